@@ -23,13 +23,13 @@ def compare(command: ampft.CompareCommand) -> None:
         for run in session.missing_for_selection():
             session.launch(run)
         session.select_arm()  # with --select: only this arm is compared
-        for seeds in plan.seed_counts:
+        for seeds in plan.design.seed_counts:
             for run in session.missing(seeds):
                 session.launch(run)
             comparison = ampft.compare_folders(
                 session.folders(seeds),
                 metric=plan.metric,
-                margin=plan.margin,
+                margin=plan.design.margin,
                 plan=session.facts(seeds),
             )
             ampft.write_comparison(comparison, folder)

@@ -21,13 +21,13 @@ def compare(command: ampft.CompareCommand) -> None:
     with ampft.open_comparison(command, folder, plan, CLASSIFY) as session:
         if command.yardstick:
             session.measure_yardstick()
-        for seeds in plan.seed_counts:
+        for seeds in plan.design.seed_counts:
             for run in session.missing(seeds):
                 session.launch(run)
             comparison = ampft.compare_folders(
                 session.folders(seeds),
                 metric=plan.metric,
-                margin=plan.margin,
+                margin=plan.design.margin,
                 plan=session.facts(seeds),
             )
             ampft.write_comparison(comparison, folder)

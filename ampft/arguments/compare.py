@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.flags import MAX_SEED, flag, parse_duration, parse_flags, split_at_dashes
@@ -14,10 +14,13 @@ from ampft.arguments.parsing import parse_classify_arguments
 from ampft.errors import InputError, did_you_mean
 from ampft.precision.modes import BASELINE, MODES, is_fp32, mode_hint
 from ampft.tasks import TASKS, problem_types
+from ampft.text.json_io import Count, NotNegative, Rule, is_ascending, one_of
 
 COMPARISON, EXECUTION, OUTPUT = "comparison", "time and processes", "output"
 
 MIN_SEEDS = 3
+MOST_SEEDS = 10_000
+Seeds = Annotated[int, Rule(lambda count: 0 <= count <= MOST_SEEDS, f"0 to {MOST_SEEDS}")]
 PLACEBO = "placebo"  # name of the arm
 PROGRAM = "compare_precision.py"
 
@@ -120,43 +123,58 @@ class ArmSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ComparisonDesign:
+    """What is compared, and how: fixed before the first run, and kept in the plan.
+
+    Attributes:
+        modes: Precisions, the baseline first; None if the arms have other settings, and in a
+            command for the default.
+        arm_settings: Settings of the arms, the baseline first; empty if the arms are precisions.
+        first_seed: Seed of the first run of each arm; the other seeds follow consecutively.
+        metric: Name of the primary metric; None in a command for the task's metric.
+        margin: Equivalence margin as a fraction (0.01 is one point).
+        placebo: Whether the baseline is also trained from perturbed initial weights.
+        config_file: Configuration file of Accelerate.
+        budget: Time limit in seconds; None for no limit.
+        select_seeds: Number of seeds, before the others, that choose one of the arms on
+            validation; 0 compares all.
+        seed_counts: Numbers of seeds at which the results are analysed; the last is the total.
+    """
+
+    modes: tuple[Annotated[str, one_of(MODES)], ...] | None
+    arm_settings: tuple[ArmSettings, ...]
+    first_seed: Count
+    metric: str | None
+    margin: float
+    placebo: bool
+    config_file: str | None
+    budget: NotNegative | None
+    select_seeds: Seeds
+    seed_counts: Annotated[tuple[Seeds, ...], Rule(is_ascending, "ascending, and not empty")]
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompareCommand:
     """A parsed command line.
 
     Attributes:
-        modes: Precisions, the baseline first; None for the default, or if there are `arms`.
-        seed_counts: Numbers of seeds at which the results are analysed. The last is the total.
-        metric: Name of the primary metric; None for the task's metric, if no task is given.
-        margin: Equivalence margin as a fraction (0.01 is one point).
-        placebo: Whether the baseline is also trained from perturbed initial weights.
+        design: What is compared, and how; the plan of the comparison keeps it.
         yardstick: Whether the noise yardstick is measured.
-        budget: Time limit in seconds; None for no limit.
-        config_file: Configuration file of Accelerate.
         output_dir: Folder of the comparison; None for the default folder.
         classify_argv: Command line arguments after `--`, for classify.py.
         classify: Settings of classify.py, parsed from `classify_argv`.
         notes: Notes to print.
-        arms: Settings of the arms, the baseline first; empty if the arms are precisions.
-        select_seeds: Number of seeds that choose one of the arms on validation; 0 compares all.
         anyway: Whether to train although the test data are too few for a verdict.
         started: Time at which the command began, in seconds since the epoch; None for the start
             of the process.
     """
 
-    modes: tuple[str, ...] | None
-    seed_counts: tuple[int, ...]
-    metric: str | None
-    margin: float
-    placebo: bool
+    design: ComparisonDesign
     yardstick: bool
-    budget: float | None
-    config_file: str | None
     output_dir: Path | None
     classify_argv: tuple[str, ...]
     classify: ClassifyArguments
     notes: tuple[str, ...] = ()
-    arms: tuple[ArmSettings, ...] = ()
-    select_seeds: int = 0
     anyway: bool = False
     started: float | None = None
 
@@ -233,21 +251,25 @@ def comparison_command(
         )
     if settings.config_file is not None and not Path(settings.config_file).is_file():
         raise InputError(f"--config_file {settings.config_file}: the file does not exist.")
-    return CompareCommand(
+    design = ComparisonDesign(
         modes=modes,
-        seed_counts=seed_counts,
+        arm_settings=arms,
+        first_seed=classify.seed,
         metric=_requested_metric(settings.metric, classify.task),
         margin=settings.margin / 100,
         placebo=not settings.no_placebo,
-        yardstick=yardstick,
-        budget=None if settings.budget is None else parse_duration("budget", settings.budget),
         config_file=settings.config_file,
+        budget=None if settings.budget is None else parse_duration("budget", settings.budget),
+        select_seeds=select_seeds,
+        seed_counts=seed_counts,
+    )
+    return CompareCommand(
+        design=design,
+        yardstick=yardstick,
         output_dir=None if settings.output_dir is None else Path(settings.output_dir),
         classify_argv=tuple(classify_argv),
         classify=classify,
         notes=notes,
-        arms=arms,
-        select_seeds=select_seeds,
         anyway=settings.anyway,
     )
 

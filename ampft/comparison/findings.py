@@ -13,8 +13,9 @@ from itertools import pairwise
 from ampft.comparison.cost_findings import Memory, Speed
 from ampft.comparison.inference.cost import Inference
 from ampft.comparison.statistics.speed_up import is_reliable_speed
-from ampft.comparison.statistics.verdict import OUTCOMES
+from ampft.comparison.statistics.verdict import OUTCOMES, Difference
 from ampft.comparison.subgroups import SubgroupLosses
+from ampft.tasks.outcome import Problem
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import Units
 from ampft.text.shown_case import ShownCase
@@ -64,6 +65,23 @@ class MetricInfo:
     is_share: bool = True
 
 
+def metric_infos(problem: type[Problem]) -> tuple[MetricInfo, ...]:
+    """Return all metrics that arms have: those with intervals, then the calibration error."""
+    infos = [
+        MetricInfo(
+            name=metric.name,
+            title=metric.title,
+            higher_is_better=metric.higher_is_better,
+            is_share=metric.is_share,
+        )
+        for metric in problem.metrics.values()
+    ]
+    calibration = MetricInfo(
+        name=CALIBRATION_ERROR, title="calibration error", higher_is_better=False
+    )
+    return (*infos, calibration)
+
+
 @dataclass(frozen=True, kw_only=True)
 class MetricValues:
     """A metric over the seeds of an arm, in the order of its runs.
@@ -74,76 +92,6 @@ class MetricValues:
     mean: float
     sd: float | None
     per_seed: tuple[float, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """The difference in the primary metric, arm minus baseline, with its interval and verdict.
-
-    Attributes:
-        estimate: Mean over the seeds.
-        per_seed: Differences in the order of the seeds.
-        interval95: Lower and upper end of the confidence interval of level `level95`.
-        interval90: Lower and upper end of the interval of level `level90`, which decides
-            equivalence.
-        level95: 0.95, or more with several planned analyses.
-        level90: 0.90, or more with several planned analyses.
-        cases: Number of independent test cases, n.
-        one_case: Effect of one changed case, the least standard error.
-        rare95: Limits of level `level95` that allow for rare losses and gains; see
-            `statistics.rare_losses`. None if no case can change the metric.
-        rare90: The same of level `level90`.
-        seed_variance: Variance of the differences over seeds; None if the models are fixed.
-        jackknife_variance: Mean over seeds of the jackknife variance over examples.
-        jackknife_covariance: Mean jackknife covariance over pairs of seeds, floored at 0.
-        p_difference: Two-sided p-value, before Holm; None for a placebo.
-        p_equivalence: p-value of two one-sided tests, before Holm; None for a placebo.
-        p_difference_holm: `p_difference` after Holm over the modes; None for a placebo.
-        p_equivalence_holm: `p_equivalence` after Holm over the modes; None for a placebo.
-        p_beyond: p-value of a difference beyond the margin, before Holm; None for a placebo and in
-            files of earlier versions.
-        p_beyond_holm: `p_beyond` after Holm over the modes; None likewise.
-        verdict: Verdict such as "equivalent" or "undecided"; None for a placebo.
-        seeds_to_decide: Number of seeds below which a decision is unlikely, and number from which
-            it is likely; None when decided, or when more seeds are unlikely to be enough.
-        unseen_share: Largest share of cases that could fail at every seed although the test set
-            contains none of them (probability 5 %); None without a verdict.
-        failure_rate: Largest share of training runs that could fail although none of these seeds
-            did (probability 5 %); None without a verdict.
-        cases_needed: Minimum number of cases for equivalence, of the class `rarest_class` if that
-            is not None; None unless equivalence fails only because rare losses are not excluded.
-        rarest_class: Index of the label whose cases weigh most in the metric; None if all cases
-            weigh about the same.
-        rarest_cases: Number of cases of `rarest_class`, otherwise of all cases. A case is an
-            example, or a group of examples.
-    """
-
-    estimate: float
-    per_seed: tuple[float, ...]
-    interval95: tuple[float, float]
-    interval90: tuple[float, float]
-    level95: float
-    level90: float
-    cases: int
-    one_case: float
-    rare95: tuple[float, float] | None
-    rare90: tuple[float, float] | None
-    seed_variance: float | None
-    jackknife_variance: float
-    jackknife_covariance: float
-    p_difference: float | None
-    p_equivalence: float | None
-    p_difference_holm: float | None
-    p_equivalence_holm: float | None
-    verdict: str | None
-    seeds_to_decide: tuple[int, int] | None
-    p_beyond: float | None = None
-    p_beyond_holm: float | None = None
-    unseen_share: float | None = None
-    failure_rate: float | None = None
-    cases_needed: int | None = None
-    rarest_class: int | None = None
-    rarest_cases: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,19 +295,19 @@ class ArmResult:
     status: str
     status_words: str
     runs: tuple[RunOutcome, ...]
-    metrics: Mapping[str, MetricValues]
-    metrics_fp32: Mapping[str, MetricValues]
-    difference: Difference | None
-    difference_fp32: Difference | None
-    speed: Speed | None
-    memory: Memory | None
-    skipped_steps: tuple[int, ...]
-    total_steps: tuple[int, ...]
-    flips: Flips | None
-    classes: tuple[ClassFigures, ...]
-    confusion: tuple[tuple[int, ...], ...]
-    calibration: tuple[CalibrationBin, ...]
-    curves: tuple[Curve, ...]
+    metrics: Mapping[str, MetricValues] = field(default_factory=dict)
+    metrics_fp32: Mapping[str, MetricValues] = field(default_factory=dict)
+    difference: Difference | None = None
+    difference_fp32: Difference | None = None
+    speed: Speed | None = None
+    memory: Memory | None = None
+    skipped_steps: tuple[int, ...] = ()
+    total_steps: tuple[int, ...] = ()
+    flips: Flips | None = None
+    classes: tuple[ClassFigures, ...] = ()
+    confusion: tuple[tuple[int, ...], ...] = ()
+    calibration: tuple[CalibrationBin, ...] = ()
+    curves: tuple[Curve, ...] = ()
     inference: Inference | None = None
     subgroups: SubgroupLosses | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -419,7 +367,6 @@ class Comparison:
     metric: str
     metrics: tuple[MetricInfo, ...]
     margin: float
-    margin_share_of_errors: float | None
     alpha: float
     seed_counts: tuple[int, ...]
     seeds: tuple[int, ...]
@@ -427,12 +374,13 @@ class Comparison:
     examples: int
     label_names: tuple[str, ...]
     arms: tuple[ArmResult, ...]
-    verdicts: tuple[str, ...]
-    stamps: tuple[str, ...]
     setup: Mapping[str, str]
     environment: Mapping[str, str]
-    yardstick: Mapping[str, JSONValue] | None
-    overhead_share: float | None
+    margin_share_of_errors: float | None = None
+    verdicts: tuple[str, ...] = ()
+    stamps: tuple[str, ...] = ()
+    yardstick: Mapping[str, JSONValue] | None = None
+    overhead_share: float | None = None
     planned: bool = False
     dates: tuple[str, str] | None = None
     command: str | None = None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ampft.comparison.findings import INFERENCE, TRAINING, ArmResult, Comparison, Difference
+from ampft.comparison.findings import INFERENCE, TRAINING, ArmResult, Comparison
 from ampft.comparison.inference.text import inference_cost_text
 from ampft.comparison.speed_text import speed_words
 from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.comparison.statistics.power import MAX_SEEDS
 from ampft.comparison.statistics.speed_up import FASTER, SLOWER
-from ampft.comparison.statistics.verdict import Verdict
+from ampft.comparison.statistics.verdict import Difference, Verdict
 from ampft.text.numbers import (
     counted,
     level,

@@ -13,8 +13,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import numpy as np
-
 from ampft.errors import InputError
 from ampft.text.escaping import is_hostile
 
@@ -62,6 +60,8 @@ def json_values(value: object) -> JSONValue:
     Raises:
         TypeError: `value` contains anything else.
     """
+    import numpy as np  # later than the flags, which use only the rules
+
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if value is None or isinstance(value, str | bool | int):

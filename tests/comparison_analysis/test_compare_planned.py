@@ -26,6 +26,10 @@ PLAN = plan(
 )
 
 
+def with_seeds(*seed_counts):
+    return replace(PLAN, design=replace(PLAN.design, seed_counts=seed_counts))
+
+
 def planned(tmp_path, plan_=PLAN, wrong=WRONG, seeds=SEEDS):
     folder = tmp_path / "cmp"
     runs = write_runs(folder / "runs", wrong, seeds=seeds, losses=[1.0, 0.5])
@@ -115,10 +119,10 @@ def test_too_few_complete_seeds_are_refused(tmp_path, capsys):
 
 
 def test_a_running_comparison_omits_the_same_seeds(tmp_path):
-    folder, runs = planned(tmp_path, replace(PLAN, seed_counts=(5,)))
+    folder, runs = planned(tmp_path, with_seeds(5))
     (folder / "runs" / "bf16-seed46" / "run.json").unlink()
     command = parse_compare_arguments([])
-    with open_comparison(command, folder, replace(PLAN, seed_counts=(5,)), tmp_path) as session:
+    with open_comparison(command, folder, with_seeds(5), tmp_path) as session:
         complete = [run for run in runs if "seed46" not in run.name]
         assert sorted(session.folders(5)) == sorted(complete)
         assert session.facts(5).omitted_seeds == (
@@ -135,7 +139,7 @@ def test_between_two_analyses_the_earlier_one_is_reported(tmp_path):
 
 
 def test_before_the_first_analysis_there_is_no_result(tmp_path, capsys):
-    folder, _ = planned(tmp_path, replace(PLAN, seed_counts=(6,)))
+    folder, _ = planned(tmp_path, with_seeds(6))
     error = refused(capsys, folder)
     assert "has not reached its first planned analysis, at 6 seeds" in error
 

@@ -10,11 +10,11 @@ from run_folders import NAMES, predicted, write_outcomes
 from test_foreign_predictions import write_table
 
 from ampft.comparison.analysis.compare import compare_folders
-from ampft.comparison.analysis.differences import estimate_of_sums
 from ampft.comparison.analysis.foreign_predictions import compare_tables
 from ampft.comparison.analysis.predictions import read_texts
 from ampft.comparison.analysis.subgroup_losses import detectable_loss
 from ampft.comparison.report.subgroup_tables import subgroup_losses
+from ampft.comparison.statistics.interval import estimate_of_sums
 from ampft.metrics.sums import ACCURACY, single_label_sums
 from ampft.runs.record import DataPart
 from ampft.tasks.single_label import Predictions

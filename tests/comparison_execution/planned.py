@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
+from ampft.arguments.compare import ComparisonDesign
 from ampft.comparison.execution.estimate import Estimate, ModeCost, Size
 from ampft.comparison.execution.plan import Plan
 
@@ -27,9 +28,14 @@ ESTIMATE = Estimate(
 
 def plan(**changes: object) -> Plan:
     """Return a plan of fp32, its placebo and bf16 with seeds 42 to 44."""
-    result = Plan(
-        modes=("fp32", "bf16"), first_seed=42, seed_counts=(3,), metric="accuracy", margin=0.01,
-        placebo=True, arguments={"seed": 42, "learning_rate": 1e-3}, config_file=None,
-        budget=None, estimate=ESTIMATE, size=SIZE,
+    design = ComparisonDesign(
+        modes=("fp32", "bf16"), arm_settings=(), first_seed=42, metric="accuracy", margin=0.01,
+        placebo=True, config_file=None, budget=None, select_seeds=0, seed_counts=(3,),
     )  # fmt: skip
-    return replace(result, **changes)
+    names = {each.name for each in fields(ComparisonDesign)}
+    of_design = {name: value for name, value in changes.items() if name in names}
+    result = Plan(
+        design=replace(design, **of_design),
+        arguments={"seed": 42, "learning_rate": 1e-3}, estimate=ESTIMATE, size=SIZE,
+    )  # fmt: skip
+    return replace(result, **{k: v for k, v in changes.items() if k not in names})

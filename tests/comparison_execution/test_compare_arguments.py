@@ -16,9 +16,10 @@ REPOSITORY = Path(__file__).parents[2]
 
 def test_the_default_is_a_comparison_on_the_standard_library():
     command = parse_compare_arguments([])
-    assert command.modes is None
-    assert command.seed_counts == (5,)
-    assert (command.metric, command.margin, command.placebo) == (None, 0.01, True)
+    assert command.design.modes is None
+    assert command.design.seed_counts == (5,)
+    design = command.design
+    assert (design.metric, design.margin, design.placebo) == (None, 0.01, True)
     assert command.classify.dataset_name == "stdlib"
     assert command.classify.num_train_epochs == 5
     assert command.classify_argv == ()
@@ -27,10 +28,10 @@ def test_the_default_is_a_comparison_on_the_standard_library():
 def test_settings_after_the_dashes_are_for_the_runs():
     flags = ["--modes", "BF16, no", "--seeds", "5,10", "--margin", "0.5", "--no_placebo"]
     command = parse_compare_arguments([*flags, "--", "--train_file", "a.csv", "--seed", "7"])
-    assert command.modes == ("fp32", "bf16")
-    assert command.seed_counts == (5, 10)
-    assert command.margin == pytest.approx(0.005)
-    assert not command.placebo
+    assert command.design.modes == ("fp32", "bf16")
+    assert command.design.seed_counts == (5, 10)
+    assert command.design.margin == pytest.approx(0.005)
+    assert not command.design.placebo
     assert command.classify_argv == ("--train_file", "a.csv", "--seed", "7")
     assert (command.classify.train_file, command.classify.seed) == ("a.csv", 7)
     assert command.notes == ()
@@ -38,7 +39,7 @@ def test_settings_after_the_dashes_are_for_the_runs():
 
 def test_a_missing_baseline_is_added_with_a_note():
     command = parse_compare_arguments(["--modes", "fp16,bf16"])
-    assert command.modes == ("fp32", "fp16", "bf16")
+    assert command.design.modes == ("fp32", "fp16", "bf16")
     assert command.notes == ("fp32 was added as the baseline.",)
 
 
@@ -47,7 +48,7 @@ def test_a_missing_baseline_is_added_with_a_note():
     [("90s", 90), ("15min", 900), ("2h", 7200), ("1h30min", 5400), ("1H 1min 1s", 3661)],
 )
 def test_a_budget_has_units(text, seconds):
-    assert parse_compare_arguments(["--budget", text]).budget == seconds
+    assert parse_compare_arguments(["--budget", text]).design.budget == seconds
 
 
 @pytest.mark.parametrize("text", ["15", "0s", "15 m", "1.5h", "-1h", "min", "30min1h", "٣s"])

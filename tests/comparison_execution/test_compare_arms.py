@@ -19,7 +19,7 @@ from ampft.comparison.execution.planning import (
     _check_selection,
     metric_of_task,
     plan_lines,
-    requested_fields,
+    requested_arguments,
 )
 from ampft.comparison.execution.session import open_comparison
 from ampft.errors import InputError
@@ -39,7 +39,7 @@ def arms_plan(**changes):
     """Return a plan of three arms and a placebo with seeds 42 to 44."""
     short = replace(ESTIMATE, evaluates_fp32=False)
     estimates = {"base": short, "low": short, "long": LONG}
-    return plan(modes=(), arm_settings=SETTINGS, arm_estimates=estimates, **changes)
+    return plan(modes=None, arm_settings=SETTINGS, arm_estimates=estimates, **changes)
 
 
 def test_arms_have_a_name_and_settings():
@@ -47,12 +47,12 @@ def test_arms_have_a_name_and_settings():
     command = parse_compare_arms_arguments(
         [*words, "--arm=half: --mixed_precision bf16", "--seeds", "3", "--", "--seed", "7"]
     )
-    assert command.arms == (
+    assert command.design.arm_settings == (
         ArmSettings("base", (), "fp32"),
         ArmSettings("low", ("--learning_rate", "1e-5", "--padding"), "fp32"),
         ArmSettings("half", ("--mixed_precision", "bf16"), "bf16"),
     )
-    assert (command.modes, command.classify.seed, command.metric) == (None, 7, None)
+    assert (command.design.modes, command.classify.seed, command.design.metric) == (None, 7, None)
     assert command.classify_argv == ("--seed", "7")
 
 
@@ -60,7 +60,7 @@ def test_arms_may_stand_in_a_file(tmp_path):
     config = tmp_path / "arms.yaml"
     config.write_text('arm: [base, "low: --learning_rate 1e-5"]\nseeds: "3"\n')
     command = parse_compare_arms_arguments(["--config", str(config)])
-    assert [arm.name for arm in command.arms] == ["base", "low"]
+    assert [arm.name for arm in command.design.arm_settings] == ["base", "low"]
 
 
 REFUSED = {
@@ -127,7 +127,7 @@ def test_a_plan_of_arms_reads_back_and_is_continued_with_the_same_arms_only(tmp_
     (tmp_path / PLAN_NAME).write_text(json_text(existing))
     assert read_plan(tmp_path) == existing
     command = parse_compare_arms_arguments([*ARMS, "--seeds", "3"])
-    difference = plan_difference(existing, requested_fields(command))
+    difference = plan_difference(existing, command.design, requested_arguments(command))
     assert difference is not None
     assert difference.startswith("--arm was base,low: --learning_rate 1e-5,long: --num_train_ep")
     assert difference.endswith("and is now base,low: --learning_rate 1e-5")
@@ -189,8 +189,8 @@ def test_planned_arms_keep_their_names(tmp_path):
 def test_an_arm_is_chosen_by_validation_with_other_seeds(tmp_path, capsys):
     words = [*ARMS, "--arm", "long: --num_train_epochs 10", "--select", "validation"]
     command = parse_compare_arms_arguments([*words, "--seeds", "3"])
-    planned = arms_plan(select_seeds=command.select_seeds)
-    assert (command.select_seeds, requested_fields(command)["select_seeds"]) == (2, 2)
+    planned = arms_plan(select_seeds=command.design.select_seeds)
+    assert command.design.select_seeds == 2
     with open_comparison(command, tmp_path, planned, Path("classify.py")) as session:
         # The three arms with two seeds choose, before anything is compared.
         assert {run.name for run in session.missing_for_selection()} == {
@@ -258,11 +258,11 @@ def test_the_metric_is_that_of_the_task_that_the_trial_found():
         return TrialResult(ESTIMATE, ("fp32",), splits={}, compared={KIND_OF_LABELS: kind})
 
     words = [*ARMS, "--", "--train_file", "a.conll"]
-    unnamed = parse_compare_arms_arguments(words).metric
-    named = parse_compare_arms_arguments([*words, "--task", "tokens"]).metric
+    unnamed = parse_compare_arms_arguments(words).design.metric
+    named = parse_compare_arms_arguments([*words, "--task", "tokens"]).design.metric
     assert metric_of_task(unnamed, trial("token_labels")) == named == "micro_f1"
     assert metric_of_task(unnamed, trial("single_label")) == "accuracy"
-    requested = parse_compare_arms_arguments(["--metric", "token_accuracy", *words]).metric
+    requested = parse_compare_arms_arguments(["--metric", "token_accuracy", *words]).design.metric
     assert metric_of_task(requested, trial("token_labels")) == "token_accuracy"
     with pytest.raises(InputError, match="--metric: received 'token_accuracy'"):
         metric_of_task(requested, trial("single_label"))

@@ -17,7 +17,6 @@ from ampft.arguments import parse_compare_arguments
 from ampft.comparison.arms import Arm, mode_arm, with_placebo
 from ampft.comparison.execution.folder import plan_facts
 from ampft.comparison.execution.plan import (
-    MATCHED_FIELDS,
     PlannedRun,
     interleaved,
     plan_difference,
@@ -33,8 +32,8 @@ ARMS = tuple(Arm(name, (), name) for name in ("fp32", "placebo", "tf32", "bf16",
 
 
 def requested(existing, **changes):
-    names = (*MATCHED_FIELDS, "seed_counts", "arguments")
-    return {name: getattr(existing, name) for name in names} | changes
+    arguments = changes.pop("arguments", existing.arguments)
+    return replace(existing.design, **changes), arguments
 
 
 @given(arms=st.integers(2, 6), seeds=st.integers(3, 24), first=st.integers(0, 2**32 - 100))
@@ -77,7 +76,7 @@ def test_a_plan_reads_back(tmp_path):
     assert read_plan(tmp_path) is None
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"schema": 2}', '{"schema": 99}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"schema": 3}', '{"schema": 99}'])
 def test_an_invalid_plan_is_refused(tmp_path, text):
     (tmp_path / "plan.json").write_text(text)
     message = r"plan\.json: (the file is not a valid plan|the file has schema version 99)"
@@ -101,14 +100,14 @@ def test_an_invalid_plan_is_refused(tmp_path, text):
     ],
 )
 def test_the_first_difference_from_a_plan(changes, message):
-    assert plan_difference(plan(), requested(plan(), **changes)) == message
+    assert plan_difference(plan(), *requested(plan(), **changes)) == message
 
 
 @pytest.mark.parametrize(
     "changes", [{}, {"modes": None}, {"seed_counts": (5,)}, {"seed_counts": (3, 5)}]
 )
 def test_the_same_plan_and_more_seeds_continue(changes):
-    assert plan_difference(plan(), requested(plan(), **changes)) is None
+    assert plan_difference(plan(), *requested(plan(), **changes)) is None
 
 
 def test_seeds_added_after_an_analysis_are_marked():
@@ -217,8 +216,8 @@ def test_the_page_of_a_comparison_that_has_not_finished_is_refused(tmp_path, cap
 
 def test_a_command_without_metric_continues_that_of_the_plan():
     existing = plan(metric="macro_f1")
-    assert plan_difference(existing, requested(existing, metric=None)) is None
-    changed = plan_difference(existing, requested(existing, metric="accuracy"))
+    assert plan_difference(existing, *requested(existing, metric=None)) is None
+    changed = plan_difference(existing, *requested(existing, metric="accuracy"))
     assert changed == "--metric was macro_f1 and is now accuracy"
 
 
@@ -229,7 +228,7 @@ def test_a_changed_plan_is_refused_by_name_or_does_no_harm(tmp_path):
         found = read_plan(tmp_path)
         assert found is not None
         plan_lines(tmp_path, found, found.runs())
-        plan_facts(found, tmp_path, found.seed_counts[-1])
+        plan_facts(found, tmp_path, found.design.seed_counts[-1])
 
     refused, wrong = harm(json_text(plan()), ["plan.json"], path.write_text, read)
     assert wrong == []

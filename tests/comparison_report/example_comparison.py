@@ -22,9 +22,14 @@ from example_figures import (
 )
 from example_texts import HOSTILE_LABELS, LABELS, TEXTS, YARDSTICK
 
-from ampft.comparison.analysis.compare import metric_infos
 from ampft.comparison.cost_findings import Memory, Speed
-from ampft.comparison.findings import ArmResult, Comparison, Curve, RunOutcome
+from ampft.comparison.findings import (
+    ArmResult,
+    Comparison,
+    Curve,
+    RunOutcome,
+    metric_infos,
+)
 from ampft.comparison.statistics.speed_up import speed_up
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.tasks.single_label import Predictions, SingleLabel

@@ -9,17 +9,17 @@ from dataclasses import replace
 import numpy as np
 from scipy.stats import binom
 
-from ampft.comparison.analysis.differences import estimate_of_sums, without_verdict
 from ampft.comparison.findings import (
     ArmResult,
     CalibrationBin,
     ClassFigures,
-    Difference,
     FlippedExample,
     Flips,
     MetricValues,
 )
+from ampft.comparison.statistics.interval import estimate_of_sums
 from ampft.comparison.statistics.multiplicity import holm
+from ampft.comparison.statistics.verdict import Difference
 from ampft.metrics.sums import ACCURACY
 from ampft.tasks.single_label import Predictions, classification_report
 
@@ -51,14 +51,13 @@ def difference(
 ) -> Difference:
     sums = ([each.sums("accuracy") for each in side] for side in (arm, base))
     found = estimate_of_sums(*sums, ACCURACY)
-    return (
-        without_verdict(found, alpha=0.05)
-        if is_placebo
-        else replace(
-            without_verdict(found, alpha=0.05),
-            p_difference=found.p_difference(),
-            p_equivalence=found.p_equivalence(MARGIN),
-        )
+    without_verdict = Difference.of(found, alpha=0.05)
+    if is_placebo:
+        return without_verdict
+    return replace(
+        without_verdict,
+        p_difference=found.p_difference(),
+        p_equivalence=found.p_equivalence(MARGIN),
     )
 
 

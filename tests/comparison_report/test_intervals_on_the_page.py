@@ -10,9 +10,10 @@ import pytest
 from example_comparison import realistic
 from scipy import stats
 
-from ampft.comparison.analysis.differences import estimate_of_sums, without_verdict
 from ampft.comparison.report.method import method_paragraphs
 from ampft.comparison.report.tables import seeds as seed_tables
+from ampft.comparison.statistics.interval import estimate_of_sums
+from ampft.comparison.statistics.verdict import Difference
 from ampft.metrics.sums import ACCURACY, single_label_sums
 from ampft.text.numbers import MINUS
 
@@ -78,7 +79,7 @@ def test_every_interval_follows_from_the_page(n_seeds):
             other,
             name=name,
             runs=other.runs[:n_seeds],
-            difference=without_verdict(
+            difference=Difference.of(
                 estimate_of_sums(sums(rows), sums(base), ACCURACY), alpha=0.05
             ),
         )

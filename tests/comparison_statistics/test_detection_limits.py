@@ -12,7 +12,7 @@ from ampft.comparison.statistics.detection_limits import (
 )
 from ampft.comparison.statistics.interval import estimate_difference
 from ampft.comparison.statistics.jackknife import jackknife_differences
-from ampft.comparison.statistics.verdict import DetectionLimits, Verdict, decide
+from ampft.comparison.statistics.verdict import Verdict, decide
 from ampft.errors import InputError
 from ampft.metrics.sums import ACCURACY, BALANCED_ACCURACY, CostliestCase, single_label_sums
 
@@ -55,24 +55,22 @@ def agreeing(supports: tuple[int, ...], metric, seeds: int = 5):
 def test_a_rare_class_is_not_called_equivalent_and_the_reason_is_given():
     decision = decide({"m": agreeing((2000, 1900, 20), BALANCED_ACCURACY)}, margin=MARGIN)["m"]
     assert decision.verdict is Verdict.UNDECIDED
-    assert decision.limits.costliest == CostliestCase(pytest.approx(1 / 60), 2, 20)
-    needed = decision.limits.cases_needed
+    assert (decision.rarest_class, decision.rarest_cases) == (2, 20)
+    needed = decision.cases_needed
     assert needed == 100
     enough = decide({"m": agreeing((2000, 1900, needed), BALANCED_ACCURACY)}, margin=MARGIN)["m"]
     assert enough.verdict is Verdict.EQUIVALENT
-    assert enough.limits.cases_needed is None
+    assert enough.cases_needed is None
 
 
 @pytest.mark.parametrize(("n", "verdict"), [(250, Verdict.UNDECIDED), (300, Verdict.EQUIVALENT)])
 def test_too_few_cases_are_not_called_equivalent(n, verdict):
     decision = decide({"m": agreeing((n // 2, n // 2), ACCURACY)}, margin=MARGIN)["m"]
     assert decision.verdict is verdict
-    assert decision.limits == DetectionLimits(
-        unseen_share=pytest.approx(3 / n, rel=0.01),
-        failure_rate=pytest.approx(0.451, abs=5e-4),
-        cases_needed=299 if verdict is Verdict.UNDECIDED else None,
-        costliest=CostliestCase(pytest.approx(1 / n), None, n),
-    )
+    assert decision.unseen_share == pytest.approx(3 / n, rel=0.01)
+    assert decision.failure_rate == pytest.approx(0.451, abs=5e-4)
+    assert decision.cases_needed == (299 if verdict is Verdict.UNDECIDED else None)
+    assert (decision.rarest_class, decision.rarest_cases) == (None, n)
 
 
 def test_with_several_modes_the_reason_is_given_at_the_level_of_holm():
@@ -82,7 +80,7 @@ def test_with_several_modes_the_reason_is_given_at_the_level_of_holm():
     for decision in decide({"a": clean, "b": clean}, margin=MARGIN).values():
         assert decision.verdict is Verdict.UNDECIDED
         assert decision.p_equivalence <= 0.05 < decision.p_equivalence_holm
-        assert decision.limits.cases_needed == 368
+        assert decision.cases_needed == 368
         assert 0.99**368 <= 0.025 < 0.99**367
 
 
@@ -90,5 +88,5 @@ def test_after_an_equivalent_mode_the_others_are_tested_at_a_higher_level():
     modes = {"a": agreeing((300, 300), ACCURACY), "b": agreeing((140, 140), ACCURACY)}
     decisions = decide(modes, margin=MARGIN)
     assert decisions["a"].verdict is Verdict.EQUIVALENT
-    assert decisions["a"].limits.cases_needed is None
-    assert decisions["b"].limits.cases_needed == 299
+    assert decisions["a"].cases_needed is None
+    assert decisions["b"].cases_needed == 299

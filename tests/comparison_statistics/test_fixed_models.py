@@ -48,7 +48,7 @@ def test_equal_predictions_do_not_prove_equality():
     decision = decide({"int8": received}, margin=0.005)["int8"]
     assert decision.verdict == "undecided"
     assert decision.seeds_to_decide is None
-    assert decision.limits.failure_rate is None
+    assert decision.failure_rate is None
 
 
 @pytest.mark.parametrize("flips", [0.0, 0.03])

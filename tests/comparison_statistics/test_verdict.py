@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from estimates import estimate_from
 
-from ampft.comparison.statistics.interim import alpha_per_analysis
 from ampft.comparison.statistics.interval import DifferenceEstimate
-from ampft.comparison.statistics.multiplicity import holm
+from ampft.comparison.statistics.multiplicity import alpha_per_analysis, holm
 from ampft.comparison.statistics.verdict import Verdict, decide
 from ampft.errors import InputError
 

@@ -152,8 +152,9 @@ def test_the_comparison_is_written_and_printed(compared):
 
 def test_the_plan_records_its_progress(compared):
     plan = compared.read("plan.json")
-    assert plan["modes"] == ["fp32", "bf16"]
-    assert (plan["first_seed"], plan["seed_counts"], plan["seeds_analysed"]) == (5, [3], [3])
+    design = plan["design"]
+    assert design["modes"] == ["fp32", "bf16"]
+    assert (design["first_seed"], design["seed_counts"], plan["seeds_analysed"]) == (5, [3], [3])
     assert plan["added_after_analysis"] is False
     runs = [compared.read(f"runs/{name}/run.json") for name in PLANNED]
     assert plan["runs_seconds"] > sum(record["timings"]["total_seconds"] for record in runs)

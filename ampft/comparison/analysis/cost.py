@@ -21,8 +21,7 @@ NOT_MEASURED = "unknown, because these runs recorded no utilisation"
 
 def speed(
     group: RunGroup,
-    baseline: RunGroup,
-    tf32: RunGroup | None,
+    groups: Sequence[RunGroup],
     *,
     in_turns: bool,
     explain: bool = True,
@@ -31,13 +30,13 @@ def speed(
 
     Args:
         group: Runs of the arm.
-        baseline: Runs of the baseline, possibly the same.
-        tf32: Runs of the tf32 arm; None if there is none.
+        groups: Runs of every arm, the baseline first.
         in_turns: Whether the runs were trained one at a time with the arms interleaved.
         explain: Whether to give the reason why a mode is hardly faster.
     """
     if not group.finished:
         return None
+    baseline, tf32 = groups[0], next((each for each in groups if each.name == "tf32"), None)
     over_baseline = speed_up(_ratios(group, baseline), in_turns=in_turns)
     ratio = over_baseline.ratio if over_baseline else None
     return Speed(

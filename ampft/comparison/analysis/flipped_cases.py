@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ampft.comparison.analysis.loading import RunGroup
+from ampft.comparison.analysis.predictions import ArmPredictions
 from ampft.comparison.analysis.run_predictions import PREDICTIONS_NAME, Cases, RunPredictions
 from ampft.comparison.findings import ArmResult, FlippedExample
 from ampft.kinds.views import CasePrediction
@@ -32,7 +33,7 @@ class _Arm:
 def with_shown_cases(
     arms: Sequence[ArmResult],
     groups: Sequence[RunGroup],
-    predictions: Mapping[str, Sequence[RunPredictions]],
+    predictions: Mapping[str, ArmPredictions],
     cases: Cases,
 ) -> tuple[ArmResult, ...]:
     """Return the arms with at most `MAX_SHOWN` of their changed examples shown as what they are.
@@ -42,7 +43,7 @@ def with_shown_cases(
     Args:
         arms: Arms, the baseline first.
         groups: Runs of each arm, in the same order.
-        predictions: Predictions by name of the arm and, in order, seed.
+        predictions: Predictions by name of the arm.
         cases: Cases that are predicted.
     """
     record = groups[0].runs[0].record
@@ -51,7 +52,7 @@ def with_shown_cases(
         return tuple(arms)
     views = CaseViews(record, cases.split, cases.label_names)
     limit = max(1, MAX_SHOWN // len(changed))
-    base = _Arm(groups[0], predictions[groups[0].name])
+    base = _Arm(groups[0], predictions[groups[0].name].in_mode)
 
     def shown(arm: _Arm, example: FlippedExample) -> FlippedExample:
         case = example.example_id
@@ -65,7 +66,7 @@ def with_shown_cases(
     result = []
     for arm, group in zip(arms, groups, strict=True):
         if arm.flips is not None:
-            of_arm = _Arm(group, predictions[group.name])
+            of_arm = _Arm(group, predictions[group.name].in_mode)
             examples = arm.flips.examples
             first = tuple(shown(of_arm, example) for example in examples[:limit])
             arm = replace(arm, flips=replace(arm.flips, examples=(*first, *examples[limit:])))

@@ -11,16 +11,24 @@ from pathlib import Path
 import numpy as np
 
 from ampft.comparison.analysis.loading import missing_seeds
-from ampft.comparison.analysis.predicted_arms import PredictedArm, compare_predicted_arms
 from ampft.comparison.analysis.prediction_tables import FLAG, ForeignRun, Runs, read_tables
+from ampft.comparison.analysis.predictions import ALPHA, ArmPredictions, analysed, check_margin
 from ampft.comparison.analysis.run_predictions import (
     BINS,
     Cases,
+    Inputs,
     RunPredictions,
     check_metric,
 )
 from ampft.comparison.analysis.stamps import screening_stamp
-from ampft.comparison.findings import PREDICTIONS, Comparison
+from ampft.comparison.findings import (
+    PREDICTIONS,
+    UNKNOWN,
+    ArmResult,
+    Comparison,
+    RunOutcome,
+    metric_infos,
+)
 from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.data.groups import Groups, normalized, numbered
 from ampft.errors import InputError, did_you_mean
@@ -71,6 +79,7 @@ def compare_tables(
     Raises:
         InputError: A table cannot be read or compared, or an argument is out of range.
     """
+    check_margin(margin)
     name = metric or next(iter(METRICS))
     check_metric(name, problem_types()[SingleLabel.name])
     runs = _baseline_first(read_tables(sources), baseline)
@@ -84,17 +93,12 @@ def compare_tables(
     names = _class_names(everything, label_names)
     groups = _groups(first, ids)
     truth = _codes([first.labels[id_] for id_ in ids], names, first.origin, "label")
-    arms = [
-        PredictedArm(
-            name=arm,
-            mode=arm,
-            sources=tuple(Path(runs[arm][seed].origin).name for seed in seeds),
-            predictions=tuple(
-                _run_predictions(runs[arm][seed], ids, truth, names, name, groups) for seed in seeds
-            ),
+    predictions = {
+        arm: ArmPredictions(
+            [_run_predictions(runs[arm][seed], ids, truth, names, name, groups) for seed in seeds]
         )
         for arm in runs
-    ]
+    }
     cases = Cases(
         path=Path(first.origin),
         kind=SingleLabel.name,
@@ -104,22 +108,47 @@ def compare_tables(
         class_names=names,
         groups=groups,
     )
-    return compare_predicted_arms(
-        arms,
-        cases,
-        partial(_texts, first, ids),
+    draft = Comparison(
         kind=PREDICTIONS,
-        noun="texts" if first.texts else "examples",
+        varied=(),
         title=f"Predictions of {', '.join(runs)}",
-        seeds=seeds,
-        metric=METRICS[name],
+        metric=name,
+        metrics=metric_infos(cases.problem),
         margin=margin,
+        alpha=ALPHA,
+        seed_counts=(len(seeds),),
+        seeds=seeds,
+        split=cases.split,
+        examples=len(ids),
+        groups=cases.group_count,
+        label_names=names,
+        arms=tuple(_arm(arm, by_seed) for arm, by_seed in runs.items()),
         stamps=(UNKNOWN_TRAINING, *_copies(runs, seeds), *screening_stamp(len(seeds))),
         setup={
             "files": ", ".join(dict.fromkeys(Path(run.origin).name for _, _, run in everything)),
             "examples": f"{len(ids):,}; {counted(len(names), 'class')}",
         },
         environment={},
+    )
+    noun = "texts" if first.texts else "examples"
+    inputs = Inputs(partial(_texts, first, ids), noun, has_words=bool(first.texts))
+    return analysed(draft, predictions, cases, inputs)
+
+
+def _arm(name: str, by_seed: Mapping[int, ForeignRun]) -> ArmResult:
+    """Return an arm of which only the predictions are known."""
+    return ArmResult(
+        name=name,
+        mode=name,
+        is_placebo=False,
+        execution=UNKNOWN,
+        executed=None,
+        status="complete",
+        status_words="complete",
+        runs=tuple(
+            RunOutcome(seed=seed, status="finished", reason=None, folder=Path(run.origin).name)
+            for seed, run in sorted(by_seed.items())
+        ),
     )
 
 

@@ -1,47 +1,200 @@
-"""Changed predictions, figures per class, confusion matrices and calibration of the arms."""
+"""What the predictions of the arms show: differences, verdicts, changed predictions, classes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from ampft.comparison.analysis.run_predictions import BINS, Cases, RunPredictions, rows_differ
+from ampft.comparison.analysis.class_differences import class_differences
+from ampft.comparison.analysis.run_predictions import (
+    BINS,
+    Cases,
+    Inputs,
+    RunPredictions,
+    rows_differ,
+)
+from ampft.comparison.analysis.stamps import group_stamps
+from ampft.comparison.analysis.subgroup_losses import with_subgroup_losses
 from ampft.comparison.findings import (
+    INFERENCE,
+    ArmResult,
     CalibrationBin,
     ClassDifference,
     ClassFigures,
+    Comparison,
     FlippedExample,
     Flips,
+    MetricValues,
 )
+from ampft.comparison.statistics.interval import MIN_SEEDS, DifferenceEstimate, estimate_of_sums
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
+from ampft.comparison.statistics.verdict import Difference, decide
+from ampft.comparison.verdict_text import verdict_texts
 from ampft.data.groups import Groups
+from ampft.errors import InputError
+from ampft.metrics.sums import Metric
+from ampft.precision.modes import BASELINE
 from ampft.runs.predictions import is_input, read_rows
 
-# Maps example ids to the inputs of these examples, joined.
-Texts = Callable[[Sequence[int]], Mapping[int, str]]
-
+ALPHA = 0.05
 MAX_EXAMPLES = 12
 MAX_TEXT_LENGTH = 200  # characters
 
 
+@dataclass(frozen=True)
+class ArmPredictions:
+    """The predictions of an arm by seed.
+
+    Attributes:
+        in_mode: Predictions in the mode of the arm.
+        in_fp32: Predictions of the same models in float32; None unless all runs have them.
+    """
+
+    in_mode: Sequence[RunPredictions]
+    in_fp32: Sequence[RunPredictions] | None = None
+
+
+def check_margin(margin: float) -> None:
+    """Check that an equivalence margin, as a fraction, is between 0 and 1.
+
+    Raises:
+        InputError: It is not.
+    """
+    if not 0 < margin < 1:
+        raise InputError(
+            f"--margin {100 * margin:g}: the margin must be above 0 and below 100 points. Use a "
+            "value such as 1 for one point."
+        )
+
+
+def analysed(
+    draft: Comparison, predictions: Mapping[str, ArmPredictions], cases: Cases, inputs: Inputs
+) -> Comparison:
+    """Return a comparison with all that follows from the predictions of its arms.
+
+    Args:
+        draft: Comparison without differences, verdicts and figures of predictions.
+        predictions: Predictions of the arms that have them for every seed, by name of the arm.
+        cases: Cases that they predict.
+        inputs: Inputs of the cases.
+
+    Raises:
+        InputError: The metric is undefined for the predictions.
+    """
+    metric, base = cases.problem.metrics[draft.metric], predictions.get(draft.baseline.name)
+    in_mode = {name: each.in_mode for name, each in predictions.items()}
+    estimates, in_fp32 = _estimates(draft, predictions, metric)
+    judged = {
+        arm.name: estimates[arm.name]
+        for arm in draft.arms
+        if arm.name in estimates and not arm.is_placebo
+        if not (arm.suspect_runs or draft.baseline.suspect_runs)
+    }
+    differences = {name: Difference.of(each, alpha=draft.alpha) for name, each in estimates.items()}
+    differences |= decide(
+        judged, margin=draft.margin, alpha=draft.alpha, higher_is_better=metric.higher_is_better
+    )
+    of_classes: Mapping[str, Sequence[ClassDifference | None]] = {}
+    if base is not None and estimates:
+        of_classes = class_differences(
+            {name: in_mode[name] for name in estimates},
+            base.in_mode,
+            judged=judged,
+            alpha=draft.alpha,
+        )
+    arms: Sequence[ArmResult] = [
+        replace(
+            arm,
+            difference=differences.get(arm.name),
+            difference_fp32=Difference.of(in_fp32[arm.name], alpha=draft.alpha)
+            if arm.name in in_fp32
+            else None,
+            metrics=metric_values(own.in_mode),
+            metrics_fp32=metric_values(own.in_fp32) if own.in_fp32 else {},
+            flips=None if own is base or not base else flips(cases, own, base, inputs),
+            classes=class_figures(
+                cases.class_names, own, None if own is base else base, of_classes.get(arm.name, ())
+            ),
+            confusion=summed_confusion(own.in_mode),
+            calibration=calibration_bins(own.in_mode),
+        )
+        if (own := predictions.get(arm.name))
+        else arm
+        for arm in draft.arms
+    ]
+    comparison = replace(
+        draft,
+        arms=with_subgroup_losses(arms, in_mode, cases, inputs),
+        margin_share_of_errors=_share_of_errors(arms[0], metric, draft.margin),
+        stamps=(*draft.stamps, *group_stamps(cases)),
+    )
+    return replace(comparison, verdicts=verdict_texts(comparison))
+
+
+def _estimates(
+    draft: Comparison, predictions: Mapping[str, ArmPredictions], metric: Metric
+) -> tuple[dict[str, DifferenceEstimate], dict[str, DifferenceEstimate]]:
+    """Return the estimates of the arms in their modes and in float32; empty for too few seeds."""
+    base = predictions.get(draft.baseline.name)
+    if base is None or (draft.kind != INFERENCE and len(draft.seeds) < MIN_SEEDS):
+        return {}, {}
+    base_fp32 = base.in_mode if draft.baseline.mode == BASELINE else base.in_fp32
+
+    def estimate(
+        arm: Sequence[RunPredictions], baseline: Sequence[RunPredictions]
+    ) -> DifferenceEstimate:
+        return estimate_of_sums([a.sums for a in arm], [b.sums for b in baseline], metric)
+
+    others = {arm.name: predictions.get(arm.name) for arm in draft.arms[1:]}
+    return (
+        {name: estimate(arm.in_mode, base.in_mode) for name, arm in others.items() if arm},
+        {
+            name: estimate(arm.in_fp32, base_fp32)
+            for name, arm in others.items()
+            if arm and arm.in_fp32 and base_fp32
+        },
+    )
+
+
+def _share_of_errors(baseline: ArmResult, metric: Metric, margin: float) -> float | None:
+    """Return the margin over the baseline's distance from a perfect metric; None if undefined."""
+    values = baseline.metrics.get(metric.name)
+    if values is None or not metric.is_share or values.mean >= 1:
+        return None
+    return margin / (1 - values.mean)
+
+
+def metric_values(predictions: Sequence[RunPredictions]) -> dict[str, MetricValues]:
+    """Return mean, standard deviation and values over the seeds of every metric, by name."""
+    columns = {name: [p.metrics[name] for p in predictions] for name in predictions[0].metrics}
+    # `statistics` sums exactly, so equal values have a deviation of exactly 0.
+    return {
+        name: MetricValues(
+            mean=statistics.fmean(values),
+            sd=statistics.stdev(values) if len(values) > 1 else None,
+            per_seed=tuple(values),
+        )
+        for name, values in columns.items()
+    }
+
+
 def flips(
-    cases: Cases,
-    predictions: Sequence[RunPredictions],
-    baseline: Sequence[RunPredictions],
-    texts: Texts,
+    cases: Cases, predictions: ArmPredictions, baseline: ArmPredictions, inputs: Inputs
 ) -> Flips:
     """Count changed predictions seed by seed, and choose a few examples.
 
     Args:
         cases: Cases that are predicted.
-        predictions: Predictions of the arm, by seed.
+        predictions: Predictions of the arm.
         baseline: Predictions of the baseline with the same seeds.
-        texts: Function that returns the inputs of examples.
+        inputs: Inputs of the cases.
     """
-    pairs = list(zip(predictions, baseline, strict=True))
+    pairs = list(zip(predictions.in_mode, baseline.in_mode, strict=True))
     flipped = np.stack([rows_differ(arm.choices, base.choices) for arm, base in pairs])
     gained = [int((arm.correct & ~base.correct).sum()) for arm, base in pairs]
     lost = [int((base.correct & ~arm.correct).sum()) for arm, base in pairs]
@@ -52,7 +205,7 @@ def flips(
         gained=float(np.mean(gained)),
         lost=float(np.mean(lost)),
         mcnemar_mid_p=tuple(_mcnemar(arm, base, cases.groups) for arm, base in pairs),
-        examples=_examples(cases, predictions, baseline, flipped, texts),
+        examples=_examples(cases, predictions.in_mode, baseline.in_mode, flipped, inputs),
     )
 
 
@@ -69,7 +222,7 @@ def _examples(
     predictions: Sequence[RunPredictions],
     baseline: Sequence[RunPredictions],
     flipped: npt.NDArray[np.bool_],
-    texts: Texts,
+    inputs: Inputs,
 ) -> tuple[FlippedExample, ...]:
     """Return the examples that flip for the most seeds; ties by confidence, then by id."""
     times = flipped.sum(axis=0)
@@ -80,7 +233,7 @@ def _examples(
     )
     by_confidence = -np.minimum(confidence, base_confidence)
     order = np.lexsort((candidates, by_confidence, -times[candidates]))[:MAX_EXAMPLES]
-    text_of = texts(candidates[order].tolist())
+    text_of = inputs.read(candidates[order].tolist())
     problem = cases.problem
     names = cases.label_names
     return tuple(
@@ -142,23 +295,23 @@ def truncated(text: str) -> str:
 
 def class_figures(
     label_names: Sequence[str],
-    predictions: Sequence[RunPredictions],
-    baseline: Sequence[RunPredictions] | None,
+    predictions: ArmPredictions,
+    baseline: ArmPredictions | None,
     differences: Sequence[ClassDifference | None] = (),
 ) -> tuple[ClassFigures, ...]:
     """Return the figures of each class, as means over the seeds.
 
     Args:
         label_names: Names of the C classes.
-        predictions: Predictions of the arm, by seed.
+        predictions: Predictions of the arm.
         baseline: Predictions of the baseline; None for the baseline itself.
         differences: Differences of the classes to the baseline; empty if they are not known.
     """
     figures = []
     for index, name in enumerate(label_names):
-        rows = [each.scores[index] for each in predictions]
+        rows = [each.scores[index] for each in predictions.in_mode]
         f1 = float(np.mean([row.f1 for row in rows]))
-        base_f1 = None if baseline is None else [each.scores[index].f1 for each in baseline]
+        base_f1 = [each.scores[index].f1 for each in baseline.in_mode] if baseline else None
         figures.append(
             ClassFigures(
                 name=name,

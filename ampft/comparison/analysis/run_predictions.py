@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,26 @@ class Cases:
     def problem(self) -> type[Problem]:
         """The problem that the runs solve."""
         return problem_types()[self.kind]
+
+    @property
+    def group_count(self) -> int | None:
+        """Number of groups; None if all examples are independent."""
+        return len(self.groups) if self.groups else None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """How the inputs of cases are read and called.
+
+    Attributes:
+        read: Function that returns the inputs of some cases, joined, by index.
+        noun: What the cases are called, in the plural.
+        has_words: Whether the inputs have words.
+    """
+
+    read: Callable[[Sequence[int]], Mapping[int, str]]
+    noun: str = "texts"
+    has_words: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

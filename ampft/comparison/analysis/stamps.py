@@ -83,7 +83,7 @@ def _resume_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
 
 def _speed_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
     for group in groups:
-        placebo = speed(group, groups[0], None, in_turns=False) if group.is_placebo else None
+        placebo = speed(group, groups, in_turns=False) if group.is_placebo else None
         if (
             placebo is not None
             and placebo.speed_up is not None

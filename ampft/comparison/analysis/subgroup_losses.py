@@ -10,11 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from ampft.comparison.analysis.differences import estimate_of_sums
-from ampft.comparison.analysis.predictions import Texts
-from ampft.comparison.analysis.run_predictions import Cases, RunPredictions
+from ampft.comparison.analysis.run_predictions import Cases, Inputs, RunPredictions
 from ampft.comparison.findings import ArmResult
-from ampft.comparison.statistics.interval import MIN_SEEDS, DifferenceEstimate
+from ampft.comparison.statistics.interval import MIN_SEEDS, DifferenceEstimate, estimate_of_sums
 from ampft.comparison.statistics.power import power
 from ampft.comparison.subgroups import SubgroupLoss, SubgroupLosses
 from ampft.data.groups import normalized
@@ -41,9 +39,7 @@ def with_subgroup_losses(
     arms: Sequence[ArmResult],
     predictions: Mapping[str, Sequence[RunPredictions]],
     cases: Cases,
-    texts: Texts | None,
-    *,
-    noun: str = "texts",
+    inputs: Inputs,
 ) -> tuple[ArmResult, ...]:
     """Return the arms with the subgroups in which they lose most.
 
@@ -56,15 +52,14 @@ def with_subgroup_losses(
         arms: Arms, the baseline first.
         predictions: Predictions of the complete arms, by name.
         cases: Cases that they predict.
-        texts: Function that returns the inputs of examples; None if they have no words.
-        noun: What the cases are called.
+        inputs: Inputs of the cases.
     """
     base = predictions.get(arms[0].name)
     compared = [arm for arm in arms if arm.difference is not None]
     every = [each for of_arm in predictions.values() for each in of_arm]
     if base is None or not compared or not any(each.correct.any() for each in every):
         return tuple(arms)
-    candidates = _subgroups(cases, texts)
+    candidates = _subgroups(cases, inputs)
     subgroups = [each for each in candidates if len(each.rows) >= MIN_EXAMPLES]
     if not subgroups:
         return tuple(arms)
@@ -82,7 +77,7 @@ def with_subgroup_losses(
             detectable=detectable,
             usual_size=usual_size,
             losses=tuple(_losses(subgroups, predictions[arm.name], base, cases, level)),
-            noun=noun,
+            noun=inputs.noun,
             has_words=any(each.kind != "class" for each in subgroups),
         )
     return tuple(replace(arm, subgroups=found.get(arm.name)) for arm in arms)
@@ -126,16 +121,16 @@ def detectable_loss(
     return None
 
 
-def _subgroups(cases: Cases, texts: Texts | None) -> Iterator[_Subgroup]:
+def _subgroups(cases: Cases, inputs: Inputs) -> Iterator[_Subgroup]:
     """Yield the classes and, of texts, the lengths and words."""
     truth = cases.truth
     for index, name in enumerate(cases.class_names):
         rows = np.flatnonzero(cases.problem.has_class(truth, cases.label_names, index))
         yield _Subgroup("class", name, rows)
-    if texts is None or len(truth) > MAX_TEXTS:
+    if not inputs.has_words or len(truth) > MAX_TEXTS:
         return
-    inputs = texts(range(len(truth)))
-    words = [normalized(inputs[row]).split() for row in range(len(truth))]
+    texts = inputs.read(range(len(truth)))
+    words = [normalized(texts[row]).split() for row in range(len(truth))]
     if not any(len(each) > 1 for each in words):
         return
     yield from _by_length(np.array([len(each) for each in words]))

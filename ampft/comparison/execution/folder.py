@@ -108,7 +108,7 @@ def compare_planned_runs(
 
     planned = {
         "metric": plan.metric,
-        "margin": f"{100 * plan.margin:g}",
+        "margin": f"{100 * plan.design.margin:g}",
         "baseline": plan.arms[0].name,
     }
     margin_text = None if margin is None else f"{margin:g}"
@@ -119,7 +119,7 @@ def compare_planned_runs(
                 f"--{name} {value}: the plan in {folder / PLAN_NAME} specifies {planned[name]}, "
                 f"and its verdicts hold only for that. Remove the flag, or {_without_plan(folder)}."
             )
-    if plan.select_seeds and plan.selected is None:
+    if plan.design.select_seeds and plan.selected is None:
         raise InputError(
             f"RUN {folder}: no arm has been chosen yet. Repeat its command to continue, or "
             f"{_without_plan(folder)}."
@@ -128,7 +128,7 @@ def compare_planned_runs(
     return compare_folders(
         complete_runs(plan, folder, seeds),
         metric=plan.metric,
-        margin=plan.margin,
+        margin=plan.design.margin,
         baseline=plan.arms[0].name,
         plan=plan_facts(plan, folder, seeds),
     )
@@ -181,7 +181,7 @@ def plan_facts(plan: Plan, folder: Path, seeds: int) -> PlanFacts:
         yardstick = read_json_object(folder / YARDSTICK_NAME)
     return PlanFacts(
         planned=True,
-        seed_counts=plan.seed_counts,
+        seed_counts=plan.design.seed_counts,
         added_after_analysis=plan.added_after_analysis,
         reductions=plan.reductions,
         omitted_seeds=tuple(
@@ -209,7 +209,7 @@ def _seeds_at_last_analysis(plan: Plan, folder: Path) -> int:
     """Return the number of seeds of the last planned analysis whose runs were all started."""
     reached = [
         seeds
-        for seeds in plan.seed_counts
+        for seeds in plan.design.seed_counts
         if all(
             log_file(folder, run).exists() or run_ending(run_folder(folder, run)).record is not None
             for run in plan.runs(seeds)
@@ -218,7 +218,7 @@ def _seeds_at_last_analysis(plan: Plan, folder: Path) -> int:
     if not reached:
         raise InputError(
             f"RUN {folder}: the comparison has not reached its first planned analysis, at "
-            f"{plan.seed_counts[0]} seeds. Repeat its command to continue, or "
+            f"{plan.design.seed_counts[0]} seeds. Repeat its command to continue, or "
             f"{_without_plan(folder)}."
         )
     return max(reached)

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from ampft.arguments.compare import PLACEBO, ArmSettings
+from ampft.arguments.compare import PLACEBO, ComparisonDesign
 from ampft.comparison.arms import Arm, mode_arm, settings_arm, with_placebo
 from ampft.comparison.execution.estimate import Estimate, Size
 from ampft.errors import InputError
-from ampft.precision.modes import BASELINE, MODES
+from ampft.precision.modes import BASELINE
 from ampft.text.escaping import inert
-from ampft.text.json_io import (
-    Count,
-    NotNegative,
-    Rule,
-    check_schema,
-    from_json,
-    is_ascending,
-    one_of,
-    read_json_object,
-)
+from ampft.text.json_io import NotNegative, check_schema, from_json, read_json_object
 
-SCHEMA = 2
-MOST_SEEDS = 10_000
+SCHEMA = 3
 LONGEST_RUN = 1e9  # seconds
-Seeds = Annotated[int, Rule(lambda count: 0 <= count <= MOST_SEEDS, f"0 to {MOST_SEEDS}")]
 
 
 @dataclass(frozen=True)
@@ -55,15 +44,8 @@ class Plan:
     """The plan of a comparison and its progress; `plan.json`.
 
     Attributes:
-        modes: Modes, the baseline first; empty if the arms have other settings.
-        first_seed: Seed of the first run of each arm; the other seeds follow consecutively.
-        seed_counts: Numbers of seeds at which the results are analysed; the last is the total.
-        metric: Name of the primary metric.
-        margin: Equivalence margin as a fraction (0.01 is one point).
-        placebo: Whether the baseline is also trained from perturbed initial weights.
+        design: What is compared, and how; the trial has chosen what the command left open.
         arguments: Parsed settings of classify.py, with secrets redacted.
-        config_file: Configuration file of Accelerate.
-        budget: Time limit in seconds; None for no limit.
         estimate: Measurements taken before the first run.
         size: Size of each run, after reductions to fit the budget.
         overrides: Settings that the budget changes.
@@ -75,23 +57,14 @@ class Plan:
         own_seconds: Time of the comparison itself so far, without the runs and the yardstick.
         yardstick_seconds: Time of the noise yardstick.
         written: Time at which the plan was made, ISO 8601, UTC.
-        arm_settings: Settings of the arms, the baseline first; empty if the arms are modes.
-        arm_estimates: Measurements taken for each of these arms, by name.
-        select_seeds: Number of seeds, before the others, that choose one of the arms on validation.
+        arm_estimates: Measurements taken for each arm with its own settings, by name.
         selected: Name of the arm that was chosen; None before, and if all arms are compared.
         selection_scores: Mean validation metric of the arms that could be chosen, by name.
         schema: Version of this layout.
     """
 
-    modes: tuple[Annotated[str, one_of(MODES)], ...]
-    first_seed: Count
-    seed_counts: Annotated[tuple[Seeds, ...], Rule(is_ascending, "ascending, and not empty")]
-    metric: str
-    margin: float
-    placebo: bool
+    design: ComparisonDesign
     arguments: Mapping[str, Any]
-    config_file: str | None
-    budget: NotNegative | None
     estimate: Estimate
     size: Size
     overrides: Mapping[str, int] = field(default_factory=dict)
@@ -103,17 +76,25 @@ class Plan:
     own_seconds: NotNegative = 0.0
     yardstick_seconds: NotNegative = 0.0
     written: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-    arm_settings: tuple[ArmSettings, ...] = ()
     arm_estimates: Mapping[str, Estimate] = field(default_factory=dict)
-    select_seeds: Seeds = 0
     selected: str | None = None
     selection_scores: Mapping[str, float] = field(default_factory=dict)
     schema: int = SCHEMA
 
     @property
+    def metric(self) -> str:
+        """Name of the primary metric."""
+        assert self.design.metric is not None, "the trial chose it"
+        return self.design.metric
+
+    @property
     def arms(self) -> tuple[Arm, ...]:
         """The baseline, its placebo and the other arms."""
-        return planned_arms(self.modes, self.arm_settings, placebo=self.placebo)
+        design = self.design
+        arms = tuple(map(settings_arm, design.arm_settings)) or tuple(
+            map(mode_arm, design.modes or ())
+        )
+        return with_placebo(arms) if design.placebo else arms
 
     @property
     def compared_arms(self) -> tuple[Arm, ...]:
@@ -121,11 +102,11 @@ class Plan:
 
         Before the choice, the arm that takes longest stands for the chosen one.
         """
-        if not self.select_seeds:
+        if not self.design.select_seeds:
             return self.arms
 
         def seconds(arm: Arm) -> float:
-            return self.expected_seconds(PlannedRun(arm, self.first_seed))
+            return self.expected_seconds(PlannedRun(arm, self.design.first_seed))
 
         chosen = self.selected or max(self.arms, key=seconds).name
         kept = {self.arms[0].name, PLACEBO, chosen}
@@ -135,7 +116,9 @@ class Plan:
     def selection_runs(self) -> tuple[PlannedRun, ...]:
         """The runs that choose an arm, in execution order."""
         arms = tuple(arm for arm in self.arms if not arm.is_perturbed)
-        return interleaved(arms, range(self.first_seed, self.first_seed + self.select_seeds))
+        return interleaved(
+            arms, range(self.design.first_seed, self.design.first_seed + self.design.select_seeds)
+        )
 
     def all_runs(self) -> tuple[PlannedRun, ...]:
         """Return the runs that choose an arm, and the runs that are compared."""
@@ -147,7 +130,7 @@ class Plan:
 
         Empty if the arms are modes.
         """
-        if not self.arm_settings:
+        if not self.design.arm_settings:
             return {}
         names = {arm.name: arm.name for arm in self.arms} | {PLACEBO: self.arms[0].name}
         runs = sorted(self.runs(), key=lambda run: self.arms.index(run.arm))
@@ -158,8 +141,8 @@ class Plan:
 
         None stands for all seeds.
         """
-        count = self.seed_counts[-1] if seeds is None else seeds
-        first = self.first_seed + self.select_seeds
+        count = self.design.seed_counts[-1] if seeds is None else seeds
+        first = self.design.first_seed + self.design.select_seeds
         return interleaved(self.compared_arms, range(first, first + count))
 
     def expected_seconds(self, run: PlannedRun) -> float:
@@ -204,21 +187,8 @@ def interleaved(arms: tuple[Arm, ...], seeds: range) -> tuple[PlannedRun, ...]:
     )
 
 
-def planned_arms(
-    modes: Sequence[str], settings: Sequence[ArmSettings], *, placebo: bool
-) -> tuple[Arm, ...]:
-    """Return the arms of modes or of settings, with the placebo after the baseline."""
-    arms = tuple(map(settings_arm, settings)) if settings else tuple(map(mode_arm, modes))
-    return with_placebo(arms) if placebo else arms
-
-
 PLAN_NAME = "plan.json"
 
-# Fields in which a command must match the plan in its folder, in addition to the classify settings.
-MATCHED_FIELDS = (
-    *("modes", "arm_settings", "first_seed", "metric", "margin", "placebo", "config_file"),
-    *("budget", "select_seeds"),
-)
 FLAG_NAMES = {"first_seed": "seed", "arm_settings": "arm"}
 
 
@@ -233,6 +203,8 @@ def read_plan(folder: Path) -> Plan | None:
         values = read_json_object(path)
         check_schema(path, values, SCHEMA, "Name another --output_dir.")
         plan = from_json(Plan, values, "plan")
+        if plan.design.metric is None or not plan.arms:
+            raise ValueError("plan.design has no metric or no arms")
         for arm in plan.arms:
             _check_estimate(plan, arm)
         return plan
@@ -256,25 +228,26 @@ def _check_estimate(plan: Plan, arm: Arm) -> None:
         raise ValueError(f"plan.estimate says that a run of {arm.name} takes years")
 
 
-def plan_difference(plan: Plan, requested: Mapping[str, Any]) -> str | None:
+def plan_difference(
+    plan: Plan, requested: ComparisonDesign, arguments: Mapping[str, Any]
+) -> str | None:
     """Return the first difference between a command and the plan in its folder; None if none.
 
     Args:
         plan: Plan in the folder.
-        requested: Values of `MATCHED_FIELDS`, `seed_counts` and `arguments` by name; None for
-            `modes` or `metric` stands for the plan's value.
+        requested: Design of the command; None for `modes` or `metric` stands for the plan's value.
+        arguments: Settings of classify.py, with secrets redacted.
     """
-    for name in MATCHED_FIELDS:
-        if name in ("modes", "metric") and requested[name] is None:
-            continue
-        if getattr(plan, name) != requested[name]:
-            return _change(FLAG_NAMES.get(name, name), getattr(plan, name), requested[name])
-    arguments: Mapping[str, Any] = requested["arguments"]
+    for name in (each.name for each in fields(ComparisonDesign) if each.name != "seed_counts"):
+        planned, now = getattr(plan.design, name), getattr(requested, name)
+        if planned != now and not (name in ("modes", "metric") and now is None):
+            return _change(FLAG_NAMES.get(name, name), planned, now)
     for name in sorted(set(arguments) & set(plan.arguments)):
         if plan.arguments[name] != arguments[name]:
             return _change(name, plan.arguments[name], arguments[name])
-    if not _extends(plan.seed_counts, requested["seed_counts"]):
-        return _change("seeds", plan.seed_counts, requested["seed_counts"])
+    seeds = plan.design.seed_counts
+    if not _extends(seeds, requested.seed_counts):
+        return _change("seeds", seeds, requested.seed_counts)
     return None
 
 
@@ -296,7 +269,10 @@ def _value_text(value: object) -> str:
 
 def with_more_seeds(plan: Plan, seed_counts: tuple[int, ...]) -> Plan:
     """Return the plan with more seeds, marked if results have already been analysed."""
-    if seed_counts == plan.seed_counts:
+    if seed_counts == plan.design.seed_counts:
         return plan
-    after_analysis = plan.added_after_analysis or bool(plan.seeds_analysed)
-    return replace(plan, seed_counts=seed_counts, added_after_analysis=after_analysis)
+    return replace(
+        plan,
+        design=replace(plan.design, seed_counts=seed_counts),
+        added_after_analysis=plan.added_after_analysis or bool(plan.seeds_analysed),
+    )

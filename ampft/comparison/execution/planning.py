@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from ampft.arguments.compare import CompareCommand, chosen_metric
+from ampft.arguments.compare import CompareCommand, ComparisonDesign, chosen_metric
 from ampft.comparison.arms import Arm
 from ampft.comparison.execution.estimate import KIND_OF_LABELS, ExpectedRun, TrialResult, fit
 from ampft.comparison.execution.launch import interruptible, launch_command, run_command
@@ -27,7 +27,7 @@ from ampft.comparison.execution.plan import (
     read_plan,
     with_more_seeds,
 )
-from ampft.comparison.statistics.interim import alpha_per_analysis
+from ampft.comparison.statistics.multiplicity import alpha_per_analysis
 from ampft.comparison.statistics.reach import Reach, reach
 from ampft.data.sources.file_names import data_stem
 from ampft.errors import InputError
@@ -55,31 +55,32 @@ def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
             available on this device, the budget is too small, or the test data are too few for any
             verdict but "undecided" and `anyway` is not set.
     """
-    requested = requested_fields(command)
-    folder = command.output_dir or _default_folder(command, requested)
+    design, arguments = command.design, requested_arguments(command)
+    folder = command.output_dir or _default_folder(command, arguments)
     existing = read_plan(folder)
     if existing is not None:
-        return folder, _continued_plan(existing, requested, folder)
+        return folder, _continued_plan(existing, design, arguments, folder)
     _check_new_folder(folder)
     check_data_files(command.classify)
-    noun = "arm" if command.arms else "mode"
+    noun = "arm" if design.arm_settings else "mode"
     print_line(f"trial      timing a few steps of each {noun} to plan the comparison")
     with interruptible(lambda: "nothing has been written yet."):
         trials = arm_trials(command)
     trial = next(iter(trials.values()))
-    estimates = {name: each.estimate for name, each in trials.items()} if command.arms else {}
+    estimates = {name: each.estimate for name, each in trials.items()}
     plan = Plan(
-        **{
-            **requested,
-            "modes": () if command.arms else trial.modes,
-            "metric": metric_of_task(command.metric, trial),
-        },
-        arm_estimates=estimates,
+        design=replace(
+            design,
+            modes=None if design.arm_settings else trial.modes,
+            metric=metric_of_task(design.metric, trial),
+        ),
+        arguments=arguments,
+        arm_estimates=estimates if design.arm_settings else {},
         estimate=trial.estimate,
         size=trial.estimate.size,
         notes=command.notes,
     )
-    budget = None if command.budget is None else command.budget - command_seconds(command)
+    budget = None if design.budget is None else design.budget - command_seconds(command)
     expected = [ExpectedRun(plan.estimate_of(r.arm), r.arm.mode) for r in plan.all_runs()]
     fitted = fit(expected, budget)
     plan = replace(plan, size=fitted.size, overrides=fitted.overrides, reductions=fitted.reductions)
@@ -95,10 +96,10 @@ def plan_reach(plan: Plan) -> Reach | None:
         return None
     return reach(
         plan.estimate.cases,
-        seeds=plan.seed_counts[-1],
+        seeds=plan.design.seed_counts[-1],
         arms=sum(not arm.is_perturbed for arm in plan.compared_arms) - 1,
-        margin=plan.margin,
-        alpha=alpha_per_analysis(plan.seed_counts),
+        margin=plan.design.margin,
+        alpha=alpha_per_analysis(plan.design.seed_counts),
         metric=plan.metric,
     )
 
@@ -109,14 +110,16 @@ def _check_reach(plan: Plan, split: str) -> None:
     Modes are compared to find one that is equivalent, and other settings to find a better one.
     """
     found = plan_reach(plan)
-    if found is None or (found.smallest_difference if plan.arm_settings else _is_enough(found)):
+    design = plan.design
+    if found is None or (found.smallest_difference if design.arm_settings else _is_enough(found)):
         return
     difference = found.smallest_difference
     loss = "no loss" if difference is None else f"only a loss of {_points(difference)} or more"
     raise InputError(
-        f"--margin {100 * plan.margin:g}: {split} has {counted(found.cases, 'independent example')}"
-        f", and no number of seeds can show equivalence within {_points(plan.margin)} with fewer "
-        f"than {found.cases_needed:,}; at best, {loss} can be found. Use more test data, a "
+        f"--margin {100 * design.margin:g}: {split} has "
+        f"{counted(found.cases, 'independent example')}, and no number of seeds can show "
+        f"equivalence within {_points(design.margin)} with fewer than "
+        f"{found.cases_needed:,}; at best, {loss} can be found. Use more test data, a "
         f"--margin of at least {_rounded_up(100 * found.margin_needed):g}, or --anyway."
     )
 
@@ -130,7 +133,7 @@ def reach_text(plan: Plan) -> str | None:
     found = plan_reach(plan)
     if found is None:
         return None
-    seeds, margin = counted(plan.seed_counts[-1], "seed"), _points(plan.margin)
+    seeds, margin = counted(plan.design.seed_counts[-1], "seed"), _points(plan.design.margin)
     equivalence = f"equivalence within {margin}"
     if not _is_enough(found):
         equivalence = f"no {equivalence} (it takes {found.cases_needed:,} examples)"
@@ -172,21 +175,23 @@ def arm_trials(command: CompareCommand) -> dict[str, TrialResult]:
         InputError: A trial failed, or an arm reports on other examples or classes than the
             baseline.
     """
-    if not command.arms:
-        return {"": run_trial(command.classify_argv, command.modes, command.config_file)}
+    design = command.design
+    if not design.arm_settings:
+        return {"": run_trial(command.classify_argv, design.modes, design.config_file)}
+    baseline = design.arm_settings[0].name
     trials: dict[str, TrialResult] = {}
-    for arm in command.arms:
+    for arm in design.arm_settings:
         try:
             argv = (*command.classify_argv, *arm.flags)
-            trial = run_trial(argv, (arm.mode,), command.config_file)
+            trial = run_trial(argv, (arm.mode,), design.config_file)
         except InputError as error:
             raise InputError(f"--arm {arm.name}: {error}") from error
         evaluates = "--evaluate_fp32" in argv
         estimate = replace(trial.estimate, evaluates_fp32=evaluates and arm.mode == BASELINE)
         trials[arm.name] = replace(trial, estimate=estimate)
-        _check_compared(command.arms[0].name, arm.name, trials)
-        if command.select_seeds:
-            _check_selection(command.arms[0].name, arm.name, trials)
+        _check_compared(baseline, arm.name, trials)
+        if design.select_seeds:
+            _check_selection(baseline, arm.name, trials)
     return trials
 
 
@@ -218,21 +223,9 @@ def _check_compared(baseline: str, name: str, trials: Mapping[str, TrialResult])
             )
 
 
-def requested_fields(command: CompareCommand) -> dict[str, Any]:
-    """Return the fields of a plan that a command determines."""
-    return {
-        "modes": command.modes,
-        "arm_settings": command.arms,
-        "select_seeds": command.select_seeds,
-        "first_seed": command.classify.seed,
-        "seed_counts": command.seed_counts,
-        "metric": command.metric,
-        "margin": command.margin,
-        "placebo": command.placebo,
-        "arguments": json_values(redact_secrets(asdict(command.classify))),
-        "config_file": command.config_file,
-        "budget": command.budget,
-    }
+def requested_arguments(command: CompareCommand) -> Any:
+    """Return the settings of classify.py that a plan keeps: as JSON, with secrets redacted."""
+    return json_values(redact_secrets(asdict(command.classify)))
 
 
 def command_seconds(command: CompareCommand) -> float:
@@ -243,11 +236,12 @@ def command_seconds(command: CompareCommand) -> float:
 
 def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
     """Return a description of the plan, with the time and the disk space that `todo` needs."""
-    runs, seeds = plan.all_runs(), plan.seed_counts[-1]
-    first = plan.first_seed + plan.select_seeds
+    design, runs = plan.design, plan.all_runs()
+    seeds = design.seed_counts[-1]
+    first = design.first_seed + design.select_seeds
     choosing = ""
-    if plan.select_seeds:
-        choosing = f"{plan.first_seed} to {first - 1} choose an arm on validation; "
+    if design.select_seeds:
+        choosing = f"{design.first_seed} to {first - 1} choose an arm on validation; "
     arms = [
         f"{arm.name} ({plan.arms[0].name} with initial weights changed by one unit in the last "
         "place)"
@@ -257,8 +251,8 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
     ]
     plain = [arm for arm in plan.arms if not arm.is_perturbed]
     analyses = ""
-    if len(plan.seed_counts) > 1:
-        analyses = f", analysed after {' and '.join(map(str, plan.seed_counts))} seeds"
+    if len(design.seed_counts) > 1:
+        analyses = f", analysed after {' and '.join(map(str, design.seed_counts))} seeds"
     per_run = ", ".join(
         f"{arm.name} {approximate_duration(plan.expected_seconds(PlannedRun(arm, 0)))}"
         for arm in plain
@@ -307,9 +301,9 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
 def _arm_text(plan: Plan, arm: Arm) -> str:
     """Return an arm with its settings, and whether it is native or emulated."""
     execution = plan.estimate_of(arm).executions[arm.mode]
-    if not plan.arm_settings:
+    if not plan.design.arm_settings:
         return f"{arm.name} ({execution})"
-    (settings,) = [each for each in plan.arm_settings if each.name == arm.name]
+    (settings,) = [each for each in plan.design.arm_settings if each.name == arm.name]
     flags = shlex.join(settings.flags) or "shared settings"
     return f"{arm.name} ({flags}; {arm.mode}, {execution})"
 
@@ -330,15 +324,17 @@ def _free_space_note(folder: Path, needed: float) -> str:
     return f"; only {free:.1f} GiB free" if free < needed else ""
 
 
-def _continued_plan(existing: Plan, requested: dict[str, Any], folder: Path) -> Plan:
-    difference = plan_difference(existing, requested)
+def _continued_plan(
+    existing: Plan, requested: ComparisonDesign, arguments: dict[str, Any], folder: Path
+) -> Plan:
+    difference = plan_difference(existing, requested, arguments)
     if difference is not None:
         raise InputError(
             f"--output_dir {folder}: the folder holds another comparison: {difference}. Name "
             "another folder, or use the settings of that comparison to continue it."
         )
-    plan = with_more_seeds(existing, requested["seed_counts"])
-    if plan.seed_counts[-1] > existing.seed_counts[-1] and plan.reductions:
+    plan = with_more_seeds(existing, requested.seed_counts)
+    if plan.design.seed_counts[-1] > existing.design.seed_counts[-1] and plan.reductions:
         note = "Seeds were added after runs were reduced to fit the budget; runs keep that size."
         return replace(plan, notes=(*plan.notes, note))
     return plan
@@ -358,7 +354,7 @@ def _check_new_folder(folder: Path) -> None:
         )
 
 
-def _default_folder(command: CompareCommand, requested: dict[str, Any]) -> Path:
+def _default_folder(command: CompareCommand, arguments: dict[str, Any]) -> Path:
     """Return the first folder under comparisons/ that is new or holds this comparison."""
     source = command.classify.dataset_name or command.classify.train_file or "data"
     stem = data_stem(source)
@@ -366,7 +362,7 @@ def _default_folder(command: CompareCommand, requested: dict[str, Any]) -> Path:
         folder = Path("comparisons", stem if number == 1 else f"{stem}-{number}")
         existing = read_plan(folder) if folder.exists() else None
         if not folder.exists() or (
-            existing is not None and plan_difference(existing, requested) is None
+            existing is not None and plan_difference(existing, command.design, arguments) is None
         ):
             return folder
     raise AssertionError("unreachable")

@@ -75,7 +75,8 @@ def selection_text(plan: Plan) -> str | None:
     """Return how the arm was chosen, for readers; None if all arms are compared."""
     if plan.selected is None:
         return None
-    seeds = seed_list(range(plan.first_seed, plan.first_seed + plan.select_seeds))
+    first, count = plan.design.first_seed, plan.design.select_seeds
+    seeds = seed_list(range(first, first + count))
     listed = ", ".join(f"{name} {value:.4f}" for name, value in plan.selection_scores.items())
     return (
         f"{plan.selected} was chosen by the mean validation {plan.metric} with {seeds} ({listed}); "

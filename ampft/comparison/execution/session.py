@@ -99,7 +99,7 @@ class ComparisonSession:
             InputError: No arm finished with every seed.
             SystemExit: The baseline was chosen, and nothing else is compared.
         """
-        if not self.plan.select_seeds or self.plan.selected is not None:
+        if not self.plan.design.select_seeds or self.plan.selected is not None:
             return
         self.plan = with_selection(self.plan, self.folder.path)
         self.write_plan()
@@ -121,7 +121,7 @@ class ComparisonSession:
             check_output_folder(run_folder(self.folder.path, other), overwrite=True)
         self._remove_damaged_checkpoints(run)
         self.progress.start(run, output)
-        command = launch_command(self.plan.config_file, *self.argv(run))
+        command = launch_command(self.plan.design.config_file, *self.argv(run))
         started = time.perf_counter()
         try:
             _, duration = run_command(command, log, self.progress.watch)
@@ -194,7 +194,9 @@ class ComparisonSession:
         )
         log = self.folder.path / LOGS_NAME / "yardstick.log"
         # There is no reference gradient for weights that are stored in fewer bits.
-        modes = [mode for mode in self.plan.modes if not MODE_TABLE[mode].stores_16_bits]
+        modes = [
+            mode for mode in self.plan.design.modes or () if not MODE_TABLE[mode].stores_16_bits
+        ]
         output = ["--output", str(self.folder / YARDSTICK_NAME)]
         yardstick = [sys.executable, "-m", "ampft.cli", "yardstick", "--modes", ",".join(modes)]
         started = time.perf_counter()

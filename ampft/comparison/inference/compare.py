@@ -15,21 +15,32 @@ import pyarrow.parquet as pq
 import torch
 
 from ampft.arguments.compare import PLACEBO, baseline_first, parse_mode_list
-from ampft.comparison.analysis.compare import check_margin
 from ampft.comparison.analysis.conditions import environment, title
 from ampft.comparison.analysis.loading import READ_FILES, RecordedRun, find_runs
-from ampft.comparison.analysis.predicted_arms import PredictedArm, compare_predicted_arms
-from ampft.comparison.analysis.predictions import read_texts
+from ampft.comparison.analysis.predictions import (
+    ALPHA,
+    ArmPredictions,
+    analysed,
+    check_margin,
+    read_texts,
+)
 from ampft.comparison.analysis.run_predictions import (
     PREDICTIONS_NAME,
     Cases,
+    Inputs,
     RunPredictions,
     check_metric,
     read_run_predictions,
     reduced,
 )
 from ampft.comparison.analysis.stamps import screening_stamp
-from ampft.comparison.findings import INFERENCE, Comparison
+from ampft.comparison.findings import (
+    INFERENCE,
+    ArmResult,
+    Comparison,
+    RunOutcome,
+    metric_infos,
+)
 from ampft.comparison.inference.cost import BatchTiming, Inference
 from ampft.comparison.inference.predictors import (
     FLAG,
@@ -131,19 +142,28 @@ def compare_inference(
         if run is runs[0]:
             timings = _timings(timed, saved, columns)
             timed = {}
-    return compare_predicted_arms(
-        [_predicted_arm(arm, arms[0], timings.get(arm.name, ()), runs, device) for arm in arms],
-        cases,
-        partial(read_texts, runs[0].folder / PREDICTIONS_NAME),
+    seeds = tuple(run.seed for run in runs)
+    draft = Comparison(
         kind=INFERENCE,
         title=title([run.record for run in runs]),
-        seeds=tuple(run.seed for run in runs),
-        metric=problem.metrics[name],
+        metric=name,
+        metrics=metric_infos(problem),
         margin=margin,
+        alpha=ALPHA,
+        seed_counts=(len(seeds),),
+        seeds=seeds,
+        split=cases.split,
+        examples=len(cases.truth),
+        groups=cases.group_count,
+        label_names=cases.class_names,
+        arms=tuple(_result(arm, arms[0], timings.get(arm.name, ()), runs, device) for arm in arms),
         stamps=tuple(_stamps(runs, timings)),
         setup=_setup(runs),
         environment=environment(_here(runs[0], device)),
     )
+    predictions = {arm.name: ArmPredictions(arm.predictions) for arm in arms if not arm.failures}
+    texts = partial(read_texts, runs[0].folder / PREDICTIONS_NAME)
+    return analysed(draft, predictions, cases, Inputs(texts))
 
 
 def _checked_runs(runs: Sequence[RecordedRun]) -> tuple[RecordedRun, ...]:
@@ -246,30 +266,40 @@ def _timings(
     return time_in_turns(native, batches, baseline=BASELINE)
 
 
-def _predicted_arm(
+def _result(
     arm: _Arm,
     baseline: _Arm,
     timings: tuple[BatchTiming, ...],
     runs: Sequence[RecordedRun],
     device: torch.device,
-) -> PredictedArm:
+) -> ArmResult:
+    """Return an arm with its costs, without what its predictions show."""
     assert arm.size is not None
     assert baseline.size is not None
-    is_emulated = resolve_inference(arm.mode, device).is_emulated
     if arm is baseline and arm.failures:
         raise InputError(
             f"{FLAG}: the predictions of the model in {BASELINE} are not finite "
             f"({arm.failures[0]}). Use another model."
         )
-    return PredictedArm(
+    failure = arm.failures[0] if arm.failures else None
+    status = "failed" if failure else "complete"
+    return ArmResult(
         name=arm.name,
         mode=arm.mode,
-        sources=tuple(run.folder.resolve().name for run in runs),
-        predictions=() if arm.failures else tuple(arm.predictions),
         is_placebo=arm.name == PLACEBO,
-        execution="emulated" if is_emulated else "native",
+        execution="emulated" if resolve_inference(arm.mode, device).is_emulated else "native",
         executed=arm.executed,
-        failure=arm.failures[0] if arm.failures else None,
+        status=status,
+        status_words=status,
+        runs=tuple(
+            RunOutcome(
+                seed=run.seed,
+                status="failed" if failure else "finished",
+                reason=failure,
+                folder=run.folder.resolve().name,
+            )
+            for run in runs
+        ),
         inference=Inference(
             timings=timings,
             size=arm.size,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
-from ampft.comparison.findings import INFERENCE, UNKNOWN, ArmResult, Comparison, Difference
+from ampft.comparison.findings import INFERENCE, UNKNOWN, ArmResult, Comparison
 from ampft.comparison.report.costs import (
     ArmColumn,
     cost_columns,
@@ -15,6 +15,7 @@ from ampft.comparison.report.costs import (
     step_time,
 )
 from ampft.comparison.statistics.speed_up import SpeedUp
+from ampft.comparison.statistics.verdict import Difference
 from ampft.text.numbers import (
     NOT_MEASURED,
     PLUS_MINUS,

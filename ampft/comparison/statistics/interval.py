@@ -40,14 +40,19 @@ of equivalence and the interval therefore also allow for rare cases that the tes
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ampft.comparison.statistics.jackknife import FloatArray, JackknifeDifferences
+from ampft.comparison.statistics.jackknife import (
+    FloatArray,
+    JackknifeDifferences,
+    jackknife_differences,
+)
 from ampft.comparison.statistics.rare_losses import CaseDistribution
 from ampft.errors import InputError
-from ampft.metrics.sums import CostliestCase
+from ampft.metrics.sums import CaseSums, CostliestCase, Metric
 
 MIN_SEEDS = 3
 TIE_TOLERANCE = 1e-9  # relative; one example flipped at every seed gives min_variance, rounded
@@ -276,6 +281,19 @@ def estimate_over_cases(jackknife: JackknifeDifferences) -> DifferenceEstimate:
         jackknife: Differences of one or more models.
     """
     return _estimate(jackknife, None)
+
+
+def estimate_of_sums(
+    arm: Sequence[CaseSums], baseline: Sequence[CaseSums], metric: Metric
+) -> DifferenceEstimate:
+    """Return the estimate from the sums of both sides, each in the order of the seeds.
+
+    With fewer seeds than an interval over seeds needs, it is over the cases only.
+    """
+    differences = jackknife_differences(arm, baseline, metric)
+    if len(arm) < MIN_SEEDS:
+        return estimate_over_cases(differences)
+    return estimate_difference(differences)
 
 
 def _estimate(jackknife: JackknifeDifferences, seed_variance: float | None) -> DifferenceEstimate:

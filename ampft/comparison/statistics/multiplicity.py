@@ -1,8 +1,11 @@
-"""Holm's correction for several modes."""
+"""Corrections for several modes and for several planned analyses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
+
+from ampft.errors import InputError
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
@@ -21,3 +24,23 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[name]))
         adjusted[name] = largest
     return {name: adjusted[name] for name in p_values}
+
+
+def alpha_per_analysis(numbers: tuple[int, ...], alpha: float = 0.05) -> float:
+    """Return the level of each analysis, so that all of them together have the level `alpha`.
+
+    Bonferroni's correction, alpha / (number of analyses), holds for any dependence between them.
+
+    Args:
+        numbers: Increasing numbers of seeds at which the results are analysed, such as (5, 10).
+        alpha: Level of the whole comparison.
+
+    Raises:
+        InputError: `numbers` is empty, or the numbers are not positive and increasing.
+    """
+    if not numbers or numbers[0] < 1 or any(b <= a for a, b in pairwise(numbers)):
+        raise InputError(
+            f"numbers of seeds: received {','.join(map(str, numbers)) or 'none'}, but they must be "
+            "positive and increasing, such as 5,10"
+        )
+    return alpha / len(numbers)

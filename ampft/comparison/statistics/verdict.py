@@ -1,17 +1,19 @@
-"""Verdicts on the modes of a comparison."""
+"""The difference of an arm to the baseline, and the verdict on it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Annotated, Self
 
 from ampft.comparison.statistics.detection_limits import min_support, rate_upper_limit
 from ampft.comparison.statistics.interval import MIN_SEEDS, DifferenceEstimate
 from ampft.comparison.statistics.multiplicity import holm
 from ampft.comparison.statistics.power import seeds_to_decide
 from ampft.errors import InputError
-from ampft.metrics.sums import CostliestCase
+from ampft.text.json_io import one_of
 
 
 class Verdict(StrEnum):
@@ -37,60 +39,103 @@ OUTCOMES: Mapping[str, str] = {
 """Verdict -> its kind, without its size."""
 
 
-@dataclass(frozen=True)
-class DetectionLimits:
-    """What a comparison cannot detect.
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A difference in a metric, arm minus baseline, with its intervals and its verdict.
+
+    `of` returns one without a verdict, as for a placebo; `decide` adds the verdict.
 
     Attributes:
-        unseen_share: Largest share of cases that may be lost at every seed although the test set
-            contains none of them (probability 5 %).
-        failure_rate: Largest share of training runs that may fail although none of these seeds did
-            (probability 5 %); None for fewer seeds than an interval over seeds needs.
-        cases_needed: Minimum number of cases of the kind `costliest` for equivalence, if the t
-            tests establish equivalence and only the test that allows for rare losses does not;
-            otherwise None.
-        costliest: The kind of case whose loss costs the metric most; None if it is unknown.
+        estimate: Mean over the seeds.
+        per_seed: Differences in the order of the seeds.
+        interval95: Lower and upper end of the confidence interval of level `level95`.
+        interval90: Lower and upper end of the interval of level `level90`, which decides
+            equivalence.
+        level95: 0.95, or more with several planned analyses.
+        level90: 0.90, or more with several planned analyses.
+        cases: Number of independent test cases, n.
+        one_case: Effect of one changed case, the least standard error.
+        rare95: Limits of level `level95` that allow for rare losses and gains; see
+            `statistics.rare_losses`. None if no case can change the metric.
+        rare90: The same of level `level90`.
+        seed_variance: Variance of the differences over seeds; None if the models are fixed.
+        jackknife_variance: Mean over seeds of the jackknife variance over examples.
+        jackknife_covariance: Mean jackknife covariance over pairs of seeds, floored at 0.
+        p_difference: Two-sided p-value, before Holm; None for a placebo.
+        p_equivalence: p-value of two one-sided tests, before Holm; None for a placebo.
+        p_difference_holm: `p_difference` after Holm over the modes; None for a placebo.
+        p_equivalence_holm: `p_equivalence` after Holm over the modes; None for a placebo.
+        p_beyond: p-value of a difference beyond the margin, before Holm; None for a placebo.
+        p_beyond_holm: `p_beyond` after Holm over the modes; None for a placebo.
+        verdict: Verdict; see `decide`. None for a placebo.
+        seeds_to_decide: Number of seeds below which a decision is unlikely, and number from which
+            it is likely, see `power.seeds_to_decide`; with several modes at alpha / (number of
+            modes), the first step of Holm's procedure. None when decided, or when more seeds are
+            unlikely to be enough.
+        unseen_share: Largest share of cases that could fail at every seed although the test set
+            contains none of them (probability 5 %); None without a verdict.
+        failure_rate: Largest share of training runs that could fail although none of these seeds
+            did (probability 5 %); None without a verdict, or with fewer seeds than an interval over
+            seeds needs.
+        cases_needed: Minimum number of cases for equivalence, of the class `rarest_class` if that
+            is not None, if the t tests establish equivalence and only the test that allows for rare
+            losses does not; otherwise None.
+        rarest_class: Index of the label whose cases weigh most in the metric; None if all cases
+            weigh about the same.
+        rarest_cases: Number of cases of `rarest_class`, otherwise of all cases. A case is an
+            example, or a group of examples.
     """
 
-    unseen_share: float
-    failure_rate: float | None
-    cases_needed: int | None
-    costliest: CostliestCase | None
+    estimate: float
+    per_seed: tuple[float, ...]
+    interval95: tuple[float, float]
+    interval90: tuple[float, float]
+    level95: float
+    level90: float
+    cases: int
+    one_case: float
+    rare95: tuple[float, float] | None
+    rare90: tuple[float, float] | None
+    seed_variance: float | None
+    jackknife_variance: float
+    jackknife_covariance: float
+    p_difference: float | None = None
+    p_equivalence: float | None = None
+    p_difference_holm: float | None = None
+    p_equivalence_holm: float | None = None
+    verdict: Annotated[str, one_of(tuple(Verdict))] | None = None
+    seeds_to_decide: tuple[int, int] | None = None
+    p_beyond: float | None = None
+    p_beyond_holm: float | None = None
+    unseen_share: float | None = None
+    failure_rate: float | None = None
+    cases_needed: int | None = None
+    rarest_class: int | None = None
+    rarest_cases: int | None = None
 
+    @classmethod
+    def of(cls, each: DifferenceEstimate, *, alpha: float) -> Self:
+        """Return an exploratory difference, with intervals but no verdict.
 
-@dataclass(frozen=True)
-class Decision:
-    """A verdict with the numbers behind it.
-
-    Attributes:
-        verdict: The verdict; see `decide`.
-        estimate: The difference mode - baseline.
-        p_difference: Two-sided p-value of a difference, not adjusted.
-        p_equivalence: p-value of equivalence at the margin, not adjusted.
-        p_beyond: p-value of a difference beyond the margin, not adjusted.
-        p_difference_holm: `p_difference` after Holm's correction over the modes.
-        p_equivalence_holm: `p_equivalence` after Holm's correction over the modes.
-        p_beyond_holm: `p_beyond` after Holm's correction over the modes.
-        margin: Margin in the metric's unit.
-        alpha: Level of the analysis.
-        seeds_to_decide: Range of the number of seeds that may allow a decision, see
-            `power.seeds_to_decide`; with several modes at alpha / (number of modes), the first step
-            of Holm's procedure. None if decided, or if more seeds are unlikely to be enough.
-        limits: What the comparison cannot detect.
-    """
-
-    verdict: Verdict
-    estimate: DifferenceEstimate
-    p_difference: float
-    p_equivalence: float
-    p_beyond: float
-    p_difference_holm: float
-    p_equivalence_holm: float
-    p_beyond_holm: float
-    margin: float
-    alpha: float
-    seeds_to_decide: tuple[int, int] | None
-    limits: DetectionLimits
+        Args:
+            each: Estimate.
+            alpha: Level of the analysis.
+        """
+        return cls(
+            estimate=each.estimate,
+            per_seed=tuple(each.per_seed.tolist()),
+            interval95=each.interval(1 - alpha),
+            interval90=each.interval(1 - 2 * alpha),
+            level95=1 - alpha,
+            level90=1 - 2 * alpha,
+            cases=each.cases,
+            one_case=math.sqrt(each.min_variance),
+            rare95=each.rare_limits(1 - alpha),
+            rare90=each.rare_limits(1 - 2 * alpha),
+            seed_variance=each.seed_variance,
+            jackknife_variance=each.jackknife_variance,
+            jackknife_covariance=each.jackknife_covariance,
+        )
 
 
 def decide(
@@ -99,8 +144,8 @@ def decide(
     margin: float,
     alpha: float = 0.05,
     higher_is_better: bool = True,
-) -> dict[str, Decision]:
-    """Return the decision on every mode, in the given order.
+) -> dict[str, Difference]:
+    """Return the difference of every mode with its verdict, in the given order.
 
     The first rule that applies decides:
 
@@ -117,7 +162,7 @@ def decide(
     Args:
         estimates: Estimates by mode, without the baseline.
         margin: Largest difference that does not matter, in the metric's unit, above 0.
-        alpha: Level of this analysis (`interim.alpha_per_analysis`).
+        alpha: Level of this analysis (`multiplicity.alpha_per_analysis`).
         higher_is_better: Whether higher values of the metric are better.
 
     Raises:
@@ -134,7 +179,7 @@ def decide(
     beyond = {name: each.p_beyond(margin) for name, each in estimates.items()}
     adjusted = [holm(family) for family in (difference, equivalence, beyond)]
     not_equivalent = sum(p_value > alpha for p_value in adjusted[1].values())
-    decisions: dict[str, Decision] = {}
+    decisions: dict[str, Difference] = {}
     for name, each in estimates.items():
         p_difference, p_equivalence, p_beyond = (family[name] for family in adjusted)
         verdict = _verdict(
@@ -143,48 +188,46 @@ def decide(
             is_equivalent=p_equivalence <= alpha,
             is_beyond=p_beyond <= alpha,
         )
-        # Holm's procedure stops at this level for every mode that is not equivalent.
-        last_level = None if p_equivalence <= alpha else alpha / not_equivalent
-        seeds = None
+        seeds = needed = None
         if verdict is Verdict.UNDECIDED and each.seed_variance is not None:
             seeds = seeds_to_decide(each, margin=margin, alpha=alpha / len(estimates))
-        decisions[name] = Decision(
-            verdict=verdict,
-            estimate=each,
+        if p_equivalence > alpha:
+            # Holm's procedure stops at this level for every mode that is not equivalent.
+            needed = _cases_needed(each, margin=margin, last_level=alpha / not_equivalent)
+        decisions[name] = replace(
+            Difference.of(each, alpha=alpha),
             p_difference=difference[name],
             p_equivalence=equivalence[name],
             p_beyond=beyond[name],
             p_difference_holm=p_difference,
             p_equivalence_holm=p_equivalence,
             p_beyond_holm=p_beyond,
-            margin=margin,
-            alpha=alpha,
+            verdict=verdict,
             seeds_to_decide=seeds,
-            limits=_detection_limits(each, margin=margin, last_level=last_level),
+            unseen_share=rate_upper_limit(each.cases),
+            failure_rate=_failure_rate(len(each.per_seed)),
+            cases_needed=needed,
+            rarest_class=each.costliest.label if each.costliest else None,
+            rarest_cases=each.costliest.support if each.costliest else None,
         )
     return decisions
 
 
-def _detection_limits(
-    each: DifferenceEstimate, *, margin: float, last_level: float | None
-) -> DetectionLimits:
-    """Return the detection limits of a mode.
+def _failure_rate(seeds: int) -> float | None:
+    return rate_upper_limit(seeds) if seeds >= MIN_SEEDS else None
+
+
+def _cases_needed(each: DifferenceEstimate, *, margin: float, last_level: float) -> int | None:
+    """Return the cases that equivalence needs; None unless rare losses alone prevent it.
 
     Args:
-        each: Estimate of the mode.
+        each: Estimate of a mode that is not equivalent.
         margin: Margin in the metric's unit.
-        last_level: Level at which equivalence was not established; None if it was.
+        last_level: Level at which equivalence was not established.
     """
-    needed, seeds = None, len(each.per_seed)
-    by_t = each.p_equivalence_by_t(margin)
-    if last_level and each.costliest and by_t <= last_level:
-        needed = min_support(each.costliest, each.cases, margin=margin, alpha=last_level)
-    return DetectionLimits(
-        unseen_share=rate_upper_limit(each.cases),
-        failure_rate=rate_upper_limit(seeds) if seeds >= MIN_SEEDS else None,
-        cases_needed=needed,
-        costliest=each.costliest,
-    )
+    if each.costliest is None or each.p_equivalence_by_t(margin) > last_level:
+        return None
+    return min_support(each.costliest, each.cases, margin=margin, alpha=last_level)
 
 
 def _verdict(gain: float, *, is_different: bool, is_equivalent: bool, is_beyond: bool) -> Verdict:
