@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ampft.arguments.batches import BatchArguments
@@ -49,6 +49,21 @@ class ClassifyArguments(
     ModelArguments,
 ):
     """Every setting of a run. `--help` describes each."""
+
+    def with_learning_rate(self, config: Any) -> ClassifyArguments:
+        """Return the settings with a learning rate: the default for a model, if none is set.
+
+        Args:
+            config: Configuration of the model.
+        """
+        from ampft.training.optimizer import default_learning_rate
+
+        if self.learning_rate is not None:
+            return self
+        rate = default_learning_rate(
+            config, optimizer=self.optim, trains_head_or_adapters=self.trains_head_or_adapters
+        )
+        return replace(self, learning_rate=rate)
 
     def task_settings(self) -> TaskSettings:
         """Return the settings of the task."""

@@ -19,16 +19,35 @@ SCHEDULES = (
 )  # fmt: skip
 
 
+ADAMW, ADAFACTOR, _ = OPTIMIZERS = ("adamw_torch", "adafactor", "muon")
+
+
 @dataclass(frozen=True)
 class OptimizerArguments:
-    """The loss, AdamW, its schedule, and when the training ends."""
+    """The loss, the optimizer, its schedule, and when the training ends."""
+
+    optim: str = flag(
+        ADAMW,
+        "optimizer of torch: AdamW; Adafactor, whose learning rate is relative to the weights; or "
+        "Muon for the matrices of the layers with AdamW for the rest",
+        group=OPTIMIZER,
+        choices=OPTIMIZERS,
+    )
 
     learning_rate: float | None = flag(
         None,
-        "peak learning rate of AdamW; if none, 1e-4 for models with a hidden size of at most 512 "
-        "and 5e-5 for others (stdlib: 2e-4, digits: 1e-3)",
+        "peak learning rate; if none, 1e-4 for models with a hidden size of at most 512 and 5e-5 "
+        "for others (stdlib: 2e-4, digits: 1e-3; adafactor: 1e-3)",
         group=OPTIMIZER,
         at_least=0,
+    )
+    layer_decay: float | None = flag(
+        None,
+        "factor on the learning rate from each layer to the one below, such as 0.9; the head has "
+        "the whole rate; if none, all layers have it",
+        group=OPTIMIZER,
+        at_least=0.1,
+        at_most=1,
     )
     weight_decay: float = flag(
         0.0,
@@ -38,16 +57,16 @@ class OptimizerArguments:
     )
     adam_beta1: float = flag(
         0.9,
-        "decay rate of the first moment",
+        "decay rate of AdamW's first moment",
         group=OPTIMIZER,
         at_least=0,
         below=1,
     )
     adam_beta2: float = flag(
-        0.999, "decay rate of the second moment", group=OPTIMIZER, at_least=0, below=1
+        0.999, "decay rate of AdamW's second moment", group=OPTIMIZER, at_least=0, below=1
     )
     adam_epsilon: float = flag(
-        1e-8, "added to the root of the second moment", group=OPTIMIZER, at_least=0
+        1e-8, "added to the root of AdamW's second moment", group=OPTIMIZER, at_least=0
     )
     max_grad_norm: float = flag(
         1.0, "L2 norm to clip the gradient to; 0 turns clipping off", group=OPTIMIZER, at_least=0
@@ -148,6 +167,21 @@ class OptimizerArguments:
                 "not smoothed. Remove one of them."
             )
 
+    def check_optimizer(self) -> None:
+        """Reject settings that the optimizer does not have.
+
+        Raises:
+            InputError: A setting of AdamW is set, and the optimizer does not use AdamW.
+        """
+        if self.optim != ADAFACTOR:
+            return
+        for name in ("adam_beta1", "adam_beta2", "adam_epsilon"):
+            value = getattr(self, name)
+            if value != getattr(OptimizerArguments, name):
+                raise InputError(
+                    f"--{name} {value:g} has no effect on --optim {self.optim}. Remove one of them."
+                )
+
     def check_schedule(self, default_ratio: float) -> None:
         """Reject a warm-up for a schedule without one.
 
@@ -169,7 +203,7 @@ class OptimizerArguments:
                 )
 
     def optimizer_settings(self) -> OptimizerSettings:
-        """Return the settings of AdamW."""
+        """Return the settings of the optimizer."""
         from ampft.training.optimizer import OptimizerSettings
 
         assert self.learning_rate is not None, "prepare_training() chooses the default"
@@ -179,6 +213,8 @@ class OptimizerArguments:
             betas=(self.adam_beta1, self.adam_beta2),
             epsilon=self.adam_epsilon,
             seed=self.seed,
+            name=self.optim,
+            layer_decay=self.layer_decay,
         )
 
     def schedule_settings(self) -> ScheduleSettings:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ampft.arguments.classify import BUILT_IN_DEFAULTS, ClassifyArguments
 from ampft.arguments.flags import parse_duration, parse_flags
+from ampft.arguments.optimizer import ADAFACTOR
 from ampft.errors import InputError, did_you_mean
 from ampft.tasks import TASKS, problem_types, task_of_folder
 from ampft.training.checkpoints.interval import parse_interval
@@ -43,7 +44,8 @@ def parse_classify_arguments(
     of_kind = {} if task is None else TASKS[task].kind.defaults
     defaults = {**BUILT_IN_DEFAULTS.get(name or "", {}), **of_kind}
     defaults = {k: v for k, v in defaults.items() if k not in set_by_user}
-    if arguments.trains_head_or_adapters:  # which needs another rate than the whole model
+    # They need another rate than AdamW for the whole model.
+    if arguments.trains_head_or_adapters or arguments.optim == ADAFACTOR:
         defaults.pop("learning_rate", None)
     arguments = dataclasses.replace(arguments, dataset_name=name, **defaults)
     _check_conflicts(arguments)
@@ -96,6 +98,7 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
     if arguments.max_time is not None:
         parse_duration("max_time", arguments.max_time)
     arguments.check_loss()
+    arguments.check_optimizer()
     defaults = BUILT_IN_DEFAULTS.get(arguments.dataset_name or "", {})
     arguments.check_schedule(defaults.get("warmup_ratio", ClassifyArguments.warmup_ratio))
     arguments.check_trained_part()

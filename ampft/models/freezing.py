@@ -105,7 +105,7 @@ def train_top_layers(model: nn.Module, count: int) -> None:
         InputError: The layers of the model are not one list, or it has fewer.
     """
     base, head = base_of(model), head_names(model)
-    path, layers = _layers_of(base)
+    path, layers = layers_of(base)
     if layers is None or getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         raise InputError(
             f"--train_layers {count}: the layers of {type(model).__name__} are not a single list, "
@@ -120,7 +120,7 @@ def train_top_layers(model: nn.Module, count: int) -> None:
     place = [name for name, _ in children].index(path.partition(".")[0])
     trained = [
         *layers[len(layers) - count :],
-        *(child for _, child in children[place + 1 :] if not _has_table(child)),
+        *(child for _, child in children[place + 1 :] if not has_table(child)),
         *(model.get_submodule(name) for name in head),
     ]
     kept = {id(parameter) for module in trained for parameter in module.parameters()}
@@ -128,11 +128,12 @@ def train_top_layers(model: nn.Module, count: int) -> None:
         parameter.requires_grad_(parameter.requires_grad and id(parameter) in kept)
 
 
-def _has_table(module: nn.Module) -> bool:
+def has_table(module: nn.Module) -> bool:
+    """Return whether a module contains embeddings."""
     return any(isinstance(part, nn.Embedding) for part in module.modules())
 
 
-def _layers_of(base: nn.Module) -> tuple[str, nn.ModuleList | None]:
+def layers_of(base: nn.Module) -> tuple[str, nn.ModuleList | None]:
     """Return path and list of the layers: the list with most weights, if no other has as many."""
     lists = [
         (name, module) for name, module in base.named_modules() if isinstance(module, nn.ModuleList)

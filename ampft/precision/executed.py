@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -136,6 +138,23 @@ def _describe_kind(kind: str, rows: Iterable[ProductRow]) -> str:
     return f"{_PLURALS.get(kind, kind)} {' and '.join(parts)}"
 
 
+_in_update = ContextVar("in_update", default=False)
+
+
+@contextmanager
+def update_of_weights() -> Iterator[None]:
+    """Return a context in which products are not recorded.
+
+    An optimizer multiplies in dtypes of its own, in every mode: Muon in bfloat16, and Adafactor in
+    the dtype of the weights.
+    """
+    token = _in_update.set(True)
+    try:
+        yield
+    finally:
+        _in_update.reset(token)
+
+
 class ProductRecorder(TorchDispatchMode):
     """Records the matrix products of the code inside it, forward and backward.
 
@@ -195,6 +214,8 @@ class ProductRecorder(TorchDispatchMode):
             # fp8 product behind bfloat16.
             return NotImplemented
         result = func(*args, **(kwargs or {}))
+        if _in_update.get():
+            return result
         _mark_weights(args, result)
         by_request = self._is_in_float32_module(args)
         product = _product_of(func, args)

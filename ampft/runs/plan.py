@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from ampft.arguments.classify import ClassifyArguments
+from ampft.arguments.optimizer import ADAMW
 from ampft.data.steps import StepBatches
 from ampft.models.batch_norm import batch_norm_note
 from ampft.precision.compilation import compile_backend
@@ -15,6 +17,7 @@ from ampft.precision.sharding import is_sharded
 from ampft.runs.prepared import Prepared
 from ampft.text.numbers import counted, in_epochs
 from ampft.text.terminal import labelled
+from ampft.training.optimizer import OPTIMIZERS
 
 BATCH_NORM = "batch_norm"
 
@@ -58,11 +61,18 @@ def plan_lines(prepared: Prepared) -> list[str]:
             "steps",
             f"{steps} {in_epochs(steps, len(batches))}; effective batch "
             f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{suffix}",
-            f"learning rate {prepared.args.learning_rate:g}, {prepared.args.lr_scheduler_type}",
+            _optimizer_note(prepared.args),
             *([] if ema is None else [f"the weights are averaged with decay {ema:g}"]),
             *batch_norm_warnings(loaded.model, batches).values(),
         ),
     ]
+
+
+def _optimizer_note(args: ClassifyArguments) -> str:
+    """Return the learning rate, its schedule, and the optimizer if it is not AdamW."""
+    optimizer = "" if args.optim == ADAMW else f"{OPTIMIZERS[args.optim].title}, "
+    decay = "" if args.layer_decay is None else f", times {args.layer_decay:g} per layer below"
+    return f"{optimizer}learning rate {args.learning_rate:g}, {args.lr_scheduler_type}{decay}"
 
 
 def batch_norm_warnings(model: nn.Module, batches: StepBatches) -> dict[str, str]:

@@ -37,7 +37,7 @@ from ampft.text.terminal import print_phase, quiet_libraries
 from ampft.training.auto_micro_batch import fit_micro_batches
 from ampft.training.held_parameters import check_parameters
 from ampft.training.optimizer import (
-    default_learning_rate,
+    OPTIMIZERS,
     make_optimizer,
     make_schedule,
 )
@@ -137,10 +137,7 @@ def prepare_training(
     loaded = loaded or task.load_model()
     check_float32_modules(loaded.model, precision)
     loaded = cast_weights(loaded, precision)
-    if args.learning_rate is None:
-        config = loaded.model.config
-        rate = default_learning_rate(config, trains_head_or_adapters=args.trains_head_or_adapters)
-        args = replace(args, learning_rate=rate)
+    args = args.with_learning_rate(loaded.model.config)
     step_batches = StepBatches.for_process(
         accelerator,
         task.examples("train"),
@@ -209,5 +206,6 @@ def with_fitting_micro_batches(prepared: Prepared) -> Prepared:
         prepared.task.loss,
         prepared.step_batches,
         averages_weights=prepared.args.ema_decay is not None,
+        state_per_weight=OPTIMIZERS[prepared.args.optim].state_per_weight,
     )
     return replace(prepared, step_batches=step_batches)

@@ -49,7 +49,7 @@ class Prepared:
         task: Examples, loss and outcome.
         loaded: Model as loaded, before `accelerator.prepare`.
         model: Prepared model.
-        optimizer: Prepared AdamW.
+        optimizer: Prepared optimizer.
         schedule: Learning rate schedule. It is not prepared, because Accelerate would advance it
             once per process.
         step_batches: Step batches of the training split. They are not prepared, because Accelerate

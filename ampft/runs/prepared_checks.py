@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch._dynamo.exc import TorchDynamoException
 
+from ampft.arguments.optimizer import ADAMW
 from ampft.data.steps import varied_ids
 from ampft.errors import InputError
 from ampft.evaluation.baseline import check_baseline
@@ -25,7 +26,7 @@ from ampft.tasks.task import Task
 from ampft.text.numbers import counted
 from ampft.training.checkpoints.interval import parse_interval
 from ampft.training.checkpoints.store import CheckpointStore
-from ampft.training.optimizer import ADAMW_MOMENTS
+from ampft.training.optimizer import OPTIMIZERS
 
 
 def check_prepared(prepared: Prepared) -> tuple[str, ...]:
@@ -98,6 +99,11 @@ def _check_trained_part(prepared: Prepared) -> None:
             f"--ema_decay {args.ema_decay:g}: averages of sharded weights are not supported. "
             "Remove the flag, or launch without FSDP."
         )
+    if args.optim != ADAMW and is_sharded(prepared.accelerator):
+        raise InputError(
+            f"--optim {args.optim} is not supported with FSDP: its update of a weight depends on "
+            f"the whole matrix, which is sharded. Use --optim {ADAMW}, or launch without FSDP."
+        )
     if part.lora is None:
         return
     if prepared.precision.properties.replaces_layers:
@@ -122,7 +128,7 @@ def check_space_for_run(prepared: Prepared) -> None:
     )
     copies = 2 if prepared.selects_best else 1  # the best weights are loaded before they are saved
     missing = max(0, checkpoints - len(CheckpointStore(folder).complete()))
-    copies += missing * (1 + ADAMW_MOMENTS)
+    copies += missing * (1 + OPTIMIZERS[args.optim].state_per_weight)
     purpose = "the run"
     if missing:
         purpose += f" with {counted(missing, 'checkpoint')} (--checkpoint_total_limit)"

@@ -30,8 +30,6 @@ Loss = Callable[[nn.Module, MicroBatch], Tensor]
 # Factor on the growth predicted for a larger micro-batch on a CPU, which is tried only if that
 # fits: allocators round up and fragment, and attention scores grow faster than the tokens.
 SAFETY_MARGIN = 1.25
-# AdamW's two moments, which the first step allocates after its backward pass.
-STATE_PER_WEIGHT = 2
 _NOTHING_FITS = 2**31  # larger than any number of micro-batches, for the maximum over processes
 
 
@@ -42,6 +40,7 @@ def fit_micro_batches(
     step_batches: StepBatches,
     *,
     averages_weights: bool = False,
+    state_per_weight: int = 2,
 ) -> StepBatches:
     """Return `step_batches` with the smallest number of micro-batches that fits into memory.
 
@@ -55,6 +54,8 @@ def fit_micro_batches(
         loss: Function that returns the summed loss of a micro-batch.
         step_batches: Step batches of the training split, with any number of micro-batches.
         averages_weights: Whether the training keeps a float32 average of the trained weights.
+        state_per_weight: Numbers of optimizer state per weight, such as AdamW's two moments, which
+            the first step allocates after its backward pass.
 
     Raises:
         InputError: Single examples do not fit, or the weights are sharded over processes.
@@ -72,7 +73,12 @@ def fit_micro_batches(
         budget = headroom(int(os.environ.get("LOCAL_WORLD_SIZE", accelerator.num_processes)))
         accelerator.wait_for_everyone()
     number = fewest_micro_batches(
-        model, loss, step_batches, memory_budget=budget, averages_weights=averages_weights
+        model,
+        loss,
+        step_batches,
+        memory_budget=budget,
+        averages_weights=averages_weights,
+        state_per_weight=state_per_weight,
     )
     local = torch.tensor([_NOTHING_FITS if number is None else number], device=accelerator.device)
     largest = int(accelerator.gather(local).max())
@@ -90,6 +96,7 @@ def fewest_micro_batches(
     *,
     memory_budget: int | None,
     averages_weights: bool = False,
+    state_per_weight: int = 2,
 ) -> int | None:
     """Return the smallest number of micro-batches with which the costliest step batch fits.
 
@@ -104,12 +111,13 @@ def fewest_micro_batches(
         memory_budget: Bytes by which the process may grow, where the kernel kills processes that
             run out of memory; None where allocations raise instead.
         averages_weights: Same as in `fit_micro_batches`.
+        state_per_weight: Same as in `fit_micro_batches`.
 
     Returns:
         A power of two or the number of examples; None if single examples do not fit.
     """
     snapshot, was_training = Snapshot(model), model.training
-    trial = _Trial(model.train(), loss, step_batches, averages_weights)
+    trial = _Trial(model.train(), loss, step_batches, averages_weights, state_per_weight)
     try:
         if memory_budget is None:
             return trial.search_from_largest()
@@ -128,6 +136,7 @@ class _Trial:
     loss: Loss
     step_batches: StepBatches
     averages_weights: bool
+    state_per_weight: int
     state: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -142,7 +151,7 @@ class _Trial:
         return next((number for number in self.candidates if self._fits(self._run, number)), None)
 
     def search_from_smallest(self, memory_budget: int) -> int | None:
-        copies = 1 + STATE_PER_WEIGHT
+        copies = 1 + self.state_per_weight
         memory_budget -= copies * sum(parameter.nbytes for parameter in self._trainable)
         if self.averages_weights:
             float32 = torch.float32.itemsize
@@ -181,7 +190,7 @@ class _Trial:
 
     def _allocate_state(self) -> None:
         """Allocate all that a training keeps, with ones so that the pages are touched."""
-        dtypes: list[torch.dtype | None] = [None] * STATE_PER_WEIGHT
+        dtypes: list[torch.dtype | None] = [None] * self.state_per_weight
         if self.averages_weights:
             dtypes.append(torch.float32)
         for parameter in self._trainable:

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ampft.errors import InputError, PrecisionContradicted
+from ampft.training.update_rules import local_row, rule_of
 
 SAMPLED = 64  # weights of each tensor: those with the largest gradient in as many parts of it
 
@@ -35,7 +35,7 @@ def check_parameters(model: nn.Module, optimizer: Any) -> None:
 
     Args:
         model: Model after `Accelerator.prepare`, without the wrapper of several processes.
-        optimizer: AdamW of its parameters, prepared or not. Its first step raises
+        optimizer: Optimizer of its parameters, prepared or not. Its first step raises
             `PrecisionContradicted` if a tensor does not change although its gradient is not zero
             and its update is large enough.
 
@@ -77,8 +77,12 @@ class _FirstUpdate:
             hook.remove()
         message = _not_held(self._model, optimizer)
         if message is None:
-            flags = torch.stack([_must_have_changed(optimizer, s) for s in samples]).tolist()
-            still = [sample.name for sample, stays in zip(samples, flags, strict=True) if stays]
+            unchanged = torch.stack([_is_unchanged(s) for s in samples]).tolist()
+            still = [
+                sample.name
+                for sample, stays in zip(samples, unchanged, strict=True)
+                if stays and _must_have_changed(optimizer, sample)
+            ]
             if still:
                 message = (
                     f"the first update left {len(still)} of {len(samples)} trained tensors "
@@ -104,45 +108,40 @@ def _not_held(model: nn.Module, optimizer: Optimizer) -> str | None:
     )
 
 
-def _local(tensor: Tensor) -> Tensor:
-    """Return a tensor, or the part of a sharded one on this process, as one row."""
-    part = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return part.detach().reshape(-1)
-
-
 def _has_entries(parameter: Tensor) -> bool:
-    return parameter.grad is not None and _local(parameter.grad).numel() > 0
+    return parameter.grad is not None and local_row(parameter.grad).numel() > 0
 
 
 def _sample(name: str, parameter: Tensor) -> _Sample:
     assert parameter.grad is not None
-    gradient = _local(parameter.grad)
+    gradient = local_row(parameter.grad)
     size = -(-gradient.numel() // SAMPLED)
     # Part by part, because a search in the whole tensor would need copies of it.
     largest = [part.abs().argmax() for part in gradient.split(size)]
     positions = torch.stack([size * number + place for number, place in enumerate(largest)])
     has_gradient = gradient[positions] != 0
-    return _Sample(name, parameter, positions, _local(parameter)[positions], has_gradient)
+    return _Sample(name, parameter, positions, local_row(parameter)[positions], has_gradient)
 
 
-def _must_have_changed(optimizer: Optimizer, sample: _Sample) -> Tensor:
-    """Return whether no sampled weight changed although at least one must have.
+def _is_unchanged(sample: _Sample) -> Tensor:
+    """Return whether no sampled weight changed although one has a gradient."""
+    now = local_row(sample.parameter)[sample.positions]
+    return (now == sample.before).all() & sample.has_gradient.any()
 
-    AdamW changes a weight by its learning rate times the first moment over the root of the second
-    one, both corrected for their start at 0. An update of more than twice the spacing of the
-    numbers at the weight changes it, however it is rounded.
+
+def _must_have_changed(optimizer: Optimizer, sample: _Sample) -> bool:
+    """Return whether at least one sampled weight must have changed.
+
+    An update of more than twice the spacing of the numbers at the weight changes it, however it is
+    rounded.
     """
-    parameter, positions, before = sample.parameter, sample.positions, sample.before
-    unchanged = (_local(parameter)[positions] == before).all()
+    parameter, before = sample.parameter, sample.before
     state = optimizer.state[parameter]
     if not state:
-        return unchanged & sample.has_gradient.any()
+        return True
     groups = optimizer.param_groups
     group = next(group for group in groups if any(p is parameter for p in group["params"]))
-    step, (first_decay, second_decay) = float(state["step"]), group["betas"]
-    first, second = (_local(state[n])[positions].double() for n in ("exp_avg", "exp_avg_sq"))
-    first, second = first / (1 - first_decay**step), second / (1 - second_decay**step)
-    update = group["lr"] * first.abs() / (second.sqrt() + group["eps"])
+    update = rule_of(group).update(parameter, state, group, sample.positions)
     limits = torch.finfo(before.dtype)
     spacing = (limits.eps * before.double().abs()).clamp(min=limits.tiny)
-    return unchanged & (sample.has_gradient & (update > 2 * spacing)).any()
+    return bool((sample.has_gradient & (update > 2 * spacing)).any())

@@ -1,35 +1,44 @@
-"""The optimizer, AdamW without decay of norms and biases, and learning rate schedules."""
+"""The table of optimizers, the learning rate of each parameter, and learning rate schedules."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-from torch.optim import AdamW, Optimizer
+from torch import Tensor, nn
+from torch.optim import Adafactor, AdamW, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import get_scheduler
 
+from ampft.errors import InputError
+from ampft.models.depth import Depths, depths_of
 from ampft.precision.resolve import Precision
 from ampft.training.bfloat16_adamw import COMPENSATION, KAHAN, STOCHASTIC, BFloat16AdamW
 from ampft.training.checkpoints.tensors import DTYPES
+from ampft.training.update_rules import MuonWithAdamW, rule_of
 
 SMALL_HIDDEN_SIZE = 512
 HEAD_OR_ADAPTERS_FACTOR = 10
-ADAMW_MOMENTS = 2  # numbers of optimizer state per weight
+# Of Adafactor, whose rate is relative to the weights: the constant with which Raffel et al. (2020),
+# "Exploring the Limits of Transfer Learning", fine-tune.
+ADAFACTOR_RATE = 1e-3
 
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """Settings of AdamW.
+    """Settings of an optimizer.
 
     Attributes:
         learning_rate: Peak learning rate.
         weight_decay: Decoupled weight decay, which is multiplied by the learning rate.
-        betas: Decay rates of the two moments.
-        epsilon: Term added to the root of the second moment.
+        betas: Decay rates of AdamW's two moments.
+        epsilon: Term added to the root of AdamW's second moment.
         seed: Seed for stochastic rounding.
+        name: Key in `OPTIMIZERS`.
+        layer_decay: Factor on the learning rate from each layer to the one below; None for equal
+            rates.
     """
 
     learning_rate: float
@@ -37,6 +46,8 @@ class OptimizerSettings:
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
     seed: int = 0
+    name: str = "adamw_torch"
+    layer_decay: float | None = None
 
 
 @dataclass(frozen=True)
@@ -54,10 +65,111 @@ class ScheduleSettings:
     warmup_steps: int | None = None
 
 
-def default_learning_rate(config: Any, *, trains_head_or_adapters: bool = False) -> float:
+@dataclass(frozen=True)
+class Trained:
+    """A trained parameter.
+
+    Attributes:
+        parameter: The parameter.
+        factor: Factor on the learning rate.
+        is_in_layers: Whether it belongs to a layer of the encoder; False if the model has none.
+    """
+
+    parameter: nn.Parameter
+    factor: float
+    is_in_layers: bool
+
+
+@dataclass(frozen=True)
+class OptimizerRow:
+    """A row of the table of optimizers.
+
+    Attributes:
+        title: Name for readers.
+        make: Function that returns the optimizer of parameters.
+        state_per_weight: Numbers that it stores or needs in a step per weight, at most.
+        trains_16_bits: Whether it trains weights that are stored in 16 bits.
+        learning_rate: Default learning rate; None for AdamW's, by size of the model.
+    """
+
+    title: str
+    make: Callable[[list[Trained], OptimizerSettings], Optimizer]
+    state_per_weight: int
+    trains_16_bits: bool = False
+    learning_rate: float | None = None
+
+
+def _groups(trained: Iterable[Trained], settings: OptimizerSettings) -> list[dict[str, Any]]:
+    """Return the groups of equal rate and decay, those with decay and a high rate first.
+
+    Parameters with fewer than two dimensions (biases, the weights of norms) do not decay, as in
+    the Trainer of transformers.
+    """
+    groups: dict[tuple[bool, float], list[Tensor]] = {}
+    for entry in trained:
+        key = (entry.parameter.ndim < 2, -entry.factor)
+        groups.setdefault(key, []).append(entry.parameter)
+    return [
+        {
+            "params": groups[is_vector, factor],
+            "weight_decay": 0.0 if is_vector else settings.weight_decay,
+            "lr": settings.learning_rate * -factor,
+        }
+        for is_vector, factor in sorted(groups)
+    ]
+
+
+def _has_fused_kernel(trained: Iterable[Trained]) -> bool:
+    return all(entry.parameter.device.type in {"cpu", "cuda"} for entry in trained)
+
+
+def _adamw(trained: list[Trained], settings: OptimizerSettings) -> Optimizer:
+    return AdamW(
+        _groups(trained, settings),
+        lr=settings.learning_rate,
+        betas=settings.betas,
+        eps=settings.epsilon,
+        fused=_has_fused_kernel(trained),
+    )
+
+
+def _adafactor(trained: list[Trained], settings: OptimizerSettings) -> Optimizer:
+    return Adafactor(_groups(trained, settings), lr=settings.learning_rate)
+
+
+def _muon(trained: list[Trained], settings: OptimizerSettings) -> Optimizer:
+    matrices = [entry for entry in trained if entry.is_in_layers and entry.parameter.ndim == 2]
+    if not matrices:
+        raise InputError(
+            "--optim muon: no matrix in a list of layers of the model is trained, so Muon has "
+            "nothing to update. Use --optim adamw_torch."
+        )
+    chosen = {id(entry.parameter) for entry in matrices}
+    others = [entry for entry in trained if id(entry.parameter) not in chosen]
+    return MuonWithAdamW(
+        _groups(matrices, settings),
+        _groups(others, settings),
+        betas=settings.betas,
+        eps=settings.epsilon,
+        fused=_has_fused_kernel(trained),
+    )
+
+
+# A new optimizer adds a row, its name in `ampft.arguments.optimizer`, and its rule in
+# `ampft.training.update_rules`.
+OPTIMIZERS = {
+    "adamw_torch": OptimizerRow("AdamW", _adamw, 2, trains_16_bits=True),
+    "adafactor": OptimizerRow("Adafactor", _adafactor, 1, learning_rate=ADAFACTOR_RATE),
+    "muon": OptimizerRow("Muon with AdamW", _muon, 2),
+}
+
+
+def default_learning_rate(
+    config: Any, *, optimizer: str = "adamw_torch", trains_head_or_adapters: bool = False
+) -> float:
     """Return a peak learning rate for training on data that nobody has tuned it for.
 
-    A configuration can set its own (`default_learning_rate`), as ERFNet's does.
+    A configuration can set its own for AdamW (`default_learning_rate`), as ERFNet's does.
 
     Small models need larger steps. For MiniLM (hidden size 384), 1e-4 was 1 to 5 points better than
     5e-5 on 400 rows of each of four data sets (`benchmarks/LOG.md`, "The default learning rate").
@@ -66,58 +178,80 @@ def default_learning_rate(config: Any, *, trains_head_or_adapters: bool = False)
 
     Args:
         config: Configuration of the model.
+        optimizer: Key in `OPTIMIZERS`.
         trains_head_or_adapters: Whether only adapters or the head are trained, which takes ten
             times the rate (Schulman et al., 2025, "LoRA Without Regret").
     """
+    row_rate = OPTIMIZERS[optimizer].learning_rate
     own: float | None = getattr(config, "default_learning_rate", None)
-    if own is not None:
+    if row_rate is None and own is not None:
         return own
     hidden_size = getattr(config, "hidden_size", None)
     is_small = hidden_size is not None and hidden_size <= SMALL_HIDDEN_SIZE
-    rate = 1e-4 if is_small else 5e-5
+    rate = row_rate or (1e-4 if is_small else 5e-5)
     return HEAD_OR_ADAPTERS_FACTOR * rate if trains_head_or_adapters else rate
 
 
 def make_optimizer(
     model: nn.Module, settings: OptimizerSettings, precision: Precision | None = None
 ) -> Optimizer:
-    """Return AdamW for the trainable parameters, fused where PyTorch has a fused kernel.
-
-    Parameters with fewer than two dimensions (biases, the weights of norms) do not decay, as in
-    the Trainer of transformers.
+    """Return the optimizer of the trainable parameters, fused where PyTorch has a fused kernel.
 
     Args:
         model: Model, whose weights already have their storage dtype.
-        settings: Settings of AdamW.
+        settings: Settings of the optimizer.
         precision: Precision, which determines how updates of bfloat16 weights are rounded. None and
-            modes with float32 weights use PyTorch's AdamW.
+            modes with float32 weights use PyTorch's optimizers.
+
+    Raises:
+        InputError: The optimizer does not train weights of this precision, or not this model.
     """
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {
-            "params": [p for p in trainable if p.ndim >= 2],
-            "weight_decay": settings.weight_decay,
-        },
-        {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    nonempty = [group for group in groups if group["params"]]
+    row = OPTIMIZERS[settings.name]
+    if precision is not None and precision.properties.stores_16_bits and not row.trains_16_bits:
+        raise InputError(
+            f"--optim {settings.name} is not supported with {precision.mode}, whose weights are "
+            "stored in 16 bits. Use --optim adamw_torch, or --mixed_precision bf16."
+        )
+    trained = _trained_parameters(model, settings.layer_decay)
     rounding = None if precision is None else precision.rounding
     if rounding in (KAHAN, STOCHASTIC):
         return BFloat16AdamW(
-            nonempty,
+            _groups(trained, settings),
             lr=settings.learning_rate,
             betas=settings.betas,
             eps=settings.epsilon,
             rounding=rounding,
             seed=settings.seed,
         )
-    return AdamW(
-        nonempty,
-        lr=settings.learning_rate,
-        betas=settings.betas,
-        eps=settings.epsilon,
-        fused=all(p.device.type in {"cpu", "cuda"} for p in trainable),
-    )
+    return row.make(trained, settings)
+
+
+def _trained_parameters(model: nn.Module, layer_decay: float | None) -> list[Trained]:
+    """Return the trained parameters with their learning rates.
+
+    With a decay d, the rate of layer l of L is multiplied by d^(L + 1 - l), that of the embeddings
+    by d^(L + 1), and that of the head by 1. Source: Bao et al. (2022), "BEiT", whose code does so.
+    """
+    depths = depths_of(model)
+    if depths is None and layer_decay is not None:
+        raise InputError(
+            f"--layer_decay {layer_decay:g}: the layers of {type(model).__name__} are not a single "
+            "list, so their depths are not defined. Remove the flag."
+        )
+    return [
+        Trained(
+            parameter,
+            1.0 if depths is None else _factor(depths, name, layer_decay),
+            depths is not None and depths.is_in_layers(name),
+        )
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    ]
+
+
+def _factor(depths: Depths, name: str, layer_decay: float | None) -> float:
+    below = depths.head - depths.of_parameter[name]
+    return 1.0 if layer_decay is None else layer_decay**below
 
 
 def expected_state(
@@ -134,19 +268,21 @@ def expected_state(
         parameter and key; None for a whole number.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    counter: tuple[list[int], str] | None
-    counter = None if isinstance(optimizer, BFloat16AdamW) else ([], "F32")
-    keys = ["exp_avg", "exp_avg_sq"]
-    if isinstance(optimizer, BFloat16AdamW) and optimizer.rounding == KAHAN:
-        keys.append(COMPENSATION)
-    return {
-        names[id(parameter)].replace("_orig_mod.", ""): {
-            "step": counter,
-            **dict.fromkeys(keys, (list(parameter.shape), DTYPES[parameter.dtype])),
-        }
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-    }
+    is_bfloat16 = isinstance(optimizer, BFloat16AdamW)
+    expected: dict[str, dict[str, tuple[list[int], str] | None]] = {}
+    for group in optimizer.param_groups:
+        rule = rule_of(group)
+        for parameter in group["params"]:
+            shape = list(parameter.shape)
+            shapes = rule.shapes(shape)
+            if isinstance(optimizer, BFloat16AdamW) and optimizer.rounding == KAHAN:
+                shapes[COMPENSATION] = shape
+            state = {key: (part, DTYPES[parameter.dtype]) for key, part in shapes.items()}
+            entries: dict[str, tuple[list[int], str] | None] = {**state}
+            if rule.counts_steps:
+                entries["step"] = None if is_bfloat16 else ([], "F32")
+            expected[names[id(parameter)].replace("_orig_mod.", "")] = entries
+    return expected
 
 
 def make_schedule(optimizer: Optimizer, steps: int, settings: ScheduleSettings) -> LRScheduler:

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from ampft.data.steps import MicroBatch, StepBatch
 from ampft.errors import TrainingStopped
+from ampft.precision.executed import update_of_weights
 from ampft.training.lost_updates import step_measuring_lost_updates
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class StepOutcome:
         loss_scale: Loss scale after the step; None without a scaler.
         skipped: Whether the weights did not change, because the scaler skipped the step, or it was
             not finite and there is no scaler.
-        learning_rate: Learning rate that the step used, or would have used.
+        learning_rate: Largest learning rate of a parameter in the step, even if skipped.
         lost_updates: Share of the weight updates that rounding lost, 0 to 1. None if not measured;
             it is measured for bfloat16 weights, in every step that `MEASURED_EVERY` divides.
     """
@@ -182,14 +183,14 @@ def apply_step(
         StepStopped: The loss or the gradient is not finite, and the step is not skipped (raised
             before the weights change), or it still overflows at a scale of `MIN_LOSS_SCALE`.
     """
-    learning_rate = float(schedule.get_last_lr()[0])
+    learning_rate = float(max(schedule.get_last_lr()))
     limit = math.inf if max_grad_norm is None else max_grad_norm
     norm = accelerator.clip_grad_norm_(model.parameters(), limit)
     loss = accelerator.reduce(torch.stack(list(losses)).sum(), reduction="sum")
     if accelerator.scaler is None:
         with _skipped_on_device(optimizer, loss, norm) as skips:
             if skips:
-                lost = step_measuring_lost_updates(optimizer, step=schedule.last_epoch + 1)
+                lost = _update(optimizer, schedule)
         # Otherwise nothing else prevents an update with a bad gradient, so it is read first.
         mean_loss, grad_norm = _read(loss, norm)
         if not (math.isfinite(grad_norm) and math.isfinite(mean_loss)):
@@ -198,13 +199,12 @@ def apply_step(
                 return outcome
             raise StepStopped(_not_finite(mean_loss, grad_norm), outcome)
         if not skips:
-            lost = step_measuring_lost_updates(optimizer, step=schedule.last_epoch + 1)
+            lost = _update(optimizer, schedule)
         scale, skipped = None, False
     else:
-        lost = None
         _let_scaler_see(loss, accelerator.scaler)
         before = accelerator.scaler._scale.clone()  # on the device, to be read once with the rest
-        optimizer.step()
+        lost = _update(optimizer, schedule)
         after = accelerator.scaler._scale
         mean_loss, grad_norm, old_scale, scale = _read(loss, norm, before, after)
         skipped = scale < old_scale
@@ -214,6 +214,12 @@ def apply_step(
     if not skipped:
         schedule.step()
     return StepOutcome(mean_loss, grad_norm, scale, skipped, learning_rate, lost)
+
+
+def _update(optimizer: Any, schedule: Any) -> float | None:
+    """Apply the step, and return the share of the updates that rounding lost, if measured."""
+    with update_of_weights():
+        return step_measuring_lost_updates(optimizer, step=schedule.last_epoch + 1)
 
 
 @contextmanager

@@ -58,6 +58,19 @@ def test_arms_are_formed_by_the_setting_that_differs(tmp_path):
         compare_folders(runs, baseline="fp32")
 
 
+def test_optimizers_are_arms_that_differ_in_nothing_else(tmp_path):
+    runs = [
+        *write_arm(tmp_path, "adamw", optim="adamw_torch", layer_decay=None),
+        *write_arm(tmp_path, "muon", 3, optim="muon", layer_decay=None),
+    ]
+    comparison = compare_folders(runs)
+    assert names(comparison) == ["optim=adamw_torch", "optim=muon"]
+    assert "optimizer" not in comparison.setup
+    assert not [stamp for stamp in comparison.stamps if "like for like" in stamp]
+    same = [*runs[:3], *write_arm(tmp_path, "half", 4, mode="bf16", optim="adamw_torch")]
+    assert compare_folders(same).setup["optimizer"] == "adamw_torch"
+
+
 def test_several_settings_name_the_arms(tmp_path):
     runs = [
         *write_arm(tmp_path, "a", num_train_epochs=3),

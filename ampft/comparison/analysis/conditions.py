@@ -12,7 +12,9 @@ from ampft.text.numbers import byte_size, counted
 
 # Name in the report -> name of the argument.
 SETTINGS = {
+    "optimizer": "optim",
     "learning rate": "learning_rate",
+    "learning rate decay per layer": "layer_decay",
     "schedule": "lr_scheduler_type",
     "epochs": "num_train_epochs",
     "weight decay": "weight_decay",

@@ -32,7 +32,6 @@ from ampft.runs.manifest import NONFINITE_NAME, check_files
 from ampft.runs.prepare import load_task, start_clock
 from ampft.runs.record import read_record
 from ampft.tasks.task import Task
-from ampft.training.optimizer import default_learning_rate
 from ampft.training.saved_step import (
     BATCH_NAME,
     MODEL_NAME,
@@ -78,11 +77,7 @@ def recipe_case(args: ClassifyArguments, mode: str, *, steps: int, trial_steps: 
         seed=args.seed,
         padded=not loaded.padding_free,
     )
-    if args.learning_rate is None:
-        rate = default_learning_rate(
-            loaded.model.config, trains_head_or_adapters=args.trains_head_or_adapters
-        )
-        args = replace(args, learning_rate=rate)
+    args = args.with_learning_rate(loaded.model.config)
     first = list(step_batches.epoch(0, stop=steps))
     total_steps = args.max_train_steps or args.num_train_epochs * len(step_batches)
     trial = Trial(

@@ -128,7 +128,8 @@ def _row_problems(rows: Sequence[HistoryRow], prepared: Prepared) -> Iterator[st
 def _learning_rates(skipped: Sequence[bool], prepared: Prepared) -> Iterator[float]:
     """Yield the learning rate of each step; skipped steps do not advance the schedule."""
     args = prepared.args
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=args.optimizer_settings().learning_rate)
+    peak = max(group["initial_lr"] for group in prepared.optimizer.param_groups)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=peak)
     schedule = make_schedule(optimizer, prepared.total_steps, args.schedule_settings())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the optimizer makes no steps
