@@ -35,7 +35,6 @@ from ampft.data.masks import (
     mask_values,
 )
 from ampft.data.request import DataRequest, refuse_unused_options
-from ampft.data.row_collector import POSITION
 from ampft.data.sources.hub import fetch, standard_splits
 from ampft.data.sources.mask_columns import find_mask_columns, masks_from_columns, read_parquet
 from ampft.data.sources.mask_folders import (
@@ -46,6 +45,7 @@ from ampft.data.sources.mask_folders import (
     find_mask_folders,
     read_mask_folders,
 )
+from ampft.data.sources.table import POSITION
 from ampft.data.splits import missing_splits, subsample
 from ampft.errors import InputError, listed, quoted
 from ampft.text.numbers import counted

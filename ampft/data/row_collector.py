@@ -13,11 +13,10 @@ from datasets import Dataset, concatenate_datasets
 from ampft.data.columns import DataColumns
 from ampft.data.request import DataRequest
 from ampft.data.row_labels import IntArray, RowLabels
+from ampft.data.sources.table import Table, location
 from ampft.errors import InputError, listed, quoted, quoted_list
 
-MAX_NUMBERS_SHOWN = 10
 MAX_FILES_SHOWN = 3
-POSITION = "position"  # unit of data sets and data in memory, which Python counts from 0
 # What `datasets` and loss functions use for "no label"; as a class it would be meaningless.
 NO_LABEL = frozenset({"-1", "-100", "-1.0", "-100.0"})
 
@@ -114,49 +113,17 @@ def concatenated(parts: Sequence[LabelledRows], origin: str) -> LabelledRows:
     )
 
 
-def location(origin: str, unit: str, numbers: Sequence[int], index: Sequence[str] = ()) -> str:
-    """Return an origin with line or row numbers: the first ten, and how many more there are.
-
-    Args:
-        origin: The file, or the data set and its split.
-        unit: What the numbers count, `line`, `row` or `POSITION`.
-        numbers: The numbers.
-        index: Labels of all rows of a data frame, by position; empty if it has none.
-    """
-    shown = numbers[:MAX_NUMBERS_SHOWN]
-    plural = unit if len(numbers) == 1 else f"{unit}s"
-    place = f"{origin}, {plural} {listed([*map(str, numbers)], limit=MAX_NUMBERS_SHOWN)}"
-    if unit == POSITION:
-        labels = f"; index {', '.join(index[number] for number in shown)}" if len(index) else ""
-        place += f" (from 0{labels})"
-    return place
-
-
 class RowCollector:
     """Collects labels row by row, and every unusable row, so that one message names them all.
 
     Args:
-        origin: The file, or the data set and its split.
-        unit: What row numbers count, `line`, `row` or `POSITION`.
+        table: The file or split.
         columns: Columns that are read.
         request: Which labels to ignore, and whether rows without text or label are left out.
-        index: Labels of all rows of a data frame, by position; empty if it has none.
     """
 
-    def __init__(
-        self,
-        *,
-        origin: str,
-        unit: str,
-        columns: DataColumns,
-        request: DataRequest,
-        index: Sequence[str] = (),
-    ) -> None:
-        self._origin, self._unit, self._labels_of_rows = origin, unit, index
-        self._inputs = quoted_list(columns.inputs)
-        self._labels = quoted_list(columns.labels.columns)
-        self._drop_texts = request.drop_missing_text
-        self._drop_labels = request.drop_missing_labels
+    def __init__(self, table: Table, columns: DataColumns, request: DataRequest) -> None:
+        self._table, self._columns, self._request = table, columns, request
         self._ignored = frozenset(request.ignore_labels)
         self._index: dict[str, int] = {}
         self._codes, self._counts, self._numbers = array("q"), array("q"), array("q")
@@ -206,56 +173,50 @@ class RowCollector:
             labels=RowLabels.from_counts(self._codes, self._counts),
             names=tuple(self._index),
             numbers=np.array(self._numbers, dtype=np.int64),
-            origin=self._origin,
-            unit=self._unit,
+            origin=self._table.origin,
+            unit=self._table.unit,
             declared=declared,
             ignored=frozenset(self._ignored_found),
             notes=self._notes(),
-            index=self._labels_of_rows,
+            index=self._table.index,
         )
 
     def _refuse(self) -> None:
-        if self._no_label and not self._drop_labels:
+        labels = quoted_list(self._columns.labels.columns)
+        unusable = (self._no_text, self._no_label, self._negative)
+        total = len(self._numbers) + sum(map(len, unusable)) + self._ignored_rows.total()
+        if self._no_label and not self._request.drop_missing_labels:
             raise InputError(
-                f"{self._location(self._no_label)}: no label in column {self._labels}"
-                f" ({len(self._no_label)} of {self._total} rows). Fill the cells, or pass"
+                f"{self._table.place(*self._no_label)}: no label in column {labels}"
+                f" ({len(self._no_label)} of {total} rows). Fill the cells, or pass"
                 " --drop_missing_labels to leave such rows out."
             )
         if self._negative:
             raise InputError(
-                f"{self._location(self._negative)}: the label in column {self._labels} is -1 or"
+                f"{self._table.place(*self._negative)}: the label in column {labels} is -1 or"
                 " -100, which stands for no label. Pass --ignore_label -1 (or -100) to leave such"
                 " rows out, or rename the class."
             )
-        if self._no_text and not self._drop_texts:
+        if self._no_text and not self._request.drop_missing_text:
             raise InputError(
-                f"{self._location(self._no_text)}: nothing in column {self._inputs}"
-                f" ({len(self._no_text)} of {self._total} rows). Fill the cells, or pass"
-                " --drop_missing_text to leave such rows out."
+                f"{self._table.place(*self._no_text)}: nothing in column"
+                f" {quoted_list(self._columns.inputs)} ({len(self._no_text)} of {total} rows). Fill"
+                " the cells, or pass --drop_missing_text to leave such rows out."
             )
 
     def _notes(self) -> tuple[str, ...]:
         notes = [
-            f"{self._origin}: {count} rows with the label {quoted(label)} are left out"
+            f"{self._table.origin}: {count} rows with the label {quoted(label)} are left out"
             " (--ignore_label)."
             for label, count in sorted(self._ignored_rows.items())
         ]
-        if self._no_text:
-            notes.append(
-                f"{self._location(self._no_text)}: {len(self._no_text)} rows without text are left"
-                " out (--drop_missing_text)."
-            )
-        if self._no_label:
-            notes.append(
-                f"{self._location(self._no_label)}: {len(self._no_label)} rows without a label are"
-                " left out (--drop_missing_labels)."
-            )
+        for numbers, what, flag in (
+            (self._no_text, "text", "--drop_missing_text"),
+            (self._no_label, "a label", "--drop_missing_labels"),
+        ):
+            if numbers:
+                notes.append(
+                    f"{self._table.place(*numbers)}: {len(numbers)} rows without {what} are left"
+                    f" out ({flag})."
+                )
         return tuple(notes)
-
-    def _location(self, numbers: array[int]) -> str:
-        return location(self._origin, self._unit, numbers.tolist(), self._labels_of_rows)
-
-    @property
-    def _total(self) -> int:
-        unusable = (self._no_text, self._no_label, self._negative)
-        return len(self._numbers) + sum(map(len, unusable)) + self._ignored_rows.total()

@@ -20,15 +20,16 @@ from datasets import Dataset, DatasetDict, Features
 
 from ampft.data.checks import sort_names
 from ampft.data.columns import LABEL_FLAG, DataColumns
-from ampft.data.dataset import TOKEN, batches
+from ampft.data.dataset import TOKEN
 from ampft.data.label_parser import LabelParser
 from ampft.data.request import DataRequest, refuse_unused_options
-from ampft.data.row_collector import POSITION, LabelledRows, concatenated, location
+from ampft.data.row_collector import LabelledRows, concatenated
 from ampft.data.row_labels import RowLabels
 from ampft.data.sources import conll
-from ampft.data.sources.files import FLAGS, open_table, write_arrow
-from ampft.data.sources.hub import frame_index, label_names, standard_splits
-from ampft.data.sources.table import Row, as_text, refuse_surrogates
+from ampft.data.sources.files import FLAGS, open_table, open_tables
+from ampft.data.sources.hub import label_names, split_table, standard_splits
+from ampft.data.sources.rows import write_arrow
+from ampft.data.sources.table import Table, as_text, refuse_surrogates
 from ampft.data.tags import (
     BIO,
     IOB1,
@@ -42,7 +43,7 @@ from ampft.data.tags import (
     find_scheme,
 )
 from ampft.data.token_columns import TokenColumns, choose_token_columns, hold_tokens
-from ampft.data.words import Span, split_words, tag_words
+from ampft.data.words import EntitySpan, split_words, tag_words
 from ampft.errors import InputError, quoted
 from ampft.text.numbers import counted
 
@@ -55,32 +56,10 @@ SCHEME_NOTES = {
     IOBES: "The tags follow IOBES or BILOU and are converted to BIO",
     PLAIN: "The tags have no prefixes (B- and I-), so each word is scored by itself",
 }
-SPAN_LABELS = ("label", "type", "entity", "entity_group", "entity_type", "tag")
-
-
-@dataclass(frozen=True)
-class TokenSource:
-    """The rows of one file, or of one split of a data set.
-
-    Attributes:
-        origin: The file, or the data set and its split.
-        unit: What row numbers count, `line`, `row` or `POSITION`.
-        rows: Iterator over (number, values of `TokenColumns.names`).
-        declared: Names of the tags if cells hold indices.
-        has_line_per_word: Whether each word has its own line, as in CoNLL files.
-        index: Labels of all rows of a data frame, by position; empty if it has none.
-    """
-
-    origin: str
-    unit: str
-    rows: Iterator[Row]
-    declared: tuple[str, ...] | None = None
-    has_line_per_word: bool = False
-    index: Sequence[str] = ()
-
-    def place(self, *numbers: int) -> str:
-        """Return where the rows with these numbers are, for a message."""
-        return location(self.origin, self.unit, numbers, self.index)
+BIO_RULE = (
+    " In BIO, B- begins an entity, and I- continues one of the same type. If I- begins entities"
+    " everywhere (IOB1), B- may only follow an entity of the same type."
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +67,8 @@ class TaggedRows:
     """Sentences as they were read, with tags in any scheme.
 
     Attributes:
-        source: Where they were read; its rows are used up.
+        table: Where they were read.
+        declared: Names of the tags if cells hold indices.
         inputs: Words and extra columns.
         codes: Index of the tag of each word, sentence after sentence.
         counts: Number of words of each sentence.
@@ -98,7 +78,8 @@ class TaggedRows:
         notes: Sentences for the user.
     """
 
-    source: TokenSource
+    table: Table
+    declared: tuple[str, ...] | None
     inputs: Dataset
     codes: array[int]
     counts: array[int]
@@ -114,12 +95,23 @@ class TaggedRows:
             yield [self.names[code] for code in self.codes[start : start + count]]
             start += count
 
-    def place(self, sentence: int, word: int) -> str:
-        """Return the place of a word for a message; a word of a CoNLL file has its own line."""
-        number = self.numbers[sentence]
-        if self.source.has_line_per_word:
-            return self.source.place(number + word)
-        return f"{self.source.place(number)}, word {word + 1}"
+    def bio(self, scheme: str) -> Iterator[list[str]]:
+        """Yield the tags of each sentence in BIO, or plain tags.
+
+        Raises:
+            InputError: A tag is not allowed by the scheme; the message names its line or word.
+        """
+        for number, tags in zip(self.numbers, self.sentences(), strict=True):
+            try:
+                yield as_bio(tags, scheme)
+            except TagError as error:
+                place = f"{self.table.place(number)}, word {error.word + 1}"
+                if self.table.has_line_per_word:
+                    place = self.table.place(number + error.word)
+                raise InputError(
+                    f"{place}: {error}, but the training data follow the scheme"
+                    f" {scheme}.{BIO_RULE if scheme == BIO else ''} Fix the tag."
+                ) from None
 
 
 def load_token_files(request: DataRequest) -> Loaded | None:
@@ -130,38 +122,11 @@ def load_token_files(request: DataRequest) -> Loaded | None:
     """
     if request.train_file is None or not _are_token_files(request):
         return None
-    tables = {
-        split: [
-            open_table(
-                path,
-                flag=FLAGS[split],
-                encoding=request.encoding,
-                sheet=request.sheet_name,
-                other_reader=conll.read_other,
-            )
-            for path in paths
-        ]
-        for split, paths in request.paths().items()
-    }
+    tables = open_tables(request, conll.read_other)
     train = tables["train"][0]
     columns, note = choose_token_columns(train.columns, request, origin=train.origin)
-    for table in chain.from_iterable(tables.values()):
-        columns.require_in(table.columns, origin=table.origin)
-    sources = {
-        split: [
-            TokenSource(
-                table.origin,
-                table.unit,
-                table.read(columns.names),
-                declared_in_file(Path(table.origin), columns.tags),
-                Path(table.origin).suffix.lower() not in NESTING_SUFFIXES,
-            )
-            for table in parts
-        ]
-        for split, parts in tables.items()
-    }
-    notes = chain.from_iterable(table.notes for table in chain.from_iterable(tables.values()))
-    return _read_sources(sources, columns, request, [note, *notes])
+    notes = [note for parts in tables.values() for table in parts for note in table.notes]
+    return _read_tables(tables, columns, request, [note, *notes])
 
 
 def _are_token_files(request: DataRequest) -> bool:
@@ -194,74 +159,58 @@ def load_token_splits(data: DatasetDict, request: DataRequest) -> Loaded:
     name = str(request.dataset_name)
     splits, notes = standard_splits(data, name)
     columns, note = choose_token_columns(splits["train"].column_names, request, origin=name)
-    sources = {}
-    for split, part in splits.items():
-        origin = f"{name}, split {split}"
-        columns.require_in(part.column_names, origin=origin)
-        declared = label_names(part.features[columns.tags])
-        sources[split] = [
-            TokenSource(
-                origin,
-                POSITION,
-                _numbered(part, columns.names),
-                declared,
-                index=frame_index(part),
-            )
-        ]
-    return _read_sources(sources, columns, request, [*notes, note])
+    tables = {
+        split: [split_table(part, f"{name}, split {split}")] for split, part in splits.items()
+    }
+    return _read_tables(tables, columns, request, [*notes, note])
 
 
-def _numbered(part: Dataset, names: Sequence[str]) -> Iterator[Row]:
-    columns = part.select_columns(list(dict.fromkeys(names)))
-    rows = (zip(*(batch[name] for name in names), strict=True) for batch in batches(columns))
-    yield from enumerate(chain.from_iterable(rows))
-
-
-def declared_in_file(path: Path, column: str) -> tuple[str, ...] | None:
-    """Return the names of tags that a Parquet file of `datasets` stores as indices."""
-    if path.suffix.lower() != ".parquet":
-        return None
+def declared_tags(table: Table, column: str) -> tuple[str, ...] | None:
+    """Return the names of tags that a data set, or its Parquet file, stores as indices."""
+    path = Path(table.origin)
+    if table.dataset is not None or path.suffix.lower() != ".parquet":
+        return table.classes.get(column)
     schema = pq.read_schema(path.absolute())
     if b"huggingface" not in (schema.metadata or {}):
         return None
     return label_names(Features.from_arrow_schema(schema).get(column))
 
 
-def _read_sources(
-    sources: Mapping[str, Sequence[TokenSource]],
+def _read_tables(
+    tables: Mapping[str, Sequence[Table]],
     columns: TokenColumns,
     request: DataRequest,
     notes: Sequence[str],
 ) -> Loaded:
     """Read all rows, and convert their tags to BIO by the scheme of the training rows."""
+    for table in chain.from_iterable(tables.values()):
+        columns.require_in(table.columns, origin=table.origin)
     refuse_unused_options(request, ("drop_missing_labels",), "words with tags")
     read = {
-        split: [_read_source(source, columns, request) for source in parts]
-        for split, parts in sources.items()
+        split: [_read_table(table, columns, request) for table in parts]
+        for split, parts in tables.items()
     }
     train = read["train"]
     scheme = find_scheme(tags for part in train for tags in part.sentences())
-    rows = {
-        split: _joined(
-            [_labelled(part, scheme) for part in parts], str(request.files.get(split, split))
-        )
-        for split, parts in read.items()
-    }
-    names = rows["train"].names
-    if names in ((), (OUTSIDE,)):
+    rows = {}
+    for split, parts in read.items():
+        origin = str(request.files.get(split, split))
+        joined = concatenated([_labelled(part, scheme) for part in parts], origin)
+        rows[split] = replace(joined, declared=joined.names)
+    if rows["train"].names in ((), (OUTSIDE,)):
         raise InputError(
             f"{rows['train'].origin}: no word has a tag other than {OUTSIDE}. Check {LABEL_FLAG}."
         )
     words = sum(len(part.codes) for part in train)
-    all_notes = [*notes, f"{SCHEME_NOTES[scheme]}; {words:,} training words."]
     parser = LabelParser((columns.tags,), several=True)
     group, identifier = request.group_column, request.id_column
     data_columns = DataColumns((columns.input,), parser, kind=TOKEN, group=group, id=identifier)
-    return rows, data_columns, all_notes
+    return rows, data_columns, [*notes, f"{SCHEME_NOTES[scheme]}; {words:,} training words."]
 
 
-def _read_source(source: TokenSource, columns: TokenColumns, request: DataRequest) -> TaggedRows:
-    """Check the rows of one source, and write the usable ones to an Arrow file."""
+def _read_table(table: Table, columns: TokenColumns, request: DataRequest) -> TaggedRows:
+    """Check the rows of one file or split, and write the usable ones to an Arrow file."""
+    declared = declared_tags(table, columns.tags)
     index: dict[str, int] = {}
     codes, counts, numbers, empty = array("q"), array("q"), array("q"), array("q")
     left_out: Counter[str] = Counter()
@@ -269,9 +218,9 @@ def _read_source(source: TokenSource, columns: TokenColumns, request: DataReques
 
     def usable() -> Iterator[Sequence[Any]]:
         nonlocal extended
-        for number, (words_cell, tags_cell, *others) in source.rows:
-            place = source.place(number)
-            words, tags, more = read_cells(words_cell, tags_cell, columns, source, place)
+        for number, (words_cell, tags_cell, *others) in table.read(columns.names):
+            place = table.place(number)
+            words, tags, more = read_cells(words_cell, tags_cell, columns, declared, place)
             extended += more
             if ignored := set(tags).intersection(request.ignore_labels):
                 left_out[min(ignored)] += 1
@@ -288,25 +237,50 @@ def _read_source(source: TokenSource, columns: TokenColumns, request: DataReques
     written = write_arrow(usable(), (columns.input, *columns.extra), lists=(columns.input,))
     if empty and not request.drop_missing_text:
         raise InputError(
-            f"{source.place(*empty)}: no word in column"
+            f"{table.place(*empty)}: no word in column"
             f" {quoted(columns.words)}. Remove such rows, or pass --drop_missing_text to leave them"
             " out."
         )
     notes = [
-        f"{source.origin}: {counted(n, 'row')} with the tag {quoted(t)} left out (--ignore_label)."
+        f"{table.origin}: {counted(n, 'row')} with the tag {quoted(t)} left out (--ignore_label)."
         for t, n in sorted(left_out.items())
     ]
     if empty:
-        notes.append(f"{source.origin}: {counted(len(empty), 'row')} without words left out.")
+        notes.append(f"{table.origin}: {counted(len(empty), 'row')} without words left out.")
     if extended:
-        notes.append(f"{source.origin}: {counted(extended, 'span')} extended to whole words.")
+        notes.append(f"{table.origin}: {counted(extended, 'span')} extended to whole words.")
+    ignored, found = frozenset(left_out), tuple(index)
     return TaggedRows(
-        source, written, codes, counts, numbers, tuple(index), frozenset(left_out), tuple(notes)
+        table, declared, written, codes, counts, numbers, found, ignored, tuple(notes)
+    )
+
+
+def _labelled(part: TaggedRows, scheme: str) -> LabelledRows:
+    """Return the rows with their tags in BIO over the types that they have, or with plain tags."""
+    if scheme == PLAIN:
+        names = part.declared or sort_names(part.names)
+    else:
+        found = [tag.type for tag in map(Tag.parse, part.declared or part.names) if tag]
+        types = list(dict.fromkeys(filter(None, found)))
+        names = bio_tags(types if part.declared else sort_names(types))
+    index = {name: code for code, name in enumerate(names)}
+    tags = (index[tag] for tags in part.bio(scheme) for tag in tags)
+    return LabelledRows(
+        inputs=part.inputs,
+        labels=RowLabels.from_counts(np.fromiter(tags, np.int64, len(part.codes)), part.counts),
+        names=names,
+        numbers=np.array(part.numbers, dtype=np.int64),
+        origin=part.table.origin,
+        unit=part.table.unit,
+        declared=names,
+        ignored=part.ignored,
+        notes=part.notes,
+        index=part.table.index,
     )
 
 
 def read_cells(
-    words: Any, tags: Any, columns: TokenColumns, source: TokenSource, place: str
+    words: Any, tags: Any, columns: TokenColumns, declared: tuple[str, ...] | None, place: str
 ) -> tuple[list[str], list[str], int]:
     """Return the words of a row, their tags, and how many spans were extended to whole words.
 
@@ -314,7 +288,7 @@ def read_cells(
         words: Cell of the words, or the text.
         tags: Cell of the tags, or the spans.
         columns: Their columns.
-        source: Where they were read.
+        declared: Names of the tags if cells hold indices.
         place: File and line, for the messages.
 
     Raises:
@@ -322,13 +296,6 @@ def read_cells(
     """
     if columns.are_spans:
         return _words_of_text(words, tags, columns, place)
-    return (*_words_of_lists(words, tags, columns, source, place), 0)
-
-
-def _words_of_lists(
-    words: Any, tags: Any, columns: TokenColumns, source: TokenSource, place: str
-) -> tuple[list[str], list[str]]:
-    """Return the words of a row and their tags, as many of both."""
     for cell, column in ((words, columns.words), (tags, columns.tags)):
         if not isinstance(cell, list | tuple):
             raise InputError(
@@ -343,8 +310,8 @@ def _words_of_lists(
     for number, word in enumerate(words, start=1):
         if as_text(word, place, columns.words) is None:
             raise InputError(f"{place}: word {number} is empty. Remove it and its tag.")
-    names = [_tag_name(tag, columns.tags, source.declared, place) for tag in tags]
-    return [str(word) for word in words], names
+    names = [_tag_name(tag, columns.tags, declared, place) for tag in tags]
+    return [str(word) for word in words], names, 0
 
 
 def _tag_name(tag: Any, column: str, declared: tuple[str, ...] | None, place: str) -> str:
@@ -377,68 +344,8 @@ def _words_of_text(
         )
     words = split_words(text)
     try:
-        tags, extended = tag_words(words, [_span(span) for span in spans], len(text))
+        found = [EntitySpan.of(span) for span in spans]
+        tags, extended = tag_words(words, found, len(text))
     except ValueError as error:
         raise InputError(f"{place}: {error}. Fix the spans.") from None
     return [word.text for word in words], tags, extended
-
-
-def _span(value: Any) -> Span:
-    """Return a span from its keys or from a list of start, end and label."""
-    if isinstance(value, Mapping):
-        label = next((value[key] for key in SPAN_LABELS if value.get(key) is not None), None)
-        start, end = value.get("start"), value.get("end")
-    elif isinstance(value, list | tuple) and len(value) == 3:
-        start, end, label = value
-    else:
-        start = end = label = None
-    if not (isinstance(start, int) and isinstance(end, int) and isinstance(label, str) and label):
-        raise ValueError(f"{quoted(value)} is not a span, which needs start, end and label")
-    return Span(start, end, label)
-
-
-def _labelled(part: TaggedRows, scheme: str) -> LabelledRows:
-    """Return the rows with their tags in BIO over the types that they have, or with plain tags.
-
-    Raises:
-        InputError: A tag is not allowed by the scheme.
-    """
-    bio = (_as_bio(part, number, tags, scheme) for number, tags in enumerate(part.sentences()))
-    declared = part.source.declared
-    if scheme == PLAIN:
-        names = declared or sort_names(part.names)
-    else:
-        found = [tag.type for tag in map(Tag.parse, declared or part.names) if tag and tag.type]
-        names = bio_tags(list(dict.fromkeys(found)) if declared else sort_names(set(found)))
-    index = {name: code for code, name in enumerate(names)}
-    codes = np.fromiter((index[tag] for tags in bio for tag in tags), np.int64, len(part.codes))
-    return LabelledRows(
-        inputs=part.inputs,
-        labels=RowLabels.from_counts(codes, part.counts),
-        names=names,
-        numbers=np.array(part.numbers, dtype=np.int64),
-        origin=part.source.origin,
-        unit=part.source.unit,
-        declared=names,
-        ignored=part.ignored,
-        notes=part.notes,
-        index=part.source.index,
-    )
-
-
-def _joined(parts: Sequence[LabelledRows], origin: str) -> LabelledRows:
-    """Join the rows of several files into one split, with the tags of all files."""
-    rows = concatenated(parts, origin)
-    return replace(rows, declared=rows.names)
-
-
-def _as_bio(part: TaggedRows, sentence: int, tags: Sequence[str], scheme: str) -> list[str]:
-    try:
-        return as_bio(tags, scheme)
-    except TagError as error:
-        begins = " In BIO, B- begins an entity, and I- continues one of the same type. If I- begins"
-        begins += " entities everywhere (IOB1), B- may only follow an entity of the same type."
-        raise InputError(
-            f"{part.place(sentence, error.word)}: {error}, but the training data follow the scheme"
-            f" {scheme}.{begins if scheme == BIO else ''} Fix the tag."
-        ) from None

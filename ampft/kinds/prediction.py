@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ampft.data.row_collector import location
 from ampft.data.row_labels import Targets
 from ampft.data.sources.table import Table
 from ampft.errors import InputError
@@ -144,14 +143,13 @@ class InputRows:
         """
         if self.missing is None:
             return
-        table = self.table
         without = [
             number
-            for number, cells in table.read(self.sources)
+            for number, cells in self.table.read(self.sources)
             if self.convert(cells, self.place(number)) is None
         ]
         if without:
-            raise InputError(f"{location(table.origin, table.unit, without)}: {self.missing}")
+            raise InputError(f"{self.table.place(*without)}: {self.missing}")
 
     def place(self, number: int) -> str:
         """Return the place of a row for messages."""

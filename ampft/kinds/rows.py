@@ -15,8 +15,9 @@ from ampft.data.columns import LABEL_FLAG, LABELS, column_renames, folded, requi
 from ampft.data.input_columns import InputColumns
 from ampft.data.label_parser import LabelParser
 from ampft.data.media import MEDIA, kind_of_file
-from ampft.data.sources.files import as_file, open_table
+from ampft.data.sources.files import open_table
 from ampft.data.sources.folders import files_in
+from ampft.data.sources.rows import as_file
 from ampft.data.sources.table import Row, Table, described_columns, refuse_surrogates
 from ampft.errors import InputError, quoted
 from ampft.kinds.prediction import InputRows, PredictRequest, Trained

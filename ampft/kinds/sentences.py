@@ -26,7 +26,7 @@ from ampft.data.token_columns import (
     WORDS_FLAG,
     TokenColumns,
 )
-from ampft.data.token_rows import TokenSource, declared_in_file, read_cells
+from ampft.data.token_rows import declared_tags, read_cells
 from ampft.data.words import Word, joined, split_at_spaces, split_words
 from ampft.errors import InputError, quoted
 from ampft.kinds.prediction import InputRows, Predictions, PredictRequest, RowOutput, Trained
@@ -211,11 +211,11 @@ class TagReader:
 
     Attributes:
         tokens: Columns of the words and of the tags.
-        source: Where they are read.
+        declared: Names of the tags if cells hold indices.
     """
 
     tokens: TokenColumns
-    source: TokenSource
+    declared: tuple[str, ...] | None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -230,7 +230,7 @@ class TagReader:
     def parse(self, cells: Sequence[object], location: str) -> tuple[str, ...]:
         """Return the tag of each word of a row."""
         words, tags = cells
-        _, found, _ = read_cells(words, tags, self.tokens, self.source, location)
+        _, found, _ = read_cells(words, tags, self.tokens, self.declared, location)
         return tuple(found)
 
     def as_trained(self, rows: Sequence[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:
@@ -262,6 +262,5 @@ def _labels(
     names = [name for name in (named, *usual) if name in table.columns]
     if not names:
         return None
-    declared = declared_in_file(Path(table.origin), str(names[0]))
-    source = TokenSource(table.origin, table.unit, iter(()), declared)
-    return TagReader(TokenColumns(column, str(names[0]), are_spans), source)
+    tags = str(names[0])
+    return TagReader(TokenColumns(column, tags, are_spans), declared_tags(table, tags))

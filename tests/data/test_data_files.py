@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from tiny_files import GOOD, NO_SPLITS, ROWS, csv_of, load, rows_of
 
-import ampft.data.sources.files as sources_files
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
+from ampft.data.sources.rows import write_arrow
 from ampft.errors import InputError
 
 # (file name, content, location, value or remedy in the message)
@@ -425,7 +425,7 @@ def test_a_label_column_of_identifiers_is_reported(tmp_path):
 
 HOLD = """
 import sys, time
-from ampft.data.sources.files import write_arrow
+from ampft.data.sources.rows import write_arrow
 write_arrow(iter([("a text",)]), ("text",))
 print("held", flush=True)
 time.sleep(60)
@@ -441,9 +441,9 @@ def test_the_texts_of_a_killed_process_are_removed(tmp_path, monkeypatch):
     with holder:
         assert holder.stdout.readline() == "held\n"
         (held,) = tmp_path.glob("ampft-data-*")
-        sources_files.write_arrow(iter([("another",)]), ("text",))
+        write_arrow(iter([("another",)]), ("text",))
         assert held.exists()
         holder.kill()
-    sources_files.write_arrow(iter([("another",)]), ("text",))
+    write_arrow(iter([("another",)]), ("text",))
     assert not held.exists()
     assert len(list(tmp_path.glob("ampft-data-*"))) == 2

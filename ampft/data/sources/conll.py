@@ -37,7 +37,7 @@ def read_conll(path: Path, *, encoding: str) -> Table:
             cells = {WORDS: [line[0] for line in lines], TAGS: [line[-1] for line in lines]}
             yield number, [cells[name] for name in names]
 
-    return Table(columns=columns, read=read, unit="line", origin=str(path))
+    return Table(columns=columns, read=read, unit="line", origin=str(path), has_line_per_word=True)
 
 
 def read_other(path: Path, *, encoding: str) -> Table:

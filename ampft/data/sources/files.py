@@ -1,19 +1,15 @@
 """Inputs and labels from CSV, TSV, JSON, JSON Lines, Parquet and Excel files.
 
 Inputs are texts, or images or sounds: paths relative to the folder of the file, or their bytes.
-
-Rows are written to an Arrow file on disk in batches, so that memory use does not grow with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
-
-import pyarrow as pa
-from datasets import Dataset
+from typing import Protocol
 
 from ampft.data.columns import (
     INPUT_FLAGS,
@@ -30,16 +26,16 @@ from ampft.data.input_columns import InputColumns
 from ampft.data.label_parser import LabelParser
 from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.request import DataRequest
-from ampft.data.row_collector import LabelledRows, RowCollector, concatenated
+from ampft.data.row_collector import LabelledRows, concatenated
 from ampft.data.sources import conll
 from ampft.data.sources.delimited import read_csv, read_tsv
 from ampft.data.sources.file_names import check_file
 from ampft.data.sources.json_rows import read_json
 from ampft.data.sources.parquet import read_parquet
-from ampft.data.sources.table import Table, as_text, described_columns
+from ampft.data.sources.rows import read_rows
+from ampft.data.sources.table import Table, described_columns
 from ampft.data.sources.workbook import SUFFIXES, read_workbook
 from ampft.errors import InputError, quoted, quoted_list
-from ampft.ownership import temporary_folder
 
 
 class Reader(Protocol):
@@ -60,9 +56,7 @@ READERS: dict[str, Reader] = {
     **dict.fromkeys(conll.SUFFIXES, conll.read_conll),
 }
 FLAGS = {"train": "--train_file", "validation": "--validation_file", "test": "--test_file"}
-ROWS_AT_A_TIME = 4096
 MEDIA_ROWS = 20  # whose cells tell whether a column has images or sounds
-FILE_TYPE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 UNREAD_WORKBOOKS = (".xlsb", ".xls", ".ods")
 OLE_MAGIC = bytes.fromhex("d0cf11e0a1b11ae1")  # .xls: Compound File Binary, section 2.2
 ZIP_MAGIC = b"PK\x03\x04"  # .xlsx and .ods are ZIP archives
@@ -99,7 +93,9 @@ def open_table(
     check_file(path, flag=flag)
     if suffix in SUFFIXES:
         return read_workbook(path, flag=flag, sheet=sheet)
-    if is_workbook(path):
+    with path.open("rb") as file:
+        start = file.read(len(OLE_MAGIC))
+    if suffix in UNREAD_WORKBOOKS or start == OLE_MAGIC or start.startswith(ZIP_MAGIC):
         raise InputError(
             f"{flag}: {path} is a spreadsheet of a kind or a name that is not read. Save it as"
             ' .xlsx, or its sheet as CSV (in Excel "CSV UTF-8"), and pass that file.'
@@ -114,13 +110,21 @@ def open_table(
     return reader(path, encoding=encoding)
 
 
-def is_workbook(path: Path) -> bool:
-    """Return whether a file is a workbook of Excel or LibreOffice, by content or by name."""
-    if path.suffix.lower() in UNREAD_WORKBOOKS:
-        return True
-    with path.open("rb") as file:
-        start = file.read(len(OLE_MAGIC))
-    return start == OLE_MAGIC or start.startswith(ZIP_MAGIC)
+def open_tables(request: DataRequest, other_reader: Reader | None = None) -> dict[str, list[Table]]:
+    """Open the files of a request, by split; for `other_reader` see `open_table`."""
+    return {
+        split: [
+            open_table(
+                path,
+                flag=FLAGS[split],
+                encoding=request.encoding,
+                sheet=request.sheet_name,
+                other_reader=other_reader,
+            )
+            for path in paths
+        ]
+        for split, paths in request.paths().items()
+    }
 
 
 def load_files(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColumns, list[str]]:
@@ -141,41 +145,27 @@ def load_files(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColum
         raise InputError(
             f"--train_file is missing: received only {flags}. Pass a file to train on."
         )
-    tables = {
-        split: [
-            open_table(path, flag=FLAGS[split], encoding=request.encoding, sheet=request.sheet_name)
-            for path in paths
-        ]
-        for split, paths in request.paths().items()
-    }
-    train = tables["train"][0]
-    tables["train"][0] = rename_columns(
-        train,
-        expected_names(
-            train.columns, texts=request.text_column_names, labels=request.label_column_names
-        ),
-    )
-    first = tables["train"][0]
-    columns, notes = choose_columns(first, request, media_column(first, request))
+    tables = open_tables(request)
+    names, labels = request.text_column_names, request.label_column_names
+    expected = expected_names(tables["train"][0].columns, texts=names, labels=labels)
+    train = tables["train"][0] = rename_columns(tables["train"][0], expected)
+    columns, notes = choose_columns(train, request)
     rows, empty = {}, []
     for split, parts in tables.items():
         sources = InputColumns.of(columns.inputs, parts[0].columns).sources
         parts[:] = [rename_columns(table, (*sources, *columns.labels.columns)) for table in parts]
         for table in parts:
             columns.require_in(table.columns, origin=table.origin)
-        name = str(request.files[split])
         read_parts = [read_rows(table, columns, request) for table in parts]
-        empty += [
-            t.origin for t, part in zip(parts, read_parts, strict=True) if not len(part.inputs)
-        ]
-        rows[split] = concatenated(read_parts, name)
-    read = [note for parts in tables.values() for table in parts for note in table.notes]
+        empty += [part.origin for part in read_parts if not len(part.inputs)]
+        rows[split] = concatenated(read_parts, str(request.files[split]))
     counts = [
         f"{request.files[split]}: {len(parts)} files, from {parts[0].origin} to {parts[-1].origin}."
         for split, parts in tables.items()
         if len(parts) > 1
     ]
     counts += [f"{name}: no rows of this file are used." for name in empty]
+    read = [note for parts in tables.values() for table in parts for note in table.notes]
     return rows, columns, [*counts, *read, *notes]
 
 
@@ -195,7 +185,7 @@ def media_column(table: Table, request: DataRequest) -> tuple[str, str] | None:
         InputError: The named column is missing, the task needs such a column and the file has
             none, or there are several.
     """
-    describe = lambda: described_columns(table)  # noqa: E731
+    describe = partial(described_columns, table)
     for kind, column in request.named_media.items():
         require((column,), table.columns, INPUT_FLAGS[kind], origin=table.origin, describe=describe)
         return column, kind
@@ -221,6 +211,11 @@ def media_column(table: Table, request: DataRequest) -> tuple[str, str] | None:
 
 def media_cells(table: Table) -> dict[str, str]:
     """Return the kind of each column whose first cells are images or sounds: bytes, or paths."""
+
+    def kind_of_cell(cell: object) -> str | None:
+        name = cell.get("path") if isinstance(cell, dict) else cell
+        return kind_of_file(name) if isinstance(name, str) and "://" not in name else None
+
     rows = [cells for _, cells in islice(table.read(table.columns), MEDIA_ROWS)]
     found = {}
     for column, cells in zip(table.columns, zip(*rows, strict=True), strict=False):
@@ -230,122 +225,35 @@ def media_cells(table: Table) -> dict[str, str]:
     return found
 
 
-def kind_of_cell(cell: object) -> str | None:
-    """Return the kind of a file by its name: a path, or a dictionary with bytes and path."""
-    name = cell.get("path") if isinstance(cell, dict) else cell
-    return kind_of_file(name) if isinstance(name, str) and "://" not in name else None
-
-
-def as_file(cell: object, folder: Path) -> dict[str, object] | None:
-    """Return a cell as a dictionary of `bytes` and `path`; None if it is missing.
-
-    Args:
-        cell: A path, or a dictionary with bytes or a path.
-        folder: Folder to which paths are relative.
-    """
-    content = cell.get("bytes") if isinstance(cell, dict) else None
-    name = cell.get("path") if isinstance(cell, dict) else cell
-    if isinstance(content, bytes):
-        return {"bytes": content, "path": name}
-    if not isinstance(name, str) or not name.strip():
-        return None
-    return {"bytes": None, "path": str(folder / name)}
-
-
-def choose_columns(
-    table: Table, request: DataRequest, media: tuple[str, str] | None = None
-) -> tuple[DataColumns, list[str]]:
+def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, list[str]]:
     """Return the columns of the training file, and a note if the user did not name them.
 
-    Args:
-        table: The training file.
-        request: The user's choices.
-        media: Column of images or sounds, and their kind; None if the inputs are texts.
+    Raises:
+        InputError: A named column is missing, or the choice is not clear.
     """
-
-    def describe() -> str:
-        return described_columns(table)
-
+    describe = partial(described_columns, table)
+    media = media_column(table, request)
     labels = label_columns(
         table.columns, request.label_column_names, origin=table.origin, describe=describe
     )
     parser = LabelParser(labels, request.several_labels, request.label_separator)
+    extra = {"group": request.group_column, "id": request.id_column}
     if media is not None:
         column, kind = media
         note = f"{kind.capitalize()}s are read from {column!r}, labels from {quoted(labels[0])}."
-        return DataColumns((column,), parser, kind, request.group_column, request.id_column), [note]
-    named_texts = request.text_column_names is not None
+        return DataColumns((column,), parser, kind, **extra), [note]
+    named = request.text_column_names
     inputs = text_columns(
-        [name for name in table.columns if named_texts or name not in request.not_texts],
-        request.text_column_names,
+        [name for name in table.columns if named or name not in extra.values()],
+        named,
         labels=labels,
         origin=table.origin,
         describe=describe,
     )
     notes = []
-    if request.label_column_names is None or request.text_column_names is None:
+    if request.label_column_names is None or named is None:
         notes.append(
             f"Texts are read from {' and '.join(map(repr, inputs))}, labels from "
             f"{quoted_list(labels)}."
         )
-    columns = DataColumns(inputs, parser, group=request.group_column, id=request.id_column)
-    return columns, notes
-
-
-def read_rows(table: Table, columns: DataColumns, request: DataRequest) -> LabelledRows:
-    """Check the rows of one file, and write the usable ones to an Arrow file."""
-    inputs = InputColumns.of(columns.inputs, table.columns)
-    count, extra = len(inputs.sources), columns.extra
-    folder, is_text = Path(table.origin).parent, columns.kind == "text"
-    collector = RowCollector(origin=table.origin, unit=table.unit, columns=columns, request=request)
-
-    def usable() -> Iterator[Sequence[Any]]:
-        names = (*inputs.sources, *extra.values(), *columns.labels.columns)
-        for number, values in table.read(names):
-            row = f"{table.origin}, {table.unit} {number}"
-            cells: list[Any] = (
-                [*inputs.texts(values[:count], row)] if is_text else [as_file(values[0], folder)]
-            )
-            others = [
-                as_text(value, row, name)
-                for name, value in zip(extra.values(), values[count:], strict=False)
-            ]
-            labels = columns.labels.parse(values[count + len(extra) :], row)
-            if collector.add(number, cells, labels):
-                yield [*cells, *others]
-
-    files = () if is_text else columns.inputs
-    written = write_arrow(usable(), (*columns.inputs, *extra), files=files)
-    for name in files:
-        written = written.cast_column(name, MEDIA[columns.kind].column_type)
-    return collector.finish(written, declared=columns.labels.classes)
-
-
-def write_arrow(
-    rows: Iterator[Sequence[Any]],
-    names: tuple[str, ...],
-    *,
-    files: Collection[str] = (),
-    lists: Collection[str] = (),
-) -> Dataset:
-    """Write columns to a temporary Arrow file and return it, mapped into memory.
-
-    `TMPDIR` sets its folder; the file is removed when the process ends.
-
-    Args:
-        rows: The rows.
-        names: Columns, of strings except for `files` and `lists`.
-        files: Columns of dictionaries with `bytes` and `path`.
-        lists: Columns of lists of strings.
-    """
-    path = temporary_folder("data") / "rows.arrow"
-    types = {**dict.fromkeys(files, FILE_TYPE), **dict.fromkeys(lists, pa.list_(pa.string()))}
-    schema = pa.schema([(name, types.get(name, pa.string())) for name in names])
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        while batch := list(islice(rows, ROWS_AT_A_TIME)):
-            columns = [
-                pa.array(column, field.type)
-                for column, field in zip(zip(*batch, strict=True), schema, strict=True)
-            ]
-            writer.write_batch(pa.record_batch(columns, schema=schema))
-    return Dataset.from_file(str(path))
+    return DataColumns(inputs, parser, **extra), notes

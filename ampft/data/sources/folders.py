@@ -5,8 +5,7 @@ A file belongs to the class of the folder in which it lies, at any depth. Hidden
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from datasets import Dataset, Features, Value
@@ -15,14 +14,15 @@ from ampft.data.columns import DataColumns
 from ampft.data.label_parser import LabelParser
 from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.request import DataRequest
-from ampft.data.row_collector import LabelledRows, RowCollector
-from ampft.data.sources.hub import SPLIT_NAMES
+from ampft.data.row_collector import LabelledRows
+from ampft.data.sources.hub import SPLIT_NAMES, split_table
+from ampft.data.sources.rows import read_rows
 from ampft.errors import InputError, listed
 
 TABLE_SUFFIXES = (".parquet", ".csv", ".tsv", ".json", ".jsonl", ".arrow", ".py")
 SYSTEM_FILES = frozenset({"thumbs.db", "desktop.ini"})
 CLASS_COLUMN = "folder"
-FILE = Features({"bytes": Value("binary"), "path": Value("string")})
+FILE = {"bytes": Value("binary"), "path": Value("string")}
 
 
 def folder_kind(name: str, wanted: str | None = None) -> str | None:
@@ -40,7 +40,11 @@ def folder_kind(name: str, wanted: str | None = None) -> str | None:
         InputError: It has both images and sounds, and the task does not determine the kind.
     """
     folder = Path(name)
-    if not folder.is_dir() or wanted not in (None, *MEDIA) or _has_tables_or_masks(folder):
+    if not folder.is_dir() or wanted not in (None, *MEDIA):
+        return None
+    names = {path.name.casefold() for path in folder.iterdir()}
+    has_tables_or_masks = any(file.endswith((*TABLE_SUFFIXES, "annot")) for file in names)
+    if has_tables_or_masks or {"images", "masks"} <= names:
         return None
     found: dict[str, Path] = {}
     for classes in split_folders(folder).values():
@@ -54,14 +58,6 @@ def folder_kind(name: str, wanted: str | None = None) -> str | None:
             f"--dataset_name {name}: the folder has {both}. Say which to classify with --task."
         )
     return wanted if wanted in found else next(iter(found), None)
-
-
-def _has_tables_or_masks(folder: Path) -> bool:
-    names = {path.name.casefold() for path in folder.iterdir()}
-    return (
-        any(name.endswith((*TABLE_SUFFIXES, "annot")) for name in names)
-        or {"images", "masks"} <= names
-    )
 
 
 def split_folders(folder: Path) -> dict[str, Path]:
@@ -95,8 +91,7 @@ def load_folder(
             lies beside the class folders.
     """
     folder = Path(str(request.dataset_name))
-    parser = LabelParser((CLASS_COLUMN,), request.several_labels, request.label_separator)
-    columns = DataColumns((kind,), parser, kind=kind)
+    columns = DataColumns((kind,), LabelParser((CLASS_COLUMN,)), kind=kind)
     splits = split_folders(folder)
     notes = [f"The names of the folders in {', '.join(map(str, splits.values()))} are the labels."]
     if folder not in splits.values():
@@ -114,52 +109,41 @@ def _read_split(
 ) -> tuple[LabelledRows, list[Path]]:
     """Return the rows of a split, and its files of another kind."""
     kind = columns.kind
-    collector = RowCollector(origin=str(folder), unit=kind, columns=columns, request=request)
     others = [file for file in sorted(folder.iterdir()) if file.is_file() and is_visible(file)]
-    _refuse_files(folder, kind, [file for file in others if kind_of_file(file.name) == kind])
-    paths: list[str] = []
-    sizes: dict[str, int] = {}
-    number = 0
-    for class_folder in subfolders(folder):
-        usable = array("q")
-        for file in files_in(class_folder):
-            if kind_of_file(file.name) != kind:
-                others.append(file)
-                continue
-            number += 1
-            usable.append(number)
-            if collector.add(number, [file], (class_folder.name,)):
-                paths.append(str(file))
-        sizes[class_folder.name] = len(usable)
-    if split == "train":
-        _refuse_classes(folder, kind, sizes)
-    return collector.finish(_dataset(paths, kind)), others
-
-
-def _dataset(paths: list[str], kind: str) -> Dataset:
-    rows = {kind: [{"bytes": None, "path": path} for path in paths]}
-    part = Dataset.from_dict(rows, features=Features({kind: FILE}))
-    return part.cast_column(kind, MEDIA[kind].column_type)
-
-
-def _refuse_files(folder: Path, kind: str, files: list[Path]) -> None:
-    if files:
+    beside = [str(file) for file in others if kind_of_file(file.name) == kind]
+    if beside:
         raise InputError(
-            f"{folder}: {listed([*map(str, files)], limit=3)} lies beside the folders of the "
+            f"{folder}: {listed(beside, limit=3)} lies beside the folders of the "
             f"classes, so its label is not known. Move each {kind} into the folder of its class."
         )
+    found: dict[str, list[Path]] = {}
+    for class_folder in subfolders(folder):
+        files = list(files_in(class_folder))
+        found[class_folder.name] = [file for file in files if kind_of_file(file.name) == kind]
+        others += [file for file in files if kind_of_file(file.name) != kind]
+    if split == "train":
+        _refuse_classes(folder, kind, found)
+    pairs = [(file, name) for name, files in found.items() for file in files]
+    part = Dataset.from_dict(
+        {
+            kind: [{"bytes": None, "path": str(file)} for file, _ in pairs],
+            CLASS_COLUMN: [name for _, name in pairs],
+        },
+        features=Features({kind: FILE, CLASS_COLUMN: Value("string")}),
+    ).cast_column(kind, MEDIA[kind].column_type)
+    return read_rows(split_table(part, str(folder), unit=kind), columns, request), others
 
 
-def _refuse_classes(folder: Path, kind: str, sizes: dict[str, int]) -> None:
-    empty = [name for name, size in sizes.items() if not size]
+def _refuse_classes(folder: Path, kind: str, found: Mapping[str, Sequence[Path]]) -> None:
+    empty = [name for name, files in found.items() if not files]
     if empty:
         raise InputError(
             f"{folder}: no {kind}s in {listed([f'{name}/' for name in empty])}. A class needs at "
             f"least one {kind} to train on: add some, or remove the folder."
         )
-    if len(sizes) < 2:
+    if len(found) < 2:
         raise InputError(
-            f"{folder}: the only class folder is {next(iter(sizes))}/. A classifier needs at least "
+            f"{folder}: the only class folder is {next(iter(found))}/. A classifier needs at least "
             f"two classes, each in a folder with its {kind}s."
         )
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from datasets import Audio, ClassLabel, Dataset, DatasetDict, Features, Image, Value, load_from_disk
@@ -14,7 +12,6 @@ from datasets import load_dataset as read_dataset
 from ampft.data.columns import (
     INPUT_FLAGS,
     DataColumns,
-    Describe,
     column_renames,
     expected_names,
     label_columns,
@@ -27,9 +24,10 @@ from ampft.data.input_columns import InputColumns
 from ampft.data.label_parser import LabelParser
 from ampft.data.media import MEDIA
 from ampft.data.request import DataRequest
-from ampft.data.row_collector import POSITION, LabelledRows, RowCollector, location
+from ampft.data.row_collector import LabelledRows
 from ampft.data.sources.memory import INDEX_COLUMN
-from ampft.data.sources.table import as_text
+from ampft.data.sources.rows import read_rows
+from ampft.data.sources.table import POSITION, Row, Table
 from ampft.errors import InputError, listed, quoted, quoted_list
 from ampft.hub import hub_problem
 
@@ -58,8 +56,11 @@ def read_splits(
     Raises:
         InputError: Its columns or rows cannot be used.
     """
+    for column, feature in next(iter(data.values())).features.items():
+        if isinstance(feature, Audio):  # `datasets` would decode it with torchcodec
+            data = data.cast_column(column, Audio(decode=False))
     name = str(request.dataset_name)
-    splits, notes = standard_splits(without_decoded_sounds(data), name)
+    splits, notes = standard_splits(data, name)
     expected = expected_names(
         splits["train"].column_names,
         texts=request.text_column_names,
@@ -67,9 +68,7 @@ def read_splits(
     )
     for split, part in splits.items():
         names = column_renames(part.column_names, expected)
-        splits[split] = with_joined(
-            part.rename_columns(names), request.text_column_names or (), f"{name}, split {split}"
-        )
+        splits[split] = part.rename_columns(names)
         notes += renaming_notes(names, f"{name}, split {split}")
     columns = choose_columns(splits["train"].features, request)
     notes.append(
@@ -78,20 +77,43 @@ def read_splits(
     )
     rows = {}
     for split, part in splits.items():
-        columns.require_in(part.column_names, origin=f"{name}, split {split}")
-        if split != "train" and is_unlabelled(part, columns.labels.columns[0]):
+        table = split_table(part, f"{name}, split {split}")
+        columns.require_in(table.columns, origin=table.origin)
+        if split != "train" and is_unlabelled(table, columns.labels.columns[0]):
             notes.append(f"The {split} split has no labels and is left out.")
             continue
-        rows[split] = read_rows(part, split, columns, request)
+        rows[split] = read_rows(table, columns, request)
     return rows, columns, notes
 
 
-def without_decoded_sounds(data: DatasetDict) -> DatasetDict:
-    """Return a data set whose columns of sounds hold files: `datasets` decodes with torchcodec."""
-    for column, feature in next(iter(data.values())).features.items():
-        if isinstance(feature, Audio):
-            data = data.cast_column(column, Audio(decode=False))
-    return data
+def split_table(part: Dataset, origin: str, unit: str = POSITION) -> Table:
+    """Return a split as a table; images and sounds are not decoded.
+
+    Args:
+        part: The split.
+        origin: Its data set and name, for messages.
+        unit: What numbers of rows count; from 1, except for `POSITION`.
+    """
+
+    def read(names: Sequence[str]) -> Iterator[Row]:
+        selected = part.select_columns(list(dict.fromkeys(names)))
+        for name in selected.column_names:
+            for kind, media_type in MEDIA_TYPES.items():
+                if isinstance(part.features[name], media_type):
+                    selected = selected.cast_column(name, MEDIA[kind].undecoded)
+        rows = (zip(*(batch[name] for name in names), strict=True) for batch in batches(selected))
+        yield from enumerate(chain.from_iterable(rows), start=0 if unit == POSITION else 1)
+
+    declared = {name: label_names(feature) for name, feature in part.features.items()}
+    return Table(
+        columns=tuple(part.column_names),
+        read=read,
+        unit=unit,
+        origin=origin,
+        classes={name: names for name, names in declared.items() if names is not None},
+        index=part[INDEX_COLUMN][:] if INDEX_COLUMN in part.column_names else (),
+        dataset=part,
+    )
 
 
 def fetch(name: str, configuration: str | None) -> DatasetDict:
@@ -134,35 +156,28 @@ def standard_splits(data: DatasetDict, name: str) -> tuple[dict[str, Dataset], l
     return {split: data[source] for split, source in used.items()}, notes
 
 
-def with_joined(part: Dataset, names: Sequence[str], origin: str) -> Dataset:
-    """Return a split with the joined columns among `names`, if it has all their parts."""
-    for name in names:
-        columns = InputColumns.of((name,), part.column_names)
-        if len(columns.sources) < 2 or not {*columns.sources} <= {*part.column_names}:
-            continue
-        cells = zip(*(part[source] for source in columns.sources), strict=True)
-        index = frame_index(part)
-        texts = [
-            columns.texts(row, location(origin, POSITION, [number], index))[0]
-            for number, row in enumerate(cells)
-        ]
-        part = part.add_column(name, texts, feature=Value("string"))
-    return part
-
-
 def choose_columns(features: Features, request: DataRequest) -> DataColumns:
-    """Return the requested columns, or columns with a usual type and name."""
-    origin = str(request.dataset_name)
+    """Return the requested columns, or columns with a usual type and name.
+
+    Raises:
+        InputError: A named column is missing, or the choice is not clear.
+    """
+    origin, named = str(request.dataset_name), request.label_column_names
     features = Features({n: feature for n, feature in features.items() if n != INDEX_COLUMN})
 
     def describe() -> str:
-        return listed([f"{quoted(n)} ({kind_of(feature)})" for n, feature in features.items()])
+        types = (f.dtype if isinstance(f, Value) else type(f).__name__ for f in features.values())
+        pairs = zip(features, types, strict=True)
+        return listed([f"{quoted(name)} ({type_name})" for name, type_name in pairs])
 
     found = {
         kind: [name for name, feature in features.items() if isinstance(feature, media_type)]
         for kind, media_type in MEDIA_TYPES.items()
     }
-    names = hub_label_columns(features, request.label_column_names, origin, describe)
+    classes = [name for name, feature in features.items() if label_names(feature)]
+    if named is None and "label" not in features and len(classes) == 1:
+        named = (classes[0],)
+    names = label_columns(list(features), named, origin=origin, describe=describe)
     labels = LabelParser(
         names, request.several_labels, request.label_separator, label_names(features[names[0]])
     )
@@ -170,9 +185,11 @@ def choose_columns(features: Features, request: DataRequest) -> DataColumns:
     kind = media_kind(found, request)
     if kind is None:
         texts = [n for n, f in features.items() if isinstance(f, Value) and "string" in f.dtype]
+        parts = InputColumns.of(request.text_column_names or (), list(features)).parts
+        texts += [name for part in parts if len(part) > 1 for name in part if name in features]
         inputs = text_columns(
             [
-                *(n for n in texts if request.text_column_names or n not in request.not_texts),
+                *(n for n in texts if request.text_column_names or n not in extra.values()),
                 *(name for name in names if name not in texts),
             ],
             request.text_column_names,
@@ -181,14 +198,14 @@ def choose_columns(features: Features, request: DataRequest) -> DataColumns:
             describe=describe,
         )
         return DataColumns(inputs=inputs, labels=labels, kind="text", **extra)
-    named, flag = request.named_media.get(kind), INPUT_FLAGS[kind]
-    if named is not None:
-        require((named,), found[kind], flag, origin=origin, describe=describe)
+    column, flag = request.named_media.get(kind), INPUT_FLAGS[kind]
+    if column is not None:
+        require((column,), found[kind], flag, origin=origin, describe=describe)
     elif len(found[kind]) > 1:
         raise InputError(
             f"{flag}: {origin} has several {kind} columns: {quoted_list(found[kind])}. Name one."
         )
-    return DataColumns((named or found[kind][0],), labels, kind=kind, **extra)
+    return DataColumns((column or found[kind][0],), labels, kind=kind, **extra)
 
 
 def media_kind(found: Mapping[str, Sequence[str]], request: DataRequest) -> str | None:
@@ -218,88 +235,14 @@ def media_kind(found: Mapping[str, Sequence[str]], request: DataRequest) -> str 
     return request.data_kind if request.data_kind in present else present[0]
 
 
-def hub_label_columns(
-    features: Features, named: tuple[str, ...] | None, origin: str, describe: Describe
-) -> tuple[str, ...]:
-    """Return the label columns; without a name, also the only column that declares classes."""
-    classes = [name for name, feature in features.items() if label_names(feature)]
-    if named is None and "label" not in features and len(classes) == 1:
-        return (classes[0],)
-    return label_columns(list(features), named, origin=origin, describe=describe)
-
-
-def kind_of(feature: object) -> str:
-    """Return the name of a feature's type for a message."""
-    return feature.dtype if isinstance(feature, Value) else type(feature).__name__
-
-
 def label_names(feature: object) -> tuple[str, ...] | None:
     """Return the classes that a `ClassLabel`, or a list of them, declares; otherwise None."""
     feature = getattr(feature, "feature", feature)
     return tuple(feature.names) if isinstance(feature, ClassLabel) else None
 
 
-def is_unlabelled(part: Dataset, column: str) -> bool:
+def is_unlabelled(table: Table, column: str) -> bool:
     """Return whether no row has a label, as in the test splits of benchmarks."""
-    missing = (None, UNLABELLED) if label_names(part.features[column]) else (None,)
-    labels = part.select_columns([column])
-    return len(part) > 0 and all(
-        label in missing for batch in batches(labels) for label in batch[column]
-    )
-
-
-def read_rows(
-    part: Dataset, split: str, columns: DataColumns, request: DataRequest
-) -> LabelledRows:
-    """Check the rows of one split, and select the usable ones."""
-    origin = f"{request.dataset_name}, split {split}"
-    index = frame_index(part)
-    collector = RowCollector(
-        origin=origin, unit=POSITION, columns=columns, request=request, index=index
-    )
-    # A split can declare its classes in another order than training does.
-    labels = replace(columns.labels, declared=label_names(part.features[columns.labels.columns[0]]))
-    usable = array("q")
-    for number, inputs, cells in numbered_rows(part, columns, origin):
-        place = location(origin, POSITION, [number], index)
-        if collector.add(number, inputs, labels.parse(cells, place)):
-            usable.append(number)
-    selected = part.select_columns(list(columns.inputs))
-    for name, column in columns.extra.items():
-        selected = selected.add_column(name, [as_text(v, origin, column) for v in part[column]])
-    if len(usable) < len(part):
-        selected = selected.select(usable)
-    return collector.finish(selected, declared=labels.classes)
-
-
-def numbered_rows(
-    part: Dataset, columns: DataColumns, origin: str
-) -> Iterator[tuple[int, list[object], list[object]]]:
-    """Yield (position from 0, inputs, label cells) without decoding images.
-
-    A missing input is None.
-    """
-    count = len(columns.inputs)
-    names = [*columns.inputs, *columns.labels.columns]
-    selected = part.select_columns(names)
-    if columns.kind != "text":
-        selected = selected.cast_column(columns.inputs[0], MEDIA[columns.kind].undecoded)
-    index = frame_index(part)
-    numbers = itertools.count()
-    for batch in batches(selected):
-        for values in zip(*(batch[name] for name in names), strict=True):
-            number = next(numbers)
-            inputs = list(values[:count])
-            if columns.kind == "text":
-                place = location(origin, POSITION, [number], index)
-                inputs = [
-                    as_text(value, place, name)
-                    for name, value in zip(columns.inputs, inputs, strict=True)
-                ]
-            yield number, inputs, list(values[count:])
-
-
-def frame_index(part: Dataset) -> Sequence[str]:
-    """Return the labels of the rows of a data frame; empty if it has none."""
-    labels: list[str] = part[INDEX_COLUMN][:] if INDEX_COLUMN in part.column_names else []
-    return labels
+    missing = (None, UNLABELLED) if column in table.classes else (None,)
+    labels = [label for _, (label,) in table.read((column,))]
+    return bool(labels) and all(label in missing for label in labels)

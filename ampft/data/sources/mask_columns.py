@@ -11,8 +11,8 @@ from datasets import load_dataset as read_dataset
 
 from ampft.data.columns import LABEL_FLAG, require
 from ampft.data.request import DataRequest
-from ampft.data.row_collector import POSITION, location
 from ampft.data.sources.mask_folders import FILE, IMAGE, MASK
+from ampft.data.sources.table import POSITION, location
 from ampft.errors import InputError, quoted_list
 
 # Names of columns of masks in data sets of the hub, in lower case.

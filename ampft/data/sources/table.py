@@ -1,30 +1,39 @@
-"""What file readers share: named columns, and rows with their line or row numbers."""
+"""Tables: what every reader returns, with named columns and numbered rows."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from ampft.errors import MAX_LISTED, InputError, quoted, quoted_list
+from datasets import Dataset
+
+from ampft.errors import MAX_LISTED, InputError, listed, quoted, quoted_list
 
 SAMPLE_ROWS = 1000  # in which the different values of a column are counted
+MAX_NUMBERS_SHOWN = 10
+POSITION = "position"  # unit of data sets and data in memory, which Python counts from 0
 
 Row = tuple[int, Sequence[object]]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A file's columns and a way to read its rows.
+    """The columns of a file or of a split of a data set, and a way to read its rows.
 
     Attributes:
-        columns: Names in the file's order, each once.
+        columns: Names in their order, each once.
         read: Function of some names of `columns` that yields (number, values in their order) for
-            each row. Numbers count from 1, in `unit`. Each call reads the file again.
-        unit: `line` if numbers are lines of the file, `row` if they count examples.
-        origin: The file as the user named it.
+            each row. Numbers are in `unit`. Each call reads the rows again.
+        unit: `line` if numbers are lines of the file, `row` if they count examples from 1, or
+            `POSITION`.
+        origin: The file as the user named it, or the data set and its split.
         notes: Sentences about how the file is read, for the user.
+        classes: Names of the classes of columns that hold class indices.
+        index: Labels of all rows of a data frame, by position; empty if it has none.
+        dataset: The split of a data set; None for a file.
+        has_line_per_word: Whether each word of a row has its own line, as in CoNLL files.
     """
 
     columns: tuple[str, ...]
@@ -32,6 +41,14 @@ class Table:
     unit: str
     origin: str
     notes: tuple[str, ...] = ()
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    index: Sequence[str] = ()
+    dataset: Dataset | None = None
+    has_line_per_word: bool = False
+
+    def place(self, *numbers: int) -> str:
+        """Return where the rows with these numbers are, for a message."""
+        return location(self.origin, self.unit, numbers, self.index)
 
     def renamed(self, names: Mapping[str, str], notes: tuple[str, ...]) -> Table:
         """Return the table with new names for some columns, and notes that say so."""
@@ -42,6 +59,24 @@ class Table:
             read=lambda wanted: self.read([old[name] for name in wanted]),
             notes=(*self.notes, *notes),
         )
+
+
+def location(origin: str, unit: str, numbers: Sequence[int], index: Sequence[str] = ()) -> str:
+    """Return an origin with line or row numbers: the first ten, and how many more there are.
+
+    Args:
+        origin: The file, or the data set and its split.
+        unit: What the numbers count, `line`, `row` or `POSITION`.
+        numbers: The numbers.
+        index: Labels of all rows of a data frame, by position; empty if it has none.
+    """
+    plural = unit if len(numbers) == 1 else f"{unit}s"
+    place = f"{origin}, {plural} {listed([*map(str, numbers)], limit=MAX_NUMBERS_SHOWN)}"
+    if unit == POSITION:
+        shown = numbers[:MAX_NUMBERS_SHOWN]
+        labels = f"; index {', '.join(index[number] for number in shown)}" if len(index) else ""
+        place += f" (from 0{labels})"
+    return place
 
 
 def refuse_duplicates(columns: Sequence[str], origin: str) -> None:
