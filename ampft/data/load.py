@@ -22,14 +22,25 @@ from ampft.data.checks import (
 from ampft.data.columns import DataColumns
 from ampft.data.dataset import TOKEN, ClassificationData, batches, fingerprint, row_labels
 from ampft.data.groups import FILE_COLUMN, GROUP_COLUMN, numbered
+from ampft.data.mask_classes import MaskClasses
 from ampft.data.media import MEDIA, check_media
-from ampft.data.pixels import load_pixels
+from ampft.data.pixels import (
+    IMAGE_HASH,
+    KIND,
+    PAIR_HASH,
+    PIXELS,
+    check_masks,
+    mask_fingerprint,
+    masks_of,
+    read_masks,
+    with_labels,
+)
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows
 from ampft.data.sources.files import load_files
 from ampft.data.sources.folders import folder_kind, load_folder
 from ampft.data.sources.hub import fetch, read_splits
-from ampft.data.sources.mask_folders import find_mask_folders
+from ampft.data.sources.masks import IMAGE, find_mask_folders
 from ampft.data.sources.memory import INDEX_COLUMN
 from ampft.data.sources.stdlib import CONFIGURATIONS, load_stdlib
 from ampft.data.splits import missing_splits, subsample
@@ -51,6 +62,7 @@ UNUSED_OPTIONS = {
     "stdlib": (*COLUMN_OPTIONS, "sheet_name", *FRACTIONS),
     "digits": (*COLUMN_OPTIONS, "dataset_config_name", "sheet_name", *FRACTIONS),
 }
+Codes = npt.NDArray[np.uint64]
 
 
 def load_data(request: DataRequest, data: DatasetDict | None = None) -> ClassificationData:
@@ -68,15 +80,14 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
     """
     if data is not None:
         request = replace(request, dataset_name=IN_MEMORY)
-    pixels = load_pixels(request, data)
-    if pixels is not None:
-        return pixels
+    masks = read_masks(request, data)
+    if masks is not None:
+        return assemble_masks(*masks, request)
     refuse_unused_options(request, MASK_OPTIONS, "data without masks (--task pixels)")
     if data is not None:
         if request.id_column is None and INDEX_COLUMN in next(iter(data.values())).column_names:
             request = replace(request, id_column=INDEX_COLUMN)
-        rows, columns, notes = read_any_splits(data, request)
-        return assemble(rows, columns, request, name=IN_MEMORY, notes=notes)
+        return load_splits(data, request, IN_MEMORY)
     if request.files:
         return load_user_files(request)
     name = request.dataset_name or "stdlib"
@@ -84,11 +95,8 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
         return load_built_in(name, request)
     refuse_unused_options(request, ("sheet_name",), name)
     if kind := folder_kind(name, request.data_kind):
-        refuse_unused_options(
-            request,
-            (*COLUMN_OPTIONS, *DROPS, "dataset_config_name", "encoding"),
-            "a folder of class folders",
-        )
+        unused = (*COLUMN_OPTIONS, *DROPS, "dataset_config_name", "encoding")
+        refuse_unused_options(request, unused, "a folder of class folders")
         rows, columns, notes = load_folder(request, kind)
         return assemble(rows, columns, request, name=name, notes=notes)
     if request.data_kind is not None and find_mask_folders(Path(name)):
@@ -97,19 +105,16 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
             "pixels. Name this task, or remove the flag."
         )
     data = fetch(name, request.dataset_config_name)
-    rows, columns, notes = read_any_splits(data, request)
     if request.dataset_config_name:
         name += f" ({request.dataset_config_name})"
-    return assemble(rows, columns, request, name=name, notes=notes)
+    return load_splits(data, request, name)
 
 
-def read_any_splits(
-    data: DatasetDict, request: DataRequest
-) -> tuple[dict[str, LabelledRows], DataColumns, list[str]]:
+def load_splits(data: DatasetDict, request: DataRequest, name: str) -> ClassificationData:
     """Read the splits of a data set of words with tags, or of any other."""
-    if are_token_splits(data, request):
-        return load_token_splits(data, request)
-    return read_splits(data, request)
+    read = load_token_splits if are_token_splits(data, request) else read_splits
+    rows, columns, notes = read(data, request)
+    return assemble(rows, columns, request, name=name, notes=notes)
 
 
 def load_user_files(request: DataRequest) -> ClassificationData:
@@ -182,14 +187,8 @@ def assemble(
     }
     digests = exact if columns.kind in MEDIA else merged_digests(exact, normal)
     train = rows["train"]
-    new_splits, split_note = missing_splits(
-        train.labels.strata(),
-        digests["train"] if columns.group is None else group_codes(train.inputs),
-        frozenset(rows),
-        validation_fraction=request.validation_fraction,
-        test_fraction=request.test_fraction,
-        seed=request.split_seed,
-    )
+    codes = digests["train"] if columns.group is None else group_codes(train.inputs)
+    new_splits, split_notes = make_splits(train.labels.strata(), codes, rows, request)
     all_notes = [
         *notes,
         *conversion_notes,
@@ -197,18 +196,71 @@ def assemble(
         *ignored_notes(rows, request.ignore_labels),
         *([] if per_token else label_notes(names, train.labels, several=several)),
         *shared_rows(rows, digests, exact, refuse=request.fail_on_leak),
-        *([split_note] if split_note else []),
+        *split_notes,
         *([] if per_token else few_rows_notes(train, tuple(new_splits))),
     ]
     parts = {
         split: add_labels(part, names, several=several, ordered=per_token)
         for split, part in rows.items()
     }
-    all_rows = parts["train"]
-    for split, chosen in new_splits.items():
-        parts[split] = all_rows if len(chosen) == len(all_rows) else all_rows.select(chosen)
-    splits = DatasetDict({split: parts[split] for split in SPLITS if split in parts})
-    return finalize(splits, request, columns.inputs, columns.kind, name, all_notes)
+    return finalize(
+        divided(parts, new_splits), request, columns.inputs, columns.kind, name, all_notes
+    )
+
+
+def assemble_masks(
+    splits: DatasetDict, name: str, notes: Sequence[str], request: DataRequest
+) -> ClassificationData:
+    """Check images with masks, make the missing splits, and count the pixels of each class.
+
+    Args:
+        splits: Images and masks from `read_masks`.
+        name: Name of the data.
+        notes: Notes of the source.
+        request: The user's choices.
+
+    Raises:
+        InputError: `check_masks` or `missing_splits` rejects the data.
+    """
+    parts, classes, check_notes = check_masks(splits, request, name)
+    hashes = [int.from_bytes(value[:8], "little") for value in parts["train"][IMAGE_HASH][:]]
+    images = np.array(hashes, dtype=np.uint64)
+    new_splits, split_notes = make_splits(None, images, parts, request)
+    parts = divided(parts, new_splits)
+    parts["train"], empty_notes = with_labels(parts["train"])
+    all_notes = [*notes, *check_notes, *split_notes, *empty_notes]
+    return finalize(parts, request, (IMAGE,), KIND, name, all_notes, classes)
+
+
+def make_splits(
+    strata: npt.NDArray[np.int64] | None,
+    groups: Codes,
+    existing: Mapping[str, object],
+    request: DataRequest,
+) -> tuple[dict[str, npt.NDArray[np.int64]], list[str]]:
+    """Return the training rows of each new split, and notes; see `missing_splits`."""
+    chosen, note = missing_splits(
+        strata,
+        groups,
+        frozenset(existing),
+        validation_fraction=request.validation_fraction,
+        test_fraction=request.test_fraction,
+        seed=request.split_seed,
+    )
+    return chosen, [note] if note else []
+
+
+def divided(
+    parts: Mapping[str, Dataset], new: Mapping[str, npt.NDArray[np.int64]]
+) -> dict[str, Dataset]:
+    """Return the splits of a source and those made from its training rows, in their usual order."""
+    rows = parts["train"]
+    made = {
+        split: rows if len(chosen) == len(rows) else rows.select(chosen)
+        for split, chosen in new.items()
+    }
+    splits = {**parts, **made}
+    return {split: splits[split] for split in SPLITS if split in splits}
 
 
 def add_labels(
@@ -227,7 +279,8 @@ def add_labels(
     codes, feature = order[part.labels.codes], ClassLabel(names=list(names))
     inputs = part.inputs.add_column(f"ampft_{part.unit}", part.numbers)
     if part.files:
-        inputs = inputs.add_column(FILE_COLUMN, part.file_names())
+        names_of_files = [file for file, count in part.files for _ in range(count)]
+        inputs = inputs.add_column(FILE_COLUMN, names_of_files)
     if not several:
         return inputs.add_column("label", codes, feature=feature)
     sets = np.split(codes, np.cumsum(part.labels.counts)[:-1])
@@ -236,32 +289,51 @@ def add_labels(
 
 
 def finalize(
-    splits: DatasetDict,
+    splits: Mapping[str, Dataset],
     request: DataRequest,
     input_columns: tuple[str, ...],
     kind: str,
     name: str,
     notes: Sequence[str] = (),
+    classes: MaskClasses | None = None,
 ) -> ClassificationData:
-    """Reduce the splits to the requested sizes and compute their fingerprints."""
-    reduced, all_notes = {}, list(notes)
-    for split, part in splits.items():
-        strata = row_labels(part).strata()
-        rows, note = subsample(strata, split, request.limits, seed=request.split_seed)
-        reduced[split] = part if rows is None else part.select(rows)
+    """Reduce the splits to the requested sizes and compute their fingerprints.
+
+    Args:
+        splits: All splits, with labels or with checked masks.
+        request: The user's choices.
+        input_columns: Columns of the inputs.
+        kind: Kind of the data.
+        name: Name of the data.
+        notes: Notes so far.
+        classes: Classes of the masks, if the labels are masks.
+    """
+    reduced, masks, prints, all_notes = {}, {}, {}, list(notes)
+    for split, whole in splits.items():
+        strata = row_labels(whole).strata() if classes is None else None
+        rows, note = subsample(len(whole), strata, split, request.limits, seed=request.split_seed)
+        part = whole if rows is None else whole.select(rows)
         all_notes += [note] if note else []
+        if classes is None:
+            prints[split] = fingerprint(part, input_columns)
+        else:
+            prints[split] = mask_fingerprint(part, classes)
+            masks[split] = masks_of(part, classes, name, split)
+            part = part.remove_columns([IMAGE_HASH, PAIR_HASH, PIXELS])
+        reduced[split] = part
     return ClassificationData(
         splits=DatasetDict(reduced),
         input_columns=input_columns,
         kind=kind,
         name=name,
-        fingerprints={split: fingerprint(part, input_columns) for split, part in reduced.items()},
+        fingerprints=prints,
         notes=tuple(all_notes),
         group_column=request.group_column,
+        masks=masks or None,
     )
 
 
-def group_codes(inputs: Dataset) -> npt.NDArray[np.uint64]:
+def group_codes(inputs: Dataset) -> Codes:
     """Return (n,) codes that are equal for rows of the same group."""
     values = inputs.select_columns([GROUP_COLUMN])
     groups = numbered(value for batch in batches(values) for value in batch[GROUP_COLUMN])

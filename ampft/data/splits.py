@@ -101,7 +101,7 @@ def split_off(
 
 
 def missing_splits(
-    labels: IntArray,
+    labels: IntArray | None,
     groups: npt.NDArray[np.uint64],
     existing: frozenset[str],
     *,
@@ -115,7 +115,7 @@ def missing_splits(
     training and validation reports on validation.
 
     Args:
-        labels: (n,) class of each training row.
+        labels: (n,) class of each training row; None for images with masks, which have no class.
         groups: (n,) equal for rows with equal inputs.
         existing: The splits that the source has.
         validation_fraction: Share of the training rows for validation; 0 for none.
@@ -128,8 +128,21 @@ def missing_splits(
     Raises:
         InputError: The fractions leave nothing to train on, or there are too few rows to split.
     """
-    check_fractions(validation_fraction, test_fraction)
-    rest = np.arange(len(labels))
+    for flag, value in (
+        ("--validation_fraction", validation_fraction),
+        ("--test_fraction", test_fraction),
+    ):
+        if not 0 <= value < 1:
+            raise InputError(
+                f"{flag}: received {value}; it must be at least 0 (no such split) and below 1."
+            )
+    if validation_fraction + test_fraction >= 1:
+        raise InputError(
+            f"--validation_fraction and --test_fraction: received {validation_fraction} and "
+            f"{test_fraction}, which leaves nothing for training. Their sum must be below 1."
+        )
+    strata = np.zeros(len(groups), dtype=np.int64) if labels is None else labels
+    rest = np.arange(len(groups))
     if "validation" in existing:
         note = "No test split: the validation split chooses the best model and is reported on."
         return {"train": rest}, None if "test" in existing else note
@@ -141,7 +154,7 @@ def missing_splits(
     for split in reversed(fractions):
         if fractions[split]:
             first, second = split_off(
-                labels[rest], groups[rest], fractions[split] / left, seed=seed
+                strata[rest], groups[rest], fractions[split] / left, seed=seed
             )
             left -= fractions[split]
             rest, new[split] = rest[first], rest[second]
@@ -149,25 +162,12 @@ def missing_splits(
     if not new:
         return {"train": rest}, None
     sizes = ", ".join(f"{split} {len(new[split])}" for split in fractions if split in new)
+    what = "images" if labels is None else "rows, stratified"
     note = (
-        f"Splits made from the {len(labels)} training rows, stratified, seed {seed}: {sizes}; train"
-        f" keeps {len(rest)}."
+        f"Splits made from the {len(groups)} training {what}, seed {seed}: {sizes}; train keeps "
+        f"{len(rest)}."
     )
     return {"train": rest, **new}, note
-
-
-def check_fractions(validation: float, test: float) -> None:
-    """Raise InputError for fractions outside [0, 1) or a sum that leaves no training rows."""
-    for flag, value in (("--validation_fraction", validation), ("--test_fraction", test)):
-        if not 0 <= value < 1:
-            raise InputError(
-                f"{flag}: received {value}; it must be at least 0 (no such split) and below 1."
-            )
-    if validation + test >= 1:
-        raise InputError(
-            f"--validation_fraction and --test_fraction: received {validation} and {test}, which"
-            " leaves nothing for training. Their sum must be below 1."
-        )
 
 
 def refuse_empty(split: str, count: int, groups: npt.NDArray[np.uint64]) -> None:
@@ -189,7 +189,7 @@ def refuse_empty(split: str, count: int, groups: npt.NDArray[np.uint64]) -> None
 
 
 def subsample(
-    labels: IntArray, split: str, limits: Mapping[str, int], *, seed: int
+    count: int, labels: IntArray | None, split: str, limits: Mapping[str, int], *, seed: int
 ) -> tuple[IntArray | None, str | None]:
     """Choose as many rows of a split as `max_..._samples` allows.
 
@@ -197,7 +197,8 @@ def subsample(
     have one class. Training keeps a row of each class. The rows keep their order.
 
     Args:
-        labels: (n,) class of each row.
+        count: Number of rows, n.
+        labels: (n,) class of each row; None for images with masks, which have no class.
         split: `train`, `validation` or `test`.
         limits: Number of rows to keep, by split.
         seed: Seed of the choice.
@@ -211,17 +212,15 @@ def subsample(
     limit = limits.get(split)
     if limit is not None and limit < 1:
         raise InputError(f"{LIMIT_FLAGS[split]}: received {limit}; it must be at least 1.")
-    if limit is None or limit >= len(labels):
+    if limit is None or limit >= count:
         return None, None
-    classes = len(np.unique(labels))
+    strata = np.zeros(count, dtype=np.int64) if labels is None else labels
+    classes = len(np.unique(strata))
     if split == "train" and limit < classes:
         raise InputError(
             f"{LIMIT_FLAGS[split]}: received {limit}, but the training rows have {classes} classes,"
             f" and each needs a row. It must be at least {classes}."
         )
-    note = (
-        f"{LIMIT_FLAGS[split]}: {limit} of {len(labels)} {split} rows, a stratified choice with"
-        f" seed {seed}."
-    )
-    chosen = stratified_choice(labels, limit, seed=seed, take_one=split == "train")
-    return chosen, note
+    how = "chosen" if labels is None else "a stratified choice"
+    note = f"{LIMIT_FLAGS[split]}: {limit} of {count} {split} rows, {how} with seed {seed}."
+    return stratified_choice(strata, limit, seed=seed, take_one=split == "train"), note

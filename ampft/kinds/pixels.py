@@ -21,7 +21,7 @@ from ampft.data.augmentation import Augmentation, parse_augmentation
 from ampft.data.dataset import ClassificationData
 from ampft.data.images import as_rgb
 from ampft.data.masks import IGNORED, Color, IntArray, Masks
-from ampft.data.sources.mask_folders import FILE
+from ampft.data.sources.masks import FILE
 from ampft.errors import InputError
 from ampft.kinds.images import ImageReader
 from ampft.kinds.images import saved_reader as image_reader

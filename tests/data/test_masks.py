@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ampft.data.class_names_file import ClassEntry, read_class_names
+from ampft.data.mask_classes import ClassEntry, read_class_names
 from ampft.data.masks import (
     IGNORED,
     MaskClasses,

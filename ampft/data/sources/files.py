@@ -241,7 +241,7 @@ def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, lis
     if media is not None:
         column, kind = media
         note = f"{kind.capitalize()}s are read from {column!r}, labels from {quoted(labels[0])}."
-        return DataColumns((column,), parser, kind, **extra), [note]
+        return DataColumns((column,), parser, kind=kind, **extra), [note]
     named = request.text_column_names
     inputs = text_columns(
         [name for name in table.columns if named or name not in extra.values()],
