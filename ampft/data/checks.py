@@ -12,7 +12,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from ampft.data.dataset import batches, content_columns, value_bytes
+from ampft.data.dataset import cells, content_columns, value_bytes
 from ampft.data.groups import comparable, without_invisible
 from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import RowLabels
@@ -25,6 +25,8 @@ MAX_GROUPS_SHOWN = 5
 MAX_FRACTIONS = 20  # half stars from 0.5 to 5 can be classes
 LABEL_SEPARATORS = (",", ";", "|")
 MIN_ROWS_PER_CLASS = 2  # with fewer on average, the column may not hold classes
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+BOOLEANS = {"true": "true", "yes": "true", "false": "false", "no": "false"}
 
 
 def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str, ...]:
@@ -48,8 +50,6 @@ def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str
             f"{train.origin}: none of the {len(train.labels)} rows has a label. Check"
             " --label_column_name and --label_separator."
         )
-    if several and train.declared is None:
-        refuse_other_separator(train)
     if len(train.names) < 2 and several:
         raise InputError(
             f"{train.origin}: the only label is {quoted(train.names[0])}, and several labels per"
@@ -62,9 +62,10 @@ def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str
             f" {quoted(train.names[0])}. A classifier needs at least two classes. Check"
             " --label_column_name."
         )
-    if train.declared is None and not several:
-        refuse_scores(train)
-        refuse_lists(train)
+    if train.declared is None:
+        if not several:
+            refuse_scores(train)
+        refuse_lists(train, several=several)
     for split, part in rows.items():
         refuse_unseen(split, part, train)
     return train.declared or sort_names(train.names)
@@ -87,40 +88,36 @@ def refuse_scores(train: LabelledRows) -> None:
         )
 
 
-def refuse_lists(train: LabelledRows) -> None:
-    """Raise InputError when the labels seem to be lists of labels, such as `2,5`."""
-    lists = find_lists(train.names)
-    if lists is not None:
-        separator, text = lists
-        flags = "" if separator == "," else f" --label_separator '{separator}'"
-        raise InputError(
-            f"{train.origin}: {text} If a row has several labels, add --task multi-label{flags}. If"
-            f" each of them is one class, write them without {separator!r}."
-        )
+def refuse_lists(train: LabelledRows, *, several: bool) -> None:
+    """Raise InputError when labels seem to be lists, such as `2,5`, with this separator or another.
 
-
-def refuse_other_separator(train: LabelledRows) -> None:
-    """Raise InputError when no row has several labels, and these contain another separator."""
-    lists = find_lists(train.names) if len(train.labels.codes) <= len(train.labels) else None
-    if lists is not None:
-        separator, text = lists
-        raise InputError(
-            f"{train.origin}: no row has more than one label, but {text} If {separator!r} separates"
-            f" labels, add --label_separator '{separator}'. Otherwise write them without it."
-        )
-
-
-def find_lists(names: Sequence[str]) -> tuple[str, str] | None:
-    """Return the separator of labels that seem to be lists, and the reason; None if none do."""
+    Args:
+        train: The training rows.
+        several: Whether cells were read as lists of labels.
+    """
+    names = train.names
+    if several and len(train.labels.codes) > len(train.labels):
+        return
     for separator in LABEL_SEPARATORS:
         lists = [name for name in names if separator in name]
         parts = {part.strip() for name in names for part in name.split(separator)}
-        if 2 * len(lists) >= len(names) > len(parts):
-            return separator, (
-                f"{len(lists)} of {len(names)} different labels contain {separator!r}, such as"
-                f" {quoted(lists[0])}, and all consist of only {len(parts)} parts."
+        if not 2 * len(lists) >= len(names) > len(parts):
+            continue
+        found = (
+            f"{len(lists)} of {len(names)} different labels contain {separator!r}, such as"
+            f" {quoted(lists[0])}, and all consist of only {len(parts)} parts."
+        )
+        if several:
+            raise InputError(
+                f"{train.origin}: no row has more than one label, but {found} If {separator!r}"
+                f" separates labels, add --label_separator '{separator}'. Otherwise write them"
+                " without it."
             )
-    return None
+        flags = "" if separator == "," else f" --label_separator '{separator}'"
+        raise InputError(
+            f"{train.origin}: {found} If a row has several labels, add --task multi-label{flags}."
+            f" If each of them is one class, write them without {separator!r}."
+        )
 
 
 def refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:
@@ -146,9 +143,12 @@ def refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:
 def label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> list[str]:
     """Return notes on labels that may be one class in two spellings, and on very many classes."""
     training_rows = len(labels)
-    groups = near_duplicates(names)
+    spellings: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        spellings[canonical(name)].append(name)
+    groups = [group for group in spellings.values() if len(group) > 1]
     notes = [
-        f"The labels {quoted_list(group)} count as different classes. Are they several"
+        f"The labels {quoted_list(sort_names(group))} count as different classes. Are they several"
         " spellings of one?"
         for group in groups[:MAX_GROUPS_SHOWN]
     ]
@@ -204,13 +204,11 @@ def input_digests(
     digests is 5e-8.
     """
     digests = bytearray()
-    names = list(content_columns(part.inputs, columns))
-    for batch in batches(part.inputs.select_columns(names)):
-        for values in zip(*(batch[name] for name in names), strict=True):
-            digest = hashlib.blake2b(digest_size=8)
-            for value in values:
-                digest.update(value_bytes(comparable(value) if normalize else value))
-            digests += digest.digest()
+    for values in cells(part.inputs, content_columns(part.inputs, columns)):
+        digest = hashlib.blake2b(digest_size=8)
+        for value in values:
+            digest.update(value_bytes(comparable(value) if normalize else value))
+        digests += digest.digest()
     return np.frombuffer(bytes(digests), dtype=np.uint64)
 
 
@@ -239,7 +237,7 @@ def shared_rows(
     *,
     refuse: bool,
 ) -> list[str]:
-    """Count the rows whose inputs are in two splits.
+    """Count the rows whose inputs are in two splits; labels of the first equal row are compared.
 
     Args:
         rows: The splits.
@@ -259,11 +257,16 @@ def shared_rows(
         if not len(shared):
             continue
         alike = len(shared) - int(np.isin(exact[second][shared], exact[first]).sum())
+        distinct, indices = np.unique(digests[first], return_index=True)
+        twins = indices[np.searchsorted(distinct, digests[second][shared])]
+        relabelled = sum(
+            rows[first].names_of(twin) != rows[second].names_of(row)
+            for twin, row in zip(twins.tolist(), shared.tolist(), strict=True)
+        )
         spelling = f" ({alike} in another spelling: case, punctuation or spaces)" if alike else ""
         note = (
             f"{len(shared)} of {len(digests[second])} {second} rows have inputs that {first} has"
-            f" too{spelling}, {count_relabelled(rows, digests, first, second, shared)} of them with"
-            " a different label"
+            f" too{spelling}, {relabelled} of them with a different label"
         )
         if refuse:
             raise InputError(
@@ -272,25 +275,6 @@ def shared_rows(
             )
         notes.append(f"{note}. With --fail_on_leak this is an error.")
     return notes
-
-
-def count_relabelled(
-    rows: Mapping[str, LabelledRows],
-    digests: Mapping[str, DigestArray],
-    first: str,
-    second: str,
-    shared: npt.NDArray[np.intp],
-) -> int:
-    """Count the shared rows of `second` whose first equal row in `first` has a different label."""
-    distinct, indices = np.unique(digests[first], return_index=True)
-    twins = indices[np.searchsorted(distinct, digests[second][shared])]
-    one, other = rows[first], rows[second]
-    pairs = zip(twins.tolist(), shared.tolist(), strict=True)
-    return sum(one.names_of(twin) != other.names_of(row) for twin, row in pairs)
-
-
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-BOOLEANS = {"true": "true", "yes": "true", "false": "false", "no": "false"}
 
 
 def sort_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -313,11 +297,3 @@ def canonical(name: str) -> str:
     if NUMBER.fullmatch(folded):
         return repr(float(folded))
     return BOOLEANS.get(folded, folded)
-
-
-def near_duplicates(names: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return the groups of labels that differ only in spelling, each sorted."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        groups[canonical(name)].append(name)
-    return [sort_names(group) for group in groups.values() if len(group) > 1]

@@ -1,15 +1,16 @@
-"""Which columns hold the inputs and the label: the named ones, or those with usual names."""
+"""Which columns hold inputs and labels, or words and tags: the named or those with usual names."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 from ampft.data.groups import GROUP_COLUMN, ID_COLUMN
 from ampft.data.input_columns import JOIN, InputColumns
 from ampft.data.label_parser import LabelParser
+from ampft.data.request import DataRequest
 from ampft.errors import InputError, did_you_mean, listed, quoted, quoted_list
 
 # Names in GLUE's tasks and in common classification data sets. transformers' run_glue knows the
@@ -29,20 +30,22 @@ DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bar
 
 INPUT_FLAGS = {
     "text": "--text_column_names",
+    "token": "--text_column_names",
     "image": "--image_column_name",
     "sound": "--audio_column_name",
 }
 LABEL_FLAG = "--label_column_name"
-GROUP_FLAG = "--group_column"
-ID_FLAG = "--id_column"
+EXTRA_FLAGS = {GROUP_COLUMN: "--group_column", ID_COLUMN: "--id_column"}
+
+WORD_COLUMNS = ("tokens", "words")
+TAG_COLUMNS = ("ner_tags", "tags", "labels", "label", "upos", "pos_tags")
+TEXT_COLUMNS = ("text", "sentence", "content")
+SPAN_COLUMNS = ("spans", "entities")
+# The input column of prepared words with tags: words as the data have them, or words of a text.
+WORDS, TEXT = "tokens", "text"
 
 Describe = Callable[[], str]
 USUAL_NAMES = frozenset({*LABELS, *TEXTS, *chain.from_iterable(PAIRS)})
-
-
-def is_usual(name: str) -> bool:
-    """Return whether a text or label column often has this name, in any case."""
-    return folded(name) in USUAL_NAMES
 
 
 def folded(name: str) -> str:
@@ -57,37 +60,61 @@ class DataColumns:
     Attributes:
         inputs: Columns of the inputs; a name such as `title+body` joins columns.
         labels: Columns of the labels, and how to parse their cells.
-        kind: Kind of the inputs: `text`, `image` or `sound`.
-        group: Column of the groups that the user named, or None.
-        id: Column of the ids that the user named, or None.
+        kind: Kind of the inputs: `text`, `image`, `sound` or `token`.
+        extra: Named columns that are neither, by their name in a split; see `extra_columns`.
     """
 
     inputs: tuple[str, ...]
     labels: LabelParser
     kind: str = "text"
-    group: str | None = None
-    id: str | None = None
-
-    @property
-    def extra(self) -> dict[str, str]:
-        """The named columns that are neither inputs nor labels, by their name in a split."""
-        columns = {GROUP_COLUMN: self.group, ID_COLUMN: self.id}
-        return {name: column for name, column in columns.items() if column is not None}
+    extra: Mapping[str, str] = field(default_factory=dict)
 
     def require_in(self, available: Sequence[str], *, origin: str) -> None:
-        """Raise InputError when another split lacks a column that the training split has.
+        """Raise InputError when a file or split lacks a column.
 
         Args:
-            available: Columns of the other split.
-            origin: Its file or data set, for the message.
+            available: Its columns.
+            origin: The file or data set, for the message.
         """
-        for names, flag in (
-            (InputColumns.of(self.inputs, available).sources, INPUT_FLAGS[self.kind]),
-            (self.labels.columns, LABEL_FLAG),
-            ((self.group,) if self.group else (), GROUP_FLAG),
-            ((self.id,) if self.id else (), ID_FLAG),
-        ):
-            require(names, available, flag, origin=origin)
+        sources = InputColumns.of(self.inputs, available).sources
+        require(sources, available, INPUT_FLAGS[self.kind], origin=origin)
+        require(self.labels.columns, available, LABEL_FLAG, origin=origin)
+        for name, column in self.extra.items():
+            require((column,), available, EXTRA_FLAGS[name], origin=origin)
+
+
+@dataclass(frozen=True)
+class TokenColumns:
+    """The columns of words with tags, or of texts with spans.
+
+    Attributes:
+        words: Column of lists of words, or of texts.
+        tags: Column of lists of tags, or of spans.
+        are_spans: Whether there are texts with spans.
+        extra: Named columns that are neither, by their name in a split; see `extra_columns`.
+    """
+
+    words: str
+    tags: str
+    are_spans: bool
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def input(self) -> str:
+        """Input column of the prepared data."""
+        return TEXT if self.are_spans else WORDS
+
+    @property
+    def read(self) -> DataColumns:
+        """The same columns as those of any data."""
+        labels = LabelParser((self.tags,), several=True)
+        return DataColumns((self.words,), labels, "token", self.extra)
+
+
+def extra_columns(request: DataRequest) -> dict[str, str]:
+    """Return the named columns of groups and ids, by their name in a split."""
+    columns = {GROUP_COLUMN: request.group_column, ID_COLUMN: request.id_column}
+    return {name: column for name, column in columns.items() if column is not None}
 
 
 def column_renames(columns: Sequence[str], expected: Sequence[str]) -> dict[str, str]:
@@ -256,3 +283,60 @@ def header_hint(columns: Sequence[str]) -> str:
                     " files tabs."
                 )
     return hint
+
+
+def hold_tokens(columns: Sequence[str]) -> bool:
+    """Return whether columns show that they hold words with tags, or a text with spans.
+
+    A text with spans that also has a label can be meant as either.
+    """
+
+    def has(names: Sequence[str]) -> bool:
+        return any(name in columns for name in names)
+
+    if has(WORD_COLUMNS) and not has(TEXT_COLUMNS):
+        return has(TAG_COLUMNS)
+    return has(TEXT_COLUMNS) and has(SPAN_COLUMNS) and not {"label", "labels"} & set(columns)
+
+
+def choose_token_columns(
+    available: Sequence[str], request: DataRequest, *, origin: str
+) -> tuple[TokenColumns, str]:
+    """Return the requested columns, or columns with usual names, and a note on them.
+
+    Args:
+        available: All columns.
+        request: The user's choices.
+        origin: The file or data set, for the messages.
+
+    Raises:
+        InputError: A column is missing.
+    """
+    named_words, named_tags = request.text_column_names, request.label_column_names
+    flag = INPUT_FLAGS["token"]
+    if named_words is not None and len(named_words) > 1:
+        raise InputError(
+            f"{flag}: received {listed(named_words, separator=',')}, but words with tags"
+            " are in one column. Pass one."
+        )
+    require(named_words or (), available, flag, origin=origin)
+    require(named_tags or (), available, LABEL_FLAG, origin=origin)
+    candidates = named_words or [n for n in (*WORD_COLUMNS, *TEXT_COLUMNS) if n in available]
+    words = candidates[0] if candidates else None
+    usual = SPAN_COLUMNS if words in TEXT_COLUMNS else (*TAG_COLUMNS, *SPAN_COLUMNS)
+    found = named_tags or [name for name in usual if name in available]
+    if words is None or not found:
+        missing = f"{flag}: {origin} has no column of words"
+        if words is not None:
+            missing = f"{LABEL_FLAG}: {origin} has no column of tags"
+        raise InputError(
+            f"{missing} with a usual name. Its columns: {quoted_list(available)}. Tokens"
+            " need a column of words (such as tokens) and one of tags (such as ner_tags), or a text"
+            f" and spans (a list of start, end and label). Name them with {flag} and {LABEL_FLAG}."
+        )
+    tags = found[0]
+    are_spans = tags in SPAN_COLUMNS or words in TEXT_COLUMNS
+    kinds = ("texts", "spans") if are_spans else ("words", "tags")
+    how = "as --task says" if request.labels_tokens else "found from the columns"
+    note = f"Task tokens, {how}: {kinds[0]} from {words!r}, {kinds[1]} from {tags!r}."
+    return TokenColumns(words, tags, are_spans, extra_columns(request)), note

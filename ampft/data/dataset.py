@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +79,12 @@ def batches(split: Dataset) -> Iterator[dict[str, list[Any]]]:
     yield from split.iter(batch_size=ROWS_AT_A_TIME)
 
 
+def cells(split: Dataset, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield the cells of some columns of each row."""
+    for batch in batches(split.select_columns(list(dict.fromkeys(columns)))):
+        yield from zip(*(batch[column] for column in columns), strict=True)
+
+
 def has_several_labels(split: Dataset) -> bool:
     """Return whether rows of a split can have any number of labels, not exactly one."""
     return isinstance(split.features["label"], List)
@@ -138,10 +144,8 @@ def fingerprint(split: Dataset, input_columns: tuple[str, ...]) -> str:
     """
     names, several = class_names(split), has_several_labels(split)
     digest = hashlib.sha256()
-    names_read = [*content_columns(split, input_columns), "label"]
-    for columns in batches(split.select_columns(names_read)):
-        for *inputs, label in zip(*(columns[c] for c in names_read), strict=True):
-            labels = [str(len(label)), *(names[i] for i in label)] if several else [names[label]]
-            for value in (*inputs, *labels):
-                digest.update(value_bytes(value))
+    for *inputs, label in cells(split, [*content_columns(split, input_columns), "label"]):
+        labels = [str(len(label)), *(names[i] for i in label)] if several else [names[label]]
+        for value in (*inputs, *labels):
+            digest.update(value_bytes(value))
     return digest.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import unicodedata
 from collections.abc import Hashable, Iterable
@@ -50,29 +51,25 @@ class Groups:
     __hash__ = None  # type: ignore[assignment]
 
 
-def find_groups(data: ClassificationData, split: str) -> Groups | None:
-    """Return the groups of a split; None if all its examples are independent.
+def dependent_groups(data: ClassificationData, split: str) -> Groups | None:
+    """Return the groups of a split's examples; None if all its examples are independent.
 
     Without a group column, examples whose inputs are equal after `normalized` form a group.
     """
-    from ampft.data.dataset import batches, content_columns, value_bytes
+    from ampft.data.dataset import cells, content_columns, value_bytes
 
     part = data.splits[split]
     if data.group_column is not None:
-        values = part.select_columns([GROUP_COLUMN])
-        return numbered(
-            (value for batch in batches(values) for value in batch[GROUP_COLUMN]),
-            data.group_column,
-        )
-    inputs = part.select_columns(list(content_columns(part, data.input_columns)))
-    groups = numbered(
-        tuple(
-            value_digest(value_bytes(value)) if not isinstance(key, str) else key
-            for value, key in ((value, comparable(value)) for value in row)
-        )
-        for batch in batches(inputs)
-        for row in zip(*batch.values(), strict=True)
-    )
+        return numbered((group for (group,) in cells(part, (GROUP_COLUMN,))), data.group_column)
+
+    def key(value: Any) -> str | bytes:
+        text = comparable(value)
+        if isinstance(text, str):
+            return text
+        return hashlib.blake2b(value_bytes(value), digest_size=16).digest()
+
+    rows = cells(part, content_columns(part, data.input_columns))
+    groups = numbered(tuple(map(key, row)) for row in rows)
     return groups if len(groups) < len(part) else None
 
 
@@ -81,13 +78,6 @@ def numbered(keys: Iterable[Hashable | None], column: str | None = None) -> Grou
     index: dict[Any, int] = {}
     ids = [index.setdefault(object() if key is None else key, len(index)) for key in keys]
     return Groups(np.array(ids, dtype=np.int64), column)
-
-
-def value_digest(value: bytes) -> bytes:
-    """Return 16 bytes that stand for the pixels of an image, or for its hash."""
-    import hashlib
-
-    return hashlib.blake2b(value, digest_size=16).digest()
 
 
 def comparable(value: Any) -> Any:

@@ -47,15 +47,12 @@ def open_image(value: Any) -> Image.Image:
         image.load()
     except DECODING_ERRORS as error:
         name = path if isinstance(path, str | Path) else IN_MEMORY
-        raise InputError(f"{name}: not a readable image ({described_error(error)}).") from None
+        reason = " ".join(str(error).split())
+        if reason.startswith("cannot identify image file"):  # followed by the address of a buffer
+            reason = "not an image file"
+        raise InputError(f"{name}: not a readable image ({reason}).") from None
     image.filename = str(path) if isinstance(path, str | Path) else ""
     return image
-
-
-def described_error(error: Exception) -> str:
-    """Return the reason why a file cannot be decoded, without the address of its buffer."""
-    text = " ".join(str(error).split())
-    return "not an image file" if text.startswith("cannot identify image file") else text
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
@@ -123,11 +120,6 @@ def _refuse_outside(values: npt.NDArray[np.float64], full_scale: int, image: Ima
     )
 
 
-def brightest(image: Image.Image) -> int:
-    """Return the highest value of an image in 8-bit RGB, over its channels."""
-    return int(np.asarray(image).max())
-
-
 def refuse_nearly_black(peaks: Sequence[int], origin: str) -> None:
     """Refuse a data set in which no image is brighter than nearly black.
 
@@ -154,8 +146,9 @@ def image_conversions(image: Image.Image) -> tuple[str, ...]:
     An image in grey or RGB with 8 bits, upright and without transparency, gives none.
     """
     full_scale = grey_scale(image) or 0
+    orientation = image.getexif().get(ExifTags.Base.Orientation)
     kinds = {
-        "rotated as its EXIF data says": exif_orientation(image) not in (None, 1),
+        "rotated as its EXIF data says": isinstance(orientation, int) and orientation != 1,
         "with grey values from 0 to 1, scaled to 8 bits": full_scale == 1,
         f"with {full_scale.bit_length()}-bit grey values, scaled to 8 bits": full_scale > 1,
         "with transparency, drawn on white": image.has_transparency_data,
@@ -165,9 +158,3 @@ def image_conversions(image: Image.Image) -> tuple[str, ...]:
         "animated, of which the first frame is used": getattr(image, "n_frames", 1) > 1,
     }
     return tuple(words for words, applies in kinds.items() if applies)
-
-
-def exif_orientation(image: Image.Image) -> int | None:
-    """Return the EXIF orientation of an image, 1 to 8; None if it has none."""
-    orientation = image.getexif().get(ExifTags.Base.Orientation)
-    return orientation if isinstance(orientation, int) else None

@@ -20,9 +20,9 @@ from ampft.data.checks import (
     shared_rows,
 )
 from ampft.data.columns import DataColumns
-from ampft.data.dataset import TOKEN, ClassificationData, batches, fingerprint, row_labels
+from ampft.data.dataset import TOKEN, ClassificationData, cells, fingerprint, row_labels
 from ampft.data.groups import FILE_COLUMN, GROUP_COLUMN, numbered
-from ampft.data.mask_classes import MaskClasses
+from ampft.data.masks import MaskClasses
 from ampft.data.media import MEDIA, check_media
 from ampft.data.pixels import (
     IMAGE_HASH,
@@ -187,8 +187,11 @@ def assemble(
     }
     digests = exact if columns.kind in MEDIA else merged_digests(exact, normal)
     train = rows["train"]
-    codes = digests["train"] if columns.group is None else group_codes(train.inputs)
-    new_splits, split_notes = make_splits(train.labels.strata(), codes, rows, request)
+    groups = digests["train"]
+    if GROUP_COLUMN in columns.extra:
+        values = (group for (group,) in cells(train.inputs, (GROUP_COLUMN,)))
+        groups = numbered(values).ids.astype(np.uint64)
+    new_splits, split_notes = make_splits(train.labels.strata(), groups, rows, request)
     all_notes = [
         *notes,
         *conversion_notes,
@@ -331,10 +334,3 @@ def finalize(
         group_column=request.group_column,
         masks=masks or None,
     )
-
-
-def group_codes(inputs: Dataset) -> Codes:
-    """Return (n,) codes that are equal for rows of the same group."""
-    values = inputs.select_columns([GROUP_COLUMN])
-    groups = numbered(value for batch in batches(values) for value in batch[GROUP_COLUMN])
-    return groups.ids.astype(np.uint64)

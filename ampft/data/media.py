@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -18,13 +18,12 @@ from ampft.data.dataset import CONTENT_COLUMN, batches
 from ampft.data.images import (
     IMAGE_SUFFIXES,
     as_rgb,
-    brightest,
     image_conversions,
     open_image,
     refuse_nearly_black,
 )
 from ampft.data.row_collector import LabelledRows
-from ampft.data.sounds import SOUND_SUFFIXES, open_sound, sound_conversions
+from ampft.data.sounds import SOUND_SUFFIXES, open_sound
 from ampft.errors import InputError, listed
 
 FRAMES_COLUMN = "ampft_frames"  # of a split of sounds: the number of frames of each
@@ -33,11 +32,11 @@ MAX_THREADS = 16
 
 
 @dataclass(frozen=True)
-class Content:
-    """What a decoded image or sound is.
+class InspectedMedia:
+    """An image or sound that was decoded.
 
     Attributes:
-        sha256: Hash of the pixels or samples.
+        sha256: Hash of the pixels or samples, which is the same in another lossless format.
         conversions: Words for the user about how it is converted.
         frames: Number of frames of a sound; 0 for an image.
         rate: Frames per second of a sound; 0 for an image.
@@ -49,6 +48,24 @@ class Content:
     frames: int = 0
     rate: int = 0
     peak: int = 255
+
+
+def inspect_image(value: Any) -> InspectedMedia:
+    """Decode a cell of a column of images."""
+    image = open_image(value)
+    pixels = as_rgb(image)
+    size = f"{pixels.size[0]} {pixels.size[1]} ".encode()
+    digest = hashlib.sha256(size + pixels.tobytes()).digest()
+    return InspectedMedia(digest, image_conversions(image), peak=int(np.asarray(pixels).max()))
+
+
+def inspect_sound(value: Any) -> InspectedMedia:
+    """Decode a cell of a column of sounds."""
+    sound = open_sound(value)
+    channels = sound.samples.shape[1]
+    digest = hashlib.sha256(f"{sound.rate} {channels} ".encode() + sound.samples.tobytes()).digest()
+    conversions = () if channels == 1 else (f"with {channels} channels, averaged to one",)
+    return InspectedMedia(digest, conversions, len(sound.samples), sound.rate)
 
 
 @dataclass(frozen=True)
@@ -69,34 +86,18 @@ class MediaKind:
     suffixes: tuple[str, ...]
     undecoded: Image | Audio
     column_type: Image | Audio
-    inspect: Callable[[Any], Content]
+    inspect: Callable[[Any], InspectedMedia]
     converted: str
-
-
-def _inspect_image(value: Any) -> Content:
-    """Decode an image; the same picture in another file format has the same hash."""
-    image = open_image(value)
-    pixels = as_rgb(image)
-    size = f"{pixels.size[0]} {pixels.size[1]} ".encode()
-    digest = hashlib.sha256(size + pixels.tobytes()).digest()
-    return Content(digest, image_conversions(image), peak=brightest(pixels))
-
-
-def _inspect_sound(value: Any) -> Content:
-    sound = open_sound(value)
-    start = f"{sound.rate} {sound.samples.shape[1]} ".encode()
-    digest = hashlib.sha256(start + sound.samples.tobytes()).digest()
-    return Content(digest, sound_conversions(sound), len(sound.samples), sound.rate)
 
 
 MEDIA = {
     "image": MediaKind(
         "image", IMAGE_SUFFIXES, Image(decode=False), Image(),
-        _inspect_image, "8-bit RGB",
+        inspect_image, "8-bit RGB",
     ),
     "sound": MediaKind(
         "sound", SOUND_SUFFIXES, Audio(decode=False),
-        Audio(decode=False), _inspect_sound, "one channel",
+        Audio(decode=False), inspect_sound, "one channel",
     ),
 }  # fmt: skip
 
@@ -129,13 +130,13 @@ def check_media(
     conversions: Counter[str] = Counter()
     peaks: list[int] = []
     for split, part in rows.items():
-        contents = _inspect_all(part, column, media)
-        conversions.update(words for content in contents for words in content.conversions)
-        peaks += [content.peak for content in contents]
-        inputs = part.inputs.add_column(CONTENT_COLUMN, [c.sha256 for c in contents])
-        if kind == "sound":
-            inputs = inputs.add_column(FRAMES_COLUMN, [c.frames for c in contents])
-            inputs = inputs.add_column(RATE_COLUMN, [c.rate for c in contents])
+        found = _inspect_all(part, column, media)
+        conversions.update(words for each in found for words in each.conversions)
+        peaks += [each.peak for each in found]
+        inputs = part.inputs.add_column(CONTENT_COLUMN, [each.sha256 for each in found])
+        if any(each.rate for each in found):
+            inputs = inputs.add_column(FRAMES_COLUMN, [each.frames for each in found])
+            inputs = inputs.add_column(RATE_COLUMN, [each.rate for each in found])
         checked[split] = replace(part, inputs=inputs)
     refuse_nearly_black(peaks, rows["train"].origin)
     total = sum(len(part.labels) for part in rows.values())
@@ -162,41 +163,26 @@ def reference(files: Dataset, split: str, row: int) -> str:
     return value["path"] if is_file else f"{split}/{row}"
 
 
-def _inspect_all(part: LabelledRows, column: str, media: MediaKind) -> list[Content]:
-    contents: list[Content] = []
-    problems: list[str] = []
-    count = 0
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, MAX_THREADS)) as threads:
-        for row, result in enumerate(_results(threads, part.inputs, column, media)):
-            count += 1
-            if isinstance(result, Content):
-                contents.append(result)
-            else:
-                problems.append(f"{_row(part, row, media)}{result}")
-    if problems:
-        shown = listed([text.rstrip(".") for text in problems], limit=3, separator="; ")
-        raise InputError(
-            f"{part.origin}: {len(problems)} of {count} {media.name}s cannot be used: {shown}. Fix "
-            "or remove them."
-        )
-    return contents
-
-
-def _row(part: LabelledRows, row: int, media: MediaKind) -> str:
-    """Return the row of a file or data set for a message; files of a folder have none."""
-    if part.unit == media.name:
-        return ""
-    return part.location(np.array([row])).removeprefix(f"{part.origin}, ") + ", "
-
-
-def _results(
-    threads: ThreadPoolExecutor, inputs: Dataset, column: str, media: MediaKind
-) -> Iterator[Content | InputError]:
-    def inspect(value: Any) -> Content | InputError:
+def _inspect_all(part: LabelledRows, column: str, media: MediaKind) -> list[InspectedMedia]:
+    def inspect(value: Any) -> InspectedMedia | InputError:
         try:
             return media.inspect(value)
         except InputError as error:
             return error
 
-    for batch in batches(undecoded(inputs, column, media.name)):
-        yield from threads.map(inspect, batch[column])
+    results: list[InspectedMedia | InputError] = []
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, MAX_THREADS)) as threads:
+        for batch in batches(undecoded(part.inputs, column, media.name)):
+            results += threads.map(inspect, batch[column])
+    problems = []
+    for row, result in enumerate(results):
+        if isinstance(result, InputError):
+            # Files of a folder have no row.
+            place = "" if part.unit == media.name else part.location(np.array([row])) + ", "
+            problems.append(place.removeprefix(f"{part.origin}, ") + str(result).rstrip("."))
+    if problems:
+        raise InputError(
+            f"{part.origin}: {len(problems)} of {len(results)} {media.name}s cannot be used:"
+            f" {listed(problems, limit=3, separator='; ')}. Fix or remove them."
+        )
+    return [result for result in results if isinstance(result, InspectedMedia)]

@@ -98,11 +98,6 @@ class DataRequest:
         return {kind: name for kind, name in columns.items() if name is not None}
 
     @property
-    def not_texts(self) -> frozenset[str]:
-        """Columns that hold no texts, because the user named them for something else."""
-        return frozenset(filter(None, (self.group_column, self.id_column)))
-
-    @property
     def files(self) -> dict[str, Path]:
         """The files as the user named them, by split: `train`, `validation`, `test`."""
         files = {

@@ -118,9 +118,3 @@ def resample(samples: Samples, rate: int, target: int) -> Samples:
 
     resampled: Samples = soxr.resample(samples, rate, target)
     return resampled
-
-
-def sound_conversions(sound: Sound) -> tuple[str, ...]:
-    """Return what `Sound.mono` changes in a sound, as words for the user."""
-    channels = sound.samples.shape[1]
-    return () if channels == 1 else (f"with {channels} channels, averaged to one",)

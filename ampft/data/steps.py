@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -18,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ampft.data.ahead import one_ahead
 from ampft.data.balance import balanced_micro_batches
 
 if TYPE_CHECKING:
@@ -171,7 +171,8 @@ class StepBatches:
 
     def effective_ids(self, epoch: int, step: int) -> IntArray:
         """Return the (n,) example ids of one optimizer step over all processes."""
-        return self._cut(self._order(epoch), step)
+        size = self.effective_batch_size
+        return self._order(epoch)[step * size : (step + 1) * size]
 
     @classmethod
     def for_process(
@@ -219,7 +220,7 @@ class StepBatches:
             generator=torch.Generator().manual_seed(self.seed + epoch),
         )
         start_time = time.perf_counter()
-        step_batches = one_ahead(iter(loader), _pin) if self.pinned else iter(loader)
+        step_batches = _pinned_ahead(iter(loader)) if self.pinned else iter(loader)
         for step_batch in step_batches:
             yield replace(step_batch, wait_seconds=time.perf_counter() - start_time)
             start_time = time.perf_counter()
@@ -236,7 +237,7 @@ class StepBatches:
         These are the one with the longest examples, whose attention takes more memory than their
         tokens suggest, and the one of `largest_cost`.
         """
-        parts = self._costliest_parts(micro_batches)
+        parts = self._parts(self.costliest_ids, micro_batches)
         largest = int(np.argmax([self._cost(part) for part in parts]))
         examples = self.examples
         if isinstance(examples, ScaledExamples):
@@ -248,7 +249,7 @@ class StepBatches:
 
     def largest_cost(self, micro_batches: int) -> int:
         """Return the largest cost of a micro-batch of `costliest_ids`, see `padded`."""
-        return max(self._cost(part) for part in self._costliest_parts(micro_batches))
+        return max(self._cost(part) for part in self._parts(self.costliest_ids, micro_batches))
 
     def rounds(self, step_batch: StepBatch) -> int:
         """Return the number of micro-batches of a step batch; each has at least one example."""
@@ -261,10 +262,6 @@ class StepBatches:
         micro_batches = self._micro_batches(ids, epoch, step)
         return replace(step_batch, micro_batches=micro_batches)
 
-    def _costliest_parts(self, micro_batches: int) -> list[IntArray]:
-        ids = self.costliest_ids
-        return [ids[part] for part in self._parts(ids, micro_batches)]
-
     def _cost(self, ids: IntArray) -> int:
         lengths = self.examples.lengths[ids]
         return int(len(ids) * lengths.max() if self.padded else lengths.sum())
@@ -273,21 +270,6 @@ class StepBatches:
         generator = np.random.Generator(np.random.PCG64([self.seed, epoch]))
         return generator.permutation(len(self.examples.weights))
 
-    def _cut(self, order: IntArray, step: int) -> IntArray:
-        return order[step * self.effective_batch_size : (step + 1) * self.effective_batch_size]
-
-    def _step_batch(self, order: IntArray, epoch: int, step: int) -> StepBatch:
-        effective = self._cut(order, step)
-        return StepBatch(
-            epoch=epoch,
-            step=step,
-            effective_ids=effective,
-            # Of images whose masks have no labelled pixel in the size of the input, the loss is 0.
-            effective_weight=float(self.examples.weights[effective].sum()) or 1.0,
-            effective_length=int(self.examples.lengths[effective].sum()),
-            micro_batches=self._micro_batches(effective, epoch, step),
-        )
-
     def _micro_batches(self, effective: IntArray, epoch: int, step: int) -> tuple[MicroBatch, ...]:
         examples = self.examples
         if isinstance(examples, AugmentedExamples):
@@ -295,7 +277,7 @@ class StepBatches:
         shares = np.array_split(effective, self.world_size)
         # Every process runs the model equally often, because sharded models communicate each time.
         rounds = min(self.micro_batches, len(shares[0]))
-        parts = [shares[self.rank][part] for part in self._parts(shares[self.rank], rounds)]
+        parts = self._parts(shares[self.rank], rounds)
         dummies = rounds - len(parts)
         return tuple(
             MicroBatch(
@@ -307,11 +289,9 @@ class StepBatches:
             for index, ids in enumerate([effective[:1]] * dummies + parts)
         )
 
-    def _parts(self, share: IntArray, rounds: int) -> list[IntArray]:
-        if len(share) == 0:
-            return []
-        lengths = self.examples.lengths[share]
-        return balanced_micro_batches(lengths, rounds, padded=self.padded)
+    def _parts(self, ids: IntArray, rounds: int) -> list[IntArray]:
+        lengths = self.examples.lengths[ids]
+        return [ids[part] for part in balanced_micro_batches(lengths, rounds, padded=self.padded)]
 
 
 @dataclass(frozen=True)
@@ -327,16 +307,42 @@ class _EpochSteps(Dataset[StepBatch]):
         return len(self.steps)
 
     def __getitem__(self, index: int) -> StepBatch:
-        return self.batches._step_batch(self.order, self.epoch, self.steps[index])
+        batches, step = self.batches, self.steps[index]
+        size, examples = batches.effective_batch_size, batches.examples
+        effective = self.order[step * size : (step + 1) * size]
+        return StepBatch(
+            epoch=self.epoch,
+            step=step,
+            effective_ids=effective,
+            # Of images whose masks have no labelled pixel in the size of the input, the loss is 0.
+            effective_weight=float(examples.weights[effective].sum()) or 1.0,
+            effective_length=int(examples.lengths[effective].sum()),
+            micro_batches=batches._micro_batches(effective, self.epoch, step),
+        )
 
 
-def _pin(step_batch: StepBatch) -> StepBatch:
-    """Return a step batch in pinned memory, from which copies to the device do not wait."""
-    pinned = (
-        replace(micro, inputs={name: tensor.pin_memory() for name, tensor in micro.inputs.items()})
-        for micro in step_batch.micro_batches
-    )
-    return replace(step_batch, micro_batches=tuple(pinned))
+def _pinned_ahead(step_batches: Iterator[StepBatch]) -> Iterator[StepBatch]:
+    """Yield step batches in pinned memory, each collated while the device computes the one before.
+
+    Copies from pinned memory to the device do not wait. A thread is enough: tensors are copied and
+    pinned without Python's lock, and between launches the host has time while the device computes.
+    """
+
+    def following() -> StepBatch | None:
+        step_batch = next(step_batches, None)
+        if step_batch is None:
+            return None
+        pinned = (
+            replace(micro, inputs={name: t.pin_memory() for name, t in micro.inputs.items()})
+            for micro in step_batch.micro_batches
+        )
+        return replace(step_batch, micro_batches=tuple(pinned))
+
+    with ThreadPoolExecutor(1, thread_name_prefix="collate") as thread:
+        waiting = thread.submit(following)
+        while (item := waiting.result()) is not None:
+            waiting = thread.submit(following)
+            yield item
 
 
 def _identity(step_batch: StepBatch) -> StepBatch:

@@ -19,9 +19,13 @@ import pyarrow.parquet as pq
 from datasets import Dataset, DatasetDict, Features
 
 from ampft.data.checks import sort_names
-from ampft.data.columns import LABEL_FLAG, DataColumns
-from ampft.data.dataset import TOKEN
-from ampft.data.label_parser import LabelParser
+from ampft.data.columns import (
+    LABEL_FLAG,
+    DataColumns,
+    TokenColumns,
+    choose_token_columns,
+    hold_tokens,
+)
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows, concatenated
 from ampft.data.row_labels import RowLabels
@@ -42,7 +46,6 @@ from ampft.data.tags import (
     bio_tags,
     find_scheme,
 )
-from ampft.data.token_columns import TokenColumns, choose_token_columns, hold_tokens
 from ampft.data.words import EntitySpan, split_words, tag_words
 from ampft.errors import InputError, quoted
 from ampft.text.numbers import counted
@@ -184,7 +187,7 @@ def _read_tables(
 ) -> Loaded:
     """Read all rows, and convert their tags to BIO by the scheme of the training rows."""
     for table in chain.from_iterable(tables.values()):
-        columns.require_in(table.columns, origin=table.origin)
+        columns.read.require_in(table.columns, origin=table.origin)
     refuse_unused_options(request, ("drop_missing_labels",), "words with tags")
     read = {
         split: [_read_table(table, columns, request) for table in parts]
@@ -202,10 +205,8 @@ def _read_tables(
             f"{rows['train'].origin}: no word has a tag other than {OUTSIDE}. Check {LABEL_FLAG}."
         )
     words = sum(len(part.codes) for part in train)
-    parser = LabelParser((columns.tags,), several=True)
-    group, identifier = request.group_column, request.id_column
-    data_columns = DataColumns((columns.input,), parser, kind=TOKEN, group=group, id=identifier)
-    return rows, data_columns, [*notes, f"{SCHEME_NOTES[scheme]}; {words:,} training words."]
+    prepared = replace(columns.read, inputs=(columns.input,))
+    return rows, prepared, [*notes, f"{SCHEME_NOTES[scheme]}; {words:,} training words."]
 
 
 def _read_table(table: Table, columns: TokenColumns, request: DataRequest) -> TaggedRows:
@@ -218,7 +219,9 @@ def _read_table(table: Table, columns: TokenColumns, request: DataRequest) -> Ta
 
     def usable() -> Iterator[Sequence[Any]]:
         nonlocal extended
-        for number, (words_cell, tags_cell, *others) in table.read(columns.names):
+        for number, (words_cell, tags_cell, *others) in table.read(
+            (columns.words, columns.tags, *columns.extra.values())
+        ):
             place = table.place(number)
             words, tags, more = read_cells(words_cell, tags_cell, columns, declared, place)
             extended += more

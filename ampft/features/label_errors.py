@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
-from ampft.data.groups import find_groups
+from ampft.data.groups import dependent_groups
 from ampft.errors import InputError
 from ampft.evaluation.baseline import bag_of_words_model, joined_texts
 from ampft.features.feature import Feature
@@ -123,7 +123,7 @@ def _origin(task: Task, row: int) -> dict[str, Any]:
 
 def _out_of_fold(task: Task, texts: list[str], targets: npt.NDArray[Any]) -> FloatArray:
     """Return (n, K) probabilities, each predicted by a model that has not seen the example."""
-    groups = find_groups(task.data, "train")
+    groups = dependent_groups(task.data, "train")
     strata = targets
     if targets.ndim == 2:  # the first label, if there are several
         strata = np.where(targets.any(axis=1), targets.argmax(axis=1), -1)

@@ -11,21 +11,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ampft.data.columns import LABEL_FLAG, require
-from ampft.data.row_labels import UnitLabels
-from ampft.data.sources import conll
-from ampft.data.sources.files import open_table
-from ampft.data.sources.table import Table, as_text, refuse_surrogates
-from ampft.data.tags import TagError, as_bio, entities, find_scheme, is_bio
-from ampft.data.token_columns import (
+from ampft.data.columns import (
+    INPUT_FLAGS,
+    LABEL_FLAG,
     SPAN_COLUMNS,
     TAG_COLUMNS,
     TEXT,
     TEXT_COLUMNS,
     WORD_COLUMNS,
-    WORDS_FLAG,
     TokenColumns,
+    require,
 )
+from ampft.data.row_labels import UnitLabels
+from ampft.data.sources import conll
+from ampft.data.sources.files import open_table
+from ampft.data.sources.table import Table, as_text, refuse_surrogates
+from ampft.data.tags import TagError, as_bio, entities, find_scheme, is_bio
 from ampft.data.token_rows import declared_tags, read_cells
 from ampft.data.words import Word, joined, split_at_spaces, split_words
 from ampft.errors import InputError, quoted
@@ -190,7 +191,7 @@ def _table(request: PredictRequest, trained: Trained) -> tuple[Table, str]:
     of_training = trained.arguments.get("text_column_names")
     usual = (*((of_training,) if of_training else ()), *WORD_COLUMNS, *TEXT_COLUMNS)
     column = named or next((name for name in usual if name in table.columns), TEXT)
-    require((column,), table.columns, WORDS_FLAG, origin=table.origin)
+    require((column,), table.columns, INPUT_FLAGS["token"], origin=table.origin)
     return table, column
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ampft.data.groups import find_groups
+from ampft.data.groups import dependent_groups
 from ampft.data.steps import StepBatch
 from ampft.errors import InputError, PrecisionContradicted, Preempted
 from ampft.evaluation.baseline import baseline_summaries
@@ -283,7 +283,7 @@ class Run:
             partial(prepared.task.references, split),
             outcome_fp32=outcome_fp32,
             origins=partial(prepared.task.origins, split),
-            groups=find_groups(prepared.task.data, split),
+            groups=dependent_groups(prepared.task.data, split),
         )
         self.finished = True
         self.state.history.close()

@@ -4,7 +4,7 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 from tiny_files import csv_of, load
 
-from ampft.data.groups import GROUP_COLUMN, find_groups, normalized
+from ampft.data.groups import GROUP_COLUMN, dependent_groups, normalized
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
@@ -30,7 +30,7 @@ def test_marks_of_other_scripts_are_kept():
 
 
 def test_duplicates_are_groups(tmp_path):
-    groups = find_groups(load(tmp_path, csv_of(COPIES)), "train")
+    groups = dependent_groups(load(tmp_path, csv_of(COPIES)), "train")
     assert groups is not None
     assert groups.ids.tolist() == [0, 1, 0, 0]
     assert (len(groups), groups.column) == (2, None)
@@ -39,21 +39,21 @@ def test_duplicates_are_groups(tmp_path):
 def test_pairs_are_compared_as_pairs(tmp_path):
     rows = [("one", "two", "a"), ("one two", "x", "b"), ("ONE", "Two.", "a"), ("two", "one", "b")]
     data = load(tmp_path, csv_of(rows, "premise,hypothesis,label"))
-    groups = find_groups(data, "train")
+    groups = dependent_groups(data, "train")
     assert groups is not None
     assert groups.ids.tolist() == [0, 1, 0, 2]
 
 
 def test_different_texts_have_no_groups(tmp_path):
-    assert find_groups(load(tmp_path, csv_of(COPIES[:2])), "train") is None
+    assert dependent_groups(load(tmp_path, csv_of(COPIES[:2])), "train") is None
 
 
 def test_equal_images_are_groups():
     digits = load_data(DataRequest(dataset_name="digits"))
-    assert find_groups(digits, "test") is None
+    assert dependent_groups(digits, "test") is None
     part = digits.splits["test"].select([0, 1, 0])
     splits = {**digits.splits, "test": part}
-    groups = find_groups(type(digits)(**{**vars(digits), "splits": splits}), "test")
+    groups = dependent_groups(type(digits)(**{**vars(digits), "splits": splits}), "test")
     assert groups is not None
     assert groups.ids.tolist() == [0, 1, 0]
 
@@ -64,7 +64,7 @@ USERS = [(f"text {i}", "ab"[i % 2], "" if i >= 38 else f"user {i // 4}") for i i
 def test_a_group_column_is_the_group_and_an_empty_cell_is_its_own(tmp_path):
     data = load(tmp_path, csv_of(USERS, "text,label,user"), group_column="user")
     assert data.input_columns == ("text",)
-    groups = find_groups(data, "train")
+    groups = dependent_groups(data, "train")
     assert groups is not None
     assert groups.ids.tolist() == [*(i // 4 for i in range(38)), 10, 11]
     assert groups.column == "user"
@@ -79,7 +79,7 @@ def test_an_input_can_be_the_group(tmp_path):
     rows = [(f"p {i // 2}", f"h {i}", "ab"[i % 2]) for i in range(6)]
     header = "premise,hypothesis,label"
     data = load(tmp_path, csv_of(rows, header), group_column="premise")
-    groups = find_groups(data, "train")
+    groups = dependent_groups(data, "train")
     assert groups is not None
     assert groups.ids.tolist() == [0, 0, 1, 1, 2, 2]
 
@@ -112,7 +112,7 @@ def test_groups_of_a_saved_data_set(tmp_path):
         validation_fraction=0.0,
         test_fraction=0.0,
     )
-    groups = find_groups(load_data(request), "train")
+    groups = dependent_groups(load_data(request), "train")
     assert groups is not None
     assert groups.ids.tolist() == [0, 0, 1, 0]
 

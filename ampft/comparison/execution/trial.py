@@ -32,7 +32,7 @@ from ampft.comparison.execution.estimate import (
     Size,
     TrialResult,
 )
-from ampft.data.groups import find_groups
+from ampft.data.groups import dependent_groups
 from ampft.data.steps import IntArray, StepBatches
 from ampft.errors import InputError, TrainingStopped
 from ampft.evaluation.evaluate import as_array
@@ -202,7 +202,7 @@ def _estimate(
     args, data = prepared.args, prepared.task.data
     sizes = {name: len(rows) for name, rows in data.splits.items()}
     weights = prepared.loaded.model.state_dict().values()
-    groups = find_groups(data, prepared.final_split)
+    groups = dependent_groups(data, prepared.final_split)
     return Estimate(
         startup=startup,
         modes=costs,

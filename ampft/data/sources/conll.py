@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ampft.data.sources.delimited import decoding_errors, without_mark
+from ampft.data.sources.delimited import opened_text
 from ampft.data.sources.table import Row, Table
 from ampft.errors import InputError
 
@@ -49,7 +49,7 @@ def read_other(path: Path, *, encoding: str) -> Table:
 def sentences(path: Path, encoding: str) -> Iterator[tuple[int, list[list[str]]]]:
     """Yield the number of the first line and the cells of all lines of each sentence."""
     start, lines, expected = 0, list[list[str]](), 0
-    with decoding_errors(path, encoding), path.open(encoding=without_mark(encoding)) as file:
+    with opened_text(path, encoding) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 if lines:

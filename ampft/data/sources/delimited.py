@@ -6,11 +6,12 @@ import csv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Literal, TextIO
 
-from ampft.data.columns import DELIMITERS, is_usual
+from ampft.data.columns import DELIMITERS, USUAL_NAMES, folded
 from ampft.data.sources.table import SAMPLE_ROWS, Row, Table, refuse_duplicates
 from ampft.errors import InputError
 
@@ -46,39 +47,30 @@ def read_delimited(path: Path, *, encoding: str, delimiter: str, quoting: Quotin
             for bytes that the encoding does not have, a row with too few or too many fields,
             an unclosed quote, and NUL; the message names file and line.
     """
-
-    def rows() -> Iterator[tuple[int, list[str]]]:
-        return numbered_rows(path, encoding=encoding, delimiter=delimiter, quoting=quoting)
-
+    rows = partial(numbered_rows, path, encoding=encoding, delimiter=delimiter, quoting=quoting)
     header = next(rows(), None)
     if header is None:
         raise InputError(f"{path}: the file is empty. Its first line must be a header.")
     columns = tuple(header[1])
     refuse_duplicates(columns, str(path))
+    hint = f"A text with {DELIMITERS[delimiter]} must be in double quotes."
+    if quoting == csv.QUOTE_NONE:
+        hint = (
+            "In a .tsv file quotes are plain characters, and a text has neither tabs nor line"
+            " breaks. If the fields are quoted, save the file as .csv."
+        )
 
     def read(names: Sequence[str]) -> Iterator[Row]:
         indices = [columns.index(name) for name in names]
-        numbered = rows()
-        next(numbered)
-        for line, values in numbered:
+        for line, values in islice(rows(), 1, None):
             if len(values) != len(columns):
                 raise InputError(
                     f"{path}, line {line}: {len(values)} fields, but the header has {len(columns)}."
-                    f" {ragged_hint(delimiter, quoting)}"
+                    f" {hint}"
                 )
             yield line, [values[index] for index in indices]
 
     return Table(columns=columns, read=read, unit="line", origin=str(path))
-
-
-def ragged_hint(delimiter: str, quoting: Quoting) -> str:
-    """Return what to do about a row with too few or too many fields."""
-    if quoting == csv.QUOTE_NONE:
-        return (
-            "In a .tsv file quotes are plain characters, and a text has neither tabs nor line"
-            " breaks. If the fields are quoted, save the file as .csv."
-        )
-    return f"A text with {DELIMITERS[delimiter]} must be in double quotes."
 
 
 def detect_delimiter(path: Path, encoding: str) -> str:
@@ -100,7 +92,8 @@ def detect_delimiter(path: Path, encoding: str) -> str:
             constant = all(len(fields) == len(header) for _, fields in sample)
         except InputError:  # whoever reads the rows reports it
             return False, 0, False
-        return constant, sum(map(is_usual, header)), delimiter == ","
+        usual = sum(folded(name) in USUAL_NAMES for name in header)
+        return constant, usual, delimiter == ","
 
     fits = {delimiter: fit(delimiter) for delimiter in DELIMITERS}
     best = max(fits, key=lambda delimiter: fits[delimiter])
@@ -109,33 +102,6 @@ def detect_delimiter(path: Path, encoding: str) -> str:
 
 def numbered_rows(
     path: Path, *, encoding: str, delimiter: str, quoting: Quoting
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line on which the row starts, fields) for all rows, including the header."""
-    with (
-        decoding_errors(path, encoding),
-        path.open(encoding=without_mark(encoding), newline="") as file,
-        long_fields(),
-    ):
-        yield from parse(file, path, delimiter=delimiter, quoting=quoting)
-
-
-def without_mark(encoding: str) -> str:
-    """Return the variant of UTF-8 that skips a byte-order mark; other encodings unchanged."""
-    return "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
-
-
-@contextmanager
-def long_fields() -> Iterator[None]:
-    """Let csv read long documents; its limit belongs to the process and is restored."""
-    before = csv.field_size_limit(MAX_FIELD_LENGTH)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
-
-
-def parse(
-    file: TextIO, path: Path, *, delimiter: str, quoting: Quoting
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (line on which the row starts, fields) for all rows, including the header."""
 
@@ -148,30 +114,48 @@ def parse(
                 )
             yield content
 
-    reader = csv.reader(without_nul(), delimiter=delimiter, quoting=quoting, strict=True)
-    start = 1
-    try:
-        for fields in reader:
-            if fields:
-                yield start, fields
-            start = reader.line_num + 1
-    except csv.Error as error:
-        if "field limit" in str(error):
+    with opened_text(path, encoding, newline="") as file, long_fields():
+        reader = csv.reader(without_nul(), delimiter=delimiter, quoting=quoting, strict=True)
+        start = 1
+        try:
+            for fields in reader:
+                if fields:
+                    yield start, fields
+                start = reader.line_num + 1
+        except csv.Error as error:
+            if "field limit" in str(error):
+                raise InputError(
+                    f"{path}, line {start}: a cell is longer than {MAX_FIELD_LENGTH:,} characters."
+                    " Shorten the text, or close the quote if one is open."
+                ) from None
             raise InputError(
-                f"{path}, line {start}: a cell is longer than {MAX_FIELD_LENGTH:,} characters."
-                " Shorten the text, or close the quote if one is open."
+                f"{path}, line {start}: not a valid CSV row ({error}). Is a quote not closed, or"
+                " not doubled? In a .tsv file quotes are plain characters."
             ) from None
-        raise InputError(
-            f"{path}, line {start}: not a valid CSV row ({error}). Is a quote not closed, or not"
-            " doubled? In a .tsv file quotes are plain characters."
-        ) from None
 
 
 @contextmanager
-def decoding_errors(path: Path, encoding: str) -> Iterator[None]:
-    """Turn a decoding error into an InputError that names the line, if it is known."""
+def long_fields() -> Iterator[None]:
+    """Let csv read long documents; its limit belongs to the process and is restored."""
+    before = csv.field_size_limit(MAX_FIELD_LENGTH)
     try:
         yield
+    finally:
+        csv.field_size_limit(before)
+
+
+@contextmanager
+def opened_text(path: Path, encoding: str, newline: str | None = None) -> Iterator[TextIO]:
+    """Open a text file; in UTF-8, a byte-order mark is skipped.
+
+    Raises:
+        InputError: The encoding is unknown, or it does not have the bytes that are read in the
+            context; the message names the line, if it is known.
+    """
+    is_utf8 = encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+    try:
+        with path.open(encoding="utf-8-sig" if is_utf8 else encoding, newline=newline) as file:
+            yield file
     except UnicodeError as error:
         problem = undecodable_byte(path, encoding) or f": not {encoding} ({error})"
         raise InputError(

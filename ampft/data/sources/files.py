@@ -16,6 +16,7 @@ from ampft.data.columns import (
     DataColumns,
     column_renames,
     expected_names,
+    extra_columns,
     label_columns,
     renaming_notes,
     require,
@@ -237,11 +238,11 @@ def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, lis
         table.columns, request.label_column_names, origin=table.origin, describe=describe
     )
     parser = LabelParser(labels, request.several_labels, request.label_separator)
-    extra = {"group": request.group_column, "id": request.id_column}
+    extra = extra_columns(request)
     if media is not None:
         column, kind = media
         note = f"{kind.capitalize()}s are read from {column!r}, labels from {quoted(labels[0])}."
-        return DataColumns((column,), parser, kind=kind, **extra), [note]
+        return DataColumns((column,), parser, kind, extra), [note]
     named = request.text_column_names
     inputs = text_columns(
         [name for name in table.columns if named or name not in extra.values()],
@@ -256,4 +257,4 @@ def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, lis
             f"Texts are read from {' and '.join(map(repr, inputs))}, labels from "
             f"{quoted_list(labels)}."
         )
-    return DataColumns(inputs, parser, **extra), notes
+    return DataColumns(inputs, parser, extra=extra), notes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
 from datasets import Audio, ClassLabel, Dataset, DatasetDict, Features, Image, Value, load_from_disk
@@ -14,12 +13,13 @@ from ampft.data.columns import (
     DataColumns,
     column_renames,
     expected_names,
+    extra_columns,
     label_columns,
     renaming_notes,
     require,
     text_columns,
 )
-from ampft.data.dataset import batches
+from ampft.data.dataset import cells
 from ampft.data.input_columns import InputColumns
 from ampft.data.label_parser import LabelParser
 from ampft.data.media import MEDIA
@@ -101,8 +101,7 @@ def split_table(part: Dataset, origin: str, unit: str = POSITION) -> Table:
             for kind, media_type in MEDIA_TYPES.items():
                 if isinstance(part.features[name], media_type):
                     selected = selected.cast_column(name, MEDIA[kind].undecoded)
-        rows = (zip(*(batch[name] for name in names), strict=True) for batch in batches(selected))
-        yield from enumerate(chain.from_iterable(rows), start=0 if unit == POSITION else 1)
+        yield from enumerate(cells(selected, names), start=0 if unit == POSITION else 1)
 
     declared = {name: label_names(feature) for name, feature in part.features.items()}
     return Table(
@@ -181,7 +180,7 @@ def choose_columns(features: Features, request: DataRequest) -> DataColumns:
     labels = LabelParser(
         names, request.several_labels, request.label_separator, label_names(features[names[0]])
     )
-    extra = {"group": request.group_column, "id": request.id_column}
+    extra = extra_columns(request)
     kind = media_kind(found, request)
     if kind is None:
         texts = [n for n, f in features.items() if isinstance(f, Value) and "string" in f.dtype]
@@ -197,7 +196,7 @@ def choose_columns(features: Features, request: DataRequest) -> DataColumns:
             origin=origin,
             describe=describe,
         )
-        return DataColumns(inputs=inputs, labels=labels, kind="text", **extra)
+        return DataColumns(inputs, labels, extra=extra)
     column, flag = request.named_media.get(kind), INPUT_FLAGS[kind]
     if column is not None:
         require((column,), found[kind], flag, origin=origin, describe=describe)
@@ -205,7 +204,7 @@ def choose_columns(features: Features, request: DataRequest) -> DataColumns:
         raise InputError(
             f"{flag}: {origin} has several {kind} columns: {quoted_list(found[kind])}. Name one."
         )
-    return DataColumns((column or found[kind][0],), labels, kind=kind, **extra)
+    return DataColumns((column or found[kind][0],), labels, kind, extra)
 
 
 def media_kind(found: Mapping[str, Sequence[str]], request: DataRequest) -> str | None:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from ampft.data.sources.delimited import decoding_errors, without_mark
+from ampft.data.sources.delimited import opened_text
 from ampft.data.sources.table import SAMPLE_ROWS, Row, Table
 from ampft.errors import InputError, quoted, quoted_list
 
 CHARACTERS_AT_A_TIME = 2**20
 BLANKS = " \t\r\n"
 EXPECTED = "The file must hold one object per line, or one array of objects."
-Numbered = tuple[int, dict[str, Any]]
 
 
 def read_json(path: Path, *, encoding: str) -> Table:
@@ -32,15 +31,29 @@ def read_json(path: Path, *, encoding: str) -> Table:
             is not an object, and a duplicate key; the message names file and line (in an array,
             file and row).
     """
-    is_array = starts_with_bracket(path, encoding)
+    with opened_text(path, encoding) as file:
+        start = ""
+        while not start and (part := file.read(CHARACTERS_AT_A_TIME)):
+            start = part.lstrip(BLANKS)
+    is_array = start.startswith("[")
     key = None if is_array else wrapping_key(path, encoding)
+    unit = "row" if is_array or key is not None else "line"
 
-    def objects() -> Iterator[Numbered]:
-        with decoding_errors(path, encoding), path.open(encoding=without_mark(encoding)) as file:
-            if is_array or key is not None:
-                yield from array_objects(file, path, key)
+    def objects() -> Iterator[tuple[int, dict[str, Any]]]:
+        with opened_text(path, encoding) as file:
+            numbered: Iterable[tuple[int, Any]]
+            if unit == "row":
+                content = decode(file.read(), path)
+                numbered = enumerate(content if key is None else content[key], start=1)
             else:
-                yield from line_objects(file, path)
+                lines = ((n, text) for n, text in enumerate(file, start=1) if text.strip(BLANKS))
+                numbered = ((number, decode(text, path, number)) for number, text in lines)
+            for number, item in numbered:
+                if not isinstance(item, dict):
+                    raise InputError(
+                        f"{path}, {unit} {number}: received {type(item).__name__}. {EXPECTED}"
+                    )
+                yield number, item
 
     columns = tuple(dict.fromkeys(k for _, o in islice(objects(), SAMPLE_ROWS) for k in o))
     if not columns:
@@ -50,22 +63,8 @@ def read_json(path: Path, *, encoding: str) -> Table:
         for number, item in objects():
             yield number, [item.get(name) for name in names]
 
-    return Table(
-        columns=columns,
-        read=read,
-        unit="row" if is_array or key is not None else "line",
-        origin=str(path),
-        notes=() if key is None else (f"{path}: the rows are read from the key {quoted(key)}.",),
-    )
-
-
-def starts_with_bracket(path: Path, encoding: str) -> bool:
-    """Return whether the first character that is not white space starts an array."""
-    with decoding_errors(path, encoding), path.open(encoding=without_mark(encoding)) as file:
-        while part := file.read(CHARACTERS_AT_A_TIME):
-            if part.strip(BLANKS):
-                return part.lstrip(BLANKS).startswith("[")
-    return False
+    notes = () if key is None else (f"{path}: the rows are read from the key {quoted(key)}.",)
+    return Table(columns=columns, read=read, unit=unit, origin=str(path), notes=notes)
 
 
 def wrapping_key(path: Path, encoding: str) -> str | None:
@@ -74,37 +73,30 @@ def wrapping_key(path: Path, encoding: str) -> str | None:
     Raises:
         InputError: The object has other keys too.
     """
-    item = only_object(path, encoding)
-    lists = [key for key, value in item.items() if is_list_of_objects(value)]
-    if not lists:
+    with opened_text(path, encoding) as file:
+        lines = (line for line in file if line.strip(BLANKS))
+        try:
+            item = decode(next(lines, ""), path, 1)
+            is_only = next(lines, None) is None
+        except InputError:  # the object may span several lines
+            file.seek(0)
+            try:
+                item, is_only = decode(file.read(), path, 1), True
+            except InputError:  # whoever reads the lines reports it
+                return None
+    if not isinstance(item, dict) or not is_only:
         return None
-    if len(item) > 1:
+    lists = [
+        key
+        for key, value in item.items()
+        if isinstance(value, list) and value and all(isinstance(each, dict) for each in value)
+    ]
+    if lists and len(item) > 1:
         raise InputError(
             f"{path}: the file is one object with the keys {quoted_list(item)}."
             f" {EXPECTED} Save the list in {quoted_list(lists, separator=' or ')} as a file."
         )
-    return lists[0]
-
-
-def only_object(path: Path, encoding: str) -> dict[str, Any]:
-    """Return the file's only object, or an empty one if the file holds anything else."""
-    with decoding_errors(path, encoding), path.open(encoding=without_mark(encoding)) as file:
-        first = next((line for line in file if line.strip(BLANKS)), "")
-        try:
-            item = decode(first, path, 1)
-            rest = next((line for line in file if line.strip(BLANKS)), None)
-        except InputError:  # the object may span several lines
-            file.seek(0)
-            try:
-                item, rest = decode(file.read(), path, 1), None
-            except InputError:  # whoever reads the lines reports it
-                return {}
-    return item if isinstance(item, dict) and rest is None else {}
-
-
-def is_list_of_objects(value: object) -> bool:
-    """Return whether a value is a list of objects, and not empty."""
-    return isinstance(value, list) and bool(value) and all(isinstance(v, dict) for v in value)
+    return lists[0] if lists else None
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -146,26 +138,3 @@ def decode(content: str, path: Path, line: int | None = None) -> Any:
         raise InputError(
             f"{location}: a number has more than {digits:,} digits. Write it as a string."
         ) from None
-
-
-def line_objects(file: TextIO, path: Path) -> Iterator[Numbered]:
-    """Yield (line, object) of JSON Lines; blank lines are skipped."""
-    for number, content in enumerate(file, start=1):
-        if content.strip(BLANKS):
-            item = decode(content, path, number)
-            yield number, as_object(item, f"{path}, line {number}")
-
-
-def array_objects(file: TextIO, path: Path, key: str | None) -> Iterator[Numbered]:
-    """Yield (row, object) of a file that is one JSON array, or an object with one at `key`."""
-    content = decode(file.read(), path)
-    items = content if key is None else content[key]
-    for number, item in enumerate(items, start=1):
-        yield number, as_object(item, f"{path}, row {number}")
-
-
-def as_object(item: object, location: str) -> dict[str, Any]:
-    """Return `item`, or raise InputError if it is not an object."""
-    if not isinstance(item, dict):
-        raise InputError(f"{location}: received {type(item).__name__}. {EXPECTED}")
-    return item

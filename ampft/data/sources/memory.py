@@ -26,12 +26,11 @@ def is_path(data: object) -> bool:
 
 def is_paths(data: object) -> bool:
     """Return whether data are a list of paths: strings count if they end like a file's name."""
-    return isinstance(data, list) and bool(data) and all(map(_is_file_name, data))
-
-
-def _is_file_name(value: object) -> bool:
-    return isinstance(value, os.PathLike) or (
-        isinstance(value, str) and re.search(r"\.\w{2,7}$", value) is not None
+    return (
+        isinstance(data, list)
+        and bool(data)
+        and all(is_path(each) for each in data)
+        and all(not isinstance(each, str) or re.search(r"\.\w{2,7}$", each) for each in data)
     )
 
 
@@ -55,28 +54,31 @@ def splits_in_memory(splits: Mapping[str, Any]) -> DatasetDict:
             raise InputError(f"train is a DatasetDict with all its splits, so remove {others}.")
         return train
     if all(isinstance(data, pd.DataFrame) for data in splits.values()):
-        splits = _with_index(splits)
+        splits = with_index(splits)
     return DatasetDict({split: as_dataset(split, data) for split, data in splits.items()})
 
 
-def _labels(frame: Any) -> Any:
+def with_index(frames: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return data frames with their labels as `INDEX_COLUMN`, unless these are the positions.
+
+    Raises:
+        InputError: A frame has a column with this name.
+    """
     import pandas as pd
 
-    # As objects: what Arrow cannot hold is refused with the other columns.
-    return pd.Series(list(map(str, frame.index)), index=frame.index, dtype=object)
-
-
-def _with_index(frames: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return data frames with their labels as `INDEX_COLUMN`, unless these are the positions."""
     if all(list(frame.index) == list(range(len(frame))) for frame in frames.values()):
         return frames
+    result = {}
     for split, frame in frames.items():
         if INDEX_COLUMN in frame.columns:
             raise InputError(
                 f"{split}: the column {INDEX_COLUMN!r} has the name under which the index is kept. "
                 "Rename the column, or call reset_index(drop=True)."
             )
-    return {s: frame.assign(**{INDEX_COLUMN: _labels(frame)}) for s, frame in frames.items()}
+        # As objects: what Arrow cannot hold is refused with the other columns.
+        labels = pd.Series(list(map(str, frame.index)), index=frame.index, dtype=object)
+        result[split] = frame.assign(**{INDEX_COLUMN: labels})
+    return result
 
 
 def as_dataset(name: str, data: Any) -> Dataset:
@@ -92,7 +94,9 @@ def as_dataset(name: str, data: Any) -> Dataset:
         return data
     try:
         if isinstance(data, pd.DataFrame):
-            return Dataset.from_pandas(without_categories(data), preserve_index=False)
+            categorical = data.select_dtypes("category").columns
+            plain = data.astype(dict.fromkeys(categorical, object))
+            return Dataset.from_pandas(plain, preserve_index=False)
         if isinstance(data, list | tuple):
             return from_rows(name, data)
     # Half a surrogate pair is a ValueError, an integer beyond 64 bits an OverflowError.
@@ -103,11 +107,6 @@ def as_dataset(name: str, data: Any) -> Dataset:
             " one type: convert mixed ones, for example to strings."
         ) from error
     raise InputError(f"{name}: received {type(data).__name__}. {ALLOWED}")
-
-
-def without_categories(frame: Any) -> Any:
-    """Return a data frame whose categorical columns hold their values."""
-    return frame.astype(dict.fromkeys(frame.select_dtypes("category").columns, object))
 
 
 def from_rows(name: str, rows: Any) -> Dataset:

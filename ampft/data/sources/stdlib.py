@@ -12,8 +12,8 @@ import inspect
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from itertools import takewhile
+from collections.abc import Iterator
+from itertools import chain, takewhile
 from pathlib import Path
 
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
@@ -68,20 +68,38 @@ def load_stdlib(configuration: str | None = None, *, root: Path | None = None) -
         )
     folder = root or Path(sysconfig.get_paths()["stdlib"])
     labels = distinct_texts(folder, summary=chosen == "summary")
-    check_classes(labels, folder)
-    return split_by_hash(labels)
+    counts = Counter(labels.values())
+    short = [f"{name} {counts[name]}" for name in CLASSES if counts[name] < MIN_TEXTS]
+    if short:
+        raise InputError(
+            f"--dataset_name stdlib: the standard library in {folder} has too few docstrings, fewer"
+            f" than {MIN_TEXTS} for: {', '.join(short)}. Its source files are needed (.py, not only"
+            " .pyc): on Debian and Ubuntu `apt install libpython3-stdlib`, on Windows the full"
+            " installer instead of the embeddable package. Or pass your own data with --train_file."
+        )
+    features = Features({"text": Value("string"), "label": ClassLabel(names=list(CLASSES))})
+    rows: dict[str, dict[str, list[str]]] = {s: {"text": [], "label": []} for s in SPLIT_ENDS}
+    for text, name in labels.items():
+        columns = rows[split_of(text)]
+        columns["text"].append(text)
+        columns["label"].append(name)
+    return DatasetDict({s: Dataset.from_dict(c, features=features) for s, c in rows.items()})
 
 
 def distinct_texts(folder: Path, *, summary: bool) -> dict[str, str]:
-    """Return the class of each text, sorted by text, without texts that two classes have."""
+    """Return the class of each text, sorted by text, without texts that two classes have.
+
+    Args:
+        folder: Folder of the standard library.
+        summary: Whether only the first paragraph is used.
+    """
     labels: dict[str, str] = {}
     ambiguous: set[str] = set()
     for name in CLASSES:
-        for source in sources(folder, name):
-            for docstring in docstrings(source):
-                text = first_paragraph(docstring) if summary else docstring
-                if labels.setdefault(text, name) != name:
-                    ambiguous.add(text)
+        for text in chain.from_iterable(map(docstrings, sources(folder, name))):
+            used = first_paragraph(text) if summary else text
+            if labels.setdefault(used, name) != name:
+                ambiguous.add(used)
     return {text: labels[text] for text in sorted(labels) if text not in ambiguous}
 
 
@@ -114,32 +132,7 @@ def first_paragraph(text: str) -> str:
     return " ".join(" ".join(lines).split())
 
 
-def check_classes(labels: Mapping[str, str], folder: Path) -> None:
-    """Raise InputError when a class has too few texts to be learned and evaluated."""
-    counts = Counter(labels.values())
-    short = [name for name in CLASSES if counts[name] < MIN_TEXTS]
-    if short:
-        listed = ", ".join(f"{name} {counts[name]}" for name in short)
-        raise InputError(
-            f"--dataset_name stdlib: the standard library in {folder} has too few docstrings, fewer"
-            f" than {MIN_TEXTS} for: {listed}. Its source files are needed (.py, not only .pyc): on"
-            " Debian and Ubuntu `apt install libpython3-stdlib`, on Windows the full installer"
-            " instead of the embeddable package. Or pass your own data with --train_file."
-        )
-
-
 def split_of(text: str) -> str:
     """Return the split that a text belongs to, by its SHA-256."""
     position = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 100
     return next(split for split, end in SPLIT_ENDS.items() if position < end)
-
-
-def split_by_hash(labels: Mapping[str, str]) -> DatasetDict:
-    """Return the texts in splits, with their classes as `ClassLabel`."""
-    features = Features({"text": Value("string"), "label": ClassLabel(names=list(CLASSES))})
-    rows: dict[str, dict[str, list[str]]] = {s: {"text": [], "label": []} for s in SPLIT_ENDS}
-    for text, name in labels.items():
-        columns = rows[split_of(text)]
-        columns["text"].append(text)
-        columns["label"].append(name)
-    return DatasetDict({s: Dataset.from_dict(c, features=features) for s, c in rows.items()})
