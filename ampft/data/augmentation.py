@@ -60,8 +60,6 @@ CHANGES: Mapping[str, Mapping[str, Change]] = {
     "pixels": {"flip": flip},  # a crop would change how many pixels count
     "sound": {"shift": shift, "volume": volume},
 }
-
-
 PLURALS = {"image": "images", "pixels": "images with masks", "sound": "sounds"}
 
 

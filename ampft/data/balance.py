@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 
@@ -44,44 +42,33 @@ def balanced_micro_batches(lengths: IntArray, k: int, padded: bool) -> list[IntA
             "must be at least 1. Remove examples without tokens from the step batch."
         )
     order = np.argsort(-lengths, kind="stable").astype(np.int64)
-    fill = _fill_padded if padded else _fill_packed
-    starts = _best_starts(lengths[order], min(k, lengths.size), fill)
-    return np.split(order, starts[1:])
+    descending, k = lengths[order], min(k, lengths.size)
 
-
-def _best_starts(
-    descending: IntArray, k: int, fill: Callable[[IntArray, int, int], int]
-) -> list[int]:
     low, high = int(descending[0]), int(descending[0]) * descending.size
     while low < high:
         middle = (low + high) // 2
-        if len(_starts_within(descending, middle, fill)) <= k:
+        if len(_starts_within(descending, middle, padded)) <= k:
             high = middle
         else:
             low = middle + 1
-    starts = _starts_within(descending, low, fill)
+    starts = _starts_within(descending, low, padded)
     # A bound can be met with fewer micro-batches than requested; cutting one never costs more.
     while len(starts) < k:
         ends = [*starts[1:], descending.size]
         sizes = [end - start for start, end in zip(starts, ends, strict=True)]
         widest = int(np.argmax(sizes))
         starts.insert(widest + 1, starts[widest] + sizes[widest] // 2)
-    return starts
+    return np.split(order, starts[1:])
 
 
-def _starts_within(
-    descending: IntArray, bound: int, fill: Callable[[IntArray, int, int], int]
-) -> list[int]:
-    starts = [0]
-    while (end := fill(descending, starts[-1], bound)) < descending.size:
+def _starts_within(descending: IntArray, bound: int, padded: bool) -> list[int]:
+    """Return where micro-batches of at most this cost start, as few as possible."""
+    starts, end = [0], 0
+    while True:
+        if padded:
+            end += bound // int(descending[end])
+        else:
+            end += int(np.searchsorted(np.cumsum(descending[end:]), bound, side="right"))
+        if end >= descending.size:
+            return starts
         starts.append(end)
-    return starts
-
-
-def _fill_padded(descending: IntArray, start: int, bound: int) -> int:
-    return min(start + bound // int(descending[start]), descending.size)
-
-
-def _fill_packed(descending: IntArray, start: int, bound: int) -> int:
-    count = np.searchsorted(np.cumsum(descending[start:]), bound, side="right")
-    return start + int(count)

@@ -64,12 +64,6 @@ def _shared(count: int, dtype: np.dtype[Any]) -> Array:
     return np.frombuffer(memory, dtype=dtype, count=count)
 
 
-def cache_limit() -> int:
-    """Return the number of bytes that this process may cache: a share of the free memory."""
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return int(psutil.virtual_memory().available * MAX_SHARE / processes)
-
-
 def make_caches(
     sizes: dict[str, IntArray], dtype: npt.DTypeLike, what: str
 ) -> tuple[dict[str, ExampleCache], str]:
@@ -81,7 +75,8 @@ def make_caches(
         what: What is cached, for the note.
     """
     needed = sum(int(split.sum()) for split in sizes.values()) * np.dtype(dtype).itemsize
-    limit = cache_limit()
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    limit = int(psutil.virtual_memory().available * MAX_SHARE / processes)
     if needed > limit:
         return {}, (
             f"{what} would take {byte_size(needed)}, and a quarter of the free memory is "

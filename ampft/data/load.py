@@ -280,9 +280,9 @@ def add_labels(
     index = {name: code for code, name in enumerate(names)}
     order = np.array([index[name] for name in part.names], dtype=np.int64)
     codes, feature = order[part.labels.codes], ClassLabel(names=list(names))
-    inputs = part.inputs.add_column(f"ampft_{part.unit}", part.numbers)
+    inputs = part.inputs.add_column(f"ampft_{part.table.unit}", part.numbers)
     if part.files:
-        names_of_files = [file for file, count in part.files for _ in range(count)]
+        names_of_files = [file.origin for file, count in part.files for _ in range(count)]
         inputs = inputs.add_column(FILE_COLUMN, names_of_files)
     if not several:
         return inputs.add_column("label", codes, feature=feature)

@@ -45,28 +45,23 @@ class MaskClasses:
         Raises:
             MaskError: A value or a colour belongs to no class.
         """
-        values = mask_values(mask, has_colors=self.colors is not None)
-        is_color = values.ndim == 3
-        codes = color_codes(values) if is_color else values
-        known, indices = self._table(is_color=is_color)
+        codes = mask_values(mask, has_colors=self.colors is not None)
+        known: IntArray = np.array([*self.values, self.ignore_index], dtype=np.int64)
+        is_color = codes.ndim == 3
+        if is_color:
+            assert self.colors is not None, "mask_values returns colours only where they are known"
+            known = color_codes(np.array([*self.colors, *self.ignored_colors]))
+            codes = color_codes(codes)
+        order = np.argsort(known)
+        indices = np.full(len(known), IGNORED, dtype=np.uint8)
+        indices[: len(self.names)] = np.arange(len(self.names))
+        known, indices = known[order], indices[order]
         places = np.searchsorted(known, codes).clip(max=len(known) - 1)
         is_unknown = known[places] != codes
         if is_unknown.any():
             raise MaskError(self._unknown(codes[is_unknown], is_color=is_color))
         result: MaskArray = indices[places]
         return result
-
-    def _table(self, *, is_color: bool) -> tuple[IntArray, MaskArray]:
-        """Return the known values, or codes of colours, ascending, and their class indices."""
-        if is_color:
-            assert self.colors is not None, "mask_values returns colours only where they are known"
-            known = color_codes(np.array([*self.colors, *self.ignored_colors]))
-        else:
-            known = np.array([*self.values, self.ignore_index], dtype=np.int64)
-        indices = np.full(len(known), IGNORED, dtype=np.uint8)
-        indices[: len(self.names)] = np.arange(len(self.names))
-        order = np.argsort(known)
-        return known[order], indices[order]
 
     def _unknown(self, codes: IntArray, *, is_color: bool) -> str:
         found, counts = np.unique(codes, return_counts=True)

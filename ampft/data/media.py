@@ -178,7 +178,7 @@ def _inspect_all(part: LabelledRows, column: str, media: MediaKind) -> list[Insp
     for row, result in enumerate(results):
         if isinstance(result, InputError):
             # Files of a folder have no row.
-            place = "" if part.unit == media.name else part.location(np.array([row])) + ", "
+            place = "" if part.table.unit == media.name else part.location(np.array([row])) + ", "
             problems.append(place.removeprefix(f"{part.origin}, ") + str(result).rstrip("."))
     if problems:
         raise InputError(

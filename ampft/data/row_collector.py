@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from datasets import Dataset, concatenate_datasets
@@ -13,7 +13,7 @@ from datasets import Dataset, concatenate_datasets
 from ampft.data.columns import DataColumns
 from ampft.data.request import DataRequest
 from ampft.data.row_labels import IntArray, RowLabels
-from ampft.data.sources.table import Table, location
+from ampft.data.sources.table import Table
 from ampft.errors import InputError, listed, quoted, quoted_list
 
 MAX_FILES_SHOWN = 3
@@ -29,27 +29,28 @@ class LabelledRows:
         inputs: The input columns.
         labels: The labels of the n rows; codes are indices into `names`.
         names: Labels in the order in which they first appear.
-        numbers: (n,) line or row number of each row in `origin`, from 1, or its position from 0.
-        origin: The file, or the data set and its split.
-        unit: What the numbers count, `line`, `row` or `POSITION`.
+        numbers: (n,) number of each row in its table.
+        table: Where they were read.
         declared: The classes in the order that the source declares; None if it declares none.
         ignored: Labels whose rows were left out.
         notes: Sentences about rows that were left out.
         files: Files and their numbers of rows in order, if there are several.
-        index: Labels of all rows of a data frame, by position; empty if it has none.
     """
 
     inputs: Dataset
     labels: RowLabels
     names: tuple[str, ...]
     numbers: IntArray
-    origin: str
-    unit: str
-    declared: tuple[str, ...] | None
-    ignored: frozenset[str]
-    notes: tuple[str, ...]
-    files: tuple[tuple[str, int], ...] = ()
-    index: Sequence[str] = ()
+    table: Table
+    declared: tuple[str, ...] | None = None
+    ignored: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+    files: tuple[tuple[Table, int], ...] = ()
+
+    @property
+    def origin(self) -> str:
+        """The file or files, or the data set and its split."""
+        return self.table.origin
 
     def names_of(self, row: int) -> frozenset[str]:
         """Return the labels of the row with index `row`."""
@@ -57,19 +58,14 @@ class LabelledRows:
 
     def location(self, rows: IntArray) -> str:
         """Return the location of the rows with these indices: `file, lines 3, 7`."""
-        if not self.files:
-            return location(self.origin, self.unit, self.numbers[rows].tolist(), self.index)
-        file_of = np.searchsorted(np.cumsum([count for _, count in self.files]), rows, "right")
+        files = self.files or ((self.table, len(self.labels)),)
+        file_of = np.searchsorted(np.cumsum([count for _, count in files]), rows, "right")
         places = [
-            location(self.files[file][0], self.unit, self.numbers[rows[file_of == file]].tolist())
+            files[file][0].place(*self.numbers[rows[file_of == file]].tolist())
             for file in np.unique(file_of)
         ]
-        files = " files" if len(places) > MAX_FILES_SHOWN else ""
-        return listed(places, limit=MAX_FILES_SHOWN, separator="; ") + files
-
-    def file_names(self) -> list[str]:
-        """Return the file of each row; empty if all are in one."""
-        return [file for file, count in self.files for _ in range(count)]
+        more = " files" if len(places) > MAX_FILES_SHOWN else ""
+        return listed(places, limit=MAX_FILES_SHOWN, separator="; ") + more
 
 
 def concatenated(parts: Sequence[LabelledRows], origin: str) -> LabelledRows:
@@ -86,7 +82,7 @@ def concatenated(parts: Sequence[LabelledRows], origin: str) -> LabelledRows:
         return parts[0]
     first = parts[0]
     for part in parts:
-        if part.unit != first.unit:
+        if part.table.unit != first.table.unit:
             raise InputError(
                 f"{first.origin} and {part.origin} have different formats, in which rows are"
                 " counted differently. Name files of one format."
@@ -104,12 +100,11 @@ def concatenated(parts: Sequence[LabelledRows], origin: str) -> LabelledRows:
         ),
         names=names,
         numbers=np.concatenate([part.numbers for part in parts]),
-        origin=origin,
-        unit=first.unit,
+        table=replace(first.table, origin=origin),
         declared=first.declared,
         ignored=frozenset().union(*(part.ignored for part in parts)),
         notes=tuple(note for part in parts for note in part.notes),
-        files=tuple((part.origin, len(part.labels)) for part in parts),
+        files=tuple((part.table, len(part.labels)) for part in parts),
     )
 
 
@@ -173,12 +168,10 @@ class RowCollector:
             labels=RowLabels.from_counts(self._codes, self._counts),
             names=tuple(self._index),
             numbers=np.array(self._numbers, dtype=np.int64),
-            origin=self._table.origin,
-            unit=self._table.unit,
+            table=self._table,
             declared=declared,
             ignored=frozenset(self._ignored_found),
             notes=self._notes(),
-            index=self._table.index,
         )
 
     def _refuse(self) -> None:

@@ -158,7 +158,14 @@ def missing_splits(
             )
             left -= fractions[split]
             rest, new[split] = rest[first], rest[second]
-            refuse_empty(split, len(second), groups)
+            if not len(second):
+                rows, different = len(groups), len(np.unique(groups))
+                what = "different " if different != rows else ""
+                which = f", of which {different} are different," if what else ""
+                raise InputError(
+                    f"--{split}_fraction: {rows} training rows{which} are too few for a {split}"
+                    f" split. Add {what}rows, pass --{split}_file, or set --{split}_fraction 0."
+                )
     if not new:
         return {"train": rest}, None
     sizes = ", ".join(f"{split} {len(new[split])}" for split in fractions if split in new)
@@ -168,24 +175,6 @@ def missing_splits(
         f"{len(rest)}."
     )
     return {"train": rest, **new}, note
-
-
-def refuse_empty(split: str, count: int, groups: npt.NDArray[np.uint64]) -> None:
-    """Raise InputError when a new split has no rows.
-
-    Args:
-        split: The new split.
-        count: Number of its rows.
-        groups: (n,) equal for training rows with equal inputs.
-    """
-    if not count:
-        rows, different = len(groups), len(np.unique(groups))
-        which = "" if different == rows else f", of which {different} are different,"
-        raise InputError(
-            f"--{split}_fraction: {rows} training rows{which} are too few for a {split} split."
-            f" Add {'' if different == rows else 'different '}rows, pass --{split}_file, or set"
-            f" --{split}_fraction 0."
-        )
 
 
 def subsample(

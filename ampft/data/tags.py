@@ -28,11 +28,8 @@ class TagError(ValueError):
     """A tag that its scheme does not allow there; `word` is the index in its sentence."""
 
     def __init__(self, word: int, problem: str) -> None:
-        super().__init__(word, problem)
+        super().__init__(problem)
         self.word = word
-
-    def __str__(self) -> str:
-        return str(self.args[1])
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from datasets import Dataset, DatasetDict, Features
+from datasets import DatasetDict, Features
 
 from ampft.data.checks import sort_names
 from ampft.data.columns import (
@@ -63,58 +63,6 @@ BIO_RULE = (
     " In BIO, B- begins an entity, and I- continues one of the same type. If I- begins entities"
     " everywhere (IOB1), B- may only follow an entity of the same type."
 )
-
-
-@dataclass(frozen=True)
-class TaggedRows:
-    """Sentences as they were read, with tags in any scheme.
-
-    Attributes:
-        table: Where they were read.
-        declared: Names of the tags if cells hold indices.
-        inputs: Words and extra columns.
-        codes: Index of the tag of each word, sentence after sentence.
-        counts: Number of words of each sentence.
-        numbers: Line or row of each sentence.
-        names: The tags, in the order of their indices.
-        ignored: Tags whose sentences were left out.
-        notes: Sentences for the user.
-    """
-
-    table: Table
-    declared: tuple[str, ...] | None
-    inputs: Dataset
-    codes: array[int]
-    counts: array[int]
-    numbers: array[int]
-    names: tuple[str, ...]
-    ignored: frozenset[str]
-    notes: tuple[str, ...]
-
-    def sentences(self) -> Iterator[list[str]]:
-        """Yield the tags of each sentence."""
-        start = 0
-        for count in self.counts:
-            yield [self.names[code] for code in self.codes[start : start + count]]
-            start += count
-
-    def bio(self, scheme: str) -> Iterator[list[str]]:
-        """Yield the tags of each sentence in BIO, or plain tags.
-
-        Raises:
-            InputError: A tag is not allowed by the scheme; the message names its line or word.
-        """
-        for number, tags in zip(self.numbers, self.sentences(), strict=True):
-            try:
-                yield as_bio(tags, scheme)
-            except TagError as error:
-                place = f"{self.table.place(number)}, word {error.word + 1}"
-                if self.table.has_line_per_word:
-                    place = self.table.place(number + error.word)
-                raise InputError(
-                    f"{place}: {error}, but the training data follow the scheme"
-                    f" {scheme}.{BIO_RULE if scheme == BIO else ''} Fix the tag."
-                ) from None
 
 
 def load_token_files(request: DataRequest) -> Loaded | None:
@@ -194,23 +142,23 @@ def _read_tables(
         for split, parts in tables.items()
     }
     train = read["train"]
-    scheme = find_scheme(tags for part in train for tags in part.sentences())
+    scheme = find_scheme(tags for part in train for tags in _sentences(part))
     rows = {}
     for split, parts in read.items():
         origin = str(request.files.get(split, split))
-        joined = concatenated([_labelled(part, scheme) for part in parts], origin)
+        joined = concatenated([_in_scheme(part, scheme) for part in parts], origin)
         rows[split] = replace(joined, declared=joined.names)
     if rows["train"].names in ((), (OUTSIDE,)):
         raise InputError(
             f"{rows['train'].origin}: no word has a tag other than {OUTSIDE}. Check {LABEL_FLAG}."
         )
-    words = sum(len(part.codes) for part in train)
+    words = sum(len(part.labels.codes) for part in train)
     prepared = replace(columns.read, inputs=(columns.input,))
     return rows, prepared, [*notes, f"{SCHEME_NOTES[scheme]}; {words:,} training words."]
 
 
-def _read_table(table: Table, columns: TokenColumns, request: DataRequest) -> TaggedRows:
-    """Check the rows of one file or split, and write the usable ones to an Arrow file."""
+def _read_table(table: Table, columns: TokenColumns, request: DataRequest) -> LabelledRows:
+    """Return the usable rows of one file or split, with their tags in any scheme."""
     declared = declared_tags(table, columns.tags)
     index: dict[str, int] = {}
     codes, counts, numbers, empty = array("q"), array("q"), array("q"), array("q")
@@ -252,34 +200,53 @@ def _read_table(table: Table, columns: TokenColumns, request: DataRequest) -> Ta
         notes.append(f"{table.origin}: {counted(len(empty), 'row')} without words left out.")
     if extended:
         notes.append(f"{table.origin}: {counted(extended, 'span')} extended to whole words.")
-    ignored, found = frozenset(left_out), tuple(index)
-    return TaggedRows(
-        table, declared, written, codes, counts, numbers, found, ignored, tuple(notes)
-    )
-
-
-def _labelled(part: TaggedRows, scheme: str) -> LabelledRows:
-    """Return the rows with their tags in BIO over the types that they have, or with plain tags."""
-    if scheme == PLAIN:
-        names = part.declared or sort_names(part.names)
-    else:
-        found = [tag.type for tag in map(Tag.parse, part.declared or part.names) if tag]
-        types = list(dict.fromkeys(filter(None, found)))
-        names = bio_tags(types if part.declared else sort_names(types))
-    index = {name: code for code, name in enumerate(names)}
-    tags = (index[tag] for tags in part.bio(scheme) for tag in tags)
     return LabelledRows(
-        inputs=part.inputs,
-        labels=RowLabels.from_counts(np.fromiter(tags, np.int64, len(part.codes)), part.counts),
-        names=names,
-        numbers=np.array(part.numbers, dtype=np.int64),
-        origin=part.table.origin,
-        unit=part.table.unit,
-        declared=names,
-        ignored=part.ignored,
-        notes=part.notes,
-        index=part.table.index,
+        inputs=written,
+        labels=RowLabels.from_counts(codes, counts),
+        names=tuple(index),
+        numbers=np.array(numbers, dtype=np.int64),
+        table=table,
+        declared=declared,
+        ignored=frozenset(left_out),
+        notes=tuple(notes),
     )
+
+
+def _sentences(rows: LabelledRows) -> Iterator[list[str]]:
+    """Yield the tags of each row."""
+    start = 0
+    for count in rows.labels.counts.tolist():
+        yield [rows.names[code] for code in rows.labels.codes[start : start + count]]
+        start += count
+
+
+def _in_scheme(rows: LabelledRows, scheme: str) -> LabelledRows:
+    """Return the rows with their tags in BIO over the types that they have, or with plain tags.
+
+    Raises:
+        InputError: A tag is not allowed by the scheme; the message names its line or word.
+    """
+    if scheme == PLAIN:
+        names = rows.declared or sort_names(rows.names)
+    else:
+        found = [tag.type for tag in map(Tag.parse, rows.declared or rows.names) if tag]
+        types = list(dict.fromkeys(filter(None, found)))
+        names = bio_tags(types if rows.declared else sort_names(types))
+    index = {name: code for code, name in enumerate(names)}
+    codes = array("q")
+    for number, tags in zip(rows.numbers.tolist(), _sentences(rows), strict=True):
+        try:
+            codes.extend(index[tag] for tag in as_bio(tags, scheme))
+        except TagError as error:
+            place = f"{rows.table.place(number)}, word {error.word + 1}"
+            if rows.table.has_line_per_word:
+                place = rows.table.place(number + error.word)
+            raise InputError(
+                f"{place}: {error}, but the training data follow the scheme"
+                f" {scheme}.{BIO_RULE if scheme == BIO else ''} Fix the tag."
+            ) from None
+    labels = RowLabels.from_counts(codes, rows.labels.counts)
+    return replace(rows, labels=labels, names=names, declared=names)
 
 
 def read_cells(

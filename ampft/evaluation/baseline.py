@@ -27,15 +27,15 @@ EMBEDDING_BATCH = 32  # examples
 INVERSE_REGULARISATION = 10.0
 
 
-def check_baseline(task: Task) -> None:
-    """Check that the data consist of texts.
+def check_has_texts(task: Task, flag: str) -> None:
+    """Check that the data consist of texts, which a flag needs.
 
     Raises:
         InputError: The inputs are not texts.
     """
     if not task.row.kind.has_texts:
         raise InputError(
-            f"--baseline supports only texts, and {task.data.name} contains {task.data.kind} data. "
+            f"{flag} supports only texts, and {task.data.name} contains {task.data.kind} data. "
             "Remove the flag."
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,9 @@ import torch
 from accelerate.utils import gather_object
 from torch import nn
 
-from ampft.data.steps import IntArray
 from ampft.errors import TrainingStopped
 from ampft.tasks.outcome import Outcome, check_ids_complete
-from ampft.tasks.task import LabelledExamples, Task
+from ampft.tasks.task import Task
 from ampft.text.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -51,41 +50,9 @@ def evaluate(
     examples = task.examples(split)
     longest_first = np.argsort(-examples.lengths, kind="stable")
     ids = longest_first[accelerator.process_index :: accelerator.num_processes]
-    was_training = model.training
-    model.eval()
-    try:
-        decoded = _predict(
-            accelerator, model, task, examples, ids, batch_size, split, first_batch, poll
-        )
-    finally:
-        model.train(was_training)
-    # Ids are gathered with their rows, so that the order of the processes does not matter.
-    gathered = gather_object([(ids, decoded)])
-    all_ids = np.concatenate([part[0] for part in gathered])
-    check_ids_complete(all_ids, len(examples.weights))
-    order = np.argsort(all_ids)
-    parts = [part[1] for part in gathered if len(part[0])]
-    ordered = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
-    _check_finite(ordered, split)
-    return task.outcome(split, ordered)
-
-
-def _predict(
-    accelerator: Accelerator,
-    model: nn.Module,
-    task: Task,
-    examples: LabelledExamples,
-    ids: IntArray,
-    batch_size: int,
-    split: str,
-    first_batch: AbstractContextManager[None] | None,
-    poll: Callable[[], None] | None,
-) -> Decoded:
-    """Return the decoded predictions of the examples `ids`, moved off the device per batch."""
     # Every process must run as many forward passes as the others: DistributedDataParallel
     # broadcasts buffers in each, and sharded models communicate.
     largest_share = -(-len(examples.weights) // accelerator.num_processes)
-    parts: list[Decoded] = []
     bar = progress_bar(
         shown=accelerator.is_main_process,
         total=len(ids),
@@ -93,18 +60,36 @@ def _predict(
         unit="example",
         leave=False,
     )
-    with torch.no_grad(), bar:
-        for start in range(0, largest_share, batch_size):
-            if poll is not None:
-                poll()
-            batch = ids[start : start + batch_size]
-            dummy = np.zeros(1, dtype=np.int64)
-            inputs = examples.collate(batch if len(batch) else dummy)
-            with first_batch if first_batch is not None and start == 0 else nullcontext():
-                decoded = task.decode(model, inputs)
-            # For the dummy, len(batch) is 0, so that its row is dropped.
-            parts.append({name: as_array(rows)[: len(batch)] for name, rows in decoded.items()})
-            bar.update(len(batch))
+    decoded: list[Decoded] = []
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), bar:
+            for start in range(0, largest_share, batch_size):
+                if poll is not None:
+                    poll()
+                batch = ids[start : start + batch_size]
+                dummy = np.zeros(1, dtype=np.int64)
+                inputs = examples.collate(batch if len(batch) else dummy)
+                with first_batch if first_batch is not None and start == 0 else nullcontext():
+                    rows = task.decode(model, inputs)
+                # For the dummy, len(batch) is 0, so that its row is dropped.
+                decoded.append({name: as_array(rows[name])[: len(batch)] for name in rows})
+                bar.update(len(batch))
+    finally:
+        model.train(was_training)
+    # Ids are gathered with their rows, so that the order of the processes does not matter.
+    gathered = gather_object([(ids, _joined(decoded))])
+    all_ids = np.concatenate([part for part, _ in gathered])
+    check_ids_complete(all_ids, len(examples.weights))
+    order = np.argsort(all_ids)
+    every = _joined([rows for part, rows in gathered if len(part)])
+    ordered = {name: values[order] for name, values in every.items()}
+    _check_finite(ordered, split)
+    return task.outcome(split, ordered)
+
+
+def _joined(parts: Sequence[Decoded]) -> Decoded:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 

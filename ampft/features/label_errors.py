@@ -60,19 +60,6 @@ class LabelError:
     origin: dict[str, Any]
 
 
-def check_inspection(task: Task) -> None:
-    """Check that the labels of a task can be inspected.
-
-    Raises:
-        InputError: The inputs are not texts.
-    """
-    if not task.row.kind.has_texts:
-        raise InputError(
-            f"--inspect_data supports only texts, and {task.data.name} contains "
-            f"{task.data.kind} data. Remove the flag."
-        )
-
-
 def find_label_errors(task: Task) -> list[LabelError]:
     """Return the training examples whose labels are probably wrong, the most suspicious first.
 
@@ -225,7 +212,7 @@ class InspectedData(Feature):
         """Find and print them.
 
         Args:
-            task: Task of the run, which `check_inspection` accepts.
+            task: Task of the run, whose data consist of texts.
             write: Function that prints a line.
         """
         self._found = find_label_errors(task)

@@ -8,9 +8,8 @@ from torch._dynamo.exc import TorchDynamoException
 from ampft.arguments.optimizer import ADAMW
 from ampft.data.steps import varied_ids
 from ampft.errors import InputError
-from ampft.evaluation.baseline import check_baseline
+from ampft.evaluation.baseline import check_has_texts
 from ampft.evaluation.float32 import check_float32_possible
-from ampft.features.label_errors import check_inspection
 from ampft.files import check_disk_space
 from ampft.kinds.logits import model_inputs
 from ampft.models.packing.verification import check_packing, evaluation_mode
@@ -66,9 +65,9 @@ def check_prepared(prepared: Prepared) -> tuple[str, ...]:
     _check_metric(args.metric_for_best_model, prepared.task)
     _check_trained_part(prepared)
     if args.inspect_data:
-        check_inspection(prepared.task)
+        check_has_texts(prepared.task, "--inspect_data")
     if args.baseline:
-        check_baseline(prepared.task)
+        check_has_texts(prepared.task, "--baseline")
     if args.evaluate_fp32:
         check_float32_possible(prepared.precision)
     if args.checkpointing_steps or args.resume_from_checkpoint:

@@ -14,7 +14,7 @@ from ampft.errors import InputError
 from ampft.evaluation.baseline import (
     bag_of_words_baseline,
     baseline_summaries,
-    check_baseline,
+    check_has_texts,
     embedding_baseline,
 )
 from ampft.kinds.settings import TaskSettings
@@ -88,7 +88,9 @@ def test_images_have_no_words():
     with pytest.raises(
         InputError, match=r"--baseline supports only texts, and digits contains image data"
     ):
-        check_baseline(make_task(load_data(DataRequest(dataset_name="digits")), TaskSettings()))
+        check_has_texts(
+            make_task(load_data(DataRequest(dataset_name="digits")), TaskSettings()), "--baseline"
+        )
 
 
 def test_texts_without_words_are_refused():

@@ -14,9 +14,9 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
+from ampft.evaluation.baseline import check_has_texts
 from ampft.features.label_errors import (
     _confidently_other,
-    check_inspection,
     find_label_errors,
     inspection_text,
     label_errors_csv,
@@ -99,4 +99,4 @@ def test_the_rule_is_that_of_confident_learning():
 def test_images_are_refused():
     task = make_task(load_data(DataRequest(dataset_name="digits")), TaskSettings())
     with pytest.raises(InputError, match=r"--inspect_data supports only texts, and digits"):
-        check_inspection(task)
+        check_has_texts(task, "--inspect_data")

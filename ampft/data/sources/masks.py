@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from datasets import Dataset, DatasetDict, Features, Image, Value
@@ -19,7 +20,7 @@ from ampft.errors import InputError, listed, quoted_list
 
 IMAGE, MASK, FILE = "image", "mask", "file"
 FEATURES = Features({IMAGE: Image(), MASK: Image(decode=False), FILE: Value("string")})
-IMAGE_FOLDERS, MASK_FOLDERS = ("images",), ("masks", "labels", "annotations")
+IMAGE_FOLDER, MASK_FOLDERS = "images", ("masks", "labels", "annotations")
 SUFFIX = "annot"
 # Names of columns of masks in data sets of the hub, in lower case.
 MASK_NAMES = (
@@ -39,25 +40,20 @@ def find_mask_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
         return {}
     found = {}
     for split, names in SPLIT_NAMES.items():
-        pairs = (pair for name in names for pair in _pairs(folder, name))
+        pairs = chain.from_iterable(_possible_folders(folder, name) for name in names)
         pair = next((pair for pair in pairs if pair[1].is_dir()), None)
         if pair is not None:
             found[split] = pair
-    flat = next((pair for pair in _flat(folder) if pair[1].is_dir()), None)
-    return found or ({} if flat is None else {"train": flat})
+    flat = [folder / masks for masks in MASK_FOLDERS if (folder / masks).is_dir()]
+    return found or ({"train": (folder / IMAGE_FOLDER, flat[0])} if flat else {})
 
 
-def _flat(folder: Path) -> Iterator[tuple[Path, Path]]:
-    for images in IMAGE_FOLDERS:
-        for masks in MASK_FOLDERS:
-            yield folder / images, folder / masks
-
-
-def _pairs(folder: Path, split: str) -> Iterator[tuple[Path, Path]]:
+def _possible_folders(folder: Path, split: str) -> Iterator[tuple[Path, Path]]:
     yield folder / split, folder / f"{split}{SUFFIX}"
-    for images, masks in _flat(folder):
-        yield images / split, masks / split
-    yield from _flat(folder / split)
+    for masks in MASK_FOLDERS:
+        yield folder / IMAGE_FOLDER / split, folder / masks / split
+    for masks in MASK_FOLDERS:
+        yield folder / split / IMAGE_FOLDER, folder / split / masks
 
 
 def read_mask_folders(folder: Path, found: dict[str, tuple[Path, Path]]) -> DatasetDict:
