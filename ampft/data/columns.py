@@ -191,7 +191,7 @@ def label_columns(
 
 def text_columns(
     columns: Sequence[str],
-    named: tuple[str, ...] | None,
+    request: DataRequest,
     *,
     labels: tuple[str, ...],
     origin: str,
@@ -206,6 +206,7 @@ def text_columns(
         InputError: A named column is missing, more than two texts are named, or the choice is not
             clear.
     """
+    named = request.text_column_names
     if named is not None:
         received = f"--text_column_names: received {listed(named, separator=',')}."
         if len(named) > 2:
@@ -222,7 +223,8 @@ def text_columns(
             )
         require(sources, columns, "--text_column_names", origin=origin, describe=describe)
         return named
-    others = [name for name in columns if name not in (*labels, "label")]
+    not_texts = (*labels, "label", *extra_columns(request).values())
+    others = [name for name in columns if name not in not_texts]
     choices = text_choices(others)
     if not choices and len(others) == 1:
         return (others[0],)

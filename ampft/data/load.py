@@ -44,7 +44,7 @@ from ampft.data.sources.masks import IMAGE, find_mask_folders
 from ampft.data.sources.memory import INDEX_COLUMN
 from ampft.data.sources.stdlib import CONFIGURATIONS, load_stdlib
 from ampft.data.splits import missing_splits, subsample
-from ampft.data.token_rows import are_token_splits, load_token_files, load_token_splits
+from ampft.data.token_rows import load_token_files, load_token_splits
 from ampft.errors import InputError
 from ampft.files import describe_file
 
@@ -112,8 +112,7 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
 
 def load_splits(data: DatasetDict, request: DataRequest, name: str) -> ClassificationData:
     """Read the splits of a data set of words with tags, or of any other."""
-    read = load_token_splits if are_token_splits(data, request) else read_splits
-    rows, columns, notes = read(data, request)
+    rows, columns, notes = load_token_splits(data, request) or read_splits(data, request)
     return assemble(rows, columns, request, name=name, notes=notes)
 
 

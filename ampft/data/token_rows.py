@@ -94,19 +94,17 @@ def _are_token_files(request: DataRequest) -> bool:
     return hold_tokens(table.columns)
 
 
-def are_token_splits(data: DatasetDict, request: DataRequest) -> bool:
-    """Return whether a data set holds words with tags: as the task says, or as columns show."""
-    if request.labels_tokens is not None:
-        return request.labels_tokens
-    return hold_tokens(next(iter(data.values())).column_names)
-
-
-def load_token_splits(data: DatasetDict, request: DataRequest) -> Loaded:
-    """Read the splits of a data set that holds words with tags.
+def load_token_splits(data: DatasetDict, request: DataRequest) -> Loaded | None:
+    """Read the splits of a data set if they hold words with tags; otherwise return None.
 
     Raises:
         InputError: Its columns or rows cannot be used.
     """
+    is_requested = request.labels_tokens
+    if is_requested is None:
+        is_requested = hold_tokens(next(iter(data.values())).column_names)
+    if not is_requested:
+        return None
     name = str(request.dataset_name)
     splits, notes = standard_splits(data, name)
     columns, note = choose_token_columns(splits["train"].column_names, request, origin=name)

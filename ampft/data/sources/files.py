@@ -243,16 +243,11 @@ def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, lis
         column, kind = media
         note = f"{kind.capitalize()}s are read from {column!r}, labels from {quoted(labels[0])}."
         return DataColumns((column,), parser, kind, extra), [note]
-    named = request.text_column_names
     inputs = text_columns(
-        [name for name in table.columns if named or name not in extra.values()],
-        named,
-        labels=labels,
-        origin=table.origin,
-        describe=describe,
+        table.columns, request, labels=labels, origin=table.origin, describe=describe
     )
     notes = []
-    if request.label_column_names is None or named is None:
+    if request.label_column_names is None or request.text_column_names is None:
         notes.append(
             f"Texts are read from {' and '.join(map(repr, inputs))}, labels from "
             f"{quoted_list(labels)}."

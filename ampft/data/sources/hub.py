@@ -186,16 +186,8 @@ def choose_columns(features: Features, request: DataRequest) -> DataColumns:
         texts = [n for n, f in features.items() if isinstance(f, Value) and "string" in f.dtype]
         parts = InputColumns.of(request.text_column_names or (), list(features)).parts
         texts += [name for part in parts if len(part) > 1 for name in part if name in features]
-        inputs = text_columns(
-            [
-                *(n for n in texts if request.text_column_names or n not in extra.values()),
-                *(name for name in names if name not in texts),
-            ],
-            request.text_column_names,
-            labels=names,
-            origin=origin,
-            describe=describe,
-        )
+        texts += [name for name in names if name not in texts]
+        inputs = text_columns(texts, request, labels=names, origin=origin, describe=describe)
         return DataColumns(inputs, labels, extra=extra)
     column, flag = request.named_media.get(kind), INPUT_FLAGS[kind]
     if column is not None:
