@@ -107,7 +107,7 @@ class TokenColumns:
     @property
     def read(self) -> DataColumns:
         """The same columns as those of any data."""
-        labels = LabelParser((self.tags,), several=True)
+        labels = LabelParser((self.tags,), several=True, per_unit=True)
         return DataColumns((self.words,), labels, "token", self.extra)
 
 

@@ -25,12 +25,14 @@ class LabelParser:
         several: Whether a row can have any number of labels; otherwise it has exactly one.
         separator: Text between the labels of a cell.
         declared: Names of the classes if cells hold class indices; None if they hold names.
+        per_unit: Whether each unit of a row, such as a word, has a label; these keep their order.
     """
 
     columns: tuple[str, ...]
     several: bool = False
     separator: str = ","
     declared: tuple[str, ...] | None = None
+    per_unit: bool = False
 
     @property
     def title(self) -> str:

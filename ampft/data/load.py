@@ -20,7 +20,7 @@ from ampft.data.checks import (
     shared_rows,
 )
 from ampft.data.columns import DataColumns
-from ampft.data.dataset import TOKEN, ClassificationData, cells, fingerprint, row_labels
+from ampft.data.dataset import ClassificationData, cells, fingerprint, row_labels
 from ampft.data.groups import FILE_COLUMN, GROUP_COLUMN, numbered
 from ampft.data.masks import MaskClasses
 from ampft.data.media import MEDIA, check_media
@@ -62,7 +62,6 @@ UNUSED_OPTIONS = {
     "stdlib": (*COLUMN_OPTIONS, "sheet_name", *FRACTIONS),
     "digits": (*COLUMN_OPTIONS, "dataset_config_name", "sheet_name", *FRACTIONS),
 }
-Codes = npt.NDArray[np.uint64]
 
 
 def load_data(request: DataRequest, data: DatasetDict | None = None) -> ClassificationData:
@@ -174,40 +173,40 @@ def assemble(
     Raises:
         InputError: `class_names`, `shared_rows` or `missing_splits` rejects the data.
     """
-    per_token = columns.kind == TOKEN
-    several = request.several_labels or per_token
+    ordered = columns.labels.per_unit
+    several = request.several_labels or ordered
     names = class_names(rows, several=several)
     conversion_notes: list[str] = []
     if columns.kind in MEDIA:
         rows, conversion_notes = check_media(rows, columns.inputs[0], columns.kind)
-    exact = {split: input_digests(part, columns.inputs) for split, part in rows.items()}
-    normal = {
-        split: input_digests(part, columns.inputs, normalize=True) for split, part in rows.items()
-    }
-    digests = exact if columns.kind in MEDIA else merged_digests(exact, normal)
-    train = rows["train"]
-    groups = digests["train"]
+    digests = exact = {split: input_digests(part, columns.inputs) for split, part in rows.items()}
+    if columns.kind not in MEDIA:
+        normal = {
+            split: input_digests(part, columns.inputs, normalize=True)
+            for split, part in rows.items()
+        }
+        digests = merged_digests(exact, normal)
+    train, groups = rows["train"], digests["train"]
     if GROUP_COLUMN in columns.extra:
         values = (group for (group,) in cells(train.inputs, (GROUP_COLUMN,)))
         groups = numbered(values).ids.astype(np.uint64)
-    new_splits, split_notes = make_splits(train.labels.strata(), groups, rows, request)
+    parts = {
+        split: add_labels(part, names, several=several, ordered=ordered)
+        for split, part in rows.items()
+    }
+    splits, split_notes = with_missing_splits(parts, train.labels.strata(), groups, request)
+    of_train = ["train", *(split for split in splits if split not in rows)]
     all_notes = [
         *notes,
         *conversion_notes,
         *(note for part in rows.values() for note in part.notes),
         *ignored_notes(rows, request.ignore_labels),
-        *([] if per_token else label_notes(names, train.labels, several=several)),
+        *([] if ordered else label_notes(names, train.labels, several=several)),
         *shared_rows(rows, digests, exact, refuse=request.fail_on_leak),
         *split_notes,
-        *([] if per_token else few_rows_notes(train, tuple(new_splits))),
+        *([] if ordered else few_rows_notes(train, of_train)),
     ]
-    parts = {
-        split: add_labels(part, names, several=several, ordered=per_token)
-        for split, part in rows.items()
-    }
-    return finalize(
-        divided(parts, new_splits), request, columns.inputs, columns.kind, name, all_notes
-    )
+    return finalize(splits, request, columns.inputs, columns.kind, name, all_notes)
 
 
 def assemble_masks(
@@ -227,42 +226,43 @@ def assemble_masks(
     parts, classes, check_notes = check_masks(splits, request, name)
     hashes = [int.from_bytes(value[:8], "little") for value in parts["train"][IMAGE_HASH][:]]
     images = np.array(hashes, dtype=np.uint64)
-    new_splits, split_notes = make_splits(None, images, parts, request)
-    parts = divided(parts, new_splits)
-    parts["train"], empty_notes = with_labels(parts["train"])
+    all_splits, split_notes = with_missing_splits(parts, None, images, request)
+    all_splits["train"], empty_notes = with_labels(all_splits["train"])
     all_notes = [*notes, *check_notes, *split_notes, *empty_notes]
-    return finalize(parts, request, (IMAGE,), KIND, name, all_notes, classes)
+    return finalize(all_splits, request, (IMAGE,), KIND, name, all_notes, classes)
 
 
-def make_splits(
+def with_missing_splits(
+    parts: Mapping[str, Dataset],
     strata: npt.NDArray[np.int64] | None,
-    groups: Codes,
-    existing: Mapping[str, object],
+    groups: npt.NDArray[np.uint64],
     request: DataRequest,
-) -> tuple[dict[str, npt.NDArray[np.int64]], list[str]]:
-    """Return the training rows of each new split, and notes; see `missing_splits`."""
-    chosen, note = missing_splits(
+) -> tuple[dict[str, Dataset], list[str]]:
+    """Return the splits of a source and those made from its training rows, and notes.
+
+    Args:
+        parts: The splits of the source.
+        strata: (n,) class of each training row; None for images with masks.
+        groups: (n,) equal for training rows that must be in one split.
+        request: The user's choices.
+
+    Raises:
+        InputError: See `missing_splits`.
+    """
+    made, note = missing_splits(
         strata,
         groups,
-        frozenset(existing),
+        frozenset(parts),
         validation_fraction=request.validation_fraction,
         test_fraction=request.test_fraction,
         seed=request.split_seed,
     )
-    return chosen, [note] if note else []
-
-
-def divided(
-    parts: Mapping[str, Dataset], new: Mapping[str, npt.NDArray[np.int64]]
-) -> dict[str, Dataset]:
-    """Return the splits of a source and those made from its training rows, in their usual order."""
-    rows = parts["train"]
-    made = {
-        split: rows if len(chosen) == len(rows) else rows.select(chosen)
-        for split, chosen in new.items()
+    train = parts["train"]
+    splits = {
+        split: train if len(r) == len(train) else train.select(r) for split, r in made.items()
     }
-    splits = {**parts, **made}
-    return {split: splits[split] for split in SPLITS if split in splits}
+    splits = {**parts, **splits}
+    return {split: splits[split] for split in SPLITS if split in splits}, [note] if note else []
 
 
 def add_labels(
