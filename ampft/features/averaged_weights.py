@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from ampft.features.feature import Feature
+from ampft.features.feature import Feature, SavedFeature, StepRecord
+from ampft.text.json_io import Count
 from ampft.training.checkpoints.tensors import write_tensors
-from ampft.training.step import StepOutcome
 
 RAW_PREFIX = "raw/"  # of the weights of training in the file of the best weights
 RAW_NAME = "raw_weights.safetensors"
+
+
+@dataclass(frozen=True)
+class AverageState:
+    """The number of steps in an average."""
+
+    updates: Count
 
 
 class AveragedWeights(Feature):
@@ -47,9 +54,9 @@ class AveragedWeights(Feature):
         self._parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self._average = {n: p.detach().float().clone() for n, p in self._parameters.items()}
 
-    def after_step(self, outcome: StepOutcome) -> Mapping[str, float]:
+    def after_step(self, record: StepRecord) -> Mapping[str, float]:
         """Add the weights after a step that was applied."""
-        if not outcome.skipped:
+        if not record.outcome.skipped:
             self.update()
         return {}
 
@@ -77,23 +84,31 @@ class AveragedWeights(Feature):
         for name, parameter in self._parameters.items():
             parameter.data = self._average[name].to(parameter.dtype, copy=True)
 
-    def save(self, folder: Path) -> None:
+    def replaces_weights(self, step: int) -> bool:
+        """Return True: the average is evaluated and saved."""
+        del step
+        return True
+
+    def choose_weights(self) -> bool:
+        """Give the model the average."""
+        self.apply()
+        return True
+
+    def save(self, folder: Path, model: nn.Module) -> None:
         """Write the weights of training, while the model has the average in their place."""
+        del model
         write_tensors(folder / RAW_NAME, self.raw)
 
     def tensors(self) -> Mapping[str, Tensor]:
         """Return the average by name."""
         return self._average
 
-    def values(self) -> Mapping[str, Any]:
+    def state(self) -> AverageState:
         """Return the number of steps in the average."""
-        return {"updates": self.updates}
+        return AverageState(self.updates)
 
-    def restore(
-        self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], history: bytes
-    ) -> None:
+    def restore(self, saved: SavedFeature) -> None:
         """Restore the average, in place."""
-        del history
-        self.updates = values["updates"]
+        self.updates = saved.state.updates
         for name, tensor in self._average.items():
-            tensor.copy_(tensors[name])
+            tensor.copy_(saved.tensors[name])

@@ -2,28 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
-from ampft.training.step import StepOutcome
+    from ampft.data.steps import StepBatch
+    from ampft.files import FilePart
+    from ampft.tasks.outcome import Outcome
+    from ampft.training.step import StepOutcome
+
+Write = Callable[[str], None]
+"""Prints a line above the progress bar, on the main process."""
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """An optimizer step that was made.
+
+    Attributes:
+        number: Number of the step, from 1.
+        batch: Step batch of this process, as cut into micro-batches.
+        losses: Results of `backward` for its micro-batches.
+        outcome: Its outcome.
+        ends_run: Whether the run stops because of it, before its update was applied.
+    """
+
+    number: int
+    batch: StepBatch
+    losses: Sequence[Tensor]
+    outcome: StepOutcome
+    ends_run: bool = False
+
+
+@dataclass(frozen=True)
+class SavedFeature:
+    """What a checkpoint has for a feature.
+
+    Attributes:
+        state: Result of `Feature.state`; None if the feature has no state.
+        tensors: Result of `Feature.tensors`.
+        step: Optimizer steps before the checkpoint.
+        history: The part of history.jsonl up to the checkpoint.
+        folder: Folder of the checkpoint.
+        files: Hash and size of its files, by name.
+    """
+
+    state: Any
+    tensors: Mapping[str, Tensor]
+    step: int
+    history: bytes
+    folder: Path
+    files: Mapping[str, FilePart]
 
 
 class Feature:
     """A feature of a run, such as averaged weights. A run has an ordered list of them.
 
     The hooks do nothing in this class. The run calls each of them on all processes, in the order of
-    the list, unless stated otherwise. A checkpoint has the state of each feature: names, shapes and
-    dtypes of `tensors`, and the form of `values`, are the same from the first step to the last.
+    the list, unless stated otherwise. They follow here in the order of a run.
 
     Attributes:
         name: Name of its state in checkpoints.
     """
 
     name: ClassVar[str]
+
+    def begin(self) -> None:
+        """Begin, before the first step of this process and after `restore`."""
 
     def around_gradient(self, step: int) -> AbstractContextManager[None]:
         """Return a context for the forward and backward passes of a step.
@@ -36,40 +86,95 @@ class Feature:
         del step
         return nullcontext()
 
-    def after_step(self, outcome: StepOutcome) -> Mapping[str, float]:
+    def after_step(self, record: StepRecord) -> Mapping[str, float | None]:
         """Return the columns of a step, applied or not, in the history; empty without any."""
-        del outcome
+        del record
         return {}
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the training ends after this step; all processes must agree."""
+        return False
 
     def around_evaluation(self) -> AbstractContextManager[None]:
         """Return a context for an evaluation on the validation split."""
         return nullcontext()
 
+    def decided(self, outcome: Outcome, validation: Callable[[], Outcome]) -> Outcome:
+        """Return an outcome with other decisions.
+
+        Args:
+            outcome: Outcome of any split.
+            validation: Function that predicts the validation split, with these decisions.
+        """
+        del validation
+        return outcome
+
+    def at_validation(self, step: int, outcome: Outcome) -> None:
+        """Take note of an evaluation after `step` steps, inside `around_evaluation`."""
+
+    def replaces_weights(self, step: int) -> bool:
+        """Return whether `choose_weights` changes the weights of a training of `step` steps."""
+        del step
+        return False
+
+    def choose_weights(self) -> bool:
+        """Give the model the weights that are evaluated at the end and saved.
+
+        Returns:
+            Whether the weights before it can be loaded again.
+        """
+        return True
+
+    def end(self, step: int, outcome: Outcome) -> None:
+        """Take note of the final outcome, after `step` steps."""
+
+    def save(self, folder: Path, model: nn.Module) -> None:
+        """Write files next to the final model, on the main process.
+
+        Args:
+            folder: Folder of the results, before they are published.
+            model: Model, not yet saved, whose configuration may be changed.
+        """
+
+    def timings(self, timings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return further timings for the record of a finished run, on the main process.
+
+        Args:
+            timings: Timings of the optimizer steps.
+        """
+        del timings
+        return {}
+
+    def published(self, folder: Path) -> None:
+        """Use the results, which are complete in `folder`, on the main process."""
+
+    def record(self) -> Mapping[str, Any]:
+        """Return its fields of the run record, by name."""
+        return {}
+
     def warnings(self) -> Mapping[str, str]:
         """Return reasons not to trust the run so far, by name."""
         return {}
 
-    def save(self, folder: Path) -> None:
-        """Write files next to the final model, on the main process."""
-
     def tensors(self) -> Mapping[str, Tensor]:
-        """Return the tensors of its state, by name."""
+        """Return the tensors of its state. Names, shapes and dtypes are the same in all steps."""
         return {}
 
-    def values(self) -> Mapping[str, Any]:
-        """Return the rest of its state, as JSON values by name."""
-        return {}
+    def state(self) -> Any:
+        """Return the rest of its state: a dataclass that `from_json` can read; None without any."""
+        return None
 
-    def restore(
-        self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], history: bytes
-    ) -> None:
-        """Restore a state, before the first step of this process.
+    def restore(self, saved: SavedFeature) -> None:
+        """Restore a state, before the first step of this process."""
 
-        Args:
-            tensors: Result of `tensors`.
-            values: Result of `values`.
-            history: The part of history.jsonl up to the checkpoint.
-        """
+
+F = TypeVar("F", bound=Feature)
+
+
+def the_feature(features: Iterable[Feature], kind: type[F]) -> F:
+    """Return the feature of a kind that every run has."""
+    return next(feature for feature in features if isinstance(feature, kind))
 
 
 def tensors_of(features: Iterable[Feature]) -> dict[str, Tensor]:

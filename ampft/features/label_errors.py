@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 import io
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
+from torch import nn
 
 from ampft.data.groups import dependent_groups
 from ampft.errors import InputError
 from ampft.evaluation.baseline import bag_of_words_model, joined_texts
-from ampft.features.feature import Feature
+from ampft.features.feature import Feature, Write
 from ampft.files import write_text
 from ampft.tasks.task import Task
 from ampft.text.numbers import counted
@@ -208,7 +208,7 @@ class InspectedData(Feature):
 
     name = "inspected_data"
 
-    def __init__(self, task: Task, write: Callable[[str], None]) -> None:
+    def __init__(self, task: Task, write: Write) -> None:
         """Find and print them.
 
         Args:
@@ -218,6 +218,7 @@ class InspectedData(Feature):
         self._found = find_label_errors(task)
         write(inspection_text(self._found))
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, model: nn.Module) -> None:
         """Write all suspicious labels."""
+        del model
         write_text(folder / LABEL_ERRORS_NAME, label_errors_csv(self._found))

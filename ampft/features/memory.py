@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from ampft.features.feature import Feature, SavedFeature, StepRecord
 from ampft.machine import resident_peak
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -89,3 +94,45 @@ def device_memory(statistics: Mapping[str, int]) -> PeakMemory:
         protocol="peak of the tensors allocated on the GPU of the main process; "
         "reserved: peak of the memory that its allocator held",
     )
+
+
+class MemoryUse(Feature):
+    """The peak memory of a run over all its processes, on the training device."""
+
+    name = "memory"
+
+    def __init__(self, device: torch.device, baseline: int | None) -> None:
+        """Begin with the memory that this process has used.
+
+        Args:
+            device: Device of the training.
+            baseline: As for `process_memory`.
+        """
+        self._device, self._baseline = device, baseline
+        self._earlier: PeakMemory | None = None
+
+    @property
+    def peak(self) -> PeakMemory:
+        """Peak memory so far: the largest over all parts of the run."""
+        if self._device.type == "cuda":
+            import torch
+
+            now = device_memory(torch.cuda.memory_stats(self._device))
+        else:
+            now = process_memory(self._baseline)
+        earlier = self._earlier
+        return now if earlier is None or (now.peak or 0) >= (earlier.peak or 0) else earlier
+
+    def after_step(self, record: StepRecord) -> Mapping[str, float | None]:
+        """Return the peak so far in MiB."""
+        del record
+        peak = self.peak.peak
+        return {"memory_mib": None if peak is None else peak / 2**20}
+
+    def state(self) -> PeakMemory:
+        """Return the peak so far."""
+        return self.peak
+
+    def restore(self, saved: SavedFeature) -> None:
+        """Continue with the peak of earlier processes."""
+        self._earlier = saved.state

@@ -1,15 +1,27 @@
-"""Watches for steps that are not finite: how many were skipped, and how the loss scale falls."""
+"""Steps that are not finite: how many were skipped, how the loss scale falls, and what is saved."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from torch import nn
+
+from ampft.features.feature import Feature, SavedFeature, StepRecord, Write
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled
+from ampft.training.saved_step import StepStart, save_step
 from ampft.training.step import StepOutcome
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 # A run with `--on_nonfinite skip` stops at the next such step.
 MAX_SKIPPED = 10
+MAX_SAVED = 3  # each has a copy of the weights
 # A scaler that finds its scale falls a few times at the start, and later about once in 2000 steps,
 # after which it rises again.
 MAX_FALLS = 10
@@ -73,10 +85,106 @@ class NonfiniteWatch:
             )
         return warnings
 
-    def skipped_line(self, step: int, outcome: StepOutcome) -> str:
-        """Return the line to print about a step that was skipped without a scaler."""
-        return labelled(
-            "skipped",
-            f"step {step}, whose loss ({outcome.loss:g}) or gradient (norm {outcome.grad_norm:g}) "
-            f"is not finite; {self.skipped} of at most {MAX_SKIPPED} such steps",
-        )
+
+class NonfiniteSteps(Feature):
+    """Counts, prints and saves the steps of a run whose loss or gradient is not finite.
+
+    Attributes:
+        watch: Counts of what went wrong so far.
+    """
+
+    name = "nonfinite"
+
+    def __init__(
+        self,
+        folder: Path,
+        accelerator: Accelerator,
+        model: nn.Module,
+        *,
+        mode: str,
+        skips: bool,
+        write: Write,
+    ) -> None:
+        """Begin with no step.
+
+        Args:
+            folder: Folder for saved steps, in the output folder of the run.
+            accelerator: Accelerator that prepared the model.
+            model: Prepared model.
+            mode: Precision of the run.
+            skips: Whether steps are skipped that are not finite, without a scaler.
+            write: Function that prints a line.
+        """
+        self.watch = NonfiniteWatch()
+        self._folder, self._accelerator, self._model = folder, accelerator, model
+        self._mode, self._skips, self._write = mode, skips, write
+        self._start: StepStart | None = None
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether to skip the next step that is not finite, without a scaler."""
+        return self._skips and self.watch.may_skip
+
+    @contextmanager
+    def around_gradient(self, step: int) -> Iterator[None]:
+        """Remember the random state before a step."""
+        del step
+        self._start = StepStart.now(self._accelerator.device)
+        yield
+
+    def after_step(self, record: StepRecord) -> Mapping[str, float]:
+        """Save and print a step that was not finite and that no scaler skipped.
+
+        Returns:
+            The column `alarm`: whether the loss scale has now fallen too often.
+        """
+        if record.ends_run:
+            self._save(record)
+            return {"alarm": False}
+        earlier = self.watch.skipped
+        is_alarm = self.watch.add(record.number, record.outcome)
+        if is_alarm:
+            self._write(labelled("alarm", self.watch.warnings()[FALLING_SCALE]))
+        if self.watch.skipped > earlier:
+            loss, norm = record.outcome.loss, record.outcome.grad_norm
+            text = (
+                f"step {record.number}, whose loss ({loss:g}) or gradient (norm {norm:g}) is not "
+                f"finite; {self.watch.skipped} of at most {MAX_SKIPPED} such steps"
+            )
+            self._write(labelled("skipped", text))
+            if self.watch.skipped <= MAX_SAVED:
+                self._save(record)
+        return {"alarm": is_alarm}
+
+    def _save(self, record: StepRecord) -> None:
+        assert self._start is not None
+        folder = self._folder / f"step-{record.number}"
+        try:
+            save_step(
+                folder,
+                self._accelerator,
+                self._model,
+                record.batch,
+                step=record.number,
+                mode=self._mode,
+                loss_scale=self.watch.scale,
+                start=self._start,
+                losses=record.losses,
+            )
+        except OSError as error:  # the run goes on, or says why it stops
+            self._write(labelled("saved", f"nothing of step {record.number}: {error}"))
+        else:
+            self._write(labelled("saved", f"{folder}: weights, examples and random state"))
+            self._write(labelled("diagnose", f"ampft doctor {self._folder.parent}"))
+
+    def warnings(self) -> Mapping[str, str]:
+        """Return the warnings of the watch."""
+        return self.watch.warnings()
+
+    def state(self) -> NonfiniteWatch:
+        """Return the counts."""
+        return self.watch
+
+    def restore(self, saved: SavedFeature) -> None:
+        """Continue counting."""
+        self.watch = saved.state

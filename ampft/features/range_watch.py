@@ -6,7 +6,7 @@ Hooks are registered for a watched step and removed after it, so they do not aff
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,14 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from ampft.features.feature import Feature
+from ampft.features.feature import Feature, SavedFeature, StepRecord, Write
 from ampft.models.blocks import module_blocks
 from ampft.models.sharded import local_part
 from ampft.precision.resolve import Precision
 from ampft.precision.sharding import is_sharded
 from ampft.text.json_io import read_json_lines
 from ampft.text.terminal import labelled
-from ampft.training.step import StepOutcome
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -61,7 +60,7 @@ class RangeWatch(Feature):
     accelerator: Accelerator
     model: nn.Module
     precision: Precision
-    write: Callable[[str], None]
+    write: Write
     lowest: tuple[float, str, int] | None = None
     _warned: set[str] = field(default_factory=set)
     _figures: dict[str, float] = field(default_factory=dict)
@@ -84,9 +83,9 @@ class RangeWatch(Feature):
         self._figures = measured.figures(table, 1.0 if scaler is None else scaler.get_scale())
         self._warn(step)
 
-    def after_step(self, outcome: StepOutcome) -> Mapping[str, float]:
+    def after_step(self, record: StepRecord) -> Mapping[str, float]:
         """Return the figures of the step; empty if it was not watched."""
-        del outcome
+        del record
         figures, self._figures = self._figures, {}
         return figures
 
@@ -97,12 +96,9 @@ class RangeWatch(Feature):
         bits, block, step = self.lowest
         return {LOW_HEADROOM: f"step {step}: {self._describe(block, bits)}"}
 
-    def restore(
-        self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], history: bytes
-    ) -> None:
-        """Continue after the steps in `history`, which has all figures."""
-        del tensors, values
-        for row in read_json_lines(history, "history.jsonl"):
+    def restore(self, saved: SavedFeature) -> None:
+        """Continue after the steps in the history, which has all figures."""
+        for row in read_json_lines(saved.history, "history.jsonl"):
             figures = {name: value for name, value in row.items() if name.startswith("headroom/")}
             self._figures = {name: float(value) for name, value in figures.items()}
             self._warn(row["step"], quiet=True)

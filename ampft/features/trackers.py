@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ampft.errors import InputError, did_you_mean
+from ampft.features.feature import Feature, SavedFeature
 from ampft.metrics.scores import MAX_MATRIX_CLASSES
 from ampft.text.tables import Name, Table, markdown_table, plain
 from ampft.text.terminal import labelled, print_line
@@ -19,37 +21,81 @@ if TYPE_CHECKING:
 REPORT_NAME, CONFUSION_NAME = "report", "confusion_matrix"
 
 
-def tracked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of types that every tracker can display."""
-    return {k: v for k, v in settings.items() if isinstance(v, int | float | str | bool)}
+@dataclass(frozen=True)
+class TrackerState:
+    """The ids under which trackers continue a run, by tracker."""
+
+    run_ids: Mapping[str, str]
 
 
-def tracker_run_ids(accelerator: Accelerator) -> dict[str, str]:
-    """Return the ids under which trackers continue a run, by tracker, on the main process."""
-    if not accelerator.is_main_process:
-        return {}
-    ids = {}
-    for tracker in accelerator.trackers:
-        if tracker.name == "wandb":
-            ids["wandb"] = tracker.tracker.id
-        elif tracker.name == "mlflow":
-            ids["mlflow"] = tracker.tracker.info.run_id
-    return ids
+class Tracking(Feature):
+    """Sends settings, and the final report, to the trackers of an Accelerator.
 
-
-def continuing_trackers(ids: Mapping[str, str], step: int) -> dict[str, dict[str, Any]]:
-    """Return the arguments of `Accelerator.init_trackers` that make trackers continue a run.
-
-    Args:
-        ids: Result of `tracker_run_ids` in an earlier process.
-        step: Optimizer steps before the checkpoint; TensorBoard then hides what came after them.
+    TensorBoard receives the report and the confusion matrix as texts, MLflow as files, and Weights
+    & Biases as tables. The rows of the history are sent by `History`.
     """
-    arguments: dict[str, dict[str, Any]] = {"tensorboard": {"purge_step": step + 1}}
-    if "wandb" in ids:
-        arguments["wandb"] = {"id": ids["wandb"], "resume": "allow"}
-    if "mlflow" in ids:
-        arguments["mlflow"] = {"run_id": ids["mlflow"]}
-    return arguments
+
+    name = "trackers"
+
+    def __init__(self, accelerator: Accelerator, settings: Mapping[str, Any] | None) -> None:
+        """Begin without a connection.
+
+        Args:
+            accelerator: Accelerator whose trackers receive everything.
+            settings: Settings of the run, without secrets; None without trackers.
+        """
+        self._accelerator, self._settings = accelerator, settings
+        self._arguments: dict[str, dict[str, Any]] = {}
+
+    def begin(self) -> None:
+        """Send the settings that every tracker can display, by their types."""
+        if self._settings is not None:
+            shown = {
+                name: value
+                for name, value in self._settings.items()
+                if isinstance(value, int | float | str | bool)
+            }
+            self._accelerator.init_trackers("ampft", shown, self._arguments)
+
+    def end(self, step: int, outcome: Outcome) -> None:
+        """Send the final metrics to every tracker, and to some the report."""
+        if not self._accelerator.trackers:
+            return
+        report = outcome.report()
+        metrics = {
+            f"{outcome.split}/{name}": value
+            for name, value in report.metrics().items()
+            if value is not None and math.isfinite(value)
+        }
+        self._accelerator.log(metrics, step=step)
+        if not self._accelerator.is_main_process:
+            return
+        for tracker in self._accelerator.trackers:
+            try:
+                _send_report(tracker, report, confusion_table(outcome), step)
+            except Exception as error:  # a server of a tracker must not cost the training
+                reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                text = f"{tracker.name} did not accept the report ({reason})."
+                print_line(labelled("warning", text))
+
+    def state(self) -> TrackerState:
+        """Return the ids of the run, on the main process."""
+        ids = {}
+        for tracker in self._accelerator.trackers if self._accelerator.is_main_process else ():
+            if tracker.name == "wandb":
+                ids["wandb"] = tracker.tracker.id
+            elif tracker.name == "mlflow":
+                ids["mlflow"] = tracker.tracker.info.run_id
+        return TrackerState(ids)
+
+    def restore(self, saved: SavedFeature) -> None:
+        """Continue the run in its trackers; TensorBoard hides what came after the checkpoint."""
+        ids = saved.state.run_ids
+        self._arguments = {"tensorboard": {"purge_step": saved.step + 1}}
+        if "wandb" in ids:
+            self._arguments["wandb"] = {"id": ids["wandb"], "resume": "allow"}
+        if "mlflow" in ids:
+            self._arguments["mlflow"] = {"run_id": ids["mlflow"]}
 
 
 def installed_trackers(report_to: str) -> list[str]:
@@ -81,35 +127,6 @@ def installed_trackers(report_to: str) -> list[str]:
                 f"{', '.join(installed) or 'none'}). Install it, or remove --with_tracking."
             )
     return installed if "all" in names else names
-
-
-def track_results(accelerator: Accelerator, outcome: Outcome, step: int) -> None:
-    """Send the final metrics to every tracker, and to some the report and the confusion matrix.
-
-    TensorBoard receives them as texts, MLflow as files, and Weights & Biases as tables.
-
-    Args:
-        accelerator: Accelerator whose trackers receive them.
-        outcome: Outcome of the final evaluation.
-        step: Last optimizer step.
-    """
-    if not accelerator.trackers:
-        return
-    report = outcome.report()
-    metrics = {
-        f"{outcome.split}/{name}": value
-        for name, value in report.metrics().items()
-        if value is not None and math.isfinite(value)
-    }
-    accelerator.log(metrics, step=step)
-    if not accelerator.is_main_process:
-        return
-    for tracker in accelerator.trackers:
-        try:
-            _send_report(tracker, report, confusion_table(outcome), step)
-        except Exception as error:  # a server of a tracker must not cost the training
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            print_line(labelled("warning", f"{tracker.name} did not accept the report ({reason})."))
 
 
 def _send_report(tracker: Any, report: Report, confusion: Table | None, step: int) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from ampft.features.feature import Feature
 from ampft.precision.matrix_rate import measure_matrix_rate
 from ampft.precision.resolve import Precision
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 # Seconds of one product, chosen such that the whole measurement takes less than a second.
 MAX_PRODUCT_SECONDS = 0.2
@@ -103,3 +109,34 @@ def flops_per_token(model: nn.Module) -> int:
             operations += per_weight * parameter.numel()
         above_trained |= parameter.requires_grad
     return operations
+
+
+class MeasuredUtilisation(Feature):
+    """Measures at the end how far a training used the machine."""
+
+    name = "utilisation"
+
+    def __init__(
+        self, accelerator: Accelerator, model: nn.Module, precision: Precision, *, has_tokens: bool
+    ) -> None:
+        """Count the operations per token, before adapters can be merged.
+
+        Args:
+            accelerator: Accelerator of the training.
+            model: Model without what Accelerate added.
+            precision: Precision of the run.
+            has_tokens: Whether examples have tokens.
+        """
+        self._accelerator, self._precision, self._has_tokens = accelerator, precision, has_tokens
+        self._flops = flops_per_token(model)
+
+    def timings(self, timings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the utilisation, its parts and its protocol."""
+        measured = measure_utilisation(
+            self._flops,
+            self._precision,
+            self._accelerator.device,
+            tokens_per_second=timings["tokens_per_second"] if self._has_tokens else None,
+            num_processes=self._accelerator.num_processes,
+        )
+        return asdict(measured)

@@ -14,9 +14,13 @@ from accelerate.utils import broadcast, broadcast_object_list
 from torch import Tensor
 
 from ampft.errors import InputError
+from ampft.features.clock import Clock
+from ampft.features.feature import the_feature
+from ampft.features.validations import Validations
 from ampft.files import check_disk_space, link
 from ampft.runs.conditions import environment_of, settings_of, topology_of
 from ampft.runs.folder import RunFolder
+from ampft.runs.saved_state import model_tensors, state_tensors, state_values
 from ampft.runs.state import RunState
 from ampft.text.numbers import counted
 from ampft.training.checkpoints.content import Content, write_content
@@ -41,6 +45,7 @@ class Checkpointing:
         """
         args = state.prepared.args
         self._state, self._store = state, store
+        self._best = the_feature(state.features, Validations).best
         self._interval = parse_interval(args.checkpointing_steps)
         self._is_async = args.async_checkpoints
         self._writer = BackgroundWriter()
@@ -75,8 +80,8 @@ class Checkpointing:
         started = time.monotonic()
         in_background = self._is_async and not wait
         # All processes contribute.
-        tensors = (self._state.model_tensors(), self._state.optimizer_tensors())
-        values = self._state.values()
+        tensors = (model_tensors(self._state), state_tensors(self._state))
+        values = state_values(self._state)
         error = self._write(reason, tensors, values, in_background=in_background)
         if not in_background and self._state.prepared.accelerator.num_processes > 1:
             broadcast_object_list(errors := [error])
@@ -84,7 +89,7 @@ class Checkpointing:
         if error is not None:  # on all processes, so that none waits for another
             raise error
         self._last = time.monotonic()
-        self._state.checkpoint_seconds += self._last - started
+        the_feature(self._state.features, Clock).checkpoint_seconds += self._last - started
         self._state.history.resume_clock()
 
     def wait(self) -> None:
@@ -117,7 +122,7 @@ class Checkpointing:
                 return None
             if content.best is not None:
                 # Now, because a validation may replace the file while the rest is written.
-                link(self._state.validations.best.path, temporary / BEST_NAME)
+                link(self._best.path, temporary / BEST_NAME)
             job = partial(_finish, self._store, temporary, content)
             if in_background:
                 self._writer.start(job)
@@ -138,7 +143,7 @@ class Checkpointing:
             model=model,
             optimizer=optimizer,
             state=values,
-            best=state.validations.best.file,
+            best=self._best.file,
             settings=settings_of(prepared),
             topology=topology_of(prepared, state.retries.step_batches),
             environment=environment_of(prepared),

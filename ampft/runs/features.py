@@ -2,51 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict
 
 from ampft.features.averaged_weights import AveragedWeights
-from ampft.features.feature import Feature
+from ampft.features.best_weights import BestModel
+from ampft.features.clock import Clock
+from ampft.features.feature import Feature, Write
 from ampft.features.label_errors import InspectedData
+from ampft.features.memory import MemoryUse
+from ampft.features.merged_adapters import MergedAdapters
+from ampft.features.nonfinite import NonfiniteSteps
 from ampft.features.range_watch import RangeWatch
+from ampft.features.thresholds import TunedThresholds
+from ampft.features.trackers import Tracking
+from ampft.features.utilisation import MeasuredUtilisation
+from ampft.features.validations import Validations
+from ampft.runs.manifest import NONFINITE_NAME
 from ampft.runs.prepared import Prepared
-from ampft.text.terminal import print_line
+from ampft.runs.push import Pushing
+from ampft.runs.redaction import redact_secrets
+from ampft.training.stopping import TimeLimit
 
-Write = Callable[[str], None]
-"""Prints a line above the progress bar, on the main process."""
+
+def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
+    """Return the features that the settings of a run ask for, before its first step.
+
+    Args:
+        prepared: Components of the training.
+        write: Function that prints a line above the progress bar, on the main process.
+    """
+    args, accelerator = prepared.args, prepared.accelerator
+    inspects = args.inspect_data and accelerator.is_main_process
+    average = averaged_weights(prepared)
+    features = (
+        Tracking(accelerator, redact_secrets(asdict(args)) if args.with_tracking else None),
+        InspectedData(prepared.task, write) if inspects else None,
+        MemoryUse(accelerator.device, prepared.started.memory),
+        _nonfinite_steps(prepared, write),
+        None if args.watch is None else _range_watch(prepared, args.watch, write),
+        average,
+        TunedThresholds() if args.tune_thresholds else None,
+        _validations(prepared, average, write),
+        MergedAdapters(prepared.plain_model) if args.merge_lora else None,
+        _utilisation(prepared),
+        _clock(prepared),
+        Pushing(args.hub_model_id, private=args.hub_private_repo) if args.push_to_hub else None,
+    )
+    return tuple(feature for feature in features if feature is not None)
 
 
-def averaged_weights(prepared: Prepared, write: Write = print_line) -> AveragedWeights | None:
+def averaged_weights(prepared: Prepared) -> AveragedWeights | None:
     """Return the average of the weights before the first step; None without `--ema_decay`."""
-    del write
     decay = prepared.args.ema_decay
     return None if decay is None else AveragedWeights(prepared.loaded.model, decay)
 
 
-def _range_watch(prepared: Prepared, write: Write) -> RangeWatch | None:
-    every = prepared.args.watch
-    if every is None:
-        return None
-    return RangeWatch(every, prepared.accelerator, prepared.loaded.model, prepared.precision, write)
+def _nonfinite_steps(prepared: Prepared, write: Write) -> NonfiniteSteps:
+    return NonfiniteSteps(
+        prepared.folder / NONFINITE_NAME,
+        prepared.accelerator,
+        prepared.model,
+        mode=prepared.precision.mode,
+        skips=prepared.args.on_nonfinite == "skip",
+        write=write,
+    )
 
 
-def _inspected_data(prepared: Prepared, write: Write) -> InspectedData | None:
-    if not (prepared.args.inspect_data and prepared.accelerator.is_main_process):
-        return None
-    return InspectedData(prepared.task, write)
+def _range_watch(prepared: Prepared, every: int, write: Write) -> RangeWatch:
+    model, precision = prepared.loaded.model, prepared.precision
+    return RangeWatch(every, prepared.accelerator, model, precision, write)
 
 
-FEATURES: tuple[Callable[[Prepared, Write], Feature | None], ...] = (
-    _inspected_data,
-    _range_watch,
-    averaged_weights,
-)
+def _validations(prepared: Prepared, average: AveragedWeights | None, write: Write) -> Validations:
+    args = prepared.args
+    return Validations(
+        BestModel(
+            prepared.folder, prepared.best_metric, args.early_stopping_patience, average=average
+        ),
+        prepared.task.problem,
+        prepared.accelerator,
+        prepared.model,
+        write,
+        len(prepared.step_batches),
+        args.eval_steps,
+    )
 
 
-def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
-    """Return the features that the settings of a run ask for, before its first step."""
-    made = (make(prepared, write) for make in FEATURES)
-    return tuple(feature for feature in made if feature is not None)
+def _utilisation(prepared: Prepared) -> MeasuredUtilisation:
+    return MeasuredUtilisation(
+        prepared.accelerator,
+        prepared.plain_model,
+        prepared.precision,
+        has_tokens=prepared.task.row.kind.has_words,
+    )
+
+
+def _clock(prepared: Prepared) -> Clock:
+    limit = TimeLimit(prepared.args.max_seconds, prepared.started.seconds)
+    return Clock(limit, prepared.args.max_time, prepared.total_steps)
 
 
 @contextmanager

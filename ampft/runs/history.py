@@ -121,10 +121,7 @@ class History:
         self,
         step_batch: StepBatch,
         outcome: StepOutcome,
-        memory: float | None,
-        *,
-        alarm: bool = False,
-        columns: Mapping[str, float] | None = None,
+        columns: Mapping[str, float | None],
     ) -> None:
         """Add an optimizer step.
 
@@ -132,8 +129,6 @@ class History:
             step_batch: Step batch of this process.
             outcome: Outcome of the step. Copying its values from the device has synchronized it,
                 so the measured time covers the whole step.
-            memory: Peak memory so far in MiB; None if unknown.
-            alarm: Whether the loss scale has fallen too often without rising.
             columns: Further columns of the step, from features of the run.
         """
         now = time.perf_counter()
@@ -148,11 +143,7 @@ class History:
             self.losses.append(outcome.loss)
         if outcome.lost_updates is not None:
             self.lost_update_shares.append(outcome.lost_updates)
-        row = {
-            **self._row(step_batch, outcome, duration, memory),
-            "alarm": alarm,
-            **(columns or {}),
-        }
+        row = {**self._row(step_batch, outcome, duration), **columns}
         if self._file:
             self._restore_lost()
             line = (json.dumps(_nonfinite_as_text(row)) + "\n").encode()
@@ -223,9 +214,7 @@ class History:
             if row.lost_updates is not None:
                 self.lost_update_shares.append(row.lost_updates)
 
-    def _row(
-        self, step_batch: StepBatch, outcome: StepOutcome, duration: float, memory: float | None
-    ) -> dict[str, Any]:
+    def _row(self, step_batch: StepBatch, outcome: StepOutcome, duration: float) -> dict[str, Any]:
         return {
             "step": self.steps,
             "epoch": step_batch.epoch,
@@ -242,7 +231,6 @@ class History:
             "examples_per_second": len(step_batch.effective_ids) / duration,
             "tokens_per_second": step_batch.effective_length / duration,
             "waiting_share": self.waiting_seconds[-1] / duration,
-            "memory_mib": memory,
         }
 
     def _update_bar(self, outcome: StepOutcome, row: dict[str, Any]) -> None:

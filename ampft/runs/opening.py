@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 from ampft.errors import InputError, Preempted, TrainingStopped
-from ampft.features.trackers import tracked_settings
 from ampft.files import is_disk_error
 from ampft.runs.checkpointing import checkpointing
 from ampft.runs.folder import RunFolder, claim_default_folder
 from ampft.runs.plan import plan_lines
 from ampft.runs.prepare import with_fitting_micro_batches
 from ampft.runs.prepared import Prepared
-from ampft.runs.record import (
-    initial_record,
-    write_record,
-)
-from ampft.runs.redaction import redact_secrets
-from ampft.runs.resume import as_checkpointed, continue_folder, restore, start_line
+from ampft.runs.record import write_record
+from ampft.runs.resume import as_checkpointed, continue_folder, restore_checkpoint, start_line
 from ampft.runs.run import Run
-from ampft.runs.state import new_state
+from ampft.runs.state import RunState
 from ampft.text.terminal import print_line
 from ampft.training.ending import first_failure
 from ampft.training.out_of_memory import explain_out_of_memory
@@ -36,8 +31,6 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
     Raises:
         InputError: The output folder cannot be locked or written.
     """
-    assert prepared.output_dir is not None, "prepare() chooses a folder"
-    chosen = prepared.output_dir
     prepared = (
         as_checkpointed(prepared) if prepared.resumes else with_fitting_micro_batches(prepared)
     )
@@ -46,7 +39,9 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
     if main:
         lines = plan_lines(prepared) + ([start_line(prepared)] if point is not None else [])
         print_line("\n".join(lines))
-    output_dir = claim_default_folder(args, prepared.precision.mode, accelerator, chosen)
+    mode = prepared.precision.mode
+    output_dir = claim_default_folder(args, mode, accelerator, prepared.folder)
+    prepared = replace(prepared, output_dir=output_dir)
     folder = None
     if main:
         folder = RunFolder(
@@ -55,19 +50,17 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
             continues=point is not None and point.is_inside,
         )
     with folder or contextlib.nullcontext():
-        state = new_state(prepared, output_dir)
-        record = initial_record(prepared)
-        record = restore(state, record) if prepared.resumes else record
-        state.started = record.started
+        state = RunState.new(prepared)
+        if prepared.resumes:
+            restore_checkpoint(state)
         if folder is not None:  # before any other file, which a later run then knows as a result
-            write_record(folder, record)
+            write_record(folder, state.initial)
             if prepared.resumes:
-                continue_folder(folder, state)
+                continue_folder(folder, prepared)
         with state.history, checkpointing(state, folder) as checkpoints:
-            if args.with_tracking:
-                settings = tracked_settings(redact_secrets(asdict(args)))
-                accelerator.init_trackers("ampft", settings, state.tracker_arguments)
-            run = Run(prepared, folder, record, state, checkpoints, StopRequest(accelerator))
+            for feature in state.features:
+                feature.begin()
+            run = Run(state, folder, checkpoints, StopRequest(accelerator))
             with _record_early_stop(run, output_dir):
                 yield run
 

@@ -85,6 +85,17 @@ class Prepared:
         return preprocessing_of(self.task)
 
     @property
+    def folder(self) -> Path:
+        """Folder of the results of a run, which `prepare` has chosen."""
+        assert self.output_dir is not None, "prepare() chooses a folder"
+        return self.output_dir
+
+    @property
+    def plain_model(self) -> Any:
+        """The model without what Accelerate added."""
+        return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+
+    @property
     def resumes(self) -> bool:
         """Whether the training continues from a checkpoint."""
         return self.resume_point is not None and self.resume_point.checkpoint is not None

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ampft.errors import InputError
+from ampft.features.feature import Feature
 from ampft.hub import hub_problem
 from ampft.runs.card import model_card
 from ampft.runs.finished import FinishedRun
 from ampft.runs.manifest import check_files, model_files
+from ampft.text.terminal import labelled, print_line
 
 # Predictions contain texts, and run.json and the history of paths and hardware stay here.
 REPORTS = ("report.json", "report.txt")
@@ -108,3 +110,25 @@ def push_run(
 def _reason(error: Exception) -> str:
     """Return the hub's own message, or the first line of the error."""
     return (getattr(error, "server_message", None) or str(error).splitlines()[0]).rstrip(".")
+
+
+class Pushing(Feature):
+    """Pushes the results of a run with `--push_to_hub`."""
+
+    name = "push"
+
+    def __init__(self, hub_model_id: str | None, *, private: bool) -> None:
+        """Begin with nothing pushed.
+
+        Args:
+            hub_model_id: As for `push_run`.
+            private: As for `push_run`.
+        """
+        self._hub_model_id, self._private = hub_model_id, private
+
+    def published(self, folder: Path) -> None:
+        """Push the results, and print the address of the model."""
+        url = push_run(
+            folder, hub_model_id=self._hub_model_id, private=self._private, flag="--push_to_hub"
+        )
+        print_line(labelled("pushed", url))

@@ -17,6 +17,8 @@ import numpy.typing as npt
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.errors import InputError
 from ampft.features.memory import PeakMemory
+from ampft.features.validations import BestPart as BestPart
+from ampft.features.validations import ValidationPart as ValidationPart
 from ampft.files import FilePart
 from ampft.machine import hardware, versions
 from ampft.runs.folder import RunFolder
@@ -130,28 +132,6 @@ class StepsPart:
     skipped: int = 0
     effective_batch_size: int | None = None
     micro_batches: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class BestPart:
-    """The validation whose weights are kept, and the metric that selected it.
-
-    It was in the epoch `epoch` (from 1), after `step` optimizer steps.
-    """
-
-    metric: str
-    epoch: int
-    value: float
-    step: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValidationPart:
-    """Scalar metrics of the validation split after `step` steps, in an epoch (from 1)."""
-
-    epoch: int
-    step: int
-    metrics: Mapping[str, float | None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -19,9 +20,9 @@ from ampft.runs.conditions import (
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.prepared import Prepared
-from ampft.runs.record import ResumePart, RunRecord, read_record
+from ampft.runs.record import ResumePart, read_record
 from ampft.runs.resume_point import ResumePoint, advice, run_folder
-from ampft.runs.saved_state import NewRun, read_saved_state
+from ampft.runs.saved_state import is_of_earlier_version, read_saved_state, restore
 from ampft.runs.state import RunState
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled
@@ -48,11 +49,13 @@ def as_checkpointed(prepared: Prepared) -> Prepared:
             prepared, step_batches=replace(prepared.step_batches, micro_batches=number)
         )
     where = str(_point(prepared).checkpoint)
-    if CONFIGURATION not in manifest.settings:
+    checkpoint = _point(prepared).checkpoint
+    assert checkpoint is not None
+    if CONFIGURATION not in manifest.settings or is_of_earlier_version(checkpoint):
         raise InputError(
-            f"--resume_from_checkpoint: {where} was written by an earlier version of ampft, which "
-            "did not record what model and tokenizer do. Continue with that version (MANIFEST.json "
-            "has it), or train anew in another --output_dir."
+            f"--resume_from_checkpoint: {checkpoint} was written by an earlier version of ampft, "
+            "which recorded less. Continue with that version (MANIFEST.json has it), or train anew "
+            "in another --output_dir."
         )
     refuse_differences(where, differences(manifest.settings, settings_of(prepared)), _OWN_SETTINGS)
     if not prepared.args.allow_topology_change:
@@ -65,24 +68,21 @@ def as_checkpointed(prepared: Prepared) -> Prepared:
     return prepared
 
 
-def restore(state: RunState, record: RunRecord) -> RunRecord:
-    """Restore the state of a run from its checkpoint; return its record with the continuation.
+def restore_checkpoint(state: RunState) -> None:
+    """Restore the state of a run from its checkpoint; its record then has the continuation.
 
     Args:
         state: State before the first step.
-        record: Record before the first step.
     """
     point = _point(state.prepared)
     checkpoint, manifest = point.checkpoint, point.manifest
     assert checkpoint is not None
     assert manifest is not None
     history = verified_history(run_folder(checkpoint) / HISTORY_NAME, manifest.history)
-    run = NewRun(state.prepared, state.plain_model(), state.features)
     try:
-        values = read_saved_state(checkpoint, run, history)
+        saved = read_saved_state(checkpoint, state, history)
     except DamagedCheckpoint as error:
         raise InputError(f"--resume_from_checkpoint: {error} {advice(checkpoint)}") from error
-    state.restore(checkpoint, manifest, values, history)
     part = ResumePart(
         checkpoint=checkpoint.name,
         step=manifest.cursor.step,
@@ -91,16 +91,17 @@ def restore(state: RunState, record: RunRecord) -> RunRecord:
         topology=_topology_changes(state.prepared),
         environment=differences(manifest.environment, environment_of(state.prepared)),
     )
-    state.resumes[:] = [*_recorded_resumes(point, state.resumes), part]
-    return replace(record, started=state.started, resumes=tuple(state.resumes))
+    resumes = (*_recorded_resumes(point, saved.resumes), part)
+    state.initial = replace(state.initial, started=saved.started, resumes=resumes)
+    restore(state, checkpoint, manifest, saved, history)
 
 
-def continue_folder(folder: RunFolder, state: RunState) -> None:
+def continue_folder(folder: RunFolder, prepared: Prepared) -> None:
     """Cut the output folder back to the checkpoint: later checkpoints, and the history.
 
     The record must already say that the run continues.
     """
-    point = _point(state.prepared)
+    point = _point(prepared)
     assert point.checkpoint is not None
     assert point.manifest is not None
     store = CheckpointStore(folder.path)
@@ -146,7 +147,7 @@ def _topology_changes(prepared: Prepared) -> dict[str, tuple[Any, Any]]:
     return differences(manifest.topology, topology_of(prepared, prepared.step_batches))
 
 
-def _recorded_resumes(point: ResumePoint, saved: list[ResumePart]) -> list[ResumePart]:
+def _recorded_resumes(point: ResumePoint, saved: Sequence[ResumePart]) -> Sequence[ResumePart]:
     """Return earlier continuations, including those that ended before their first checkpoint."""
     if not point.is_inside:
         return saved
@@ -154,4 +155,4 @@ def _recorded_resumes(point: ResumePoint, saved: list[ResumePart]) -> list[Resum
         recorded = read_record(point.output_dir).resumes
     except InputError:
         return saved
-    return max(saved, list(recorded), key=len)
+    return max(saved, recorded, key=len)

@@ -1,47 +1,49 @@
-"""What state.json of a checkpoint says, and whether its tensors fit, before anything is loaded."""
+"""What a checkpoint says of a run: written, checked before anything is loaded, and restored."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import torch
+from accelerate.utils import gather_object
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor
 
-from ampft.features.feature import Feature, tensors_of
-from ampft.features.memory import PeakMemory
-from ampft.features.nonfinite import NonfiniteWatch
+from ampft.features.feature import Feature, SavedFeature, tensors_of
+from ampft.models.sharded import load_whole_weights, whole_weights
 from ampft.precision.executed import ExecutedDtypes
+from ampft.precision.sharding import is_sharded
 from ampft.runs.history import parse_rows
-from ampft.runs.record import ResumePart, ValidationPart
-from ampft.text.json_io import (
-    Count,
-    NotNegative,
-    Positive,
-    Rule,
-    from_json,
-    parse_json_object,
-)
+from ampft.runs.record import ResumePart
+from ampft.runs.state import RunState
+from ampft.text.json_io import Count, Rule, from_json, parse_json_object
 from ampft.training.checkpoints.manifest import (
     MODEL_NAME,
     OPTIMIZER_NAME,
     STATE_NAME,
     DamagedCheckpoint,
+    Manifest,
 )
-from ampft.training.checkpoints.optimizer_state import optimizer_values
-from ampft.training.checkpoints.random_state import as_python_state, check_random_state
-from ampft.training.checkpoints.tensors import DTYPES
+from ampft.training.checkpoints.optimizer_state import (
+    load_optimizer,
+    optimizer_tensors,
+    optimizer_values,
+)
+from ampft.training.checkpoints.random_state import (
+    as_python_state,
+    check_random_state,
+    random_state,
+    restore_random_state,
+)
+from ampft.training.checkpoints.tensors import DTYPES, without_prefix
 from ampft.training.optimizer import expected_state
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from ampft.runs.prepared import Prepared
-
+STATE_SCHEMA = 2  # in the first one, each feature had its own form
 Sha256 = Annotated[
     str, Rule(lambda text: len(text) == 64 and not set(text) - set("0123456789abcdef"), "a SHA-256")
 ]
@@ -54,15 +56,6 @@ class OptimizerValues:
 
     groups: Sequence[Mapping[str, Any]]
     state: Mapping[str, Count]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BestValues:
-    """The best validation so far, see `BestModel`."""
-
-    step: Count | None
-    value: float | None
-    without_improvement: Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,43 +80,125 @@ class FirstStepValues:
 
 @dataclass(frozen=True, kw_only=True)
 class SavedState:
-    """Contents of state.json; `RunState.values` writes it."""
+    """Contents of state.json; `state_values` returns them.
+
+    Attributes:
+        optimizer: Groups and counters of the optimizer.
+        features: State of each feature that has one, by its name.
+        schedule: State of the schedule.
+        scaler: State of the gradient scaler; None without one.
+        random: Random state of each process.
+        step_ids: Hash of the example ids of each step.
+        first_step: Measurements of the first step.
+        resumes: Continuations from checkpoints.
+        started: Start of the run, ISO 8601 in UTC.
+        schema: Version of this layout.
+    """
 
     optimizer: OptimizerValues
-    features: Mapping[str, Mapping[str, Any]]
+    features: Mapping[str, Any]
     schedule: Mapping[str, Any]
     scaler: Mapping[str, Any] | None
     random: Annotated[Sequence[Mapping[str, Any]], Rule(bool, "at least one process")]
-    micro_batches: Positive
     step_ids: Sha256
-    best: BestValues
-    validations: Sequence[ValidationPart]
-    nonfinite: NonfiniteWatch
     first_step: FirstStepValues
     resumes: Sequence[ResumePart]
     started: str
-    total_seconds: NotNegative
-    memory: PeakMemory
-    checkpoint_seconds: NotNegative
-    trackers: Mapping[str, str]
+    schema: Annotated[int, Rule(lambda schema: schema == STATE_SCHEMA, f"{STATE_SCHEMA}")]
 
 
-@dataclass(frozen=True)
-class NewRun:
-    """What a checkpoint must fit: a run before its first step.
+def is_of_earlier_version(checkpoint: Path) -> bool:
+    """Return whether an earlier version of this program wrote the state of a checkpoint."""
+    try:
+        return "schema" not in parse_json_object(
+            (checkpoint / STATE_NAME).read_bytes(), finite=False
+        )
+    except (OSError, ValueError):  # `read_saved_state` says what is wrong
+        return False
 
-    Attributes:
-        prepared: Optimizer, schedule and scaler.
-        model: Model without what Accelerate added.
-        features: Its features.
+
+def model_tensors(state: RunState) -> dict[str, Tensor]:
+    """Return weights and buffers by name. All processes must call it together."""
+    whole = whole_weights(state.prepared.model)
+    return dict(state.plain_model().state_dict()) if whole is None else whole
+
+
+def state_tensors(state: RunState) -> dict[str, Tensor]:
+    """Return the tensors of the optimizer and of the features by name, on all processes."""
+    tensors = optimizer_tensors(state.plain_model(), state.prepared.optimizer.optimizer)
+    return {**tensors, **tensors_of(state.features)}
+
+
+def state_values(state: RunState) -> dict[str, Any]:
+    """Return everything else as JSON values. All processes must call it together."""
+    prepared = state.prepared
+    accelerator = prepared.accelerator
+    return {
+        "optimizer": optimizer_values(state.plain_model(), prepared.optimizer.optimizer),
+        "features": {name: asdict(values) for name, values in _states(state.features).items()},
+        "schedule": prepared.schedule.state_dict(),
+        "scaler": None if accelerator.scaler is None else accelerator.scaler.state_dict(),
+        "random": gather_object([random_state(accelerator.device)]),
+        "step_ids": state.step_ids.hexdigest(),
+        "first_step": state.first_step.state(),
+        "resumes": [asdict(part) for part in state.initial.resumes],
+        "started": state.initial.started,
+        "schema": STATE_SCHEMA,
+    }
+
+
+def _states(features: Iterable[Feature]) -> dict[str, Any]:
+    """Return the states of the features that have one, as dataclasses by name."""
+    states = {feature.name: feature.state() for feature in features}
+    return {name: values for name, values in states.items() if values is not None}
+
+
+def restore(
+    state: RunState, checkpoint: Path, manifest: Manifest, saved: SavedState, history: bytes
+) -> None:
+    """Restore a verified checkpoint. The run has not made a step.
+
+    Args:
+        state: State of the run.
+        checkpoint: Folder of the checkpoint.
+        manifest: Its manifest.
+        saved: Contents of its state.json, which fit this run.
+        history: The part of history.jsonl that belongs to it.
     """
+    prepared, model = state.prepared, state.plain_model()
+    if is_sharded(prepared.accelerator):
+        load_whole_weights(model, load_file(checkpoint / MODEL_NAME))
+    else:
+        model.load_state_dict(load_file(checkpoint / MODEL_NAME))
+    tensors = load_file(checkpoint / OPTIMIZER_NAME)
+    for feature in state.features:
+        own = without_prefix(tensors, f"{feature.name}/")
+        tensors = {n: t for n, t in tensors.items() if not n.startswith(f"{feature.name}/")}
+        feature.restore(
+            SavedFeature(
+                state=saved.features.get(feature.name),
+                tensors=own,
+                step=manifest.cursor.step,
+                history=history,
+                folder=checkpoint,
+                files=manifest.files,
+            )
+        )
+    load_optimizer(model, prepared.optimizer.optimizer, tensors, asdict(saved.optimizer))
+    prepared.schedule.load_state_dict(dict(saved.schedule))
+    if prepared.accelerator.scaler is not None:
+        prepared.accelerator.scaler.load_state_dict(dict(saved.scaler or {}))
+    state.history.restore(history)
+    state.step_ids.restore(saved.step_ids)
+    first = saved.first_step
+    memory = None if first.memory is None else asdict(first.memory)
+    state.first_step.restore(first.executed, memory, first.random_state, first.draws)
+    # A process that did not exist before draws as the one whose number it has modulo theirs.
+    own_random = saved.random[prepared.accelerator.process_index % len(saved.random)]
+    restore_random_state(own_random, prepared.accelerator.device)  # last: nothing draws after it
 
-    prepared: Prepared
-    model: nn.Module
-    features: Sequence[Feature]
 
-
-def read_saved_state(checkpoint: Path, run: NewRun, history: bytes) -> SavedState:
+def read_saved_state(checkpoint: Path, run: RunState, history: bytes) -> SavedState:
     """Read state.json, and check that it and all tensors of a checkpoint fit a run.
 
     Args:
@@ -139,6 +214,7 @@ def read_saved_state(checkpoint: Path, run: NewRun, history: bytes) -> SavedStat
     try:
         values = parse_json_object(path.read_bytes(), finite=False)
         saved = from_json(SavedState, values, STATE_NAME)
+        saved = replace(saved, features=_feature_states(saved.features, run.features))
         _check_values(saved, run)
     except (OSError, ValueError) as error:
         raise DamagedCheckpoint(f"{path}: the file is damaged ({error}).") from error
@@ -152,17 +228,31 @@ def read_saved_state(checkpoint: Path, run: NewRun, history: bytes) -> SavedStat
     return saved
 
 
-def _check_values(saved: SavedState, run: NewRun) -> None:
+def _feature_states(values: Mapping[str, Any], features: Iterable[Feature]) -> dict[str, Any]:
+    """Return the saved states of features as their dataclasses.
+
+    Raises:
+        ValueError: A state is missing, unknown, or not of its type; the message names it.
+    """
+    forms, where = _states(features), f"{STATE_NAME}.features"
+    if invalid := sorted(forms.keys() ^ values.keys()):
+        raise ValueError(
+            f"{where}.{invalid[0]} is {'missing' if invalid[0] in forms else 'unknown'}"
+        )
+    return {
+        name: from_json(type(form), values[name], f"{where}.{name}") for name, form in forms.items()
+    }
+
+
+def _check_values(saved: SavedState, run: RunState) -> None:
     """Check the parts that belong to torch: they must have the form that a new run has."""
     prepared = run.prepared
-    form = optimizer_values(run.model, prepared.optimizer.optimizer)["groups"]
+    form = optimizer_values(run.plain_model(), prepared.optimizer.optimizer)["groups"]
     _check_form(form, saved.optimizer.groups, f"{STATE_NAME}.optimizer.groups")
     _check_form(prepared.schedule.state_dict(), saved.schedule, f"{STATE_NAME}.schedule")
     scaler = prepared.accelerator.scaler
     form = None if scaler is None else scaler.state_dict()
     _check_form(form, saved.scaler, f"{STATE_NAME}.scaler")
-    form = {feature.name: feature.values() for feature in run.features}
-    _check_form(form, saved.features, f"{STATE_NAME}.features")
     for index, values in enumerate(saved.random):
         where = f"{STATE_NAME}.random[{index}]"
         _check_generators(partial(check_random_state, values), where)
@@ -206,8 +296,8 @@ def _check_form(form: Any, value: Any, where: str) -> None:
         raise ValueError(f"{where} is {str(value)[:30]}, which is out of range")
 
 
-def _check_tensors(checkpoint: Path, saved: SavedState, run: NewRun) -> None:
-    plain, optimizer = run.model, run.prepared.optimizer.optimizer
+def _check_tensors(checkpoint: Path, saved: SavedState, run: RunState) -> None:
+    plain, optimizer = run.plain_model(), run.prepared.optimizer.optimizer
     model = {name: _form(tensor) for name, tensor in plain.state_dict().items()}
     path = checkpoint / MODEL_NAME
     found = _header(path)
@@ -231,7 +321,7 @@ def _check_tensors(checkpoint: Path, saved: SavedState, run: NewRun) -> None:
     _check_header(path, found, header)
 
 
-def _form(tensor: torch.Tensor) -> tuple[list[int], str]:
+def _form(tensor: Tensor) -> tuple[list[int], str]:
     return list(tensor.shape), DTYPES[tensor.dtype]
 
 

@@ -6,6 +6,7 @@ import copy
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,9 +23,9 @@ from ampft.files import describe_file
 from ampft.runs.audit.written import read_rows
 from ampft.runs.checkpoint_command import list_checkpoints
 from ampft.runs.prepare import prepare
-from ampft.runs.saved_state import NewRun, read_saved_state
+from ampft.runs.saved_state import read_saved_state, restore
 from ampft.runs.show import format_run
-from ampft.runs.state import RunState, new_state
+from ampft.runs.state import RunState
 from ampft.text.json_io import json_text, values_hash
 from ampft.training.checkpoints.manifest import (
     CONTENT_NAMES,
@@ -69,19 +70,20 @@ def copied(run, tmp_path) -> Path:
 def resumed(words, tmp_path, monkeypatch) -> Callable[[Path], None]:
     """Return a function that restores a checkpoint, and then makes an update."""
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    monkeypatch.setattr(RunState, "_restore_best", lambda *_: None)  # needs the folder of a run
+    # Best weights need the folder of a run.
+    monkeypatch.setattr("ampft.features.validations.link", lambda *_: None)
+    monkeypatch.setattr("ampft.features.best_weights.private_file", lambda *_: None)
     with fresh_global_state():
         prepared = prepare(parse_classify_arguments([*words, str(tmp_path / "resumed")]))
 
         def resume(checkpoint: Path) -> None:
             manifest = verify(checkpoint)
             history = verified_history(checkpoint.parents[1] / "history.jsonl", manifest.history)
-            state = new_state(prepared, tmp_path)
+            state = RunState.new(replace(prepared, output_dir=tmp_path))
             schedule = copy.deepcopy(prepared.schedule.state_dict())
             groups = copy.deepcopy(prepared.optimizer.state_dict()["param_groups"])
-            run = NewRun(prepared, state.plain_model(), state.features)
-            values = read_saved_state(checkpoint, run, history)
-            state.restore(checkpoint, manifest, values, history)
+            values = read_saved_state(checkpoint, state, history)
+            restore(state, checkpoint, manifest, values, history)
             for parameter in prepared.model.parameters():
                 parameter.grad = torch.ones_like(parameter)
             prepared.optimizer.step()
@@ -190,7 +192,7 @@ def test_tensors_of_another_shape_or_dtype_are_refused_before_they_are_loaded(
             manifest["files"][file] = vars(describe_file(path))
             (path.parent / "MANIFEST.json").write_text(signed(manifest))
             with (
-                patch("ampft.runs.state.load_file", side_effect=AssertionError(kind)),
+                patch("ampft.runs.saved_state.load_file", side_effect=AssertionError(kind)),
                 pytest.raises(DamagedCheckpoint, match=rf"{file}: the file is damaged \({name}"),
             ):
                 resumed(path.parent)

@@ -17,8 +17,9 @@ from resumed_runs import LATEST, evidence, interrupted, two_epochs
 from running import CLASSIFY, call_here
 from torch import Tensor
 
-from ampft.features.feature import Feature
-from ampft.runs import features
+from ampft.features.feature import Feature, SavedFeature, Write
+from ampft.runs import state
+from ampft.runs.prepared import Prepared
 
 
 class SuccessiveGradients(Feature):
@@ -41,14 +42,14 @@ class SuccessiveGradients(Feature):
         new = torch.cat([tensor.flatten() for tensor in self._before.values()])
         self._cosine = float(torch.cosine_similarity(old.double(), new.double(), dim=0))
 
-    def after_step(self, outcome: object) -> Mapping[str, float]:
+    def after_step(self, record: object) -> Mapping[str, float]:
         return {"gradient_cosine": self._cosine}
 
     def tensors(self) -> Mapping[str, Tensor]:
         return self._before
 
-    def restore(self, tensors: Mapping[str, Tensor], values: Any, history: bytes) -> None:
-        for name, tensor in tensors.items():
+    def restore(self, saved: SavedFeature) -> None:
+        for name, tensor in saved.tensors.items():
             self._before[name].copy_(tensor)
 
 
@@ -62,9 +63,13 @@ class Forgetful(SuccessiveGradients):
 def resumed(files: Path, model: Path, folder: Path, kind: type[SuccessiveGradients]) -> Any:
     """Return evidence of a straight run with the feature, and of one resumed after 4 steps."""
     words = ("--checkpointing_steps", "2", "--max_train_steps", "7", "--learning_rate", "1e-3")
-    made = (*features.FEATURES, lambda prepared, write: kind(prepared.loaded.model))
+    make = state.make_features
+
+    def made(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
+        return (*make(prepared, write), kind(prepared.loaded.model))
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(features, "FEATURES", made)
+        patch.setattr(state, "make_features", made)
         for name, stop, more in (("one", None, ()), ("two", 6, ()), ("two", None, LATEST)):
             with interrupted(stop):
                 done = call_here(CLASSIFY, *two_epochs(files, model, folder / name, *words, *more))

@@ -35,7 +35,7 @@ from running import (
 )
 from word_tokenizer import save_tokenizer, tiny_config
 
-import ampft.runs.state as run_state
+import ampft.runs.saved_state as run_state
 from ampft.ownership import mark, token_of
 
 pytestmark = pytest.mark.slow

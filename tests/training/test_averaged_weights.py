@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ampft.features.averaged_weights import AveragedWeights
+from ampft.features.feature import SavedFeature
 
 
 def moved(model, steps):
@@ -74,7 +77,7 @@ def test_a_restored_average_continues_bit_for_bit():
         average.update()
     saved = {name: tensor.clone() for name, tensor in average.tensors().items()}
     other.load_state_dict(one.state_dict())
-    again.restore(saved, average.values(), b"")
+    again.restore(SavedFeature(average.state(), saved, 4, b"", Path(), {}))
     for _ in zip(moved(one, 3), moved(other, 3), strict=True):
         average.update()
         again.update()

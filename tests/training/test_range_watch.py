@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ampft
+from ampft.features.feature import SavedFeature
 from ampft.features.range_watch import RangeWatch
 from ampft.precision.accelerator import forget_accelerator
 from ampft.precision.float32_modules import keep_in_fp32
@@ -210,9 +211,8 @@ def watch_and_fail(network):
 def test_the_warning_survives_a_resume():
     watch = watched(model())
     watch.after_step(OUTCOME)
-    watch.restore(
-        {}, {}, b'{"step": 3, "headroom/head": 0.5}\n{"step": 6, "headroom/head": "-inf"}\n'
-    )
+    history = b'{"step": 3, "headroom/head": 0.5}\n{"step": 6, "headroom/head": "-inf"}\n'
+    watch.restore(SavedFeature(None, {}, 6, history, Path(), {}))
     assert watch.warnings()["low_headroom"].startswith("step 6: head exceeds")
     assert watch.after_step(OUTCOME) == {}
 

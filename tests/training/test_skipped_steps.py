@@ -48,7 +48,7 @@ def test_an_overflow_changes_only_the_scale(kind, tmp_path):
     with History(path, training.accelerator, 4) as history:
         for step, step_batch in zip(training.steps(), training.batches.epoch(0), strict=True):
             steps.append(step)
-            history.record(step_batch, step.outcome, None)
+            history.record(step_batch, step.outcome, {})
             weights.append(flat_weights(problem.model))
             states.append(state_of(training.prepared))
     assert history.skipped == 1

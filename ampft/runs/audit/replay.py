@@ -78,8 +78,8 @@ def replay(
         try:
             for step, step_batch in enumerate(_step_batches(prepared, micro_batches), 1):
                 result.outcomes.append(_train_step(prepared, step_batch, first_step))
-                if average is not None:
-                    average.after_step(result.outcomes[-1])
+                if average is not None and not result.outcomes[-1].skipped:
+                    average.update()
                 with nullcontext() if average is None else average.around_evaluation():
                     if step in validated:
                         result.validations[step] = _validation(prepared)

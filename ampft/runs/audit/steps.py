@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from ampft.features.validations import all_metrics
 from ampft.precision.executed import ExecutedDtypes
 from ampft.runs.audit.findings import DIFFERS, EQUAL, NOT_COMPARED, WITHIN, Check, judged
 from ampft.runs.audit.rebuild import Rebuilt
@@ -28,7 +29,6 @@ from ampft.runs.audit.tolerances import (
 from ampft.runs.history import HistoryRow
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord
-from ampft.runs.run import all_metrics
 from ampft.text.json_io import json_values
 from ampft.text.numbers import counted
 

@@ -19,6 +19,7 @@ from ampft.evaluation.sanity import (
     outcome_warnings,
     validation_warnings,
 )
+from ampft.features.validations import all_metrics
 from ampft.files import describe_file, is_inside
 from ampft.machine import versions
 from ampft.runs.audit.findings import DIFFERS, EQUAL, NOT_COMPARED, WITHIN, Check, judged
@@ -29,7 +30,6 @@ from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, is_result_name
 from ampft.runs.plan import BATCH_NORM
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord, StepIdsHash, hash_is_correct
-from ampft.runs.run import all_metrics
 from ampft.runs.show import REPORT_NAME, problem_of, report_with_heading
 from ampft.tasks.outcome import Outcome
 from ampft.tasks.task import Task
