@@ -27,7 +27,7 @@ from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.precision.sharding import prepare_training_objects
 from ampft.runs.folder import choose_folder
 from ampft.runs.precision_check import check_precision
-from ampft.runs.prepared import Prepared, ProcessStart
+from ampft.runs.prepared import Prepared, ProcessStart, total_steps_of
 from ampft.runs.prepared_checks import check_prepared, check_space_for_run
 from ampft.runs.push import check_account
 from ampft.runs.resume_point import find_resume_point
@@ -146,7 +146,7 @@ def prepare_training(
         padded=not loaded.padding_free,
         num_workers=args.dataloader_num_workers,
     )
-    total_steps = args.max_train_steps or args.num_train_epochs * len(step_batches)
+    total_steps = total_steps_of(args, step_batches)
     optimizer = make_optimizer(loaded.model, args.optimizer_settings(), precision)
     schedule = make_schedule(optimizer, total_steps, args.schedule_settings())
     allow_unused_parameters(accelerator, loaded.model, task.loss, step_batches)
@@ -164,7 +164,6 @@ def prepare_training(
         optimizer=optimizer,
         schedule=schedule,
         step_batches=step_batches,
-        total_steps=total_steps,
     )
 
 

@@ -54,7 +54,6 @@ class Prepared:
             once per process.
         step_batches: Step batches of the training split. They are not prepared, because Accelerate
             would shard them a second time.
-        total_steps: Optimizer steps of the whole training.
         check_notes: Result of `--check_precision`, to be printed.
         resume_point: Where the training begins with `--resume_from_checkpoint`.
     """
@@ -70,9 +69,13 @@ class Prepared:
     optimizer: Any
     schedule: LRScheduler
     step_batches: StepBatches
-    total_steps: int
     resume_point: ResumePoint | None = None
     check_notes: tuple[str, ...] = ()
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole training."""
+        return total_steps_of(self.args, self.step_batches)
 
     @cached_property
     def configuration(self) -> dict[str, Any]:
@@ -120,3 +123,8 @@ class Prepared:
         """The metric of the validation split that selects the best weights."""
         metrics = self.task.problem.metrics
         return metrics[self.args.metric_for_best_model or next(iter(metrics))]
+
+
+def total_steps_of(args: ClassifyArguments, step_batches: StepBatches) -> int:
+    """Return the optimizer steps of a whole training."""
+    return args.max_train_steps or args.num_train_epochs * len(step_batches)

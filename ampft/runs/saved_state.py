@@ -47,6 +47,7 @@ STATE_SCHEMA = 2  # in the first one, each feature had its own form
 Sha256 = Annotated[
     str, Rule(lambda text: len(text) == 64 and not set(text) - set("0123456789abcdef"), "a SHA-256")
 ]
+StateSchema = Annotated[int, Rule(lambda schema: schema == STATE_SCHEMA, f"{STATE_SCHEMA}")]
 Header = dict[str, tuple[list[int], str]]  # shape and dtype by name
 
 
@@ -104,7 +105,7 @@ class SavedState:
     first_step: FirstStepValues
     resumes: Sequence[ResumePart]
     started: str
-    schema: Annotated[int, Rule(lambda schema: schema == STATE_SCHEMA, f"{STATE_SCHEMA}")]
+    schema: StateSchema
 
 
 def is_of_earlier_version(checkpoint: Path) -> bool:
