@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,22 +32,34 @@ _Tensors = tuple[dict[str, Tensor], dict[str, Tensor]]  # of the model and of it
 
 
 class Checkpointing:
-    """Writes the checkpoints of a run. All processes call its methods together."""
+    """Context that writes the checkpoints of a run. All processes call its methods together.
 
-    def __init__(self, state: RunState, store: CheckpointStore | None) -> None:
+    At its end, it waits for the last checkpoint, and suppresses its error.
+    """
+
+    def __init__(self, state: RunState, folder: RunFolder | None) -> None:
         """Start the clock of `--checkpointing_steps Nmin`.
 
         Args:
             state: State of the run.
-            store: Folder of the checkpoints, on the main process; None on the others.
+            folder: Output folder, on the main process; None on the others.
         """
         args = state.prepared.args
-        self._state, self._store = state, store
+        self._state = state
+        self._store = None
+        if folder is not None:
+            self._store = CheckpointStore(folder.path, args.checkpoint_total_limit)
         self._best = the_feature(state.features, Validations).best
         self._interval = parse_interval(args.checkpointing_steps)
         self._is_async = args.async_checkpoints
         self._writer = BackgroundWriter()
         self._last = time.monotonic()
+
+    def __enter__(self) -> Checkpointing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
 
     def after_step(self) -> bool:
         """Write a checkpoint after an optimizer step, and its validation, if one is due.
@@ -100,10 +110,6 @@ class Checkpointing:
             InputError: It does not fit on the disk.
         """
         self._writer.wait()
-
-    def close(self) -> None:
-        """Wait for the last checkpoint, and suppress its error."""
-        self._writer.close()
 
     def _write(
         self, reason: str, tensors: _Tensors, values: dict[str, Any], *, in_background: bool
@@ -169,23 +175,6 @@ class Checkpointing:
         if accelerator.num_processes == 1:
             return due
         return bool(broadcast(torch.tensor([int(due)], device=accelerator.device)).item())
-
-
-@contextlib.contextmanager
-def checkpointing(state: RunState, folder: RunFolder | None) -> Iterator[Checkpointing]:
-    """Yield what writes the checkpoints of a run; at the end, wait for the last one.
-
-    Args:
-        state: State of the run.
-        folder: Output folder, on the main process; None on the others.
-    """
-    limit = state.prepared.args.checkpoint_total_limit
-    store = None if folder is None else CheckpointStore(folder.path, limit)
-    checkpoints = Checkpointing(state, store)
-    try:
-        yield checkpoints
-    finally:
-        checkpoints.close()
 
 
 def _finish(store: CheckpointStore, temporary: Path, content: Content) -> None:

@@ -54,7 +54,13 @@ def finetune(
                 " `accelerate launch -m ampft train` for several."
             )
         data, named = data_settings(settings, train=train, validation=validation, test=test)
-        words = as_words({**named, **settings, **precision_setting(precision, settings)})
+        if precision is not None:
+            if "mixed_precision" in settings:
+                raise InputError(
+                    "precision and mixed_precision are the same setting. Remove one of them."
+                )
+            named["mixed_precision"] = precision
+        words = as_words({**named, **settings})
         from ampft.runs.caller_state import caller_state_kept
         from ampft.runs.train import train as train_run
 
@@ -69,15 +75,6 @@ def finetune(
                 return FinishedRun(args.output_dir)
     assert run.folder is not None, "the only process is the main process"
     return FinishedRun(run.folder.path)
-
-
-def precision_setting(precision: str | None, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the precision as the setting that the recipe has for it."""
-    if precision is None:
-        return {}
-    if "mixed_precision" in settings:
-        raise InputError("precision and mixed_precision are the same setting. Remove one of them.")
-    return {"mixed_precision": precision}
 
 
 def data_settings(

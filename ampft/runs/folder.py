@@ -36,8 +36,8 @@ from ampft.runs.manifest import (
     NONFINITE_NAME,
     RECORD_NAME,
     describe_files,
+    earlier_results,
     is_link,
-    own_names,
     refuse_foreign_files,
     remove_earlier_run,
 )
@@ -103,8 +103,9 @@ class RunFolder:
             remove_unfinished(self.path)
             if not keep_files:
                 remove_earlier_run(self.path, continues=continues)
-            for name in own_names(self.path) if continues else ():
-                self.adopt(name)
+            for path in earlier_results(self.path) if continues else ():
+                if path.parent == self.path:
+                    self.adopt(path.name)
         except BaseException:
             self.close()
             raise
@@ -269,7 +270,15 @@ def choose_folder(args: ClassifyArguments, mode: str, *, replaces: bool = False)
     Raises:
         InputError: `--output_dir` is not empty or cannot be created.
     """
-    return on_main_process(lambda: _choose_folder(args, mode, replaces))
+
+    def choose() -> Path:
+        if args.output_dir is None:
+            return next(path for path in _default_folders(args, mode) if not path.exists())
+        check_output_folder(args.output_dir, overwrite=args.overwrite_output_dir or replaces)
+        check_creatable(Path(args.output_dir))
+        return Path(args.output_dir)
+
+    return on_main_process(choose)
 
 
 def claim_default_folder(
@@ -306,14 +315,6 @@ def on_main_process(function: Callable[[], T]) -> T:
     results: list[T | None] = [function() if PartialState().is_main_process else None]
     broadcast_object_list(results)
     return cast("T", results[0])
-
-
-def _choose_folder(args: ClassifyArguments, mode: str, replaces: bool) -> Path:
-    if args.output_dir is not None:
-        check_output_folder(args.output_dir, overwrite=args.overwrite_output_dir or replaces)
-        check_creatable(Path(args.output_dir))
-        return Path(args.output_dir)
-    return next(path for path in _default_folders(args, mode) if not path.exists())
 
 
 def _claim_default_folder(args: ClassifyArguments, mode: str) -> Path | None:

@@ -106,11 +106,6 @@ def earlier_results(folder: Path) -> Iterator[Path]:
         yield folder / HISTORY_NAME
 
 
-def own_names(folder: Path) -> list[str]:
-    """Return the names of the files at the top of a folder that an earlier run provably wrote."""
-    return [path.name for path in earlier_results(folder) if path.parent == folder]
-
-
 def remove_earlier_run(folder: Path, *, continues: bool = False) -> None:
     """Remove the files of an earlier run, and nothing of the user.
 

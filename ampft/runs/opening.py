@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ampft.errors import InputError, Preempted, TrainingStopped
 from ampft.files import is_disk_error
-from ampft.runs.checkpointing import checkpointing
+from ampft.runs.checkpointing import Checkpointing
 from ampft.runs.folder import RunFolder, claim_default_folder
 from ampft.runs.plan import plan_lines
 from ampft.runs.prepare import with_fitting_micro_batches
@@ -57,7 +57,7 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
             write_record(folder, state.initial)
             if prepared.resumes:
                 continue_folder(folder, prepared)
-        with state.history, checkpointing(state, folder) as checkpoints:
+        with state.history, Checkpointing(state, folder) as checkpoints:
             for feature in state.features:
                 feature.begin()
             run = Run(state, folder, checkpoints, StopRequest(accelerator))
@@ -67,11 +67,14 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
 
 @contextlib.contextmanager
 def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
-    """Record why the run stopped, if it does not finish."""
+    """Record why the run stopped, if it does not finish; a signal also leaves a checkpoint."""
     with run.stop.listening():
         try:
-            with explain_out_of_memory(), _preemptible(run):
-                yield
+            with explain_out_of_memory():
+                try:
+                    yield
+                except StopRequested as request:
+                    raise run.preempt(request) from None
         except Preempted:
             raise
         except BaseException as error:
@@ -89,12 +92,3 @@ def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
                     "run stopped. Free disk space, keep the folder, or name another one."
                 ) from error
             raise
-
-
-@contextlib.contextmanager
-def _preemptible(run: Run) -> Iterator[None]:
-    """Write a checkpoint if a signal asks the run to stop."""
-    try:
-        yield
-    except StopRequested as request:
-        raise run.preempt(request) from None

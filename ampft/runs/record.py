@@ -303,14 +303,6 @@ def write_record(folder: RunFolder, record: RunRecord) -> Path:
     return folder.write_json(RECORD_NAME, {**values, "sha256": values_hash(values)})
 
 
-def _check_values(values: dict[str, Any], *, verify: bool) -> dict[str, Any]:
-    """Return a record without the hash that it must have from schema 3 on."""
-    stored = values.pop("sha256", None)
-    if verify and stored != values_hash(values):
-        raise ValueError("its values do not have the hash that it states")
-    return values
-
-
 def hash_is_correct(folder: Path) -> bool:
     """Return whether run.json has the hash that it states; true before schema 3."""
     values = read_json_object(folder / RECORD_NAME)
@@ -338,7 +330,10 @@ def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
             SCHEMA,
             "Use the version of ampft that the file names under `versions`.",
         )
-        return from_json(RunRecord, _check_values(values, verify=verify), RECORD_NAME)
+        stored = values.pop("sha256", None)
+        if verify and stored != values_hash(values):
+            raise ValueError("its values do not have the hash that it states")
+        return from_json(RunRecord, values, RECORD_NAME)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{folder}: this is not the folder of a run, because {RECORD_NAME} is missing or "
@@ -364,7 +359,6 @@ def precision_part(
     *,
     executed: Mapping[str, JSONValue] | None = None,
     summary: str | None = None,
-    lost_updates: float | None = None,
     fp32_modules: Sequence[str] = (),
 ) -> PrecisionPart:
     """Return the record's part on precision.
@@ -373,7 +367,6 @@ def precision_part(
         precision: Precision of the run. Its dtypes are written as "float16".
         executed: Dtypes measured in the first step.
         summary: Description of `executed` in one clause.
-        lost_updates: Median share of the weight updates that rounding lost; None if not measured.
         fp32_modules: Paths of the modules that compute in float32.
     """
     return PrecisionPart(
@@ -384,7 +377,6 @@ def precision_part(
         },
         executed=executed,
         summary=summary,
-        lost_updates=lost_updates,
         fp32_modules=fp32_modules,
     )
 

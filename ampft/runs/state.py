@@ -14,7 +14,7 @@ from ampft.runs.features import make_features
 from ampft.runs.history import History
 from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.prepared import Prepared
-from ampft.runs.record import RunRecord, StepIdsHash, initial_record, precision_part
+from ampft.runs.record import RunRecord, StepIdsHash, initial_record
 from ampft.training.checkpoints.manifest import CursorPart
 from ampft.training.first_step import FirstStep
 from ampft.training.out_of_memory import OutOfMemoryRetries
@@ -102,12 +102,11 @@ class RunState:
         return replace(
             self.initial,
             status=status,
-            precision=precision_part(
-                self.prepared.precision,
+            precision=replace(
+                self.initial.precision,
                 executed=None if executed is None else executed.as_dict(),
                 summary=None if executed is None else executed.summary(),
                 lost_updates=self.history.lost_updates(),
-                fp32_modules=self.initial.precision.fp32_modules,
             ),
             steps=replace(
                 self.initial.steps,

@@ -22,7 +22,7 @@ def imported_by(statement: str) -> str:
 
 # Modules that train or predict. The others must work without torch.
 HEAVY = {
-    *("predict", "predictor", "predict_output", "predict_scores"),
+    *("predict", "predictor", "predict_output"),
     *("prepare", "prepared", "prepared_checks", "precision_check", "plan", "opening"),
     *("run", "train"),
     *(
