@@ -186,15 +186,15 @@ def numerics(precision: Precision) -> Iterator[None]:
     """Return the context for the numerics of a whole run, training and evaluation included.
 
     Inside, float32 products are exact float32, or TF32 in the mode tf32, and the products of
-    emulated fp16 are emulated. The previous settings are restored on exit.
+    an emulated mode are emulated. The previous settings are restored on exit.
     """
     with float32_policy(precision):
-        if not precision.emulates_binary16:
+        if not precision.emulates_products:
             yield
             return
-        from ampft.precision.emulation import Binary16Emulation
+        from ampft.precision.emulation import Emulation
 
-        with Binary16Emulation():
+        with Emulation(precision.compute_dtype):
             yield
 
 

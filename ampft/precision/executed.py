@@ -80,7 +80,7 @@ class ExecutedDtypes:
         gradients: Number of gradients by dtype name; empty if they were cleared before the census.
         optimizer_state: Number of state tensors by dtype name, without scalars such as step
             counters.
-        is_emulated: Whether float16 products were emulated in float32.
+        is_emulated: Whether 16-bit products were emulated in float32.
         float32_products_lose_bits: Result of the TF32 probe; None where no CUDA device was used.
         sums_may_be_rounded: Whether cuBLAS might add in 16 bits; None as above, or if unknown.
     """
@@ -171,7 +171,7 @@ class ProductRecorder(TorchDispatchMode):
     def __init__(self, precision: Precision) -> None:
         super().__init__()
         self._precision = precision
-        self._is_emulated = precision.emulates_binary16
+        self._is_emulated = False
         self._counts: Counter[ProductRow] = Counter()  # of rows with a count of 0
         self._cuda_device: torch.device | None = None
         self._batched_projections: set[int] = set()
@@ -182,9 +182,10 @@ class ProductRecorder(TorchDispatchMode):
         """Start recording.
 
         Raises:
-            InputError: The precision is emulated, and this is not inside `numerics(precision)`.
+            InputError: The precision is emulated fp16, and `numerics(precision)` is not active.
         """
-        if self._is_emulated and not inside_emulation():
+        self._is_emulated = inside_emulation(self._precision.compute_dtype)
+        if self._precision.emulates_binary16 and not self._is_emulated:
             raise InputError(
                 "ProductRecorder: fp16 is emulated only inside `ampft.numerics(precision)`. Enter "
                 "that context around the whole run, and the recorder inside it."

@@ -82,6 +82,11 @@ class Precision:
         return self.execution == EMULATED
 
     @property
+    def emulates_products(self) -> bool:
+        """Whether 16-bit products are computed in float32 on a CPU, with the results of a GPU."""
+        return self.is_emulated and self.device_type == "cpu"
+
+    @property
     def emulates_binary16(self) -> bool:
         """Whether float16 products are computed in float32, with the results of a GPU."""
         return self.is_emulated and self.compute_dtype == torch.float16
@@ -273,7 +278,10 @@ def _bf16_on_cpu() -> ProbeResult:
     present = [name for name, has_it in cpu_capabilities().items() if has_it and name in names]
     if present:
         return NATIVE, f"the CPU has {' and '.join(names[name] for name in present)}"
-    return EMULATED, "the CPU has neither AVX512-BF16 nor AMX, so bfloat16 is slower than float32"
+    return (
+        EMULATED,
+        "bfloat16 operands and float32 sums, since the CPU lacks AVX512-BF16 and AMX",
+    )
 
 
 def _bf16_on_cuda(device: torch.device) -> ProbeResult:

@@ -3,12 +3,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from ampft.precision.emulation import Binary16Emulation
+from ampft.precision.emulation import Emulation
 
 
 @pytest.fixture
 def emulation() -> Iterator[None]:
     """Run the test inside the emulation, with a fixed seed."""
     torch.manual_seed(0)
-    with Binary16Emulation():
+    with Emulation(torch.float16):
         yield

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampft.precision.emulation import Binary16Emulation, attention, observers
+from ampft.precision.emulation import Emulation, attention, observers
 
 
 def forward_and_backward(case: Case, dtype: torch.dtype = torch.float16) -> list[Tensor]:
@@ -84,7 +84,7 @@ def test_output_overflows_to_infinity(emulation: None) -> None:
 def test_native_float16_attention_agrees() -> None:
     for name in ("plain", "boolean_mask", "causal", "additive_mask", "scale"):
         native = forward_and_backward(CASES[name])
-        with Binary16Emulation():
+        with Emulation(torch.float16):
             emulated = forward_and_backward(CASES[name])
         _, bounds = references(CASES[name])
         for ours, theirs, bound in zip(emulated, native, bounds, strict=True):
@@ -200,7 +200,7 @@ def test_observers_see_the_products_that_dispatch_modes_cannot(emulation: None) 
 def test_float32_and_bfloat16_attention_is_untouched() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         outside = forward_and_backward(CASES["dropout_and_mask"], dtype)
-        with Binary16Emulation():
+        with Emulation(torch.float16):
             inside = forward_and_backward(CASES["dropout_and_mask"], dtype)
         assert all(torch.equal(a, b) for a, b in zip(outside, inside, strict=True))
 

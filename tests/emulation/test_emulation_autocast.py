@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ampft.errors import InputError
-from ampft.precision.emulation import AUTOCAST_TABLE, Binary16Emulation
+from ampft.precision.emulation import AUTOCAST_TABLE, Emulation
 from ampft.precision.emulation import cuda_autocast_table as table
 
 ALL_CASES = {**FLOAT16_CASES, **FLOAT32_CASES, **WIDEST_CASES, **SAME_TYPE_CASES}
@@ -242,7 +242,7 @@ def test_bfloat16_autocast_is_unaffected(name: str) -> None:
 
     for dtype in (torch.bfloat16, torch.float32):
         outside = outcome(dtype)
-        with Binary16Emulation():
+        with Emulation(torch.float16):
             inside = outcome(dtype)
         if isinstance(outside, str) or isinstance(inside, str):
             assert outside == inside

@@ -7,7 +7,7 @@ from binary16_reference import half_unit
 from torch import Tensor
 from torch.nn import functional
 
-from ampft.precision.emulation import Binary16Emulation
+from ampft.precision.emulation import Emulation
 
 pytestmark = [
     pytest.mark.gpu,
@@ -60,7 +60,7 @@ def both(call: object, *shapes: tuple[int, ...]) -> tuple[list[Tensor], list[Ten
             *(g.cpu() for g in torch.autograd.grad(output, leaves, torch.ones_like(output))),
         ]
 
-    with Binary16Emulation():
+    with Emulation(torch.float16):
         emulated = run("cpu")
     return emulated, run("cuda")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from ampft.precision.emulation import Binary16Emulation, covered_products
+from ampft.precision.emulation import Emulation, covered_products
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -186,7 +186,7 @@ def test_any_product_stays_within_the_bound(rows: int, terms: int, scale: float,
     generator = torch.Generator().manual_seed(seed)
     left = (torch.randn(rows, terms, generator=generator) * scale).half()
     right = (torch.randn(terms, 3, generator=generator) * min(scale, 1)).half()
-    with Binary16Emulation():
+    with Emulation(torch.float16):
         result = left @ right
     reference = left.double() @ right.double()
     magnitude = left.double().abs() @ right.double().abs()
@@ -226,7 +226,7 @@ def test_native_float16_kernels_agree(name: str) -> None:
     operands = operands_of(case, 1)
     grad_output = grad_output_of(case, operands, 1)
     native = output_and_gradients(case.call, operands, grad_output)
-    with Binary16Emulation():
+    with Emulation(torch.float16):
         emulated = output_and_gradients(case.call, operands, grad_output)
     bounds = bounds_of(case, operands, grad_output)
     magnitudes = output_and_gradients(
@@ -246,7 +246,7 @@ def test_float32_and_bfloat16_products_are_untouched() -> None:
         for dtype in (torch.float32, torch.bfloat16, torch.float64):
             operands = [torch.randn(s, generator=generator).to(dtype) for s in case.shapes]
             outside = output_and_gradients(case.call, operands, None)
-            with Binary16Emulation():
+            with Emulation(torch.float16):
                 inside = output_and_gradients(case.call, operands, None)
             assert all(torch.equal(a, b) for a, b in zip(outside, inside, strict=True))
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
 from ampft.errors import InputError
-from ampft.precision.emulation import Binary16Emulation, covered_products, inside_emulation
+from ampft.precision.emulation import Emulation, covered_products, inside_emulation
 from ampft.precision.emulation.cuda_autocast import autocast_kernels
 from ampft.precision.emulation.products import EMULATED, REFUSED, SUMS
 
@@ -115,7 +115,7 @@ def kernels_now() -> dict[str, str]:
 def test_everything_is_restored() -> None:
     before = kernels_now()
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    with Binary16Emulation():
+    with Emulation(torch.float16):
         inside = kernels_now()
     assert len(before) > 100
     assert all(inside[name] != kernel for name, kernel in before.items())
@@ -124,7 +124,7 @@ def test_everything_is_restored() -> None:
 
 
 def fail_inside() -> None:
-    with Binary16Emulation():
+    with Emulation(torch.float16):
         raise ValueError("planted")
 
 
@@ -137,13 +137,13 @@ def test_an_exception_restores_too() -> None:
 
 def test_nested_emulation_ends_with_the_outermost() -> None:
     before = kernels_now()
-    with Binary16Emulation():
-        with Binary16Emulation():
+    with Emulation(torch.float16):
+        with Emulation(torch.float16):
             pass
         assert kernels_now() != before
-        assert inside_emulation()
+        assert inside_emulation(torch.float16)
         assert torch.ones(2, 2).half().mm(torch.ones(2, 2).half()).dtype is torch.float16
-    assert not inside_emulation()
+    assert not inside_emulation(torch.float16)
     assert kernels_now() == before
 
 
@@ -152,7 +152,7 @@ def test_float32_products_stay_exact_under_any_setting() -> None:
     before = operator.fp32_precision
     operator.fp32_precision = "bf16"
     try:
-        with Binary16Emulation():
+        with Emulation(torch.float16):
             assert operator.fp32_precision == "ieee"
         assert operator.fp32_precision == "bf16"
     finally:

@@ -12,7 +12,7 @@ from ampft.evaluation.evaluate import evaluate
 from ampft.evaluation.float32 import check_float32_possible, in_float32
 from ampft.models.weights import cast_weights
 from ampft.precision.accelerator import make_accelerator, numerics
-from ampft.precision.emulation import Binary16Emulation, emulation_suspended, inside_emulation
+from ampft.precision.emulation import Emulation, emulation_suspended, inside_emulation
 from ampft.precision.executed import ProductRecorder
 from ampft.precision.resolve import resolve
 
@@ -62,7 +62,7 @@ def test_predictions_in_fp32_are_those_of_the_saved_model(
     with numerics(precision):
         own = evaluate(accelerator, model, task, "validation", batch_size=5)
         with recorder, in_float32(accelerator, model, precision) as plain, Dtypes() as dtypes:
-            assert not inside_emulation()
+            assert not inside_emulation(torch.float16)
             in_fp32 = evaluate(accelerator, plain, task, "validation", batch_size=5)
         again = evaluate(accelerator, model, task, "validation", batch_size=5)
     accelerator.unwrap_model(model).save_pretrained(tmp_path)
@@ -80,23 +80,23 @@ def test_predictions_in_fp32_are_those_of_the_saved_model(
 def test_a_suspended_emulation_uses_torch_kernels_and_resumes():
     values = torch.randn(64, 64, generator=torch.Generator().manual_seed(0)).half()
     native = values @ values
-    with Binary16Emulation():
+    with Emulation(torch.float16):
         emulated = values @ values
         with emulation_suspended():
-            assert not inside_emulation()
+            assert not inside_emulation(torch.float16)
             assert torch.equal(values @ values, native)
             # The emulation would refuse this.
             torch.mm(values, values, out=torch.empty_like(values))
-            with Binary16Emulation():
+            with Emulation(torch.float16):
                 assert torch.equal(values @ values, emulated)
-            assert not inside_emulation()
-        assert inside_emulation()
+            assert not inside_emulation(torch.float16)
+        assert inside_emulation(torch.float16)
         assert torch.equal(values @ values, emulated)
         with pytest.raises(InputError, match=r"does not support mm\.out"):
             torch.mm(values, values, out=torch.empty_like(values))
-    assert not inside_emulation()
+    assert not inside_emulation(torch.float16)
     with emulation_suspended():
-        assert not inside_emulation()
+        assert not inside_emulation(torch.float16)
 
 
 def test_tf32_is_off_inside_and_restored_afterwards():

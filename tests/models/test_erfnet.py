@@ -16,7 +16,7 @@ from ampft.models.erfnet import (
     NonBottleneck1D,
     Upsampler,
 )
-from ampft.precision.emulation import Binary16Emulation
+from ampft.precision.emulation import Emulation
 
 # Table I of the paper: type, output channels, and by how much the resolution is reduced.
 TABLE = (
@@ -130,7 +130,7 @@ def test_dilated_and_transposed_convolutions_run_in_emulated_fp16():
     model = tiny_erfnet()
     images = torch.randn(2, 3, 16, 24)
     expected = model(images).logits
-    with Binary16Emulation(), torch.autocast("cpu", dtype=torch.float16):
+    with Emulation(torch.float16), torch.autocast("cpu", dtype=torch.float16):
         logits = model(images).logits
         logits.float().square().mean().backward()
     assert logits.dtype == torch.float16

@@ -20,7 +20,7 @@ from ampft.models.packing.families import FAMILIES
 from ampft.models.packing.install import install_packing
 from ampft.models.packing.layout import SequenceGroup, pack_layout
 from ampft.models.packing.verification import verify_packing
-from ampft.precision.emulation import Binary16Emulation
+from ampft.precision.emulation import Emulation
 
 # float32: the same products, summed in another order.
 FP32_TOLERANCE = 1e-6
@@ -104,7 +104,7 @@ def test_bfloat16_weights_within_their_rounding(name):
 def test_emulated_binary16_within_its_rounding(models):
     padded, packed, _ = models
     batch = right_padded(padded, [3, 17, 17, 1, 30])
-    with Binary16Emulation(), torch.autocast("cpu", torch.float16):
+    with Emulation(torch.float16), torch.autocast("cpu", torch.float16):
         actual, expected = loss_and_gradient(packed, batch), loss_and_gradient(padded, batch)
     for one, other in zip(actual, expected, strict=True):
         assert relative_error(one, other) <= FP16_TOLERANCE

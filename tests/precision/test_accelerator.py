@@ -148,13 +148,12 @@ def test_only_a_scaler_would_clip_scaled_gradients():
     assert wrong > 60_000 * right
 
 
-def test_numerics_emulates_only_fp16_on_a_cpu():
+def test_numerics_emulates_only_what_a_cpu_lacks():
     on_gpu = dataclasses.replace(resolve("fp16", CPU), device_type="cuda", execution="native")
-    for precision, emulates in ((resolve("fp16", CPU), True), (resolve("bf16", CPU), False)):
+    native = dataclasses.replace(resolve("bf16", CPU), execution="native")
+    for precision, emulates in ((resolve("fp16", CPU), True), (native, False), (on_gpu, False)):
         with numerics(precision):
-            assert inside_emulation() == emulates
-    with numerics(on_gpu):
-        assert not inside_emulation()
+            assert inside_emulation(precision.compute_dtype) == emulates
 
 
 # The environment, other devices and compile backends

@@ -176,7 +176,7 @@ def test_bf16_without_the_instruction_is_emulated(monkeypatch):
     capabilities(monkeypatch, avx512_fp16=True, amx_fp16=True)
     precision = resolve("bf16", CPU)
     assert precision.execution == "emulated"
-    assert "slower than float32" in precision.reason
+    assert "lacks AVX512-BF16" in precision.reason
 
 
 def test_cpu_capabilities_are_those_of_torch():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from exact_step import Training, tensor_problem
 
-from ampft.precision.emulation import Binary16Emulation
+from ampft.precision.emulation import Emulation
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
@@ -24,7 +24,7 @@ def plain_training(optimizer, ids_per_step, *, unscale=True):
     """Train the same model with plain torch on the given micro-batches; return it and its norms."""
     problem, norms = tensor_problem(n=12), []
     updates, scaler = optimizer(problem.model), torch.amp.GradScaler("cpu")
-    with Binary16Emulation():
+    with Emulation(torch.float16):
         for micro_batches in ids_per_step:
             count = sum(len(ids) for ids in micro_batches)
             for ids in micro_batches:

@@ -1,9 +1,9 @@
-"""Binary16 (fp16) on a CPU, computed as a GPU's tensor cores and CUDA's autocast compute it."""
+"""16-bit products on a CPU, computed as a GPU's tensor cores compute them."""
 
 from ampft.precision.emulation.attention import attention, observers
 from ampft.precision.emulation.cuda_autocast_table import AUTOCAST_TABLE
 from ampft.precision.emulation.mode import (
-    Binary16Emulation,
+    Emulation,
     covered_products,
     emulation_suspended,
     inside_emulation,
@@ -11,7 +11,7 @@ from ampft.precision.emulation.mode import (
 
 __all__ = [
     "AUTOCAST_TABLE",
-    "Binary16Emulation",
+    "Emulation",
     "attention",
     "covered_products",
     "emulation_suspended",

@@ -1,11 +1,11 @@
-"""Scaled dot product attention as a GPU computes it in binary16, forward and backward.
+"""Scaled dot product attention as a GPU computes it in 16 bits, forward and backward.
 
-Query, key and value are binary16. Scores are summed, scaled and masked in float32, and softmax is
-computed in float32. Probabilities (after dropout) are rounded to binary16 before the product with
-the values, and the output is rounded once. In the backward pass, the gradients of the scores are
-rounded to binary16 before the products with keys and queries. Source: the forward and backward
-passes of FlashAttention-2 (Dao, 2023, arXiv:2307.08691, algorithms 1 and 2) with float16 operands.
-As there, the backward pass recomputes the probabilities instead of storing them.
+Query, key and value are binary16 or bfloat16. Scores are summed, scaled and masked in float32, and
+softmax is computed in float32. Probabilities (after dropout) are rounded to 16 bits before the
+product with the values, and the output is rounded once. In the backward pass, the gradients of the
+scores are rounded to 16 bits before the products with keys and queries. Source: the forward and
+backward passes of FlashAttention-2 (Dao, 2023, arXiv:2307.08691, algorithms 1 and 2). As there, the
+backward pass recomputes the probabilities instead of storing them.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ observers: list[Observer] = []
 """Called for every product inside emulated attention, which a `TorchDispatchMode` cannot see."""
 
 
-def _observe(direction: str, *output_dtypes: torch.dtype) -> None:
+def _observe(direction: str, operand: torch.dtype, *outputs: torch.dtype) -> None:
     for observer in observers:
-        for dtype in output_dtypes:
-            observer("attention", torch.float16, dtype, torch.float32, direction)
+        for output in outputs:
+            observer("attention", operand, output, torch.float32, direction)
 
 
 def _matrices(tensor: Tensor) -> Tensor:
-    """Return (..., L, D) float16 as contiguous (B, L, D) float32, with a single copy."""
+    """Return (..., L, D) in 16 bits as contiguous (B, L, D) float32, with a single copy."""
     return tensor.to(torch.float32, memory_format=torch.contiguous_format).flatten(0, -3)
 
 
 def _rounded(matrices: Tensor, like: Tensor) -> Tensor:
-    """Round (B, L, D) float32 once, to float16 in the shape of `like`, (..., H, L, D).
+    """Round (B, L, D) float32 once, to the dtype and shape of `like`, (..., H, L, D).
 
     Heads are adjacent in memory, as GPU kernels leave them, because the next operation merges them.
     """
     shaped = matrices.view(*like.shape[:-1], matrices.shape[-1])
     if shaped.dim() < 4:
-        return shaped.half()
+        return shaped.to(like.dtype)
     swapped = shaped.transpose(-3, -2)
-    return swapped.to(torch.float16, memory_format=torch.contiguous_format).transpose(-3, -2)
+    return swapped.to(like.dtype, memory_format=torch.contiguous_format).transpose(-3, -2)
 
 
-def _round_to_binary16(tensor: Tensor) -> Tensor:
-    """Round float32 to the nearest binary16 values, stored as float32 for the product."""
-    return tensor.half().float()
+def _round_as(like: Tensor, tensor: Tensor) -> Tensor:
+    """Round float32 to the nearest values of `like`'s dtype, as float32 for the product."""
+    return tensor.to(like.dtype).float()
 
 
 def _probabilities(
@@ -91,8 +91,8 @@ def _forward(
     dropout_p: float,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return the output, float16, and the dropout mask, which is empty unless drawn here."""
-    _observe("forward", torch.float32, torch.float16)
+    """Return the output, in 16 bits, and the dropout mask, which is empty unless drawn here."""
+    _observe("forward", query.dtype, torch.float32, query.dtype)
     with autocast_excluded():
         leading = query.shape[:-2]
         weights = _probabilities(_matrices(query), _matrices(key), mask, leading, scale)
@@ -101,7 +101,7 @@ def _forward(
             weights = weights * (keep_mask / (1 - dropout_p))
         elif dropout_p > 0:
             weights, drawn_mask = torch.native_dropout(weights, dropout_p, True)
-        output = torch.bmm(_round_to_binary16(weights), _matrices(value))
+        output = torch.bmm(_round_as(query, weights), _matrices(value))
         return _rounded(output, query), drawn_mask
 
 
@@ -115,7 +115,7 @@ def _gradients(
     dropout_p: float,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of query, key, value (float16) and scores ((B, L, S) float32).
+    """Return the gradients of query, key, value (16 bits) and scores ((B, L, S) float32).
 
     Only differentiable operations are used, so that the double backward can use it too.
     """
@@ -125,9 +125,9 @@ def _gradients(
     if dropout_p > 0:
         factors = keep_mask * (0.0 if dropout_p == 1 else 1 / (1 - dropout_p))
         weights, grad_weights = weights * factors, grad_weights * factors
-    grad_value = torch.bmm(_round_to_binary16(weights).mT, grad)
+    grad_value = torch.bmm(_round_as(query, weights).mT, grad)
     grad_scores = torch._softmax_backward_data(grad_weights, probabilities, -1, torch.float32)
-    rounded = _round_to_binary16(grad_scores)
+    rounded = _round_as(query, grad_scores)
     ignored = query.new_empty((), dtype=torch.float32)  # because beta is 0
     grad_query = torch.baddbmm(ignored, rounded, k, beta=0, alpha=scale)
     grad_key = torch.baddbmm(ignored, rounded.mT, q, beta=0, alpha=scale)
@@ -151,7 +151,8 @@ def _backward(
     mask_needs_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of query, key, value and mask (empty unless `mask_needs_grad`)."""
-    _observe("backward", torch.float32, torch.float16, torch.float32, *[torch.float16] * 2)
+    half = query.dtype
+    _observe("backward", half, torch.float32, half, torch.float32, half, half)
     with autocast_excluded():
         grad_query, grad_key, grad_value, grad_scores = _gradients(
             grad_output, query, key, value, mask, keep_mask, dropout_p, scale
@@ -241,12 +242,12 @@ def attention(
     dropout_p: float = 0.0,
     scale: float | None = None,
 ) -> Tensor:
-    """Compute softmax(scale * query @ key^T + mask) @ value as a GPU does in binary16.
+    """Compute softmax(scale * query @ key^T + mask) @ value as a GPU does in 16 bits.
 
-    It works inside and outside `Binary16Emulation` and autocast, and is twice differentiable.
+    It works inside and outside `Emulation` and autocast, and is twice differentiable.
 
     Args:
-        query: (..., L, D) on a CPU, any floating dtype; rounded to float16 first.
+        query: (..., L, D) on a CPU, bfloat16 or any other floating dtype; then rounded to float16.
         key: (..., S, D). Its leading dimensions must be broadcastable to `query`'s.
         value: (..., S, V). Its leading dimensions must be broadcastable to `query`'s.
         mask: Tensor broadcastable to (..., L, S): boolean, True where a key takes part, or
@@ -257,7 +258,7 @@ def attention(
         scale: Factor of the scores; None means D ** -0.5.
 
     Returns:
-        (..., L, V), float16.
+        (..., L, V), bfloat16 if `query` is, otherwise float16.
     """
     _operators()
     if query.dim() < 3:
@@ -265,8 +266,9 @@ def attention(
         options = {"mask": mask, "keep_mask": keep_mask}
         return attention(query, key, value, **options, dropout_p=dropout_p, scale=scale)[0]
     leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    dtype = torch.bfloat16 if query.dtype is torch.bfloat16 else torch.float16
     operands = [
-        tensor.half().expand(*leading, *tensor.shape[-2:]) for tensor in (query, key, value)
+        tensor.to(dtype).expand(*leading, *tensor.shape[-2:]) for tensor in (query, key, value)
     ]
     additive_mask = None if mask is None else _additive(mask)
     factor = query.shape[-1] ** -0.5 if scale is None else scale

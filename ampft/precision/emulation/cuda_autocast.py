@@ -25,6 +25,7 @@ from ampft.precision.emulation.cells import gru_cell, lstm_cell
 from ampft.precision.emulation.interception import (
     Kernel,
     autocast_excluded,
+    is_operator,
     native_kernel,
     operator_overload,
 )
@@ -174,5 +175,13 @@ def _autocast_kernel(name: str, policy: Policy) -> Kernel:
 
 
 def autocast_kernels() -> dict[str, Kernel]:
-    """Return the `AutocastCPU` kernel of each operator; its first argument is the key set."""
-    return {name: _autocast_kernel(name, policy) for names, policy in POLICIES for name in names}
+    """Return the `AutocastCPU` kernel of each operator; its first argument is the key set.
+
+    Operators that this version of torch does not have are left out (2.14 removed `cholesky`).
+    """
+    return {
+        name: _autocast_kernel(name, policy)
+        for names, policy in POLICIES
+        for name in names
+        if is_operator(name)
+    }

@@ -30,17 +30,26 @@ def autocast_excluded() -> AbstractContextManager[None]:
     return torch._C._ExcludeDispatchKeyGuard(keys)
 
 
-def is_binary16(args: tuple[object, ...]) -> bool:
-    """Return whether all floating tensors are float16; for mixed dtypes torch raises its error."""
+def all_have(dtype: torch.dtype, args: tuple[object, ...]) -> bool:
+    """Return whether all floating tensors have a dtype; for mixed dtypes torch raises its error."""
     dtypes = {arg.dtype for arg in args if isinstance(arg, Tensor) and arg.dtype.is_floating_point}
-    return dtypes == {torch.float16}
+    return dtypes == {dtype}
 
 
-def binary16_kernel(replacement: Replacement, native: Kernel) -> Kernel:
-    """Return a kernel that calls `replacement` for float16 tensors and `native` for all others."""
+def replacing_kernel(
+    replacement: Replacement, native: Kernel, dtype: torch.dtype, *, operands: int | None = None
+) -> Kernel:
+    """Return a kernel that calls `replacement` for tensors of `dtype`, `native` for all others.
+
+    Args:
+        replacement: Kernel for tensors of `dtype`.
+        native: Kernel for all others.
+        dtype: Dtype of the operands.
+        operands: How many of the first arguments are operands; None for all of them.
+    """
 
     def kernel(*args: object, **kwargs: object) -> object:
-        if not is_binary16(args):
+        if not all_have(dtype, args[:operands]):
             return native(*args, **kwargs)
         with autocast_excluded():
             return replacement(native, *args, **kwargs)
@@ -52,6 +61,13 @@ def native_kernel(operator: str, dispatch_key: str) -> Kernel:
     """Return the kernel currently registered for an operator, such as `mm` on `CPU`."""
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, dispatch_key))
     return partial(get_kernel(f"aten::{operator}", dispatch_key).call_boxed, keys)
+
+
+def is_operator(operator: str) -> bool:
+    """Return whether this version of torch has an operator, written as for `operator_overload`."""
+    name, _, overload_name = operator.partition(".")
+    packet = getattr(torch.ops.aten, name, None)
+    return packet is not None and (overload_name or "default") in packet.overloads()
 
 
 def operator_overload(operator: str) -> OpOverload:

@@ -1,7 +1,8 @@
-"""The context in which float16 on a CPU is computed as on a GPU."""
+"""The contexts in which 16-bit products on a CPU are computed as on a GPU."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import ClassVar
@@ -13,16 +14,16 @@ from ampft.precision.emulation.attention import attention
 from ampft.precision.emulation.cuda_autocast import autocast_kernels
 from ampft.precision.emulation.interception import (
     Kernel,
-    binary16_kernel,
     kernels_replaced,
     native_kernel,
+    replacing_kernel,
 )
 from ampft.precision.emulation.products import EMULATED, arithmetic_kernels
 
 ATTENTION = "scaled_dot_product_attention"
 
 covered_products: tuple[str, ...] = (*EMULATED, ATTENTION)
-"""Names of the `aten` operators whose float16 products are emulated, forward and backward."""
+"""Names of the `aten` operators whose products are emulated, forward and backward."""
 
 
 def _attention(
@@ -75,46 +76,57 @@ def _exact_float32_products() -> Iterator[None]:
             torch._C._set_fp32_precision_setter("mkldnn", name, value)
 
 
-def _replace_all_kernels() -> ExitStack:
+def _replace_kernels(dtype: torch.dtype) -> ExitStack:
     with ExitStack() as contexts:
         contexts.enter_context(_fast_path_disabled())
         contexts.enter_context(_exact_float32_products())
-        contexts.enter_context(kernels_replaced(arithmetic_kernels(), "CPU"))
+        contexts.enter_context(kernels_replaced(arithmetic_kernels(dtype), "CPU"))
         # Both keys share one native kernel, the composite. It must be read before the first
         # replacement, which turns the other key's kernel into a fallback without gradients.
-        kernel = binary16_kernel(_attention, native_kernel(ATTENTION, "CPU"))
+        native = native_kernel(ATTENTION, "CPU")
+        kernel = replacing_kernel(_attention, native, dtype, operands=3)  # a mask may be float32
         for key in ("CPU", "AutogradCPU"):
             contexts.enter_context(kernels_replaced({ATTENTION: kernel}, key))
-        kernels = autocast_kernels()
-        contexts.enter_context(kernels_replaced(kernels, "AutocastCPU", with_keyset=True))
+        if dtype is torch.float16:
+            kernels = autocast_kernels()
+            contexts.enter_context(kernels_replaced(kernels, "AutocastCPU", with_keyset=True))
         return contexts.pop_all()
 
 
-class Binary16Emulation:
-    """Context in which float16 on a CPU is computed as on a GPU, forward and backward.
+class Emulation:
+    """Context in which 16-bit products on a CPU are computed as on a GPU, forward and backward.
 
-    Matrix products, convolutions and attention of float16 tensors use exact products, sum them in
-    float32 and round once. A number is added in float32 too.
-    `torch.autocast("cpu", dtype=torch.float16)` follows CUDA's operator table. A float16 product or
-    function that would differ from a GPU's raises `ampft.errors.InputError`. Other dtypes are not
-    affected. Enter it around a whole training run, including backward passes and evaluation.
-    Kernels are replaced for the whole process, including other threads. Entering it
-    again inside has no effect.
+    Matrix products, convolutions and attention of tensors of one dtype use exact products, sum them
+    in float32 and round once. Other dtypes are not affected. Enter it around a whole training run,
+    including backward passes and evaluation. Kernels are replaced for the whole process, including
+    other threads. Entering it again inside has no effect.
+
+    In float16, `torch.autocast("cpu")` also follows CUDA's operator table, a number is added in
+    float32, and a product or function that would differ from a GPU's raises
+    `ampft.errors.InputError`. In bfloat16, autocast keeps the CPU's table, as on a CPU that
+    multiplies bfloat16 itself, and what is not replaced runs in torch's own kernels: there is
+    nothing that these would compute differently, only slowly.
+
+    Args:
+        dtype: `torch.float16` or `torch.bfloat16`.
     """
 
-    _depth: ClassVar[int] = 0
-    _contexts: ClassVar[ExitStack]
+    _depth: ClassVar[Counter[torch.dtype]] = Counter()
+    _contexts: ClassVar[dict[torch.dtype, ExitStack]] = {}
 
-    def __enter__(self) -> Binary16Emulation:
-        if Binary16Emulation._depth == 0:
-            Binary16Emulation._contexts = _replace_all_kernels()
-        Binary16Emulation._depth += 1
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+
+    def __enter__(self) -> Emulation:
+        if not self._depth[self._dtype]:
+            self._contexts[self._dtype] = _replace_kernels(self._dtype)
+        self._depth[self._dtype] += 1
         return self
 
     def __exit__(self, *_: object) -> None:
-        Binary16Emulation._depth -= 1
-        if Binary16Emulation._depth == 0:
-            Binary16Emulation._contexts.close()
+        self._depth[self._dtype] -= 1
+        if not self._depth[self._dtype]:
+            self._contexts.pop(self._dtype).close()
 
 
 @contextmanager
@@ -123,17 +135,19 @@ def emulation_suspended() -> Iterator[None]:
 
     This affects the whole process, as the emulation does. Inside, float16 uses the CPU's kernels.
     """
-    depth, Binary16Emulation._depth = Binary16Emulation._depth, 0
-    if depth:
-        Binary16Emulation._contexts.close()
+    depth = Emulation._depth.copy()
+    Emulation._depth.clear()
+    active = list(Emulation._contexts)
+    while Emulation._contexts:  # the last first, since it replaced the kernels of those before it
+        Emulation._contexts.popitem()[1].close()
     try:
         yield
     finally:
-        if depth:
-            Binary16Emulation._contexts = _replace_all_kernels()
-        Binary16Emulation._depth = depth
+        for dtype in active:
+            Emulation._contexts[dtype] = _replace_kernels(dtype)
+        Emulation._depth.update(depth)
 
 
-def inside_emulation() -> bool:
-    """Return whether a `Binary16Emulation` is active in this process."""
-    return Binary16Emulation._depth > 0
+def inside_emulation(dtype: torch.dtype) -> bool:
+    """Return whether an `Emulation` of this dtype is active in this process."""
+    return Emulation._depth[dtype] > 0

@@ -1,9 +1,10 @@
-"""Products and sums of binary16 operands, computed as a GPU does.
+"""Products and sums of 16-bit operands, computed as a GPU does.
 
-A binary16 significand has 11 bits, so the product of two is exact in float32's 24. Products are
-summed in float32, and the sum is rounded to binary16 once, to nearest even (`Tensor.half`). Biases
-and added matrices are added in float32 before that rounding, as in the epilogue of cuBLAS. cuDNN
-adds the bias of a convolution to the rounded result and rounds again, which is not emulated.
+A binary16 significand has 11 bits and a bfloat16 significand 8, so the product of two is exact in
+float32's 24. Products are summed in float32, and the sum is rounded to 16 bits once, to nearest
+even. Biases and added matrices are added in float32 before that rounding, as in the epilogue of
+cuBLAS. cuDNN adds the bias of a convolution to the rounded result and rounds again, which is not
+emulated.
 
 Sums of binary16 tensors with a number, or with a factor `alpha`, are computed as CUDA does. A GPU
 converts the number to float32, computes in float32 and rounds once. A CPU rounds the number to
@@ -24,16 +25,17 @@ from ampft.errors import InputError
 from ampft.precision.emulation.interception import (
     Kernel,
     Replacement,
-    binary16_kernel,
-    is_binary16,
+    all_have,
+    is_operator,
     native_kernel,
+    replacing_kernel,
 )
 
 
 def _product(native: Kernel, left: Tensor, right: Tensor) -> Tensor:
-    """Emulate `mm`, `bmm`, `mv` and `dot`, float16 in, float16 out."""
+    """Emulate `mm`, `bmm`, `mv` and `dot`, 16 bits in, 16 bits out."""
     result: Tensor = native(left.float(), right.float())
-    return result.half()
+    return result.to(left.dtype)
 
 
 def _product_and_sum(
@@ -41,7 +43,7 @@ def _product_and_sum(
 ) -> Tensor:
     """Emulate `addmm`, `baddbmm` and `addmv`: beta * added + alpha * left @ right, rounded once."""
     result: Tensor = native(added.float(), left.float(), right.float(), **factors)
-    return result.half()
+    return result.to(left.dtype)
 
 
 def _sum_of_products(
@@ -56,7 +58,7 @@ def _sum_of_products(
     """Emulate `addbmm`, which adds one product after the other and rounds each sum."""
     if len(left) == 0:
         result: Tensor = native(added.float(), left.float(), right.float(), beta=beta)
-        return result.half()
+        return result.to(left.dtype)
     for index in range(len(left)):
         added = torch.addmm(added, left[index], right[index], beta=beta, alpha=alpha)
         beta = 1
@@ -69,7 +71,7 @@ def _convolution(
     """Emulate `convolution` of any dimension, transposed or grouped, with its bias."""
     summed = None if bias is None else bias.float()
     result: Tensor = native(input.float(), weight.float(), summed, *geometry)
-    return result.half()
+    return result.to(input.dtype)
 
 
 def _convolution_backward(
@@ -77,7 +79,7 @@ def _convolution_backward(
 ) -> tuple[Tensor | None, ...]:
     """Emulate the gradients of input, weight and bias, those that the caller requests."""
     gradients = native(grad_output.float(), input.float(), weight.float(), *geometry)
-    return tuple(None if gradient is None else gradient.half() for gradient in gradients)
+    return tuple(None if gradient is None else gradient.to(input.dtype) for gradient in gradients)
 
 
 EMULATED: Mapping[str, Replacement] = MappingProxyType(
@@ -162,7 +164,7 @@ def _sum_kernel(native: Kernel, *, in_place: bool) -> Kernel:
 def _takes_number(operands: tuple[Operand, Operand], alpha: float) -> bool:
     return (
         (alpha != 1 or not all(isinstance(operand, Tensor) for operand in operands))
-        and is_binary16(operands)
+        and all_have(torch.float16, operands)
         and not any(_is_complex(value) for value in (*operands, alpha))
     )
 
@@ -184,11 +186,15 @@ def _as_tensor(operand: Operand, other: Operand) -> Tensor:
     return torch.tensor(operand, dtype=torch.result_type(operand, other))
 
 
-def arithmetic_kernels() -> dict[str, Kernel]:
-    """Return the CPU kernels of all emulated and refused operators, by operator."""
-    natives = {name: native_kernel(name, "CPU") for name in (*EMULATED, *SUMS)}
-    return {
-        **{name: binary16_kernel(twin, natives[name]) for name, twin in EMULATED.items()},
-        **{name: _refusing(name, remedy) for name, remedy in REFUSED.items()},
-        **{name: _sum_kernel(natives[name], in_place="_." in name) for name in SUMS},
+def arithmetic_kernels(dtype: torch.dtype) -> dict[str, Kernel]:
+    """Return the CPU kernels of all operators that are emulated or refused in a dtype."""
+    names = (*EMULATED, *SUMS) if dtype is torch.float16 else tuple(EMULATED)
+    natives = {name: native_kernel(name, "CPU") for name in names}
+    kernels = {
+        name: replacing_kernel(twin, natives[name], dtype) for name, twin in EMULATED.items()
     }
+    if dtype is torch.float16:
+        refused = {name: remedy for name, remedy in REFUSED.items() if is_operator(name)}
+        kernels |= {name: _refusing(name, remedy) for name, remedy in refused.items()}
+        kernels |= {name: _sum_kernel(natives[name], in_place="_." in name) for name in SUMS}
+    return kernels
