@@ -83,7 +83,7 @@ def refuse_scores(train: LabelledRows) -> None:
             f"{train.origin}: the labels are {len(names)} different numbers such as"
             f" {fractions[0][:40]}. Predicting a number is regression, and only"
             " classification is supported. Replace the numbers by classes (such as low and high),"
-            " or name another column with --label_column_name. If each number is a class, add a"
+            " or pass another column with --label_column_name. If each number is a class, add a"
             f" letter to it (such as v{fractions[0][:40]})."
         )
 

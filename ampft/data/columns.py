@@ -106,7 +106,7 @@ class TokenColumns:
 
     @property
     def read(self) -> DataColumns:
-        """The same columns as those of any data."""
+        """The same columns, as of any data."""
         labels = LabelParser((self.tags,), several=True, per_unit=True)
         return DataColumns((self.words,), labels, "token", self.extra)
 
@@ -181,10 +181,10 @@ def label_columns(
     if candidates:
         raise InputError(
             f"{LABEL_FLAG}: {origin} has several possible label columns:"
-            f" {quoted_list(candidates)}. Name the right one."
+            f" {quoted_list(candidates)}. Pass the right one."
         )
     raise InputError(
-        f"{LABEL_FLAG}: {origin} has no column called label. Its columns: {describe()}. Name the"
+        f"{LABEL_FLAG}: {origin} has no column called label. Its columns: {describe()}. Pass the"
         f" label column.{header_hint(columns)}"
     )
 
@@ -217,7 +217,7 @@ def text_columns(
         sources = InputColumns.of(named, columns).sources
         if len(set(named)) < len(named) or not {*labels, "label"}.isdisjoint(sources):
             raise InputError(
-                f"{received} Name one text column, two different ones for pairs (a,b), or columns"
+                f"{received} Pass one text column, two different ones for pairs (a,b), or columns"
                 f" to join (a{JOIN}b). None may be a label column ({quoted_list(labels)}) or be"
                 " called 'label'."
             )
@@ -232,7 +232,7 @@ def text_columns(
         return choices[0]
     problem = "several possible text columns" if choices else "no text column with a usual name"
     raise InputError(
-        f"--text_column_names: {origin} has {problem}. Its columns: {describe()}. Name the right"
+        f"--text_column_names: {origin} has {problem}. Its columns: {describe()}. Pass the right"
         f" one, for example --text_column_names text, or a,b for pairs, or a{JOIN}b to join them."
         f"{header_hint(columns)}"
     )
@@ -334,7 +334,7 @@ def choose_token_columns(
         raise InputError(
             f"{missing} with a usual name. Its columns: {quoted_list(available)}. Tokens"
             " need a column of words (such as tokens) and one of tags (such as ner_tags), or a text"
-            f" and spans (a list of start, end and label). Name them with {flag} and {LABEL_FLAG}."
+            f" and spans (a list of start, end and label). Pass them with {flag} and {LABEL_FLAG}."
         )
     tags = found[0]
     are_spans = tags in SPAN_COLUMNS or words in TEXT_COLUMNS

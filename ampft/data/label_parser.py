@@ -105,6 +105,6 @@ class LabelParser:
             raise InputError(
                 f"{location}: column {quoted(name)} must be 0 or 1, received {quoted(value)}. With"
                 " several label columns, each one says whether the row has that label. If one"
-                " column holds the labels, name only that one."
+                " column holds the labels, pass only that one."
             )
         return value in YES

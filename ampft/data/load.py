@@ -101,7 +101,7 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
     if request.data_kind is not None and find_mask_folders(Path(name)):
         raise InputError(
             f"--dataset_name {name}: the folder contains images with masks, which need --task "
-            "pixels. Name this task, or remove the flag."
+            "pixels. Pass this task, or remove the flag."
         )
     data = fetch(name, request.dataset_config_name)
     if request.dataset_config_name:
@@ -140,7 +140,7 @@ def load_built_in(name: str, request: DataRequest) -> ClassificationData:
     refuse_unused_options(request, UNUSED_OPTIONS[name], f"the built-in {name}")
     if request.several_labels:
         raise InputError(
-            f"--task: the built-in {name} has one label per example. Remove the flag, or name a"
+            f"--task: the built-in {name} has one label per example. Remove the flag, or pass a"
             " data set whose examples have several labels."
         )
     if name == "stdlib":

@@ -136,7 +136,7 @@ def _lines(path: Path, text: str) -> list[ClassEntry]:
         found = re.fullmatch(r"\s*(.+?)(?:[\s,:]+(\d+)[\s,]+(\d+)[\s,]+(\d+))?\s*", line)
         assert found is not None, "a line that is not blank has a name"
         name, *channels = found.groups()
-        color = None if channels[0] is None else _color(path, f"line {number}", channels)
+        color = None if channels[0] is None else _color(f"{FLAG} {path}, line {number}", channels)
         entries.append(ClassEntry(name, color))
     return entries
 
@@ -148,32 +148,29 @@ def _json_entries(path: Path, text: str) -> list[ClassEntry]:
         raise InputError(f"{FLAG} {path}: not valid JSON ({error}). {FORMATS}") from None
     if not isinstance(values, list):
         raise InputError(f"{FLAG} {path}: the JSON is not a list. {FORMATS}")
-    return [_entry(path, f"entry {i}", value) for i, value in enumerate(values, start=1)]
+    entries = []
+    for number, value in enumerate(values, start=1):
+        where = f"{FLAG} {path}, entry {number}"
+        entry = {"name": value} if isinstance(value, str) else value
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            raise InputError(f"{where}: received {quoted(value)}. {FORMATS}")
+        unknown = entry.keys() - {"name", "color", "ignore"}
+        if unknown:
+            raise InputError(f"{where}: unknown key {quoted(min(unknown))}. {FORMATS}")
+        color = entry.get("color")
+        color = None if color is None else _color(where, color)
+        entries.append(ClassEntry(entry["name"], color, entry.get("ignore") is True))
+    return entries
 
 
-def _entry(path: Path, where: str, value: Any) -> ClassEntry:
-    entry = {"name": value} if isinstance(value, str) else value
-    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-        raise InputError(f"{FLAG} {path}, {where}: received {quoted(value)}. {FORMATS}")
-    unknown = entry.keys() - {"name", "color", "ignore"}
-    if unknown:
-        raise InputError(f"{FLAG} {path}, {where}: unknown key {quoted(min(unknown))}. {FORMATS}")
-    color = entry.get("color")
-    return ClassEntry(
-        entry["name"],
-        None if color is None else _color(path, where, color),
-        entry.get("ignore") is True,
-    )
-
-
-def _color(path: Path, where: str, channels: Any) -> Color:
+def _color(where: str, channels: Any) -> Color:
     try:
         red, green, blue = (int(channel) for channel in channels)
     except (TypeError, ValueError):
         red = green = blue = -1
     if not all(0 <= channel <= 255 for channel in (red, green, blue)):
         raise InputError(
-            f"{FLAG} {path}, {where}: the colour must be three whole numbers from 0 to 255, "
-            f"received {quoted(channels)}."
+            f"{where}: the colour must be three whole numbers from 0 to 255, received"
+            f" {quoted(channels)}."
         )
     return red, green, blue

@@ -109,7 +109,7 @@ def mask_values(mask: Image.Image, *, has_colors: bool = False) -> IntArray:
     if (values == values[..., :1]).all():
         return values[..., 0]
     raise MaskError(
-        f"it is a colour mask (mode {mask.mode}), and the colours of the classes are unknown: name "
+        f"it is a colour mask (mode {mask.mode}), and the colours of the classes are unknown: pass "
         "them with --class_names_file"
     )
 

@@ -79,7 +79,7 @@ def read_masks(
         data = fetch(name, request.dataset_config_name)
     if data is None:
         raise InputError(
-            "--task pixels: no data. Name a folder with --dataset_name, which contains "
+            "--task pixels: no data. Pass a folder with --dataset_name, which contains "
             f"{LAYOUTS}; a data set with a column of images and one of masks; or --train_file "
             "x.parquet."
         )

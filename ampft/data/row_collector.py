@@ -85,7 +85,7 @@ def concatenated(parts: Sequence[LabelledRows], origin: str) -> LabelledRows:
         if part.table.unit != first.table.unit:
             raise InputError(
                 f"{first.origin} and {part.origin} have different formats, in which rows are"
-                " counted differently. Name files of one format."
+                " counted differently. Pass files of one format."
             )
     names = tuple(dict.fromkeys(name for part in parts for name in part.names))
     index = {name: code for code, name in enumerate(names)}

@@ -24,8 +24,8 @@ from ampft.kinds.windows import (
     EXAMPLE,
     LENGTH,
     POSITIONS,
-    check_stride,
     encode_texts,
+    window_overlap,
     window_selection,
     with_examples,
     word_selection,
@@ -322,7 +322,7 @@ def text_reader(
                 f"--long_text windows: the data have pairs of texts ({', '.join(columns)}), and "
                 "only single texts can be split. Remove the flag."
             )
-        shared = check_stride(stride, max_length, collator.tokenizer)
+        shared = window_overlap(stride, max_length, collator.tokenizer)
         return TextReader(collator, max_length, shared)
     if stride is not None:
         raise InputError(

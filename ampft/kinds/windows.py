@@ -25,7 +25,7 @@ WORD_POSITIONS, WORD_COUNTS = "label_positions", "label_counts"
 WINDOW_COUNTS = "label_windows"
 
 
-def check_stride(stride: int | None, max_length: int, tokenizer: Any) -> int:
+def window_overlap(stride: int | None, max_length: int, tokenizer: Any) -> int:
     """Return the number of tokens that neighbouring windows share.
 
     Args:

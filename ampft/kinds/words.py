@@ -27,7 +27,7 @@ from ampft.kinds.text import (
     window_rows,
     windowed_examples,
 )
-from ampft.kinds.windows import EXAMPLE, check_stride, encode_words, with_examples
+from ampft.kinds.windows import EXAMPLE, encode_words, window_overlap, with_examples
 from ampft.models.minilm import default_model
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_config
 from ampft.models.tokenizer import adapt_to_model, load_tokenizer, max_input_length
@@ -61,7 +61,7 @@ class WordReader:
             stride: Number of tokens that neighbouring windows share; None for a quarter.
         """
         length = max_input_length(max_length, collator.tokenizer, config)
-        return cls(collator, length, check_stride(stride, length, collator.tokenizer))
+        return cls(collator, length, window_overlap(stride, length, collator.tokenizer))
 
     def encode(self, sentences: Sequence[Sequence[str]]) -> tuple[dict[str, list[Any]], int]:
         """Return the tokens of the windows of sentences, and how many words have no token."""

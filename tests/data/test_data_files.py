@@ -278,7 +278,7 @@ def test_unknown_encoding_is_refused(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["train.csv", "train.jsonl"])
 def test_an_encoding_that_decodes_nothing_is_refused(tmp_path, name):
-    with pytest.raises(InputError, match=rf"{name}: not undefined .*Name the file's encoding"):
+    with pytest.raises(InputError, match=rf"{name}: not undefined .*Pass the file's encoding"):
         load(tmp_path, GOOD, name, encoding="undefined")
 
 

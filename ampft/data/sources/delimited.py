@@ -159,7 +159,7 @@ def opened_text(path: Path, encoding: str, newline: str | None = None) -> Iterat
     except UnicodeError as error:
         problem = undecodable_byte(path, encoding) or f": not {encoding} ({error})"
         raise InputError(
-            f"{path}{problem}. Name the file's encoding, for example --encoding latin-1 (or cp1252,"
+            f"{path}{problem}. Pass the file's encoding, for example --encoding latin-1 (or cp1252,"
             f" or utf-16), or convert it: iconv -f latin1 -t utf-8 {path.name} > new{path.suffix}"
         ) from None
     except LookupError:

@@ -206,7 +206,7 @@ def media_column(table: Table, request: DataRequest) -> tuple[str, str] | None:
     flag = INPUT_FLAGS[request.data_kind or next(iter(found.values()))]
     problem = "several columns of files" if found else f"no column of paths of {request.data_kind}s"
     raise InputError(
-        f"{flag}: {table.origin} has {problem}. Its columns: {describe()}. Name the right one."
+        f"{flag}: {table.origin} has {problem}. Its columns: {describe()}. Pass the right one."
     )
 
 

@@ -5,7 +5,7 @@ A file belongs to the class of the folder in which it lies, at any depth. Hidden
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from datasets import Dataset, Features, Value
@@ -121,8 +121,17 @@ def _read_split(
         files = list(files_in(class_folder))
         found[class_folder.name] = [file for file in files if kind_of_file(file.name) == kind]
         others += [file for file in files if kind_of_file(file.name) != kind]
-    if split == "train":
-        _refuse_classes(folder, kind, found)
+    empty = [f"{name}/" for name, files in found.items() if not files]
+    if split == "train" and empty:
+        raise InputError(
+            f"{folder}: no {kind}s in {listed(empty)}. A class needs at least one {kind} to train"
+            " on: add some, or remove the folder."
+        )
+    if split == "train" and len(found) < 2:
+        raise InputError(
+            f"{folder}: the only class folder is {next(iter(found))}/. A classifier needs at least "
+            f"two classes, each in a folder with its {kind}s."
+        )
     pairs = [(file, name) for name, files in found.items() for file in files]
     part = Dataset.from_dict(
         {
@@ -132,20 +141,6 @@ def _read_split(
         features=Features({kind: FILE, CLASS_COLUMN: Value("string")}),
     ).cast_column(kind, MEDIA[kind].column_type)
     return read_rows(split_table(part, str(folder), unit=kind), columns, request), others
-
-
-def _refuse_classes(folder: Path, kind: str, found: Mapping[str, Sequence[Path]]) -> None:
-    empty = [name for name, files in found.items() if not files]
-    if empty:
-        raise InputError(
-            f"{folder}: no {kind}s in {listed([f'{name}/' for name in empty])}. A class needs at "
-            f"least one {kind} to train on: add some, or remove the folder."
-        )
-    if len(found) < 2:
-        raise InputError(
-            f"{folder}: the only class folder is {next(iter(found))}/. A classifier needs at least "
-            f"two classes, each in a folder with its {kind}s."
-        )
 
 
 def _left_out(paths: Iterable[Path], what: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from datasets import Audio, ClassLabel, Dataset, DatasetDict, Features, Image, Value, load_from_disk
+from datasets import Audio, ClassLabel, Dataset, DatasetDict, Features, Value, load_from_disk
 from datasets import load_dataset as read_dataset
 
 from ampft.data.columns import (
@@ -37,7 +37,7 @@ SPLIT_NAMES = {
     "validation": ("validation", "valid", "val", "dev", "validation_matched"),
     "test": ("test", "test_matched"),
 }
-MEDIA_TYPES = {"image": Image, "sound": Audio}
+MEDIA_TYPES = {kind: type(media.undecoded) for kind, media in MEDIA.items()}
 UNLABELLED = -1  # value of a ClassLabel whose label is not published
 
 
@@ -194,7 +194,7 @@ def choose_columns(features: Features, request: DataRequest) -> DataColumns:
         require((column,), found[kind], flag, origin=origin, describe=describe)
     elif len(found[kind]) > 1:
         raise InputError(
-            f"{flag}: {origin} has several {kind} columns: {quoted_list(found[kind])}. Name one."
+            f"{flag}: {origin} has several {kind} columns: {quoted_list(found[kind])}. Pass one."
         )
     return DataColumns((column or found[kind][0],), labels, kind, extra)
 
@@ -212,7 +212,7 @@ def media_kind(found: Mapping[str, Sequence[str]], request: DataRequest) -> str 
     present = [kind for kind, columns in found.items() if columns]
     if len(request.named_media) > 1:
         raise InputError(
-            "--image_column_name and --audio_column_name: received both. Name one column."
+            "--image_column_name and --audio_column_name: received both. Pass one column."
         )
     if request.named_media:
         return next(iter(request.named_media))

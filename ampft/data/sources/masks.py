@@ -171,7 +171,7 @@ def find_mask_columns(features: Features, request: DataRequest, name: str) -> tu
     if named is None and len(usual) != 1:
         raise InputError(
             f"{LABEL_FLAG}: {name} has {'several columns' if usual else 'no column'} of masks "
-            f"with a usual name. Its columns: {listing()}. Name the column of the masks."
+            f"with a usual name. Its columns: {listing()}. Pass the column of the masks."
         )
     mask = usual[0]
     others = [column for column in images if column != mask]
@@ -180,7 +180,7 @@ def find_mask_columns(features: Features, request: DataRequest, name: str) -> tu
     elif len(others) != 1:
         raise InputError(
             f"{INPUT_FLAGS['image']}: besides the masks, {name} has {len(others)} columns of"
-            f" images. Its columns: {listing()}. Name one."
+            f" images. Its columns: {listing()}. Pass one."
         )
     return image or others[0], mask
 

@@ -65,7 +65,7 @@ def read_workbook(path: Path, *, flag: str, sheet: str | None) -> Table:
                     raise InputError(
                         f"{path}, row {row}: column {len(values)} has the value"
                         f" {quoted(values[-1])}, but the header has only"
-                        f" {counted(len(columns), 'name')}. Name the column, or empty the cell."
+                        f" {counted(len(columns), 'name')}. Give it a name, or empty it."
                     )
                 cells = [*values, *[None] * (len(columns) - len(values))]
                 yield row, [cell_value(cells[index], path, row) for index in indices]
