@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 from ampft.data.sources.table import as_text
@@ -36,7 +37,7 @@ class InputColumns:
         parts = tuple((name,) if name in present else joined_parts(name) for name in names)
         return cls(tuple(names), parts)
 
-    @property
+    @cached_property
     def sources(self) -> tuple[str, ...]:
         """The columns to read, each once."""
         return tuple(dict.fromkeys(chain.from_iterable(self.parts)))

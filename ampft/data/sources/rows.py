@@ -56,7 +56,9 @@ def read_rows(table: Table, columns: DataColumns, request: DataRequest) -> Label
                 yield row, cells
 
     if media is not None and table.dataset is not None:
-        kept = _selected(table.dataset, columns, list(usable()))
+        # Without the files, which can be large.
+        rows = [(row, cells[1:]) for row, cells in usable()]
+        kept = _selected(table.dataset, columns, rows)
     else:
         files = () if media is None else columns.inputs
         kept = write_arrow((cells for _, cells in usable()), (*columns.inputs, *extra), files=files)
@@ -66,12 +68,18 @@ def read_rows(table: Table, columns: DataColumns, request: DataRequest) -> Label
 
 
 def _selected(dataset: Dataset, columns: DataColumns, rows: list[tuple[int, list[Any]]]) -> Dataset:
-    """Return the files of some rows of a data set, with the cells of their extra columns."""
+    """Return the files of some rows of a data set, with the cells of their extra columns.
+
+    Args:
+        dataset: The data set.
+        columns: Its columns.
+        rows: Index and extra cells of each row.
+    """
     kept = dataset.select_columns(list(columns.inputs))
-    for position, name in enumerate(columns.extra, start=1):
+    for position, name in enumerate(columns.extra):
         values: list[Any] = [None] * len(kept)
-        for row, cells in rows:
-            values[row] = cells[position]
+        for row, extra in rows:
+            values[row] = extra[position]
         kept = kept.add_column(name, values)
     return kept if len(rows) == len(kept) else kept.select([row for row, _ in rows])
 
