@@ -6,10 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-
-from datasets import Dataset
+from typing import TYPE_CHECKING
 
 from ampft.errors import MAX_LISTED, InputError, listed, quoted, quoted_list
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 SAMPLE_ROWS = 1000  # in which the different values of a column are counted
 MAX_NUMBERS_SHOWN = 10
