@@ -57,7 +57,15 @@ def _block_names(model: nn.Module) -> Callable[[str], str]:
     """Return a function that maps a parameter's name to the name of its block."""
     prefix = str(getattr(model, "base_model_prefix", "") or "")
     paths = _paths(model, "")
-    return lambda name: _block_name(_longest_prefix(paths, name), prefix)
+
+    def name_of(parameter: str) -> str:
+        prefixes = [path for path in paths if parameter.startswith(f"{path}.")]
+        path = max(prefixes, key=len, default="")
+        if path == prefix or not path:
+            return path or "top-level parameters"
+        return path.removeprefix(f"{prefix}.") if prefix else path
+
+    return name_of
 
 
 def _paths(module: nn.Module, path: str) -> list[str]:
@@ -73,14 +81,3 @@ def _paths(module: nn.Module, path: str) -> list[str]:
             )
             paths += [] if is_list else _paths(child, child_path)
     return paths
-
-
-def _longest_prefix(paths: list[str], parameter: str) -> str:
-    prefixes = [path for path in paths if parameter.startswith(f"{path}.")]
-    return max(prefixes, key=len, default="")
-
-
-def _block_name(path: str, prefix: str) -> str:
-    if path == prefix or not path:
-        return path or "top-level parameters"
-    return path.removeprefix(f"{prefix}.") if prefix else path

@@ -21,6 +21,7 @@ from ampft.errors import InputError, listed
 from ampft.files import is_inside
 from ampft.hub import hub_problem
 from ampft.models.adapters import ADAPTER_CONFIG, SavedAdapter, read_adapter
+from ampft.models.attention_dropout import check_attention_dropout
 from ampft.models.freezing import POOLER, base_of, has_weights, head_names, is_in
 from ampft.models.minilm import HUB_ID, default_model
 from ampft.models.size import check_memory, check_sizes
@@ -62,8 +63,9 @@ def load_pretrained(
         trust_remote_code: Whether code from the model's repository may run.
 
     Raises:
-        InputError: The model cannot be loaded, its weights are not finite, or a weight below the
-            head is missing or has another shape than the configuration says.
+        InputError: The model cannot be loaded, its weights are not finite, a weight below the head
+            is missing or has another shape than the configuration says, or its attention ignores
+            dropout.
     """
     source = ModelSource(path)
     config = load_config(path, trust_remote_code=trust_remote_code)
@@ -75,6 +77,7 @@ def load_pretrained(
     if old_labels is not None:
         _reinitialize_head(model)
     check_weights_finite(model, source)
+    check_attention_dropout(model)
     return model, _head_notes(old_labels, differences, loading["unexpected_keys"])
 
 

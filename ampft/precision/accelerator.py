@@ -94,7 +94,13 @@ def make_accelerator(
             ) from error
     # Afterwards, because Accelerate allows TF32 if a compile backend is configured.
     apply_float32_policy(precision)
-    _refuse_deepspeed(accelerator)
+    if accelerator.distributed_type == DistributedType.DEEPSPEED:
+        raise InputError(
+            "accelerate launch: DeepSpeed is not supported, because its engine updates the "
+            "weights within a backward pass, so that steps over several micro-batches are not "
+            "known to be exact. Use FSDP2 (accelerate_configs/fsdp2.yaml), which shards the "
+            "model in the same way."
+        )
     configure_sharding(accelerator, options["fsdp_plugin"])
     configure_compilation(accelerator)
     _check_matches(accelerator, precision)
@@ -140,16 +146,6 @@ def _fp8_recipe() -> list[AORecipeKwargs]:
             "--fp8_backend ao, or unset the variable."
         )
     return [AORecipeKwargs(pad_inner_dim=True, enable_fsdp_float8_all_gather=False)]
-
-
-def _refuse_deepspeed(accelerator: Accelerator) -> None:
-    if accelerator.distributed_type == DistributedType.DEEPSPEED:
-        raise InputError(
-            "accelerate launch: DeepSpeed is not supported, because its engine updates the "
-            "weights within a backward pass, so that steps over several micro-batches are not "
-            "known to be exact. Use FSDP2 (accelerate_configs/fsdp2.yaml), which shards the "
-            "model in the same way."
-        )
 
 
 def _check_matches(accelerator: Accelerator, precision: Precision) -> None:

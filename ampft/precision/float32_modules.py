@@ -257,12 +257,6 @@ def never_called(model: nn.Module) -> str | None:
     )
 
 
-def store_patterns(model: nn.Module, patterns: Sequence[str]) -> None:
-    """Write the patterns into the configuration, which `save_pretrained` saves with the model."""
-    if patterns:
-        setattr(model.config, CONFIG_FIELD, list(patterns))
-
-
 def stored_patterns(model: nn.Module) -> tuple[str, ...]:
     """Return the patterns in the configuration of a model.
 
@@ -284,13 +278,15 @@ def apply_patterns(model: nn.Module, requested: Sequence[str] = ()) -> Float32Mo
 
     Args:
         model: Model of transformers with float32 weights.
-        requested: Patterns, which are then stored in the configuration.
+        requested: Patterns, which are then stored in the configuration, and so saved with the
+            model.
 
     Raises:
         InputError: A pattern matches no module.
     """
     handle = keep_in_fp32(model, requested or stored_patterns(model))
-    store_patterns(model, requested)
+    if requested:
+        setattr(model.config, CONFIG_FIELD, list(requested))
     return handle
 
 

@@ -52,9 +52,16 @@ def quantize(model: nn.Module, device: torch.device) -> nn.Module:
         # torch announces that torchao will replace it, and deprecates its own quantized tensors.
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=UserWarning, message=".*quantized tensor")
-        kept = dict.fromkeys(_inside_float32_modules(model))  # None means no quantization
+        kept = float32_forwards(model)
+        inside = [
+            path
+            for path, _ in model.named_modules()
+            if any(path == name or path.startswith(f"{name}.") for name in kept)
+        ]
         quantized: nn.Module = quantize_dynamic(
-            model, {nn.Linear: per_channel_dynamic_qconfig, **kept}
+            # None means no quantization.
+            model,
+            {nn.Linear: per_channel_dynamic_qconfig, **dict.fromkeys(inside)},
         )
     if not quantized_layers(quantized):
         raise InputError(
@@ -62,15 +69,6 @@ def quantize(model: nn.Module, device: torch.device) -> nn.Module:
             "quantizes. Leave int8 out."
         )
     return quantized
-
-
-def _inside_float32_modules(model: nn.Module) -> list[str]:
-    kept = float32_forwards(model)
-    return [
-        path
-        for path, _ in model.named_modules()
-        if any(path == name or path.startswith(f"{name}.") for name in kept)
-    ]
 
 
 def quantized_layers(model: nn.Module) -> list[nn.Module]:

@@ -19,7 +19,7 @@ from ampft.runs.resume import as_checkpointed, continue_folder, restore_checkpoi
 from ampft.runs.run import Run
 from ampft.runs.state import RunState
 from ampft.text.terminal import print_line
-from ampft.training.ending import first_failure
+from ampft.training.ending import ended_with_others, first_failure
 from ampft.training.out_of_memory import explain_out_of_memory
 from ampft.training.stopping import StopRequest, StopRequested
 
@@ -68,7 +68,8 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
 @contextlib.contextmanager
 def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
     """Record why the run stopped, if it does not finish; a signal also leaves a checkpoint."""
-    with run.stop.listening():
+    accelerator = run.prepared.accelerator
+    with run.stop.listening(), ended_with_others(accelerator, run.record_stop):
         try:
             with explain_out_of_memory():
                 try:
@@ -82,7 +83,7 @@ def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
                 status, reason = error.status, str(error)
             else:
                 status, reason = "interrupted", f"{type(error).__name__}: {error}"
-            run.record_stop(*first_failure(run.prepared.accelerator, status, reason))
+            run.record_stop(*first_failure(accelerator, status, reason))
             if isinstance(error, TrainingStopped):
                 raise
             is_removed = run.folder is not None and not run.folder.is_intact()

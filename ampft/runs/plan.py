@@ -84,7 +84,7 @@ def batch_norm_warnings(model: nn.Module, batches: StepBatches) -> dict[str, str
 def _describe_device(accelerator: Accelerator) -> str:
     device = accelerator.device
     backend = compile_backend(accelerator)
-    more = ", weights sharded (FSDP2)" * is_sharded(accelerator)
+    more = ", weights sharded (FSDP2) and gathered in float32" * is_sharded(accelerator)
     more += "" if backend is None else f", compiled by {backend}"
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)} x {accelerator.num_processes}{more}"

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +17,10 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 _FAILURE = "ampft/failure"  # key in the store of the process group
+POLL_SECONDS = 0.5
+# In this time most processes see by themselves that another has failed, and the one that failed
+# has printed its error.
+GRACE_SECONDS = 10.0
 
 # Process groups that have been destroyed, which this process keeps until its end.
 _ended_groups: list[object] = []
@@ -52,3 +61,53 @@ def first_failure(accelerator: Accelerator, status: str, reason: str) -> tuple[s
     process, status, reason = json.loads(first)
     is_own = process == accelerator.process_index
     return status, reason if is_own else f"process {process} failed first: {reason}"
+
+
+@contextmanager
+def ended_with_others(
+    accelerator: Accelerator, record_stop: Callable[[str, str], None]
+) -> Iterator[None]:
+    """End this process if another one fails while this one waits for it.
+
+    A collective operation of NCCL blocks in C++ until its timeout of ten minutes, where neither an
+    exception nor a signal reaches Python. A thread therefore asks the store for a failure that
+    another process has reported by `first_failure`. If this process is still in the context
+    `GRACE_SECONDS` later, it exits with code 1, without cleaning up. It does so too if the store
+    has ended, and with it the process that hosts it.
+
+    Args:
+        accelerator: Accelerator of this process; with only one process, nothing is watched.
+        record_stop: Called with status and reason before this process ends.
+    """
+    if accelerator.num_processes == 1:
+        yield
+        return
+    # A connection of its own, because the main thread may be waiting for an answer on the other.
+    store = distributed_c10d._get_default_store().clone()
+    has_left = threading.Event()
+
+    def watch() -> None:
+        status, reason = "interrupted", "the process that hosts the process group's store has ended"
+        while not has_left.wait(POLL_SECONDS):
+            try:
+                if not store.check([_FAILURE]):
+                    continue
+                process, status, reason = json.loads(store.get(_FAILURE))
+                reason = f"process {process} failed first: {reason}"
+            except (RuntimeError, ValueError):  # the store has ended
+                pass
+            break
+        if has_left.wait(GRACE_SECONDS):
+            return
+        try:
+            record_stop(status, reason)
+            rank = accelerator.process_index
+            print(f"[rank {rank}] error: {reason}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(1)
+
+    threading.Thread(target=watch, name="ended_with_others", daemon=True).start()
+    try:
+        yield
+    finally:
+        has_left.set()

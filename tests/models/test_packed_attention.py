@@ -7,6 +7,7 @@ from torch.nn import functional
 from ampft.models.packing.dropout import keep_mask, realised_probability
 from ampft.models.packing.grouped import dropout_attention
 from ampft.models.packing.kernels import (
+    _without_cudnn,
     binary16_attention,
     choose_kernel,
     efficient_attention,
@@ -14,6 +15,7 @@ from ampft.models.packing.kernels import (
     grouped_attention,
 )
 from ampft.models.packing.layout import AttentionOptions, Rows, pack_layout
+from ampft.precision.emulation import Binary16Emulation
 
 FP32_TOLERANCE = 1e-6
 LENGTHS, HEADS, WIDTH, SCALE = (7, 3, 1, 7, 12, 8), 2, 8, 0.3
@@ -235,3 +237,30 @@ def test_causal_attention_reaches_the_fused_kernel_without_a_mask():
     with torch.no_grad(), Fused():
         grouped_attention(Rows(query, key, value), layout, options(causal=True))
     assert seen == [(True, None)] * len(layout.groups)
+
+
+@pytest.mark.parametrize("kernel", [binary16_attention, grouped_attention])
+def test_a_bias_is_rounded_to_binary16_as_on_a_gpu(kernel):
+    layout = layout_of(LENGTHS, 0.3)
+    halves = Rows(*(row.detach().half() for row in operands(layout.total)[:3]))
+    generator = torch.Generator().manual_seed(1)
+    bias = 8 * torch.randn(HEADS, layout.longest, layout.longest, generator=generator)
+    outputs = []
+    for each in (bias, bias.half().float(), 1.01 * bias):
+        torch.manual_seed(0)
+        with Binary16Emulation():
+            outputs.append(kernel(halves, layout, options(0.5, position_bias=each)))
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[0], outputs[2])
+
+
+def test_groups_on_a_gpu_leave_cudnn_out():
+    flags = torch.backends.cuda
+    with _without_cudnn(torch.device("cpu")):
+        assert flags.cudnn_sdp_enabled()
+    with _without_cudnn(torch.device("cuda")):
+        assert not flags.cudnn_sdp_enabled()
+        assert flags.flash_sdp_enabled()
+        assert flags.mem_efficient_sdp_enabled()
+        assert flags.math_sdp_enabled()
+    assert flags.cudnn_sdp_enabled()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from blocked_process import SECONDS_BLOCKED
 from ended_groups import TIMES
 from running import clean_environment
 from torch.distributed import HashStore, distributed_c10d
@@ -44,3 +47,24 @@ def test_the_process_that_fails_first_gives_the_reason(monkeypatch):
 
 def test_without_a_group_the_own_reason_remains():
     assert first_failure(process(0), "interrupted", "OSError: no") == ("interrupted", "OSError: no")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["fails", "leaves", "none"])
+def test_a_failing_process_ends_one_that_waits_in_cpp(tmp_path, case):
+    script = Path(__file__).parent / "blocked_process.py"
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, script, tmp_path, case],
+        env=clean_environment(), capture_output=True, text=True, timeout=2 * SECONDS_BLOCKED,
+    )  # fmt: skip
+    if case == "fails":
+        reason = "process 1 failed first: the loss is not finite"
+        assert done.returncode == 1
+        assert json.loads((tmp_path / "stop.json").read_text()) == ["diverged", reason]
+        assert done.stderr.endswith(f"[rank 0] error: {reason}\n")
+        assert time.monotonic() - started < SECONDS_BLOCKED
+    else:
+        assert done.returncode == 0, done.stderr
+        assert not (tmp_path / "stop.json").exists()
+    assert (tmp_path / "left").exists() == (case != "fails")

@@ -83,7 +83,7 @@ def _make_plan(layout: PackedLayout, heads: int, options: AttentionOptions) -> A
     spans, gathers, reals = [], [], []
     cell_count = score_count = 0
     for group in layout.groups:
-        cells, real = group.cells()
+        cells, real, _ = group.cells()
         gathers.append(((group.start + cells)[:, None, :] * heads + head).flatten())
         reals.append(real[:, None, :].expand(-1, heads, -1).flatten())
         sequences = len(group.lengths) * heads

@@ -85,24 +85,20 @@ class PackedModel:
         layers = base.get_submodule(trim.layers)
         assert isinstance(layers, nn.ModuleList)
         attention, cut = (layers[-1].get_submodule(path) for path in (trim.attention, trim.cut))
-        hooks = (
-            attention.register_forward_pre_hook(self._remember_layout, with_kwargs=True),
-            cut.register_forward_pre_hook(self._trim_inputs),
-        )
-        self._undo += [hook.remove for hook in hooks]
 
-    def _remember_layout(self, module: nn.Module, args: tuple[Any, ...], kwargs: Kwargs) -> None:
-        # The module to be trimmed runs right after this one and receives no layout.
-        del module
-        layouts = (a for a in (*args, *kwargs.values()) if isinstance(a, PackedLayout))
-        self._layout_to_trim = next(layouts, None)
+        # The module to be trimmed runs right after attention and receives no layout.
+        def remember(module: nn.Module, args: tuple[Any, ...], kwargs: Kwargs) -> None:
+            del module
+            layouts = (a for a in (*args, *kwargs.values()) if isinstance(a, PackedLayout))
+            self._layout_to_trim = next(layouts, None)
 
-    def _trim_inputs(
-        self, module: nn.Module, args: tuple[torch.Tensor, ...]
-    ) -> tuple[torch.Tensor, ...]:
-        del module
-        layout, self._layout_to_trim = self._layout_to_trim, None
-        return args if layout is None else tuple(layout.first_tokens(hidden) for hidden in args)
+        def trim_inputs(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            del module
+            layout, self._layout_to_trim = self._layout_to_trim, None
+            return args if layout is None else tuple(layout.first_tokens(each) for each in args)
+
+        self._undo.append(attention.register_forward_pre_hook(remember, with_kwargs=True).remove)
+        self._undo.append(cut.register_forward_pre_hook(trim_inputs).remove)
 
     def _take_layout(
         self, model: nn.Module, args: tuple[Any, ...], kwargs: Kwargs

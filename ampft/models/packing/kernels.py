@@ -145,8 +145,7 @@ def grouped_attention(rows: Rows, packing: PackedLayout, options: AttentionOptio
     def attend(number: int, group: Rows) -> Tensor:
         # Fused kernels know this rule, but no other mask.
         is_causal = options.is_only_causal(packing.groups[number].longest)
-        mask = None if is_causal else group_mask(packing, number, options)
-        mask = mask if mask is None or mask.dtype == torch.bool else mask.to(group.query.dtype)
+        mask = None if is_causal else group_mask(packing, number, options, group.query.dtype)
         return functional.scaled_dot_product_attention(
             *group,
             attn_mask=mask,
@@ -184,7 +183,7 @@ def binary16_attention(rows: Rows, packing: PackedLayout, options: AttentionOpti
     def attend(number: int, group: Rows) -> Tensor:
         return emulated_attention(
             *group,
-            mask=group_mask(packing, number, options),
+            mask=group_mask(packing, number, options, torch.float16),
             keep_mask=plan.spans[number].score_matrices(is_kept),
             dropout_p=realised_probability(options.dropout),
             scale=options.scale,
@@ -204,10 +203,13 @@ def _attend_by_group(
     return packing.row_of(attended)
 
 
-def group_mask(packing: PackedLayout, number: int, options: AttentionOptions) -> Tensor | None:
+def group_mask(
+    packing: PackedLayout, number: int, options: AttentionOptions, dtype: torch.dtype
+) -> Tensor | None:
     """Return the mask of a group, broadcastable to (c, heads, L, L); `None` if it has no effect.
 
-    It is boolean, True where a key is visible, or floating where there is a bias, to be added.
+    It is boolean, True where a key is visible. Where there is a bias, it is to be added, and has
+    the dtype of the operands, as torch's `scaled_dot_product_attention` requires.
     """
     length = packing.groups[number].longest
     key = (number, options.sliding_window, options.causal)
@@ -221,7 +223,9 @@ def group_mask(packing: PackedLayout, number: int, options: AttentionOptions) ->
     if options.position_bias is None:
         return visible
     bias = options.position_bias[:, :length, :length]
-    return bias if visible is None else bias.masked_fill(~visible, -torch.inf)
+    mask = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
+    # Last, so that the gradients of the sequences are summed in the dtype of the bias.
+    return mask.to(dtype)
 
 
 # Sequences and heads from which the share of dropped weights is estimated, and its probability.

@@ -48,17 +48,20 @@ class SequenceGroup:
         """Whether all sequences have the same length, so that no padding is needed."""
         return self.lengths[0] == self.longest
 
-    def cells(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two (c, L) tensors on the CPU: the token of each cell, and whether it is real.
+    def cells(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return what pads the group and removes the padding again, on the CPU.
 
-        Tokens count from the group's first, int64. A padding cell repeats the first token of its
-        sequence.
+        Returns:
+            The token of each cell, (c, L) int64, counted from the group's first; a padding cell
+            repeats the first token of its sequence. Whether a cell is real, (c, L) bool. The
+            indices of the real cells, (n,) int64.
         """
         lengths = torch.tensor(self.lengths)
         starts = (lengths.cumsum(0) - lengths)[:, None]
         columns = torch.arange(self.longest)
         is_real = columns < lengths[:, None]
-        return torch.where(is_real, starts + columns, starts), is_real
+        real = is_real.flatten().nonzero().squeeze(1)
+        return torch.where(is_real, starts + columns, starts), is_real, real
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,15 +152,13 @@ class PackedLayout:
     def group_indices(self) -> tuple[GroupIndex | None, ...]:
         """Indices that pad and mask each group; `None` for a group that needs no padding."""
         host = [group.cells() for group in self.groups if not group.is_even]
-        masks = [real for _, real in host]
-        integers = [cells.flatten() for cells, _ in host]
-        integers += [real.flatten().nonzero().squeeze(1) for real in masks]
-        moved, count = in_one_copy(integers, self.device), len(host)
-        visible = in_one_copy([real.flatten() for real in masks], self.device)
+        integers = [index for cells, _, real in host for index in (cells.flatten(), real)]
+        moved = in_one_copy(integers, self.device)
+        masks = in_one_copy([is_real.flatten() for _, is_real, _ in host], self.device)
         indices = (
             GroupIndex(cells, real, mask.view(len(shape), 1, 1, -1))
-            for cells, real, mask, shape in zip(
-                moved[:count], moved[count:], visible, masks, strict=True
+            for cells, real, mask, (shape, *_) in zip(
+                moved[::2], moved[1::2], masks, host, strict=True
             )
         )
         return tuple(None if group.is_even else next(indices) for group in self.groups)

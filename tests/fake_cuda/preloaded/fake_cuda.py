@@ -13,9 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampft.models.packing import layout as layout_module
 from ampft.models.packing.install import install_packing
-from ampft.models.packing.layout import GROUP_COST_ON_GPU, pack_layout
+from ampft.models.packing.layout import GROUP_COST_ON_GPU, SequenceGroup, pack_layout
 from ampft.models.weights import cast_in_place
 from ampft.precision.modes import MODE_TABLE
 from ampft.precision.resolve import Precision
@@ -142,11 +141,11 @@ def efficient_attention_backward(mode, func, grad, query, key, value, *args, **k
 @contextmanager
 def host_operations():
     """Compute the indices of groups, which depend on values, on the host, and pin nothing."""
-    compute = layout_module._host_group_index
+    cells = on_host(SequenceGroup.cells)
     backward = torch.ops.aten._efficient_attention_backward.default
     with (
         patch.dict(op_implementations_dict, {backward: efficient_attention_backward}),
-        patch.object(layout_module, "_host_group_index", on_host(compute)),
+        patch.object(SequenceGroup, "cells", cells),
         patch.object(torch.Tensor, "pin_memory", lambda tensor: tensor),
     ):
         yield

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fake_cuda import CUDA, fake_mode
+from fake_cuda import CUDA, fake_mode, layout_of_host_mask
 
 from ampft.models.packing.kernels import (
     choose_kernel,
@@ -63,3 +63,20 @@ def test_windows_and_biases():
     bias = torch.zeros(2, 9, 9)
     assert chosen(torch.bfloat16, 64, position_bias=bias) is grouped_attention
     assert chosen(torch.float32, 64, position_bias=bias) is grouped_attention
+
+
+def test_groups_run_without_cudnn(monkeypatch):
+    """It builds a plan for each new shape, and has no gradient for a bias."""
+    enabled = []
+
+    def attend(query, *args, **kwargs):
+        enabled.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return torch.empty_like(query)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
+    mask = (torch.arange(30) < torch.tensor([3, 30])[:, None]).long()
+    with fake_mode():
+        layout = layout_of_host_mask(mask, device=CUDA, group_cost=0.0)
+        rows = Rows(*(torch.empty(33, 2, 8, device=CUDA) for _ in range(3)))
+        grouped_attention(rows, layout, AttentionOptions(0.1, 1.0))
+    assert enabled == [False, False]
