@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ampft.models.adapters import (
@@ -80,14 +80,10 @@ def restrict_training(loaded: LoadedModel, part: TrainedPart) -> LoadedModel:
         keep_frozen_in_evaluation(model)
         what = "the rest is frozen"
     cast_frozen_once(model)
-    return replace(loaded, notes=(*loaded.notes, f"trained: {_share(model)}; {what}"))
-
-
-def _share(model: nn.Module) -> str:
-    parameters = list(model.parameters())
-    trained = sum(p.numel() for p in parameters if p.requires_grad)
-    total = sum(p.numel() for p in parameters)
-    return f"{trained:,} of {total:,} weights ({trained / total:.1%})"
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    total = sum(p.numel() for p in model.parameters())
+    share = f"{trained:,} of {total:,} weights ({trained / total:.1%})"
+    return replace(loaded, notes=(*loaded.notes, f"trained: {share}; {what}"))
 
 
 def save_trained(

@@ -121,7 +121,14 @@ def requested_mode(flag: str | None, environ: Mapping[str, str]) -> str:
     if flag is None:
         if inherited in _UNSET:
             return BASELINE
-        return _mode_of_variable(inherited)
+        try:
+            return canonical_mode(inherited)
+        except InputError as error:
+            raise InputError(
+                f"{ENV_VARIABLE}={inherited} (set by accelerate launch, its config file or your "
+                f"shell) is not a precision mode.{did_you_mean(inherited, MODES)} Choose one of "
+                f"{', '.join(MODES)}."
+            ) from error
     try:
         mode = canonical_mode(flag)
     except InputError as error:
@@ -133,16 +140,6 @@ def requested_mode(flag: str | None, environ: Mapping[str, str]) -> str:
             f"its config file or your shell). Remove one of the two, or set both to the same mode."
         )
     return mode
-
-
-def _mode_of_variable(value: str) -> str:
-    try:
-        return canonical_mode(value)
-    except InputError as error:
-        raise InputError(
-            f"{ENV_VARIABLE}={value} (set by accelerate launch, its config file or your shell) is "
-            f"not a precision mode.{did_you_mean(value, MODES)} Choose one of {', '.join(MODES)}."
-        ) from error
 
 
 def resolve(mode: str, device: torch.device) -> Precision:

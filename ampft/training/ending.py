@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed import distributed_c10d
@@ -83,7 +83,8 @@ def ended_with_others(
         yield
         return
     # A connection of its own, because the main thread may be waiting for an answer on the other.
-    store = distributed_c10d._get_default_store().clone()
+    default: Any = distributed_c10d._get_default_store()  # torch's stubs lack `clone`
+    store = default.clone()
     has_left = threading.Event()
 
     def watch() -> None:

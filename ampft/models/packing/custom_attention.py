@@ -40,11 +40,23 @@ def _replace(module: nn.Module, name: str, method: Callable[..., Any]) -> Callab
     return undo
 
 
-def _replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
-    """Replace the forward pass of one module; return a function that restores it.
+def _replace_forward(module: nn.Module, packed: Callable[..., Any]) -> Callable[[], None]:
+    """Replace the forward pass of one attention module; return a function that restores it.
 
     A module that `keep_in_fp32` has changed still computes in float32.
+
+    Args:
+        module: Attention module, whose second argument is the mask.
+        packed: Its forward pass with a layout in place of the mask.
     """
+
+    @uncompiled
+    def forward(attention: Any, hidden_states: Tensor, attention_mask: Any = None, *args: Any,
+                **kwargs: Any) -> Any:  # fmt: skip
+        is_packed = isinstance(attention_mask, PackedLayout)
+        compute = packed if is_packed else type(attention).forward
+        return compute(attention, hidden_states, attention_mask, *args, **kwargs)
+
     method = MethodType(forward, module)
     kept = module.__dict__.get("forward")
     if isinstance(kept, Float32Forward):
@@ -81,19 +93,15 @@ def _like_longest(hidden_states: Tensor, layout: PackedLayout | None) -> Tensor:
     return hidden_states if layout is None else hidden_states.new_empty(1, layout.longest, 1)
 
 
-@uncompiled
 def _mpnet(
     attention: Any,
     hidden_states: Tensor,
-    attention_mask: Tensor | PackedLayout | None = None,
+    layout: PackedLayout,
     position_bias: Tensor | None = None,
-    output_attentions: bool = False,
+    *args: Any,
     **kwargs: Any,
 ) -> Any:
-    if not isinstance(attention_mask, PackedLayout):
-        return type(attention).forward(
-            attention, hidden_states, attention_mask, position_bias, output_attentions, **kwargs
-        )
+    del args, kwargs
     shape = (*hidden_states.shape[:-1], -1, attention.attention_head_size)
     rows = [
         project(hidden_states).view(shape).transpose(1, 2)
@@ -106,7 +114,7 @@ def _mpnet(
         rows[2],
         None,
         dropout=attention.dropout.p if attention.training else 0.0,
-        packing=attention_mask,
+        packing=layout,
         position_bias=position_bias,
     )
     return (attention.o(attended.flatten(2)),)
@@ -161,11 +169,10 @@ def adapt_deberta(base: nn.Module, current: CurrentLayout) -> list[Callable[[], 
     return undo
 
 
-@uncompiled
 def _deberta(
     attention: Any,
     hidden_states: Tensor,
-    attention_mask: Tensor | PackedLayout,
+    layout: PackedLayout,
     output_attentions: bool = False,
     query_states: Tensor | None = None,
     relative_pos: Tensor | None = None,
@@ -176,17 +183,8 @@ def _deberta(
     A group of length L uses distances of at most L - 1, so that only 2L of the embeddings of
     distances take part.
     """
-    if not isinstance(attention_mask, PackedLayout):
-        return type(attention).forward(
-            attention,
-            hidden_states,
-            attention_mask,
-            output_attentions,
-            query_states=query_states,
-            relative_pos=relative_pos,
-            rel_embeddings=rel_embeddings,
-        )
-    layout, span = attention_mask, getattr(attention, "pos_ebd_size", 0)
+    del output_attentions, query_states  # packing leaves batches with them to the padded path
+    span = getattr(attention, "pos_ebd_size", 0)
     if rel_embeddings is not None:
         nearest = min(span, layout.longest)
         rel_embeddings = attention.pos_dropout(_middle(rel_embeddings, nearest))

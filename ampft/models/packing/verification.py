@@ -153,7 +153,8 @@ def _problem_of_one_call(model: PreTrainedModel, batch: Mapping[str, torch.Tenso
 def _padded_attention(model: PreTrainedModel) -> Iterator[None]:
     """Run a packed model with padding: its hooks leave other attention implementations alone."""
     packed_attention = model.config._attn_implementation
-    set_attention(model, _replaced_by(packed_attention))
+    replaced = {packed: name for name, packed in PACKED_NAMES.items()}
+    set_attention(model, replaced[packed_attention])
     try:
         yield
     finally:
@@ -179,11 +180,6 @@ def _real(output: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> torch.Tens
     if output.dim() == 3 and output.shape[:2] == batch["input_ids"].shape:
         output = output[batch["attention_mask"] != 0]
     return output.float()
-
-
-def _replaced_by(packed_attention: str) -> str:
-    """Return the attention implementation that a packed attention replaces."""
-    return next(name for name, packed in PACKED_NAMES.items() if packed == packed_attention)
 
 
 def _difference(padded: torch.Tensor, packed: torch.Tensor) -> float:

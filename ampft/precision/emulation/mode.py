@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.backends import mha
 
 from ampft.precision.emulation.attention import attention
 from ampft.precision.emulation.cuda_autocast import autocast_kernels
@@ -51,35 +52,16 @@ def _attention(
     return attention(query, key, value, mask=attn_mask, dropout_p=dropout_p, scale=scale)
 
 
-@contextmanager
-def _fast_path_disabled() -> Iterator[None]:
-    """Keep `nn.TransformerEncoder` from using its fused kernel, as CUDA's autocast does."""
-    previously_enabled = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(previously_enabled)
-
-
-@contextmanager
-def _exact_float32_products() -> Iterator[None]:
-    """Keep oneDNN from rounding float32 operands to TF32 or bfloat16 under any settings."""
-    operators = ("matmul", "conv")
-    previous = [torch._C._get_fp32_precision_getter("mkldnn", name) for name in operators]
-    for name in operators:
-        torch._C._set_fp32_precision_setter("mkldnn", name, "ieee")
-    try:
-        yield
-    finally:
-        for name, value in zip(operators, previous, strict=True):
-            torch._C._set_fp32_precision_setter("mkldnn", name, value)
-
-
 def _replace_kernels(dtype: torch.dtype) -> ExitStack:
     with ExitStack() as contexts:
-        contexts.enter_context(_fast_path_disabled())
-        contexts.enter_context(_exact_float32_products())
+        # Keep `nn.TransformerEncoder` from using its fused kernel, as CUDA's autocast does.
+        contexts.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
+        mha.set_fastpath_enabled(False)
+        # Keep oneDNN from rounding float32 operands to TF32 or bfloat16 under any settings.
+        for operator in ("matmul", "conv"):
+            previous = torch._C._get_fp32_precision_getter("mkldnn", operator)
+            contexts.callback(torch._C._set_fp32_precision_setter, "mkldnn", operator, previous)
+            torch._C._set_fp32_precision_setter("mkldnn", operator, "ieee")
         contexts.enter_context(kernels_replaced(arithmetic_kernels(dtype), "CPU"))
         # Both keys share one native kernel, the composite. It must be read before the first
         # replacement, which turns the other key's kernel into a fallback without gradients.
