@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ampft.precision.emulation import Binary16Emulation
+from ampft.precision.emulation import Emulation
 
 U, V = 2.0**-11, 2.0**-24
 CASES = [(8, 0), (64, 1), (384, 2), (384, 3), (1536, 4)]
@@ -112,7 +112,7 @@ def test_probabilities_rounded_before_they_are_normalised(length, sharpness, dro
 def test_the_emulation_rounds_its_sum_once(count, seed):
     left, right = operands(count, seed)
     rows = [torch.from_numpy(each).half() for each in (left, right)]
-    with Binary16Emulation():
+    with Emulation(torch.float16):
         result = torch.mm(rows[0][None], rows[1][:, None])
     expected = torch.tensor(emulated_sum(left, right)).half()
     assert torch.equal(result.flatten(), expected[None])

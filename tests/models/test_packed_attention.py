@@ -15,7 +15,7 @@ from ampft.models.packing.kernels import (
     grouped_attention,
 )
 from ampft.models.packing.layout import AttentionOptions, Rows, pack_layout
-from ampft.precision.emulation import Binary16Emulation
+from ampft.precision.emulation import Emulation
 
 FP32_TOLERANCE = 1e-6
 LENGTHS, HEADS, WIDTH, SCALE = (7, 3, 1, 7, 12, 8), 2, 8, 0.3
@@ -248,7 +248,7 @@ def test_a_bias_is_rounded_to_binary16_as_on_a_gpu(kernel):
     outputs = []
     for each in (bias, bias.half().float(), 1.01 * bias):
         torch.manual_seed(0)
-        with Binary16Emulation():
+        with Emulation(torch.float16):
             outputs.append(kernel(halves, layout, options(0.5, position_bias=each)))
     assert torch.equal(outputs[0], outputs[1])
     assert not torch.equal(outputs[0], outputs[2])
