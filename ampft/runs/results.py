@@ -1,4 +1,4 @@
-"""Writes and prints the results of a finished run."""
+"""The results of a finished run: their files, and what is printed about them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ampft.runs.record import RunRecord, write_record
 from ampft.runs.show import report_with_heading, result_line
 from ampft.tasks.outcome import Outcome
 from ampft.text.json_io import json_text
-from ampft.text.terminal import labelled, print_line
+from ampft.text.terminal import labelled
 from ampft.training.launch_bound import launch_bound_note
 from ampft.training.waiting import waiting_note
 
@@ -57,15 +57,15 @@ def write_results(
     write_record(folder, record)
 
 
-def print_results(
+def result_lines(
     folder: Path,
     record: RunRecord,
     prepared: Prepared,
     outcome: Outcome,
     chance: str,
     baselines: Iterable[str],
-) -> None:
-    """Print the report, what it compares with, warnings, and where the results are.
+) -> list[str]:
+    """Return the lines to print: report, what it compares with, warnings, where the results are.
 
     Args:
         folder: Output folder of the run.
@@ -76,7 +76,7 @@ def print_results(
         baselines: Results of simple models.
     """
     selected = bool(record.metrics["selected"])
-    print_line(f"\n{report_with_heading(outcome.report(), selected=selected)}")
+    report = report_with_heading(outcome.report(), selected=selected)
     lines = [("chance", chance)]
     lines += [("baseline", line) for line in baselines]
     lines += [("warning", warning) for warning in record.warnings.values()]
@@ -94,6 +94,5 @@ def print_results(
     if note_on_waiting := waiting_note(record.timings, workers, has_files=kind.has_files):
         lines.append(("waiting", note_on_waiting))
     lines.append(("wrote", f"{folder}: model, report, predictions, history, record"))
-    for name, text in lines:
-        print_line(labelled(name, text))
-    print_line(result_line(record))
+    labels = [labelled(name, text) for name, text in lines]
+    return [f"\n{report}", *labels, result_line(record)]

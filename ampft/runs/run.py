@@ -5,59 +5,35 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from ampft.data.groups import dependent_groups
 from ampft.data.steps import StepBatch
 from ampft.errors import InputError, PrecisionContradicted, Preempted
-from ampft.evaluation.baseline import baseline_summaries
-from ampft.evaluation.evaluate import evaluate
-from ampft.evaluation.float32 import in_float32
 from ampft.evaluation.sanity import (
-    chance_loss,
-    constant_outcome,
-    constant_summary,
-    loss_warnings,
-    outcome_warnings,
-    stop_if_destroyed,
     stop_if_far_above_chance,
-    validation_warnings,
 )
 from ampft.features.clock import Clock
 from ampft.features.feature import StepRecord, the_feature
 from ampft.features.nonfinite import NonfiniteSteps
-from ampft.features.validations import Validations, all_metrics
-from ampft.files import check_disk_space
-from ampft.models.sharded import whole_weights
-from ampft.models.trained_part import save_trained
-from ampft.models.weights import weights_size
-from ampft.precision.compilation import compilation_warnings
+from ampft.features.validations import Validations
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.float32_modules import never_called
-from ampft.precision.modes import is_fp32
 from ampft.precision.sharding import is_sharded
 from ampft.runs.checkpointing import Checkpointing
 from ampft.runs.features import entered
+from ampft.runs.final_evaluation import write_final_results
 from ampft.runs.folder import RunFolder
-from ampft.runs.history import write_csv
-from ampft.runs.manifest import HISTORY_NAME, PICTURES_NAME
-from ampft.runs.plan import batch_norm_warnings
-from ampft.runs.predictions import write_predictions
+from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import write_record
-from ampft.runs.results import print_results, write_results
 from ampft.runs.saved_state import model_tensors
 from ampft.runs.state import RunState
-from ampft.tasks.outcome import Outcome
-from ampft.text.terminal import labelled
+from ampft.text.terminal import labelled, print_line
 from ampft.training.checkpoints.tensors import copied_to_cpu
 from ampft.training.ending import end_training
-from ampft.training.launch_bound import measure_growth
 from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache
 from ampft.training.stopping import StopRequest, StopRequested
 
@@ -202,7 +178,7 @@ class Run:
         if not (self.prepared.selects_best and validations.is_due(self.steps, self.is_over)):
             return
         with entered(feature.around_evaluation() for feature in state.features):
-            outcome = self._predict(model, "validation")
+            outcome = self.state.predict(model, "validation", poll=self.stop.poll)
             for feature in state.features:
                 feature.at_validation(self.steps, outcome)
         earlier = [part.metrics for part in validations.parts[:-1]]
@@ -211,65 +187,18 @@ class Run:
 
     def finish(self, model: nn.Module) -> None:
         """Evaluate the best model on the final split; write and print the results."""
-        state, prepared, split = self.state, self.prepared, self.prepared.final_split
-        args, task, accelerator = prepared.args, prepared.task, prepared.accelerator
         self.validate(model)  # if a stop prevented it
         self.checkpoints.wait()
-        may_stop = self._choose_weights()
-        outcome = self._predict(model, split, may_stop=may_stop)
-        memory = state.memory()  # before predicting in fp32, which only comparisons do
-        outcome_fp32 = self._predict_fp32(model, split)
-        constant = constant_outcome(task, split)
-        warnings = self._final_warnings(outcome, constant)
-        stop_if_destroyed(warnings)
-        weights = whole_weights(model)  # gathered from all processes
-        for feature in state.features:
-            feature.end(self.steps, outcome)
-        end_training(accelerator)
+        poll = self.stop.poll if self._choose_weights() else None
+        lines = write_final_results(self.state, self.folder, model, poll)
         if self.folder is None:
             return
-        state.history.verify()
-        self._save(model, weights)
-        task.save_pictures(self.folder.stage() / PICTURES_NAME, outcome)
-        the_feature(state.features, Validations).best.path.unlink(missing_ok=True)
-        baselines = baseline_summaries(task, split, accelerator.device) if args.baseline else ()
-        metrics, metrics_fp32 = self._metrics(outcome), None
-        if args.evaluate_fp32:
-            metrics_fp32 = metrics if outcome_fp32 is None else self._metrics(outcome_fp32)
-        record = replace(
-            state.record("finished"),
-            timings=self._timings(model),
-            memory=memory,
-            metrics=metrics,
-            metrics_chance=constant.metrics(),
-            metrics_fp32=metrics_fp32,
-            warnings=warnings,
-        )
-        write = partial(
-            write_predictions,
-            references=partial(task.references, split),
-            origins=partial(task.origins, split),
-            groups=dependent_groups(task.data, split),
-        )
-        write_results(self.folder, record, outcome, write, outcome_fp32)
         self.finished = True
-        state.history.close()
-        chance = constant_summary(task, constant)
-        print_results(self.folder.path, record, prepared, outcome, chance, baselines)
-        for feature in state.features:
+        self.state.history.close()
+        for line in lines:
+            print_line(line)
+        for feature in self.state.features:
             feature.published(self.folder.path)
-
-    def _final_warnings(self, outcome: Outcome, constant: Outcome) -> dict[str, str]:
-        state, prepared = self.state, self.prepared
-        parts = the_feature(state.features, Validations).parts
-        return {
-            **loss_warnings(state.history.losses, chance_loss(prepared.task)),
-            **validation_warnings([part.metrics for part in parts]),
-            **outcome_warnings(outcome, constant),
-            **state.warnings(),
-            **compilation_warnings(prepared.accelerator),
-            **batch_norm_warnings(prepared.loaded.model, state.retries.step_batches),
-        }
 
     def _choose_weights(self) -> bool:
         """Give the model its final weights; return whether a signal may still stop the run.
@@ -327,57 +256,3 @@ class Run:
         if message is not None:
             raise PrecisionContradicted(message)
         self.state.history.write(labelled("ran", executed.summary()))
-
-    def _save(self, model: nn.Module, weights: dict[str, Tensor] | None) -> None:
-        assert self.folder is not None
-        prepared, stage = self.prepared, self.folder.stage()
-        plain = prepared.accelerator.unwrap_model(model, keep_torch_compile=False)
-        check_disk_space(self.folder.path, weights_size(plain), "saving the model")
-        for feature in self.state.features:
-            feature.save(stage, plain)
-        save_trained(plain, stage, prepared.loaded, weights)
-        prepared.task.save_processor(stage)
-        if prepared.args.history_csv:
-            write_csv(self.folder / HISTORY_NAME, stage / "history.csv")
-
-    def _predict(
-        self, model: nn.Module, split: str, *, in_mode: bool = True, may_stop: bool = True
-    ) -> Outcome:
-        """Predict a split; in the mode of the run, the dtypes of the first batch are checked."""
-        checked = self.state.first_step.checked(f"the evaluation on {split}") if in_mode else None
-        outcome = evaluate(
-            self.prepared.accelerator,
-            model,
-            self.prepared.task,
-            split,
-            batch_size=self.prepared.args.per_device_eval_batch_size,
-            first_batch=checked,
-            poll=self.stop.poll if may_stop else None,
-        )
-        for feature in self.state.features:
-            outcome = feature.decided(
-                outcome, lambda: self._predict(model, "validation", may_stop=may_stop)
-            )
-        return outcome
-
-    def _predict_fp32(self, model: nn.Module, split: str) -> Outcome | None:
-        """Predict in fp32 if `--evaluate_fp32` is set and the run was not in fp32 already."""
-        prepared = self.prepared
-        if not prepared.args.evaluate_fp32 or is_fp32(prepared.precision.mode):
-            return None
-        with in_float32(prepared.accelerator, model, prepared.precision) as plain:
-            return self._predict(plain, split, in_mode=False, may_stop=False)
-
-    def _metrics(self, outcome: Outcome) -> dict[str, Any]:
-        """Return the metrics of the final split, and whether it also selected the epoch."""
-        selected = self.prepared.selects_best and outcome.split == "validation"
-        return {**all_metrics(outcome), "split": outcome.split, "selected": selected}
-
-    def _timings(self, model: nn.Module) -> dict[str, Any]:
-        """Return the speed of the training, and what features measure of it."""
-        prepared, timings = self.prepared, self.state.timings()
-        batches = self.state.retries.step_batches
-        timings |= asdict(measure_growth(prepared.accelerator, model, prepared.task.loss, batches))
-        for feature in self.state.features:
-            timings |= feature.timings(timings)
-        return timings

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
+from ampft.evaluation.evaluate import evaluate
 from ampft.features.feature import Feature, the_feature
 from ampft.features.memory import MemoryUse, PeakMemory
 from ampft.models.sharded import reshard
@@ -15,6 +17,7 @@ from ampft.runs.history import History
 from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord, StepIdsHash, initial_record
+from ampft.tasks.outcome import Outcome
 from ampft.training.checkpoints.manifest import CursorPart
 from ampft.training.first_step import FirstStep
 from ampft.training.out_of_memory import OutOfMemoryRetries
@@ -70,6 +73,36 @@ class RunState:
         plain: nn.Module = self.prepared.plain_model
         reshard(plain)  # the optimizer has the sharded parameters
         return plain
+
+    def predict(
+        self,
+        model: nn.Module,
+        split: str,
+        *,
+        poll: Callable[[], None] | None = None,
+        in_mode: bool = True,
+    ) -> Outcome:
+        """Predict a split, with the decisions of the features.
+
+        Args:
+            model: Model, in the mode of the run or in another one.
+            split: Name of the split.
+            poll: Function that is called between batches, and raises if a signal stops the run.
+            in_mode: Whether to check that the first batch has the dtypes of the mode.
+        """
+        checked = self.first_step.checked(f"the evaluation on {split}") if in_mode else None
+        outcome = evaluate(
+            self.prepared.accelerator,
+            model,
+            self.prepared.task,
+            split,
+            batch_size=self.prepared.args.per_device_eval_batch_size,
+            first_batch=checked,
+            poll=poll,
+        )
+        for feature in self.features:
+            outcome = feature.decided(outcome, lambda: self.predict(model, "validation", poll=poll))
+        return outcome
 
     def memory(self) -> PeakMemory:
         """Return the peak memory so far, with its parts if the first step has measured them."""

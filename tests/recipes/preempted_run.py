@@ -23,6 +23,7 @@ import ampft
 from ampft.errors import Preempted
 from ampft.runs.checkpointing import Checkpointing
 from ampft.runs.run import Run
+from ampft.runs.state import RunState
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -42,9 +43,9 @@ def interrupting(function, number, when):
 
 MOMENTS = {
     "training": (Run, "record", lambda run, outcome: run.steps == 4),
-    "validation": (Run, "_predict", lambda run, model, split: split == "validation"),
+    "validation": (RunState, "predict", lambda state, model, split: split == "validation"),
     "saving": (Checkpointing, "_write", lambda *_: True),
-    "final evaluation": (Run, "_predict", lambda run, model, split: split == "test"),
+    "final evaluation": (RunState, "predict", lambda state, model, split: split == "test"),
 }
 
 

@@ -212,7 +212,7 @@ def test_a_change_without_effect_is_not_noticed(prepared_from, name):
     assert stamps_of(before, after) == ()
 
 
-def test_records_and_checkpoints_of_an_earlier_version(prepared_from):
+def test_records_and_checkpoints_of_an_earlier_version(prepared_from, tmp_path):
     prepared = prepared_from("text")
     record = initial_record(prepared)
     old = replace(record, model=replace(record.model, configuration=None, preprocessing=None))
@@ -230,5 +230,12 @@ def test_records_and_checkpoints_of_an_earlier_version(prepared_from):
     del settings["configuration"]
     manifest = SimpleNamespace(settings=settings, topology={})
     point: Any = SimpleNamespace(manifest=manifest, checkpoint=Path("checkpoints/step-2"))
+    with pytest.raises(InputError, match="step-2 was written by an earlier version of ampft"):
+        as_checkpointed(replace(prepared, resume_point=point))
+    # The state of features had another form.
+    manifest.settings = settings_of(prepared)
+    point.checkpoint = tmp_path / "step-2"
+    point.checkpoint.mkdir()
+    (point.checkpoint / "state.json").write_text('{"best": {"step": null}}')
     with pytest.raises(InputError, match="step-2 was written by an earlier version of ampft"):
         as_checkpointed(replace(prepared, resume_point=point))

@@ -24,7 +24,7 @@ def imported_by(statement: str) -> str:
 HEAVY = {
     *("predict", "predictor", "predict_output"),
     *("prepare", "prepared", "prepared_checks", "precision_check", "plan", "opening"),
-    *("run", "train"),
+    *("run", "train", "final_evaluation"),
     *(
         "checkpointing",
         "conditions",
