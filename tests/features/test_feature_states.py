@@ -1,0 +1,139 @@
+"""Each feature with a state continues from what a checkpoint says of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ampft.features.averaged_weights import AveragedWeights
+from ampft.features.clock import Clock
+from ampft.features.feature import Feature, SavedFeature, StepRecord
+from ampft.features.memory import MemoryUse
+from ampft.features.nonfinite import MAX_SKIPPED, SKIPPED_NONFINITE, NonfiniteSteps
+from ampft.features.trackers import Tracking
+from ampft.features.validations import ValidationPart, Validations
+from ampft.text.json_io import from_json
+from ampft.training.step import StepOutcome
+from ampft.training.stopping import TimeLimit
+
+STEP = 3
+
+
+def saved(feature: Feature) -> SavedFeature:
+    """Return the state of a feature as a checkpoint after step 3 has it."""
+    state = feature.state()
+    values = json.loads(json.dumps(asdict(state)))
+    tensors = {name: tensor.clone() for name, tensor in feature.tensors().items()}
+    return SavedFeature(from_json(type(state), values), tensors, STEP, b"", Path(), {})
+
+
+def record(number: int, *, skipped: bool = False) -> StepRecord:
+    outcome = StepOutcome(1.0, 1.0, None, skipped, 0.1)
+    nothing: Any = None
+    return StepRecord(number, nothing, (), outcome)
+
+
+def nonfinite() -> NonfiniteSteps:
+    nothing: Any = None
+    return NonfiniteSteps(Path(), nothing, nothing, mode="bf16", skips=True, write=print)
+
+
+def test_steps_that_are_not_finite():
+    first, second = nonfinite(), nonfinite()
+    first.watch.skipped = MAX_SKIPPED
+    assert second.may_skip
+    second.restore(saved(first))
+    assert not second.may_skip
+    assert SKIPPED_NONFINITE in second.warnings()
+    assert second.after_step(record(4)) == {"alarm": False}
+
+
+def clock(seconds_ago: float) -> Clock:
+    return Clock(TimeLimit(60.0, time.perf_counter() - seconds_ago), "1min", 10)
+
+
+def test_the_clock_counts_the_time_of_earlier_processes():
+    first, second = clock(50.0), clock(20.0)
+    first.checkpoint_seconds = 7.0
+    assert not second.limit.has_passed
+    second.restore(saved(first))
+    assert second.limit.has_passed
+    assert second.timings({})["total_seconds"] == pytest.approx(70, abs=5)
+    assert second.timings({})["checkpoint_seconds"] == 7.0
+    assert second.record() == {}
+    second.limit.is_reached = True
+    assert second.should_stop
+    assert "--max_time 1min was reached after step 3 of 10." in second.record()["reason"]
+    second.after_step(record(10))
+    assert second.record() == {}, "the training was complete"
+
+
+def test_the_peak_of_the_memory_is_the_largest():
+    first, second = (MemoryUse(torch.device("cpu"), None) for _ in range(2))
+    state = saved(first)
+    peak = state.state.peak
+    object.__setattr__(state.state, "peak", 2 * peak)
+    second.restore(state)
+    assert second.after_step(record(4)) == {"memory_mib": 2 * peak / 2**20}
+    object.__setattr__(state.state, "peak", peak // 2)
+    assert second.peak.peak >= peak
+
+
+def validations(**best: Any) -> Validations:
+    metric = SimpleNamespace(name="accuracy")
+    nothing: Any = None
+    model: Any = SimpleNamespace(metric=metric, should_stop=False, **best)
+    accelerator: Any = SimpleNamespace(is_main_process=False)
+    return Validations(model, nothing, accelerator, nothing, print, steps_per_epoch=2)
+
+
+def test_validations_and_the_best_of_them():
+    first = validations(step=2, value=0.75, without_improvement=1)
+    first.parts += [
+        ValidationPart(epoch=1, step=2, metrics={"accuracy": 0.75, "auc": None}),
+        ValidationPart(epoch=2, step=3, metrics={"accuracy": 0.5, "auc": 1.0}),
+    ]
+    second = validations(step=None, value=None, without_improvement=0)
+    assert second.record() == {"validations": (), "best": None}
+    second.restore(saved(first))
+    assert second.record() == first.record()
+    assert second.best.without_improvement == 1
+    assert not second.is_due(3, is_last=True), "it was done before the checkpoint"
+    assert second.is_due(4, is_last=False)
+    assert second.replaces_weights(3)
+    assert not second.replaces_weights(2)
+
+
+def test_trackers_continue_their_runs():
+    tracker = SimpleNamespace(name="wandb", tracker=SimpleNamespace(id="a1"))
+    calls: list[tuple[Any, ...]] = []
+    accelerator: Any = SimpleNamespace(
+        is_main_process=True, trackers=[tracker], init_trackers=lambda *call: calls.append(call)
+    )
+    first, second = (Tracking(accelerator, {"seed": 1, "files": ["a"]}) for _ in range(2))
+    first.begin()
+    second.restore(saved(first))
+    second.begin()
+    Tracking(accelerator, None).begin()
+    arguments = {"tensorboard": {"purge_step": 4}, "wandb": {"id": "a1", "resume": "allow"}}
+    assert calls == [("ampft", {"seed": 1}, {}), ("ampft", {"seed": 1}, arguments)]
+
+
+def test_the_average():
+    model = nn.Linear(2, 2)
+    first, second = (AveragedWeights(model, 0.9) for _ in range(2))
+    nn.init.zeros_(model.weight)
+    first.after_step(record(1))
+    first.after_step(record(2, skipped=True))
+    assert first.updates == 1
+    second.restore(saved(first))
+    assert second.updates == 1
+    assert torch.equal(second.tensors()["weight"], first.tensors()["weight"])
