@@ -57,7 +57,7 @@ def train(words, tmp_path_factory) -> Callable[[Path], int]:
         prepared = ampft.prepare(parse_classify_arguments([*words, str(unused)]))
 
         for target, function in (
-            ("ampft.runs.run.evaluate", evaluate),
+            ("ampft.runs.state.evaluate", evaluate),
             ("ampft.features.utilisation.measure_matrix_rate", measure_matrix_rate),
         ):
             monkeypatch.setattr(target, once_per_split(function))
