@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ampft.comparison.remarks import Remark
 from ampft.comparison.statistics.speed_up import SpeedUp
 
 
@@ -22,7 +23,7 @@ class Speed:
             runs.
         training_seconds: Median over the runs.
         total_seconds: Time from start to report, median over the runs.
-        reason: One sentence on why a mode is less than 1.2 times as fast as the baseline.
+        reason: Why a mode is less than 1.2 times as fast as the baseline.
     """
 
     step_seconds: tuple[float, ...]
@@ -33,7 +34,7 @@ class Speed:
     utilisation: float | None
     training_seconds: float | None
     total_seconds: float | None
-    reason: str | None
+    reason: Remark | None
 
 
 @dataclass(frozen=True, kw_only=True)

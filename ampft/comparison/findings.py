@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from ampft.comparison.cost_findings import Memory, Speed
 from ampft.comparison.inference.cost import Inference
+from ampft.comparison.remarks import Remark
 from ampft.comparison.statistics.speed_up import is_reliable_speed
 from ampft.comparison.statistics.verdict import OUTCOMES, Difference
 from ampft.comparison.subgroups import SubgroupLosses
@@ -20,7 +21,7 @@ from ampft.text.json_io import JSONValue
 from ampft.text.numbers import Units
 from ampft.text.shown_case import ShownCase
 
-SCHEMA = 4
+SCHEMA = 5
 COMPARISON_NAME = "comparison.json"
 PRECISION = "mixed_precision"  # the setting in which modes differ
 BROKEN = "broken"  # an arm with a diverged or unfinished run
@@ -232,24 +233,20 @@ class PlanFacts:
         seed_counts: Numbers of seeds at which the results are analysed, planned before the first
             run; empty for a single analysis of all seeds.
         added_after_analysis: Whether unplanned seeds were added after results were seen.
-        reductions: One sentence on each reduction to fit a budget.
-        omitted_seeds: One sentence on each planned seed that is omitted, with the reason.
+        remarks: How the arm was chosen, which seeds are omitted, and what a budget reduced.
         overhead_share: Time spent comparing divided by the time of the runs.
         yardstick: Noise yardstick, as `ampft.diagnosis.yardstick` writes it.
         arm_names: Name of the arm of each run folder, in display order, a placebo under the name of
             the baseline; empty if the arms are modes.
-        selection: How the arm was chosen that is compared with the baseline; None if all are.
     """
 
     planned: bool = False
     seed_counts: tuple[int, ...] = ()
     added_after_analysis: bool = False
-    reductions: tuple[str, ...] = ()
-    omitted_seeds: tuple[str, ...] = ()
+    remarks: tuple[Remark, ...] = ()
     overhead_share: float | None = None
     yardstick: Mapping[str, JSONValue] | None = None
     arm_names: Mapping[str, str] = field(default_factory=dict)
-    selection: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,7 +340,6 @@ class Comparison:
         examples: Number of examples of that split.
         label_names: Class names in the order of the logits.
         arms: Arms, the baseline first, followed by the placebo if there is one.
-        verdicts: One or two sentences for each arm except the baseline and the placebo.
         stamps: Caveats that a reader must know before the verdict: not like for like, selected,
             screening, reduced to fit a budget, seeds omitted or added after an analysis, no plan.
         setup: Settings that all runs share, as names and values for readers.
@@ -377,8 +373,7 @@ class Comparison:
     setup: Mapping[str, str]
     environment: Mapping[str, str]
     margin_share_of_errors: float | None = None
-    verdicts: tuple[str, ...] = ()
-    stamps: tuple[str, ...] = ()
+    stamps: tuple[Remark, ...] = ()
     yardstick: Mapping[str, JSONValue] | None = None
     overhead_share: float | None = None
     planned: bool = False

@@ -11,6 +11,7 @@ from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.report.html import html_text
 from ampft.comparison.report.markdown import markdown_text
 from ampft.comparison.report.terminal import terminal_text
+from ampft.comparison.verdict_text import verdict_texts
 
 EVERYWHERE = [[3 * seed, 3 * seed + 1, 3 * seed + 2] for seed in range(5)]
 IN_YES = [range(1, 100, 3)] * 5  # half of the class "yes" becomes "maybe", at every seed
@@ -42,7 +43,7 @@ def test_the_differences_are_those_of_scikit_learn(tmp_path, metric):
 
 def test_a_loss_in_one_class_is_said_in_every_report(tmp_path):
     comparison = compared(tmp_path, {"bf16": IN_YES})
-    (verdict,) = comparison.verdicts
+    (verdict,) = verdict_texts(comparison)
     assert "F1 falls beyond chance in class 'yes' -" in verdict.replace("\N{MINUS SIGN}", "-")
     assert "F1 falls beyond chance in class" in terminal_text(comparison)
     for text in (markdown_text(comparison), html_text(comparison)):

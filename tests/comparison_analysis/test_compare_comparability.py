@@ -12,6 +12,7 @@ from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.analysis.loading import RecordedRun, group_runs
 from ampft.comparison.analysis.stamps import all_stamps
 from ampft.comparison.findings import PlanFacts
+from ampft.comparison.remarks import remark, remark_texts
 from ampft.errors import InputError
 from ampft.runs.record import ResumePart
 
@@ -34,7 +35,7 @@ def stamps(*, arm="bf16", seeds=(43,), **changes):
         changed = changes if seed in seeds else {}
         arguments = {**record_of(arm, seed).arguments, **changed.get("arguments", {})}
         runs.append(run_of(arm, seed, **{**changed, "arguments": arguments}))
-    messages = all_stamps(group_runs(runs, baseline="fp32"), PlanFacts(planned=True))
+    messages = remark_texts(all_stamps(group_runs(runs, baseline="fp32"), PlanFacts(planned=True)))
     assert messages[0] == "screening: 3 seeds are usually too few to establish equivalence"
     return messages[1:]
 
@@ -90,7 +91,7 @@ def stamps_on_a_gpu(arm, *, state="7" * 64, compute="bfloat16"):
         run_of(arm, 43, random_state_sha256=state, precision=precision, **on_gpu),
     ]
     groups = group_runs(runs, baseline="fp32")
-    return [s for s in all_stamps(groups, PlanFacts(planned=True)) if "dropout" in s]
+    return [s for s in remark_texts(all_stamps(groups, PlanFacts(planned=True))) if "dropout" in s]
 
 
 def test_dropout_masks_of_another_dtype_on_a_gpu_are_a_note():
@@ -179,7 +180,7 @@ def test_another_pretrained_model_at_one_seed_of_all_arms_is_stamped():
         for seed in FEW:
             name = "large" if seed == 43 else "tiny"
             runs.append(run_of(arm, seed, model=replace(record_of(arm, seed).model, name=name)))
-    messages = all_stamps(group_runs(runs, baseline="fp32"), PlanFacts(planned=True))
+    messages = remark_texts(all_stamps(group_runs(runs, baseline="fp32"), PlanFacts(planned=True)))
     assert messages[1:] == (
         "not like for like: pretrained model (tiny in fp32-seed42, large in fp32-seed43)",
     )
@@ -202,14 +203,15 @@ def test_facts_of_the_plan_are_stamped(tmp_path):
     runs = write_runs(tmp_path, {"fp32": [range(5)] * 5, "bf16": [range(5)] * 5})
     plan = PlanFacts(
         seed_counts=(5, 10),
-        reductions=("--num_train_epochs reduced from 3 to 1 to fit the budget.",),
+        remarks=(remark("reduced", flag="num_train_epochs", before=3, after=1),),
         added_after_analysis=True,
         overhead_share=0.01,
         yardstick={"overall": 0.004},
     )
     comparison = compare_folders(runs, plan=plan)
-    assert comparison.stamps[0] == "--num_train_epochs reduced from 3 to 1 to fit the budget."
-    assert comparison.stamps[1].startswith("unplanned seeds were added after results")
+    first, second, *_ = remark_texts(comparison.stamps)
+    assert first == "--num_train_epochs reduced from 3 to 1 to fit the budget."
+    assert second.startswith("unplanned seeds were added after results")
     assert (comparison.seed_counts, comparison.alpha) == ((5, 10), 0.025)
     difference = comparison.arm("bf16").difference
     assert difference is not None

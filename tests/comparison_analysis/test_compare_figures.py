@@ -14,10 +14,12 @@ from run_folders import MIB, NAMES, SEEDS, N, labels, predicted, record_of, writ
 from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.analysis.cost import execution
 from ampft.comparison.analysis.curves import MAX_POINTS
+from ampft.comparison.remarks import remark_text
 from ampft.comparison.statistics.interval import estimate_difference
 from ampft.comparison.statistics.jackknife import jackknife_differences
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
 from ampft.comparison.statistics.speed_up import speed_up
+from ampft.comparison.verdict_text import verdict_texts
 from ampft.metrics.scores import scalar_scores
 from ampft.metrics.sums import ACCURACY, single_label_sums
 
@@ -69,7 +71,7 @@ def test_the_placebo_gets_no_verdict(tmp_path):
     assert (placebo.p_difference, placebo.p_difference_holm, placebo.verdict) == (None, None, None)
     for name in ("bf16", "fp16"):  # the placebo is not part of the Holm family
         assert with_placebo.arm(name).difference == without_placebo.arm(name).difference
-    assert len(with_placebo.verdicts) == 2
+    assert len(verdict_texts(with_placebo)) == 2
 
 
 def test_macro_f1_as_the_primary_metric(tmp_path):
@@ -198,7 +200,7 @@ def test_a_mode_that_is_hardly_faster_has_a_reason(tmp_path, slow, base, words):
     assert speed is not None
     assert speed.speed_up.ratio == 1
     assert speed.reason is not None
-    assert re.search(words, speed.reason), speed.reason
+    assert re.search(words, remark_text(speed.reason)), speed.reason
 
 
 def test_memory_and_its_parts(tmp_path):

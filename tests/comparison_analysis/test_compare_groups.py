@@ -9,9 +9,11 @@ import pytest
 from run_folders import SEEDS, N, labels, predicted, write_run
 
 from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.remarks import remark_texts
 from ampft.comparison.statistics.interval import estimate_difference
 from ampft.comparison.statistics.jackknife import jackknife_differences
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
+from ampft.comparison.verdict_text import verdict_texts
 from ampft.data.groups import Groups
 from ampft.errors import InputError
 from ampft.metrics.sums import ACCURACY, single_label_sums
@@ -66,8 +68,8 @@ def test_groups_are_stamped(tmp_path):
     assert (
         "grouped: the 200 examples belong to 50 groups (--group_column user), which are the cases "
         "of the error bars"
-    ) in comparison.stamps
-    assert "50 groups of examples" in comparison.verdicts[0]
+    ) in remark_texts(comparison.stamps)
+    assert "50 groups of examples" in verdict_texts(comparison)[0]
 
 
 def test_duplicates_are_stamped(tmp_path):
@@ -77,13 +79,17 @@ def test_duplicates_are_stamped(tmp_path):
     assert (
         "duplicates: 3 of 200 examples repeat another one (apart from case, punctuation and white "
         "space), so the 197 distinct ones are the cases of the error bars"
-    ) in comparison.stamps
+    ) in remark_texts(comparison.stamps)
 
 
 def test_independent_examples_get_no_stamp(tmp_path):
     comparison = compare_folders(written(tmp_path, None))
     assert comparison.groups is None
-    assert not [stamp for stamp in comparison.stamps if "error bars" in stamp and "200" in stamp]
+    assert not [
+        stamp
+        for stamp in remark_texts(comparison.stamps)
+        if "error bars" in stamp and "200" in stamp
+    ]
 
 
 @pytest.mark.parametrize(

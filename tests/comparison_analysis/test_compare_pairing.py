@@ -9,6 +9,8 @@ import pytest
 from run_folders import SEEDS, N, labels, predicted, write_run, write_runs
 
 from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.remarks import remark_texts
+from ampft.comparison.verdict_text import verdict_texts
 from ampft.errors import InputError
 from ampft.text.json_io import json_text
 
@@ -143,7 +145,7 @@ def test_without_a_complete_baseline_there_is_no_difference(tmp_path):
     assert comparison.arm("bf16").difference is None
     assert comparison.arm("bf16").metrics["accuracy"].mean == 1
     assert comparison.margin_share_of_errors is None
-    assert "no baseline: fp32 is unstable, 3 of 3" in comparison.stamps
+    assert "no baseline: fp32 is unstable, 3 of 3" in remark_texts(comparison.stamps)
 
 
 def test_unfinished_runs_are_refused(tmp_path):
@@ -163,8 +165,10 @@ def test_fewer_than_three_seeds_give_a_table_without_error_bars(tmp_path, seeds)
     assert arm.flips is not None
     assert (arm.metrics["accuracy"].sd is None) == (seeds == 1)
     count = "1 seed" if seeds == 1 else "2 seeds"
-    assert f"only {count}: error bars and verdicts need at least 3" in comparison.stamps
-    assert len(comparison.verdicts) == 1
+    assert f"only {count}: error bars and verdicts need at least 3" in remark_texts(
+        comparison.stamps
+    )
+    assert len(verdict_texts(comparison)) == 1
 
 
 def test_predictions_of_other_examples_are_refused(tmp_path):

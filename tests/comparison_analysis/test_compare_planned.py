@@ -13,6 +13,7 @@ from ampft import cli
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution.plan import PLAN_NAME
 from ampft.comparison.execution.session import open_comparison
+from ampft.comparison.remarks import remark, remark_texts
 from ampft.comparison.report.files import read_comparison
 from ampft.text.json_io import json_text
 
@@ -21,7 +22,7 @@ PLAN = plan(
     seed_counts=(5, 10),
     metric="macro_f1",
     margin=0.02,
-    reductions=("--num_train_epochs reduced from 5 to 1 to fit the budget.",),
+    reductions=(remark("reduced", flag="num_train_epochs", before=5, after=1),),
     added_after_analysis=True,
 )
 
@@ -56,11 +57,14 @@ def test_the_plan_of_the_folder_is_followed(tmp_path):
     assert (comparison.seed_counts, comparison.alpha) == ((5, 10), 0.025)
     assert comparison.planned
     assert PLAN.reductions[0] in comparison.stamps
-    assert any(stamp.startswith("unplanned seeds were added after") for stamp in comparison.stamps)
+    assert any(
+        stamp.startswith("unplanned seeds were added after")
+        for stamp in remark_texts(comparison.stamps)
+    )
     # The runs by themselves have no plan.
     comparison = compared(tmp_path, *runs)
     assert (comparison.metric, comparison.alpha, comparison.planned) == ("accuracy", 0.05, False)
-    assert any(stamp.startswith("no plan: ") for stamp in comparison.stamps)
+    assert any(stamp.startswith("no plan: ") for stamp in remark_texts(comparison.stamps))
 
 
 def test_flags_that_agree_with_the_plan_are_accepted(tmp_path):
@@ -105,7 +109,7 @@ def test_a_seed_that_lacks_a_run_is_omitted_with_a_stamp(tmp_path):
     (folder / "logs" / "bf16-seed46.log").write_text("killed\n", encoding="utf-8")
     comparison = compared(tmp_path, folder)
     assert comparison.seeds == SEEDS[:4]
-    assert "seed 46 is omitted because bf16 left no run record" in comparison.stamps
+    assert "seed 46 is omitted because bf16 left no run record" in remark_texts(comparison.stamps)
 
 
 def test_too_few_complete_seeds_are_refused(tmp_path, capsys):
@@ -125,10 +129,9 @@ def test_a_running_comparison_omits_the_same_seeds(tmp_path):
     with open_comparison(command, folder, with_seeds(5), tmp_path) as session:
         complete = [run for run in runs if "seed46" not in run.name]
         assert sorted(session.folders(5)) == sorted(complete)
-        assert session.facts(5).omitted_seeds == (
-            "seed 46 is omitted because bf16 left no run record",
-        )
-        assert session.facts(4).omitted_seeds == ()
+        omitted = remark("omitted_seed", seed=46, arms=["bf16"])
+        assert session.facts(5).remarks == (omitted, *PLAN.reductions)
+        assert session.facts(4).remarks == PLAN.reductions
         assert session.facts(5).planned
 
 

@@ -9,6 +9,7 @@ from run_folders import SEEDS, predicted, record_of, write_run
 
 from ampft import cli
 from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.terminal import terminal_text
 from ampft.errors import InputError
 
@@ -52,7 +53,7 @@ def test_arms_are_formed_by_the_setting_that_differs(tmp_path):
     ]  # fmt: skip
     assert comparison.arms[1].difference.estimate == pytest.approx(2 / 200)
     assert "learning rate" not in comparison.setup
-    assert not [stamp for stamp in comparison.stamps if "like for like" in stamp]
+    assert not [stamp for stamp in remark_texts(comparison.stamps) if "like for like" in stamp]
     assert compare_folders(runs, baseline="0.001").baseline.name == "learning_rate=0.001"
     with pytest.raises(InputError, match=r"--baseline fp32: .* only runs of learning_rate=1e-05"):
         compare_folders(runs, baseline="fp32")
@@ -95,7 +96,10 @@ def test_modes_are_arms_unless_settings_are_named(tmp_path):
     comparison = compare_folders(runs)
     assert names(comparison) == ["fp32", "bf16"]
     assert comparison.varied == ("mixed_precision",)
-    assert any("not like for like: --num_train_epochs" in stamp for stamp in comparison.stamps)
+    assert any(
+        "not like for like: --num_train_epochs" in stamp
+        for stamp in remark_texts(comparison.stamps)
+    )
     comparison = compare_folders(runs, by=["num_train_epochs"])
     assert names(comparison) == ["num_train_epochs=3", "num_train_epochs=5"]
 
@@ -107,7 +111,7 @@ def test_an_unnamed_difference_is_stamped(tmp_path):
     ]
     comparison = compare_folders(runs, by=["learning_rate"])
     assert names(comparison) == ["learning_rate=5e-05", "learning_rate=1e-05"]
-    (stamp,) = [stamp for stamp in comparison.stamps if "like for like" in stamp]
+    (stamp,) = [stamp for stamp in remark_texts(comparison.stamps) if "like for like" in stamp]
     assert stamp.startswith("not like for like: --weight_decay (0.0 in a-42, 0.1 in b-42")
 
 
@@ -122,9 +126,9 @@ def test_other_examples_per_step_are_noted_where_the_batch_differs(tmp_path):
         *write_arm(tmp_path, "b", changes=larger, **{batch: 32}),
     ]
     comparison = compare_folders(runs)
-    (note,) = [stamp for stamp in comparison.stamps if "examples per step" in stamp]
+    (note,) = [stamp for stamp in remark_texts(comparison.stamps) if "examples per step" in stamp]
     assert f"because of their settings, {batch}=32 saw other examples than {batch}=16" in note
-    assert not [stamp for stamp in comparison.stamps if "like for like" in stamp]
+    assert not [stamp for stamp in remark_texts(comparison.stamps) if "like for like" in stamp]
     # The same time per step, with twice the examples.
     assert comparison.arms[1].speed.speed_up.ratio == pytest.approx(2.0)
 
@@ -136,7 +140,11 @@ def test_other_examples_per_step_without_a_cause_are_not_like_for_like(tmp_path)
             tmp_path, "b", learning_rate=1e-5, changes=lambda _: {"example_ids_sha256": "f" * 64}
         ),
     ]
-    (stamp,) = [s for s in compare_folders(runs).stamps if "examples per step" in s or "ids" in s]
+    (stamp,) = [
+        s
+        for s in remark_texts(compare_folders(runs).stamps)
+        if "examples per step" in s or "ids" in s
+    ]
     assert stamp.startswith("not like for like: example ids per step")
 
 
@@ -152,7 +160,7 @@ def test_models_are_compared_under_the_names_of_their_folders(tmp_path):
     assert names(comparison) == ["model_name_or_path=tiny", "model_name_or_path=large"]
     assert comparison.arms[1].settings == {"model_name_or_path": "models/large"}
     assert comparison.title == "2 models on reviews.csv"
-    assert not [stamp for stamp in comparison.stamps if "like for like" in stamp]
+    assert not [stamp for stamp in remark_texts(comparison.stamps) if "like for like" in stamp]
 
 
 @pytest.mark.parametrize("settings", [{"lora_r": 8}, {"freeze": "embeddings"}])
@@ -172,7 +180,7 @@ def test_a_part_of_the_model_is_compared_with_the_whole(tmp_path, settings):
     comparison = compare_folders(runs)
     assert comparison.varied == (name,)
     assert comparison.arms[1].difference is not None
-    assert not [stamp for stamp in comparison.stamps if "like for like" in stamp]
+    assert not [stamp for stamp in remark_texts(comparison.stamps) if "like for like" in stamp]
 
 
 def test_other_training_data_are_compared_but_not_other_test_data(tmp_path):

@@ -7,7 +7,9 @@ from run_folders import SEEDS, predicted, write_run
 
 from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.findings import PlanFacts
+from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.files import read_comparison, write_comparison
+from ampft.comparison.verdict_text import verdict_texts
 
 FEW = SEEDS[:3]
 WARNING = {"near_chance": "the training loss ended at 2.4: next to nothing was learned."}
@@ -28,21 +30,23 @@ def compared(folder, *, suspect=(), placebo_seconds=0.1):
 
 def test_models_that_learned_are_judged(tmp_path):
     comparison = compared(tmp_path)
-    assert "x faster than fp32" in comparison.verdicts[0]
-    assert "undecided at a margin" in comparison.verdicts[0]
-    assert not any(s.startswith(("not trained", "speeds are")) for s in comparison.stamps)
+    assert "x faster than fp32" in verdict_texts(comparison)[0]
+    assert "undecided at a margin" in verdict_texts(comparison)[0]
+    assert not any(
+        s.startswith(("not trained", "speeds are")) for s in remark_texts(comparison.stamps)
+    )
 
 
 @pytest.mark.parametrize("arm", ["fp32", "bf16"])
 def test_a_model_that_learned_nothing_gets_no_verdict(tmp_path, arm):
     comparison = compared(tmp_path / "runs", suspect=[arm])
-    assert comparison.verdicts == (
+    assert verdict_texts(comparison) == (
         f"bf16 has no verdict, because 1 of 3 runs of {arm} (seed {FEW[-1]}) did not train well: "
         "the training loss ended at 2.4: next to nothing was learned.",
     )
     assert comparison.arms[2].difference.verdict is None
     assert comparison.arms[2].difference.interval95 is not None
-    assert comparison.stamps[0].startswith(
+    assert remark_texts(comparison.stamps)[0].startswith(
         f"not trained well: 1 of 9 runs ended with a warning, such as {arm} with seed {FEW[-1]}: "
     )
     write_comparison(comparison, tmp_path / "out")
@@ -52,12 +56,14 @@ def test_a_model_that_learned_nothing_gets_no_verdict(tmp_path, arm):
 @pytest.mark.parametrize(("seconds", "ratio"), [(0.1 / 0.74, "0.74"), (0.1 / 1.2, "1.2")])
 def test_a_placebo_of_another_speed_makes_speeds_unreliable(tmp_path, seconds, ratio):
     comparison = compared(tmp_path, placebo_seconds=seconds)
-    (verdict,) = comparison.verdicts
+    (verdict,) = verdict_texts(comparison)
     assert "faster" not in verdict
     assert f"ran at {ratio}x its speed" in verdict
     assert "undecided at a margin" in verdict
-    assert any(stamp.startswith("speeds are unreliable: ") for stamp in comparison.stamps)
+    assert any(
+        stamp.startswith("speeds are unreliable: ") for stamp in remark_texts(comparison.stamps)
+    )
 
 
 def test_a_placebo_within_ten_percent_does_not(tmp_path):
-    assert "faster than fp32" in compared(tmp_path, placebo_seconds=0.1 / 0.95).verdicts[0]
+    assert "faster than fp32" in verdict_texts(compared(tmp_path, placebo_seconds=0.1 / 0.95))[0]

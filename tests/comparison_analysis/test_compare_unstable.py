@@ -6,9 +6,11 @@ import pytest
 from run_folders import NAMES, SEEDS, N, predicted, write_run
 
 from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.files import read_comparison, write_comparison
 from ampft.comparison.report.method import method_paragraphs
 from ampft.comparison.report.terminal import terminal_text
+from ampft.comparison.verdict_text import verdict_texts
 
 FEW = SEEDS[:3]
 REASON = "the loss was not finite at step 2"
@@ -39,9 +41,13 @@ def test_every_arm_with_a_diverged_seed_gets_a_report_without_metrics(tmp_path, 
     curves = [curve for arm in comparison.arms for curve in arm.curves]
     assert len(curves) == 9
     assert all(curve.loss[0] == 1.0 for curve in curves)
-    assert any(stamp == f"no baseline: fp32 is {words}" for stamp in comparison.stamps)
-    assert comparison.verdicts[0].startswith(f"bf16 is unstable because {len(diverged)} of 3 runs")
-    assert REASON in comparison.verdicts[0]
+    assert any(
+        stamp == f"no baseline: fp32 is {words}" for stamp in remark_texts(comparison.stamps)
+    )
+    assert verdict_texts(comparison)[0].startswith(
+        f"bf16 is unstable because {len(diverged)} of 3 runs"
+    )
+    assert REASON in verdict_texts(comparison)[0]
     assert method_paragraphs(comparison)
     # It is printed and written like any other.
     assert words in terminal_text(comparison)

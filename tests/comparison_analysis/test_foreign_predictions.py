@@ -17,6 +17,7 @@ from run_folders import NAMES, SEEDS, labels, predicted, write_run
 from ampft import cli
 from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.analysis.foreign_predictions import compare_tables
+from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.files import read_comparison
 from ampft.comparison.report.html import html_text
 from ampft.errors import InputError
@@ -91,7 +92,9 @@ def test_tables_are_compared_like_runs(tmp_path, runs):
         assert (one.flips is None) == (other.flips is None)
         assert one.flips is None or one.flips.per_seed == other.flips.per_seed
     assert (of_tables.seeds, of_tables.examples) == (SEEDS, N)
-    assert of_tables.stamps[0].startswith("no run record: fairness of the training is unknown")
+    assert remark_texts(of_tables.stamps)[0].startswith(
+        "no run record: fairness of the training is unknown"
+    )
 
 
 def test_probabilities_give_log_loss_and_calibration(tmp_path, runs):
@@ -148,7 +151,7 @@ def test_examples_of_a_group_and_equal_texts_are_one_case(tmp_path):
     assert compare(text=lambda id_: f"text {int(id_[1:]) // 2}!").groups == N // 2
     grouped = compare(group=lambda id_: int(id_[1:]) // 3)
     assert grouped.groups == N // 3
-    assert any("groups" in stamp for stamp in grouped.stamps)
+    assert any("groups" in stamp for stamp in remark_texts(grouped.stamps))
 
 
 def test_the_command_prints_writes_and_claims_no_cost(tmp_path, capsys):
@@ -266,7 +269,7 @@ def table_of(path: Path, seed: int, change=lambda row: row, classes=("a", "b", "
 
 
 def stamps_of(tables: list[str]) -> list[str]:
-    stamps = compare_tables(tables).stamps
+    stamps = remark_texts(compare_tables(tables).stamps)
     return [stamp for stamp in stamps if stamp.startswith("identical predictions: ")]
 
 

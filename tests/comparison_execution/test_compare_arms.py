@@ -22,6 +22,7 @@ from ampft.comparison.execution.planning import (
     requested_arguments,
 )
 from ampft.comparison.execution.session import open_comparison
+from ampft.comparison.remarks import remark_texts
 from ampft.errors import InputError
 from ampft.runs.record import BestPart, ValidationPart
 from ampft.text.json_io import json_text
@@ -181,7 +182,7 @@ def test_planned_arms_keep_their_names(tmp_path):
     assert comparison.arms[1].is_placebo
     assert comparison.arms[1].settings == comparison.arms[0].settings
     assert comparison.arms[2].settings["learning_rate"] == "1e-05"
-    assert not [stamp for stamp in comparison.stamps if "like for like" in stamp]
+    assert not [stamp for stamp in remark_texts(comparison.stamps) if "like for like" in stamp]
     with pytest.raises(InputError, match=r"--baseline low: the plan in .* specifies base"):
         compare_planned_runs(tmp_path, planned, baseline="low")
 
@@ -219,7 +220,7 @@ def test_an_arm_is_chosen_by_validation_with_other_seeds(tmp_path, capsys):
     comparison = compare_planned_runs(tmp_path, read_plan(tmp_path))
     assert [arm.name for arm in comparison.arms] == ["base", "placebo", "low"]
     assert comparison.seeds == (44, 45, 46)
-    (stamp,) = [stamp for stamp in comparison.stamps if stamp.startswith("chosen: ")]
+    (stamp,) = [stamp for stamp in remark_texts(comparison.stamps) if stamp.startswith("chosen: ")]
     assert stamp.startswith("chosen: low was chosen by the mean validation accuracy with seeds 42")
     assert "(base 0.6000, low 0.8000)" in stamp
 

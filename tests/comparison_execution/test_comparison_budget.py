@@ -17,6 +17,7 @@ from ampft.comparison.execution.estimate import (
     fit,
     total_seconds,
 )
+from ampft.comparison.remarks import remark_texts
 from ampft.errors import InputError
 from ampft.text.numbers import approximate_duration
 
@@ -86,7 +87,9 @@ def test_no_budget_reduces_nothing():
 def test_epochs_are_reduced_first_with_a_note():
     fitted = fit(RUNS, 600)
     assert dict(fitted.overrides) == {"num_train_epochs": 3}
-    assert fitted.reductions == ("--num_train_epochs reduced from 5 to 3 to fit the budget.",)
+    assert remark_texts(fitted.reductions) == (
+        "--num_train_epochs reduced from 5 to 3 to fit the budget.",
+    )
 
 
 def test_training_examples_are_reduced_next():

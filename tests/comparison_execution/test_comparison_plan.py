@@ -24,11 +24,14 @@ from ampft.comparison.execution.plan import (
     with_more_seeds,
 )
 from ampft.comparison.execution.planning import plan_comparison, plan_lines
+from ampft.comparison.remarks import remark
 from ampft.errors import InputError
 from ampft.runs.folder import RunFolder
 from ampft.text.json_io import json_text
 
 ARMS = tuple(Arm(name, (), name) for name in ("fp32", "placebo", "tf32", "bf16", "fp16", "fp8"))
+
+REDUCED = remark("reduced", flag="num_train_epochs", before=5, after=2)
 
 
 def requested(existing, **changes):
@@ -66,7 +69,7 @@ def test_the_flags_of_a_run():
 
 def test_a_plan_reads_back(tmp_path):
     existing = plan(
-        budget=900.0, overrides={"num_train_epochs": 2}, reductions=("a sentence",),
+        budget=900.0, overrides={"num_train_epochs": 2}, reductions=(REDUCED,),
         seeds_analysed=(3,), own_seconds=1.5, runs_seconds=100.0,
     )  # fmt: skip
     with RunFolder(tmp_path / "cmp") as folder:
@@ -155,7 +158,7 @@ def test_keeping_a_folder_keeps_its_contents(tmp_path):
 
 
 def test_the_plan_is_printed_with_its_time_and_disk_space(tmp_path):
-    shortened = plan(reductions=("--num_train_epochs reduced from 5 to 2 to fit the budget.",))
+    shortened = plan(reductions=(REDUCED,))
     text = plan_lines(tmp_path / "cmp", shortened, shortened.runs()[2:])
     assert "fp32 (native), placebo (fp32 with initial" in text
     assert "seeds      42 to 44; 9 runs, one at a time, arms interleaved; 2 already done" in text

@@ -30,8 +30,8 @@ from ampft.comparison.findings import (
     RunOutcome,
     metric_infos,
 )
+from ampft.comparison.remarks import Remark, remark
 from ampft.comparison.statistics.speed_up import speed_up
-from ampft.comparison.verdict_text import verdict_texts
 from ampft.tasks.single_label import Predictions, SingleLabel
 
 MIB = 2**20
@@ -53,7 +53,7 @@ class SimulatedArm:
     step: float = 0.241
     peak: int = 903
     skipped: tuple[int, ...] = ()
-    reason: str | None = None
+    reason: Remark | None = None
 
 
 SIMULATED_ARMS = (
@@ -67,7 +67,7 @@ SIMULATED_ARMS = (
         step=0.312,
         peak=1043,
         skipped=(1, 2, 4, 181),
-        reason="float16 is emulated on this CPU",
+        reason=remark("unaligned"),
     ),
 )
 
@@ -82,13 +82,14 @@ def realistic() -> Comparison:
 def hostile() -> Comparison:
     """Return a comparison with hostile names, labels, texts, reasons and setup."""
     nasty = " ".join(HOSTILE_LABELS)
+    reason = remark("small_products", baseline=nasty, busy=0.1)
     whole = _simulated(HOSTILE_LABELS, HOSTILE_LABELS, seeds=3, examples=240)
     arms = [
         replace(
             arm,
             executed=nasty,
             runs=tuple(replace(run, folder=nasty, reason=nasty) for run in arm.runs),
-            speed=arm.speed and replace(arm.speed, reason=nasty),
+            speed=arm.speed and replace(arm.speed, reason=reason),
             memory=arm.memory and replace(arm.memory, protocol=nasty),
         )
         for arm in whole.arms
@@ -98,7 +99,7 @@ def hostile() -> Comparison:
         title=f"{nasty} on {nasty}",
         split=HOSTILE_LABELS[0],
         arms=tuple(arms),
-        stamps=(*HOSTILE_LABELS[:-1], nasty),
+        stamps=tuple(remark("selected", split=each) for each in (*HOSTILE_LABELS[:-1], nasty)),
         setup={nasty: nasty, **{label: label for label in HOSTILE_LABELS}},
         environment={nasty: nasty, **{label: label for label in HOSTILE_LABELS}},
     )
@@ -141,16 +142,14 @@ def broken() -> Comparison:
         curves=(),
     )
     bf16 = replace(bf16, speed=None, memory=None, executed=None)
-    whole = replace(
+    return replace(
         whole,
         arms=(replace(base, memory=None), placebo, bf16, fp16, failed),
-        stamps=("2 seeds: no intervals, which need at least 3",),
+        stamps=(remark("few_seeds", seeds=2, needed=3),),
         yardstick=None,
         overhead_share=None,
         margin_share_of_errors=None,
-        verdicts=(),
     )
-    return replace(whole, verdicts=verdict_texts(whole))
 
 
 def _simulated(
@@ -174,7 +173,7 @@ def _simulated(
         ]
     arms = with_verdicts([_arm(arm, results, texts, rng) for arm in SIMULATED_ARMS])
     accuracy = arms[0].metrics["accuracy"].mean
-    comparison = Comparison(
+    return Comparison(
         title="all-MiniLM-L6-v2 on stdlib (summary)",
         metric="accuracy",
         metrics=METRIC_INFOS,
@@ -187,10 +186,7 @@ def _simulated(
         examples=examples,
         label_names=tuple(labels),
         arms=arms,
-        verdicts=(),
-        stamps=()
-        if seeds > 3
-        else ("screening: 3 seeds are usually too few to establish equivalence",),
+        stamps=() if seeds > 3 else (remark("screening", seeds=3),),
         setup={
             "model": "all-MiniLM-L6-v2, 22.7 M parameters",
             "data": "stdlib (summary): train 3,016, validation 377, test 754",
@@ -208,7 +204,6 @@ def _simulated(
         overhead_share=0.006,
         planned=True,
     )
-    return replace(comparison, verdicts=verdict_texts(comparison))
 
 
 def _predictions(logits: np.ndarray, truth: np.ndarray, labels: Sequence[str]) -> Predictions:

@@ -11,7 +11,6 @@ from example_comparison import realistic
 from ampft.comparison.report.html import html_text
 from ampft.comparison.report.markdown import markdown_text
 from ampft.comparison.report.terminal import terminal_text
-from ampft.comparison.verdict_text import verdict_texts
 
 RATES = {"base": "2e-05", "placebo": "2e-05", "low": "1e-05", "high": "5e-05"}
 
@@ -26,11 +25,9 @@ def of_settings():
         )
         for arm, (name, rate) in zip(realistic().arms, RATES.items(), strict=True)
     ]  # fmt: skip
-    whole = replace(
-        realistic(), arms=tuple(arms), varied=("learning_rate",), stamps=(), verdicts=(),
-        yardstick=None,
-    )  # fmt: skip
-    return replace(whole, verdicts=verdict_texts(whole))
+    return replace(
+        realistic(), arms=tuple(arms), varied=("learning_rate",), stamps=(), yardstick=None
+    )
 
 
 @pytest.mark.parametrize("write", [terminal_text, markdown_text, html_text])

@@ -10,6 +10,7 @@ import pytest
 from example_comparison import broken, hostile, realistic
 from markdown_it import MarkdownIt
 
+from ampft.comparison.remarks import remark
 from ampft.comparison.report.markdown import markdown_text
 from ampft.text.escaping import is_hostile
 from ampft.text.numbers import number, points
@@ -180,7 +181,8 @@ def test_only_the_classes_with_the_largest_differences_are_listed():
 
 
 def test_each_stamp_is_a_line_at_the_top():
-    text = markdown_text(replace(realistic(), stamps=("one *thing*", "another")))
+    stamps = tuple(remark("selected", split=name) for name in ("one *thing*", "another"))
+    text = markdown_text(replace(realistic(), stamps=stamps))
     top = rendered(text.split("<details>")[0])
     quote = re.findall(r"<blockquote>(.*?)</blockquote>", top, flags=re.DOTALL)
     assert len(quote) == 1

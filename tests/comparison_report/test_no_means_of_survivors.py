@@ -10,6 +10,7 @@ import pytest
 from example_comparison import realistic
 
 from ampft.comparison.findings import Comparison
+from ampft.comparison.remarks import remark
 from ampft.comparison.report.html import html_text
 from ampft.comparison.report.markdown import markdown_text
 from ampft.comparison.report.terminal import terminal_text
@@ -33,11 +34,12 @@ def with_figures(status: str) -> Comparison:
         speed=replace(
             arm.speed, step_seconds=(0.7654,),
             speed_up=speed_up((33.46, 33.47, 33.48), in_turns=True),
-            tokens_per_second=98_765.0, reason="because of remaining runs",
+            tokens_per_second=98_765.0,
+            reason=remark("selected", split="because of remaining runs"),
         ),
         memory=replace(arm.memory, peak=7654 * MIB, ratio=3.21),
     )  # fmt: skip
-    return replace(whole, arms=(*whole.arms[:2], arm, whole.arms[3]), verdicts=())
+    return replace(whole, arms=(*whole.arms[:2], arm, whole.arms[3]))
 
 
 def figures(text: str) -> list[str]:

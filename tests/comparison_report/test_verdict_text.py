@@ -275,10 +275,6 @@ def test_an_incomplete_baseline_leaves_no_difference():
     assert "Accuracy difference unknown because fp32 has diverged or unfinished runs" in text
 
 
-def test_existing_verdicts_are_ignored():
-    assert verdict_texts(replace(realistic(), verdicts=("wrong",))) == realistic().verdicts
-
-
 @pytest.mark.parametrize(
     ("value", "shown"),
     [(0.0, "0.0"), (-0.0004, "0.0"), (0.0004, "0.0"), (-0.001, f"{MINUS}0.1"), (0.012, "+1.2")],

@@ -15,7 +15,6 @@ from ampft.comparison.report.headline import condition
 from ampft.comparison.report.html import html_text
 from ampft.comparison.report.markdown import markdown_text
 from ampft.comparison.report.terminal import terminal_text
-from ampft.comparison.verdict_text import verdict_texts
 from ampft.text.numbers import MINUS, Units
 
 FORMS = (terminal_text, markdown_text, html_text)
@@ -23,8 +22,7 @@ FORMS = (terminal_text, markdown_text, html_text)
 
 def without_placebo(comparison):
     arms = tuple(arm for arm in comparison.arms if not arm.is_placebo)
-    comparison = replace(comparison, arms=arms, verdicts=())
-    return replace(comparison, verdicts=verdict_texts(comparison))
+    return replace(comparison, arms=arms)
 
 
 def wide(comparison):
@@ -35,8 +33,7 @@ def wide(comparison):
         else replace(arm, difference=replace(arm.difference, interval95=(-2.15, 2.15)))
         for arm in comparison.arms
     )
-    comparison = replace(comparison, arms=arms, verdicts=())
-    return replace(comparison, verdicts=verdict_texts(comparison))
+    return replace(comparison, arms=arms)
 
 
 @pytest.mark.parametrize("form", FORMS)

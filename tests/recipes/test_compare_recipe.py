@@ -145,7 +145,7 @@ def test_the_comparison_is_written_and_printed(compared):
     assert [arm["name"] for arm in comparison["arms"]] == ["fp32", "placebo", "bf16"]
     assert comparison["seeds"] == [5, 6, 7]
     assert comparison["yardstick"] is not None
-    assert comparison["verdicts"][0].split()[0] in compared.stdout
+    assert comparison["sentences"]["verdicts"][0].split()[0] in compared.stdout
     assert "overhead   the comparison added" in compared.stdout
     assert compared.stderr == ""
 
@@ -191,7 +191,7 @@ def test_a_lost_run_is_repeated(compared):
     assert line.startswith("run 5/9 bf16 seed 6: accuracy ")
     assert compared.read("plan.json")["seeds_analysed"] == [3]
     after = json.loads((compared.folder / "comparison.json").read_text())
-    assert after["verdicts"]
+    assert after["sentences"]["verdicts"]
     # The same seed gives the same weights, so the repeated run has the same metrics.
     assert after["arms"][2]["metrics"] == json.loads(before)["arms"][2]["metrics"]
 

@@ -19,6 +19,7 @@ from torch import nn
 from ampft.comparison.analysis.loading import find_runs
 from ampft.comparison.inference.predictors import SavedModel, size_on_disk
 from ampft.comparison.inference.timing import MAX_ROUNDS, time_in_turns
+from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.files import read_comparison
 from ampft.comparison.report.html import html_text
 from ampft.errors import InputError
@@ -66,7 +67,9 @@ def test_one_model_gets_verdicts_over_test_cases_only(of_one):
         assert arm.difference.cases == comparison.examples
         assert arm.difference.failure_rate is None
         assert arm.difference.seeds_to_decide is None
-    assert comparison.stamps[0].startswith("one trained model: intervals and verdicts hold for")
+    assert remark_texts(comparison.stamps)[0].startswith(
+        "one trained model: intervals and verdicts hold for"
+    )
     assert "1 model)" in printed
     assert "1 seed" not in printed
     assert "Precision of inference" in html_text(comparison)
@@ -168,7 +171,7 @@ def test_models_of_several_seeds_are_a_sample_of_trainings(runs, tmp_path):
     assert (comparison.seeds, comparison.metric) == (SEEDS, "macro_f1")
     bf16 = comparison.arm("bf16")
     assert bf16.difference.failure_rate == pytest.approx(1 - 0.05 ** (1 / 3))
-    assert any("screening: 3 seeds" in stamp for stamp in comparison.stamps)
+    assert any("screening: 3 seeds" in stamp for stamp in remark_texts(comparison.stamps))
     # fp32 predicts as the runs themselves did, without padding.
     for value, folder in zip(comparison.baseline.metrics["accuracy"].per_seed, runs, strict=True):
         outcome = read_predictions(folder / "predictions.parquet")

@@ -20,6 +20,7 @@ from ampft.arguments.trained_part import TRAINED
 from ampft.comparison.analysis.loading import RecordedRun, RunGroup
 from ampft.comparison.analysis.settings import NOT_COMPARED, RECORDED_ELSEWHERE
 from ampft.comparison.findings import PRECISION
+from ampft.comparison.remarks import Remark, remark
 from ampft.errors import InputError
 from ampft.runs.record import RunRecord
 from ampft.text.escaping import inert
@@ -155,7 +156,7 @@ _EXPECTED = (
 
 def difference_stamps(
     groups: Sequence[RunGroup], varied: Sequence[str] = (PRECISION,)
-) -> tuple[str, ...]:
+) -> tuple[Remark, ...]:
     """Compare the conditions of each run with the baseline's conditions.
 
     Args:
@@ -163,7 +164,7 @@ def difference_stamps(
         varied: Names of the settings that distinguish the arms.
 
     Returns:
-        One sentence per difference with which the comparison is still meaningful.
+        One remark per difference with which the comparison is still meaningful.
 
     Raises:
         InputError: The runs differ so that a comparison would be meaningless.
@@ -182,7 +183,12 @@ def difference_stamps(
             _raise_difference("model", lambda record: record.model.name, run, reference, varied)
     expected = [each for each in _EXPECTED if not each.causes & causes]
     stamps = _stamps((*expected, *_arguments(pairs, varied)), pairs, groups)
-    return (*stamps, *_notes_on_examples(pairs, groups[0].name, causes))
+    others: dict[str, None] = {}
+    if causes & OF_STEPS:  # then the arms may train on other examples because of their settings
+        others = dict.fromkeys(run.arm for run, _ in _differing(_EXAMPLE_IDS, pairs))
+    if not others:
+        return tuple(stamps)
+    return (*stamps, remark("other_examples", arms=list(others), baseline=groups[0].name))
 
 
 def _groups_of(varied: Sequence[str]) -> frozenset[str]:
@@ -242,68 +248,34 @@ def _stamps(
     conditions: Iterable[_Condition],
     pairs: Sequence[tuple[RecordedRun, RecordedRun]],
     groups: Sequence[RunGroup],
-) -> Iterator[str]:
+) -> Iterator[Remark]:
     for condition in conditions:
         differing = list(_differing(condition, pairs))
         if differing:
-            yield _stamp(condition, *differing[0], len(differing) - 1)
-    yield from _notes_on_masks(pairs, groups[0].name)
+            run, reference = differing[0]
+            values = _distinct(condition.value(reference.record), condition.value(run.record))
+            yield remark(
+                "unequal",
+                name=condition.name,
+                values=list(values),
+                folders=[reference.folder.name, run.folder.name],
+                more=len(differing) - 1,
+            )
+    others = dict.fromkeys(
+        run.arm
+        for run, reference in pairs
+        if run.seed == reference.seed and not _draw_alike(run.record, reference.record)
+    )
+    if others:
+        yield remark("masks", arms=list(others), baseline=groups[0].name)
     records = [run.record for group in groups for run in group.runs]
     unknown = sum(record.model.configuration is None for record in records)
     if unknown:
-        yield (
-            f"not known: whether model configuration and preprocessing were the same, because "
-            f"{unknown} of {len(records)} records are of an earlier version and do not state them"
-        )
+        yield remark("not_known", unknown=unknown, records=len(records))
     for group in groups:
         executions = [run.record.precision.resolved.get("execution") for run in group.runs]
         if len(set(executions)) > 1:
-            yield (
-                f"not like for like: {inert(group.name)} was native in some runs and emulated in "
-                "others"
-            )
-
-
-def _notes_on_masks(
-    pairs: Sequence[tuple[RecordedRun, RecordedRun]], baseline: str
-) -> Iterator[str]:
-    others = {
-        inert(run.arm): None
-        for run, reference in pairs
-        if run.seed == reference.seed and not _draw_alike(run.record, reference.record)
-    }
-    if others:
-        yield (
-            f"dropout masks: {' and '.join(others)} may have used other masks than "
-            f"{inert(baseline)} with the same seed, because the kernels of a GPU draw in an "
-            "order that depends on the dtype; error bars over seeds contain this noise"
-        )
-
-
-def _notes_on_examples(
-    pairs: Sequence[tuple[RecordedRun, RecordedRun]], baseline: str, causes: frozenset[str]
-) -> Iterator[str]:
-    """Note which arms trained on other examples than the baseline because of their settings."""
-    if not causes & OF_STEPS:
-        return
-    others = dict.fromkeys(inert(run.arm) for run, _ in _differing(_EXAMPLE_IDS, pairs))
-    if others:
-        yield (
-            f"other training examples per step: because of their settings, "
-            f"{' and '.join(others)} saw other examples than {inert(baseline)} with the same seed; "
-            "the test examples are the same and are compared one by one"
-        )
-
-
-def _stamp(condition: _Condition, run: RecordedRun, reference: RecordedRun, more: int) -> str:
-    run_value, reference_value = _distinct(
-        condition.value(run.record), condition.value(reference.record)
-    )
-    rest = f"; {more} more run{'s' * (more > 1)} differ{'s' * (more == 1)}" if more else ""
-    return (
-        f"not like for like: {condition.name} ({reference_value} in "
-        f"{inert(reference.folder.name)}, {run_value} in {inert(run.folder.name)}{rest})"
-    )
+            yield remark("mixed_execution", arm=group.name)
 
 
 def _arguments(

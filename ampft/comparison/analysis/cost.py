@@ -8,15 +8,14 @@ from typing import Any
 
 from ampft.comparison.analysis.loading import RecordedRun, RunGroup
 from ampft.comparison.cost_findings import Memory, Speed
+from ampft.comparison.remarks import Remark, remark
 from ampft.comparison.statistics.speed_up import speed_up
-from ampft.text.numbers import percent
 from ampft.training.launch_bound import MAX_GROWTH
 from ampft.training.waiting import MAX_WAITING
 
 MIN_SPEEDUP = 1.2  # below it, a reason is given
 MIN_UTILISATION = 0.35  # of the rate of large products; below it, the device is not filled
 MIN_SHARE_OF_AMDAHL = 0.9
-NOT_MEASURED = "unknown, because these runs recorded no utilisation"
 
 
 def speed(
@@ -90,51 +89,34 @@ def _step_seconds(run: RecordedRun) -> float | None:
     return _number(run.record.timings, "step_seconds_median")
 
 
-def _reason(group: RunGroup, baseline: RunGroup, ratio: float) -> str:
-    """Return one sentence on why a native mode is not clearly faster, from measurements."""
+def _reason(group: RunGroup, baseline: RunGroup, ratio: float) -> Remark:
+    """Return why a native mode is not clearly faster, from measurements."""
     waiting = _median(group, "waiting_share")
     if waiting is not None and waiting > MAX_WAITING:
-        return (
-            f"waits for data in {percent(waiting)} of its step time, which does not depend on the "
-            "precision; try --dataloader_num_workers"
-        )
+        return remark("waiting", share=waiting)
     growth = _median(baseline, "doubled_batch_ratio")
     if growth is not None and growth < MAX_GROWTH:
-        return (
-            f"launch-bound: in {baseline.name}, twice the batch takes {growth:.2f} times as long "
-            f"(below {MAX_GROWTH:g} counts as launch-bound), so launching kernels limits the speed "
-            "of every precision; try larger batches"
-        )
+        return remark("launch_bound", baseline=baseline.name, growth=growth, limit=MAX_GROWTH)
     busy = _median(baseline, "utilisation")
     if busy is not None and busy < MIN_UTILISATION:
-        return (
-            f"matrix products are too small: at the rate of large products they would take "
-            f"{percent(busy)} of {baseline.name}'s step time, and the rest is overhead; try larger "
-            "batches"
-        )
+        return remark("small_products", baseline=baseline.name, busy=busy)
     if _has_unaligned_padding(group):
-        return (
-            "padded lengths are not multiples of 8, which slows 16-bit products on a GPU; try "
-            "--pad_to_multiple_of 8"
-        )
-    return _amdahl_reason(group, baseline, ratio, busy)
-
-
-def _amdahl_reason(group: RunGroup, baseline: RunGroup, ratio: float, busy: float | None) -> str:
-    """Compare with the speed-up that is possible if only the products are faster (Amdahl, 1967)."""
+        return remark("unaligned")
+    # The speed-up that is possible if only the products are faster (Amdahl, 1967).
     rates = [_median(side, "matrix_rate_gflops") for side in (group, baseline)]
     if busy is None or not rates[0] or not rates[1]:
-        return NOT_MEASURED
+        return remark("no_utilisation")
     gain = rates[0] / rates[1]
     possible = 1 / (1 - busy + busy / gain)
-    limit = (
-        f"at the measured rates, matrix products take {percent(busy)} of {baseline.name}'s step "
-        f"time and are {gain:.2g}x faster in {group.name}, which allows a speed-up of "
-        f"{possible:.2f}x"
+    return remark(
+        "amdahl",
+        arm=group.name,
+        baseline=baseline.name,
+        busy=busy,
+        gain=gain,
+        possible=possible,
+        is_reached=ratio >= MIN_SHARE_OF_AMDAHL * possible,
     )
-    if ratio < MIN_SHARE_OF_AMDAHL * possible:
-        return f"{limit}; casts and memory traffic account for the difference"
-    return f"{limit}; the rest of the step does not become faster"
 
 
 def _has_unaligned_padding(group: RunGroup) -> bool:

@@ -29,6 +29,7 @@ from ampft.comparison.findings import (
     RunOutcome,
     metric_infos,
 )
+from ampft.comparison.remarks import Remark, remark
 from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.data.groups import Groups, normalized, numbered
 from ampft.errors import InputError, did_you_mean
@@ -50,12 +51,9 @@ from ampft.tasks.single_label import (
     SingleLabel,
 )
 from ampft.text.escaping import inert
+from ampft.text.json_io import JSONValue
 from ampft.text.numbers import counted
 
-UNKNOWN_TRAINING = (
-    "no run record: fairness of the training is unknown. Whether the arms had the same data, "
-    "initial weights, budget and tuning, and whether failed seeds were left out, cannot be checked"
-)
 LISTED = 5  # ids or names in a message
 
 
@@ -123,7 +121,7 @@ def compare_tables(
         groups=cases.group_count,
         label_names=names,
         arms=tuple(_arm(arm, by_seed) for arm, by_seed in runs.items()),
-        stamps=(UNKNOWN_TRAINING, *_copies(runs, seeds), *screening_stamp(len(seeds))),
+        stamps=(remark("no_record"), *_copies(runs, seeds), *screening_stamp(len(seeds))),
         setup={
             "files": ", ".join(dict.fromkeys(Path(run.origin).name for _, _, run in everything)),
             "examples": f"{len(ids):,}; {counted(len(names), 'class')}",
@@ -205,23 +203,17 @@ def _check_same_examples(run: ForeignRun, first: ForeignRun, ids: Sequence[str])
         )
 
 
-def _copies(runs: Runs, seeds: Sequence[int]) -> tuple[str, ...]:
+def _copies(runs: Runs, seeds: Sequence[int]) -> tuple[Remark, ...]:
     """Return a stamp for arms and seeds with the same predictions, as of one copied table."""
-    same: dict[str, list[str]] = {}
+    same: dict[str, list[JSONValue]] = {}
     for arm, by_seed in runs.items():
         for seed in seeds:
             run = by_seed[seed]
             values = [(i, run.predictions.get(i), run.probabilities.get(i)) for i in run.labels]
             content = hashlib.sha256(str(sorted(values, key=itemgetter(0))).encode()).hexdigest()
             same.setdefault(content, []).append(f"{arm} {seed}")
-    copies = [inert(", ".join(names[:LISTED])) for names in same.values() if len(names) > 1]
-    if not copies:
-        return ()
-    return (
-        f"identical predictions: {'; '.join(copies[:LISTED])} (arm and seed) predict exactly the "
-        "same, as if one table had been copied, so the error bars do not contain the noise of "
-        "training; give each seed the predictions of its own training",
-    )
+    copies: list[JSONValue] = [names[:LISTED] for names in same.values() if len(names) > 1]
+    return (remark("copied", tables=copies[:LISTED]),) if copies else ()
 
 
 def _check_columns_fit(

@@ -34,7 +34,6 @@ from ampft.comparison.findings import (
 from ampft.comparison.statistics.interval import MIN_SEEDS, DifferenceEstimate, estimate_of_sums
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
 from ampft.comparison.statistics.verdict import Difference, decide
-from ampft.comparison.verdict_text import verdict_texts
 from ampft.data.groups import Groups
 from ampft.errors import InputError
 from ampft.metrics.sums import Metric
@@ -75,7 +74,7 @@ def check_margin(margin: float) -> None:
 def analysed(
     draft: Comparison, predictions: Mapping[str, ArmPredictions], cases: Cases, inputs: Inputs
 ) -> Comparison:
-    """Return a comparison with all that follows from the predictions of its arms.
+    """Return a comparison with what follows from the predictions of its arms.
 
     Args:
         draft: Comparison without differences, verdicts and figures of predictions.
@@ -127,13 +126,12 @@ def analysed(
         else arm
         for arm in draft.arms
     ]
-    comparison = replace(
+    return replace(
         draft,
         arms=with_subgroup_losses(arms, in_mode, cases, inputs),
         margin_share_of_errors=_share_of_errors(arms[0], metric, draft.margin),
         stamps=(*draft.stamps, *group_stamps(cases)),
     )
-    return replace(comparison, verdicts=verdict_texts(comparison))
 
 
 def _estimates(

@@ -9,21 +9,16 @@ from ampft.comparison.analysis.cost import speed
 from ampft.comparison.analysis.loading import RunGroup
 from ampft.comparison.analysis.run_predictions import Cases
 from ampft.comparison.findings import PRECISION, PlanFacts
+from ampft.comparison.remarks import Remark, remark
 from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.comparison.statistics.speed_up import is_reliable_speed
-from ampft.text.escaping import inert
-from ampft.text.numbers import ratio_text
 
-UNPLANNED = (
-    "metric, margin and number of seeds may have been chosen after results were seen, and speeds "
-    "were measured at different times"
-)
 MAX_SCREENING_SEEDS = 4  # with so few, an interval rarely fits inside a margin
 
 
 def all_stamps(
     groups: Sequence[RunGroup], plan: PlanFacts, varied: Sequence[str] = (PRECISION,)
-) -> tuple[str, ...]:
+) -> tuple[Remark, ...]:
     """Return the stamps, the most serious first.
 
     Args:
@@ -42,23 +37,28 @@ def all_stamps(
         *_selection_stamps(groups),
         *differences,
         *_resume_stamps(groups),
-        *_plan_stamps(plan),
+        *plan.remarks,
+        *([remark("added")] if plan.added_after_analysis else []),
+        *([] if plan.planned else [remark("unplanned")]),
     )
 
 
-def _training_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
+def _training_stamps(groups: Sequence[RunGroup]) -> Iterator[Remark]:
     runs = [(group, run) for group in groups for run in group.runs]
     suspect = [(group, run) for group, run in runs if run.record.warnings]
     if suspect:
         group, run = suspect[0]
-        warning = inert(next(iter(run.record.warnings.values())))
-        yield (
-            f"not trained well: {len(suspect)} of {len(runs)} runs ended with a warning, such as "
-            f"{inert(group.name)} with seed {run.seed}: {warning.rstrip('.')}"
+        yield remark(
+            "suspect",
+            runs=len(suspect),
+            total=len(runs),
+            arm=group.name,
+            seed=run.seed,
+            warning=next(iter(run.record.warnings.values())),
         )
 
 
-def _resume_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
+def _resume_stamps(groups: Sequence[RunGroup]) -> Iterator[Remark]:
     """Yield a stamp about runs that continued from a checkpoint under other conditions."""
     changed = [
         (group, run, {**part.topology, **part.environment})
@@ -69,92 +69,50 @@ def _resume_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
     ]
     if changed:
         group, run, changes = changed[0]
-        listed = ", ".join(
-            f"{inert(name)} {inert(str(before))}, then {inert(str(now))}"
-            for name, (before, now) in changes.items()
-        )
-        others = len({id(run) for _, run, _ in changed}) - 1
-        rest = f"; {others} more run{'s' * (others > 1)} changed" if others else ""
-        yield (
-            f"changed during a run: {inert(group.name)} with seed {run.seed} was resumed under "
-            f"other conditions ({listed}{rest}); the examples are the same, but not the rounding"
+        yield remark(
+            "resumed",
+            arm=group.name,
+            seed=run.seed,
+            changes={name: [str(before), str(now)] for name, (before, now) in changes.items()},
+            more=len({id(run) for _, run, _ in changed}) - 1,
         )
 
 
-def _speed_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
+def _speed_stamps(groups: Sequence[RunGroup]) -> Iterator[Remark]:
     for group in groups:
         placebo = speed(group, groups, in_turns=False) if group.is_placebo else None
-        if (
-            placebo is not None
-            and placebo.speed_up is not None
-            and not is_reliable_speed(placebo.speed_up.ratio)
-        ):
-            yield (
-                f"speeds are unreliable: the placebo, which computes the same as "
-                f"{inert(groups[0].name)}, ran at {ratio_text(placebo.speed_up.ratio)}x its "
-                "speed; repeat the comparison on an otherwise idle machine"
-            )
+        measured = placebo.speed_up if placebo else None
+        if measured is not None and not is_reliable_speed(measured.ratio):
+            yield remark("unreliable_speeds", baseline=groups[0].name, ratio=measured.ratio)
 
 
-def group_stamps(cases: Cases) -> tuple[str, ...]:
+def group_stamps(cases: Cases) -> tuple[Remark, ...]:
     """Return the stamp of examples that are not independent, if there are any."""
     if cases.groups is None:
         return ()
     examples, groups = len(cases.truth), len(cases.groups)
-    if cases.groups.column is not None:
-        column = inert(cases.groups.column)
-        return (
-            f"grouped: the {examples:,} examples belong to {groups:,} groups (--group_column "
-            f"{column}), which are the cases of the error bars",
-        )
-    return (
-        f"duplicates: {examples - groups:,} of {examples:,} examples repeat another one (apart "
-        f"from case, punctuation and white space), so the {groups:,} distinct ones are the cases "
-        "of the error bars",
-    )
+    if cases.groups.column is None:
+        return (remark("duplicates", examples=examples, groups=groups),)
+    return (remark("grouped", examples=examples, groups=groups, column=cases.groups.column),)
 
 
-def _seed_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
-    baseline = groups[0]
-    seeds = len(baseline.runs)
+def _seed_stamps(groups: Sequence[RunGroup]) -> Iterator[Remark]:
+    baseline, seeds = groups[0], len(groups[0].runs)
     if baseline.status != "complete":
-        yield f"no baseline: {inert(baseline.name)} is {baseline.status_words()}"
+        yield remark("no_baseline", arm=baseline.name, status=baseline.status_words())
     if seeds < MIN_SEEDS:
-        yield (
-            f"only {seeds} seed{'s' * (seeds > 1)}: error bars and verdicts need at least "
-            f"{MIN_SEEDS}"
-        )
-    else:
-        yield from screening_stamp(seeds)
+        yield remark("few_seeds", seeds=seeds, needed=MIN_SEEDS)
+    yield from screening_stamp(seeds)
 
 
-def screening_stamp(seeds: int) -> tuple[str, ...]:
-    """Return the stamp of a comparison with few seeds, if they are few."""
-    if seeds > MAX_SCREENING_SEEDS:
-        return ()
-    return (f"screening: {seeds} seeds are usually too few to establish equivalence",)
+def screening_stamp(seeds: int) -> tuple[Remark, ...]:
+    """Return the stamp of a comparison with error bars but few seeds, if they are few."""
+    is_screening = MIN_SEEDS <= seeds <= MAX_SCREENING_SEEDS
+    return (remark("screening", seeds=seeds),) if is_screening else ()
 
 
-def _selection_stamps(groups: Sequence[RunGroup]) -> Iterator[str]:
+def _selection_stamps(groups: Sequence[RunGroup]) -> Iterator[Remark]:
     metrics = [run.record.metrics for group in groups for run in group.finished]
     selected = [values for values in metrics if values.get("selected")]
     if selected:
-        split = inert(str(selected[0].get("split")))
-        yield (
-            f"selected: the metrics come from {split}, on which the best epoch was also chosen; "
-            "expect worse results on new data"
-        )
-
-
-def _plan_stamps(plan: PlanFacts) -> Iterator[str]:
-    if plan.selection is not None:
-        yield f"chosen: {plan.selection}"
-    yield from plan.omitted_seeds
-    yield from plan.reductions
-    if plan.added_after_analysis:
-        yield (
-            "unplanned seeds were added after results were seen, so the error rates of the "
-            "verdicts do not hold; plan interim analyses in advance with --seeds 5,10"
-        )
-    if not plan.planned:
-        yield f"no plan: {UNPLANNED}"
+        yield remark("selected", split=str(selected[0].get("split")))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ampft.comparison.remarks import Remark, remark
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
 from ampft.text.json_io import Count, NotNegative, Positive
@@ -138,12 +139,12 @@ class Fitted:
     Attributes:
         size: The size.
         overrides: Settings of classify.py that produce it.
-        reductions: One sentence per override.
+        reductions: One remark per override.
     """
 
     size: Size
     overrides: Mapping[str, int]
-    reductions: tuple[str, ...]
+    reductions: tuple[Remark, ...]
 
 
 def fit(runs: Sequence[ExpectedRun], budget: float | None) -> Fitted:
@@ -210,7 +211,7 @@ def _fitted(requested: Size, size: Size) -> Fitted:
     for name, (before, after) in changes.items():
         if before != after and after is not None:
             overrides[name] = after
-            reductions.append(f"--{name} reduced from {before} to {after} to fit the budget.")
+            reductions.append(remark("reduced", flag=name, before=before, after=after))
     return Fitted(size, overrides, tuple(reductions))
 
 

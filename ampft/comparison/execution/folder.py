@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.loading import RUNS_NAME
 from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun
-from ampft.comparison.execution.selection import selection_text
+from ampft.comparison.execution.selection import selection_remark
 from ampft.comparison.findings import PlanFacts
+from ampft.comparison.remarks import remark
 from ampft.errors import InputError
 from ampft.runs.record import RunRecord, read_record
 from ampft.text.escaping import inert
-from ampft.text.json_io import read_json_object
+from ampft.text.json_io import JSONValue, read_json_object
 
 if TYPE_CHECKING:
     from ampft.comparison.findings import Comparison
@@ -179,25 +180,28 @@ def plan_facts(plan: Plan, folder: Path, seeds: int) -> PlanFacts:
     yardstick = None
     with contextlib.suppress(OSError, ValueError):  # it is optional
         yardstick = read_json_object(folder / YARDSTICK_NAME)
+    chosen = selection_remark(plan)
     return PlanFacts(
         planned=True,
         seed_counts=plan.design.seed_counts,
         added_after_analysis=plan.added_after_analysis,
-        reductions=plan.reductions,
-        omitted_seeds=tuple(
-            f"seed {seed} is omitted because {' and '.join(arms)} left no run record"
-            for seed, arms in _arms_without_record(plan, folder, seeds).items()
+        remarks=(
+            *([chosen] if chosen else []),
+            *(
+                remark("omitted_seed", seed=seed, arms=arms)
+                for seed, arms in _arms_without_record(plan, folder, seeds).items()
+            ),
+            *plan.reductions,
         ),
         overhead_share=plan.overhead_share,
         yardstick=yardstick,
         arm_names=plan.arm_names,
-        selection=selection_text(plan),
     )
 
 
-def _arms_without_record(plan: Plan, folder: Path, seeds: int) -> dict[int, list[str]]:
+def _arms_without_record(plan: Plan, folder: Path, seeds: int) -> dict[int, list[JSONValue]]:
     """Return the names of the arms without a run record, by ascending seed."""
-    arms: dict[int, list[str]] = {}
+    arms: dict[int, list[JSONValue]] = {}
     position = plan.arms.index
     for run in sorted(plan.runs(seeds), key=lambda run: (run.seed, position(run.arm))):
         if run_ending(run_folder(folder, run)).record is None:

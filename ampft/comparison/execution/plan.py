@@ -11,6 +11,7 @@ from typing import Any
 from ampft.arguments.compare import PLACEBO, ComparisonDesign
 from ampft.comparison.arms import Arm, mode_arm, settings_arm, with_placebo
 from ampft.comparison.execution.estimate import Estimate, Size
+from ampft.comparison.remarks import Remark, remark_texts
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
 from ampft.text.escaping import inert
@@ -49,7 +50,7 @@ class Plan:
         estimate: Measurements taken before the first run.
         size: Size of each run, after reductions to fit the budget.
         overrides: Settings that the budget changes.
-        reductions: One sentence per override.
+        reductions: One remark per override.
         notes: Notes on other decisions, such as that fp32 was added.
         seeds_analysed: Numbers of seeds that were complete when the results were analysed.
         added_after_analysis: Whether unplanned seeds were added after results were seen.
@@ -68,7 +69,7 @@ class Plan:
     estimate: Estimate
     size: Size
     overrides: Mapping[str, int] = field(default_factory=dict)
-    reductions: tuple[str, ...] = ()
+    reductions: tuple[Remark, ...] = ()
     notes: tuple[str, ...] = ()
     seeds_analysed: tuple[int, ...] = ()
     added_after_analysis: bool = False
@@ -205,6 +206,7 @@ def read_plan(folder: Path) -> Plan | None:
         plan = from_json(Plan, values, "plan")
         if plan.design.metric is None or not plan.arms:
             raise ValueError("plan.design has no metric or no arms")
+        remark_texts(plan.reductions)
         for arm in plan.arms:
             _check_estimate(plan, arm)
         return plan

@@ -27,6 +27,7 @@ from ampft.comparison.execution.plan import (
     read_plan,
     with_more_seeds,
 )
+from ampft.comparison.remarks import remark_texts
 from ampft.comparison.statistics.multiplicity import alpha_per_analysis
 from ampft.comparison.statistics.reach import Reach, reach
 from ampft.data.sources.file_names import data_stem
@@ -289,7 +290,7 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
             labelled("disk", f"{disk_gib:.1f} GiB for {models}{_free_space_note(folder, disk_gib)}")
         )
     if plan.reductions:
-        lines.append(labelled("budget", *plan.reductions))
+        lines.append(labelled("budget", *remark_texts(plan.reductions)))
     if plan.added_after_analysis:
         lines.append(
             labelled("note", "Seeds are added after results were analysed; the report states this.")

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from ampft.comparison.analysis.loading import RUNS_NAME
 from ampft.comparison.execution.plan import Plan
+from ampft.comparison.remarks import Remark, remark
 from ampft.errors import InputError
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import problem_of
-from ampft.text.numbers import seed_list
 
 
 def with_selection(plan: Plan, folder: Path) -> Plan:
@@ -71,16 +71,17 @@ def validation_score(record: RunRecord, metric: str) -> float:
     return value
 
 
-def selection_text(plan: Plan) -> str | None:
-    """Return how the arm was chosen, for readers; None if all arms are compared."""
+def selection_remark(plan: Plan) -> Remark | None:
+    """Return how the arm was chosen; None if all arms are compared."""
     if plan.selected is None:
         return None
     first, count = plan.design.first_seed, plan.design.select_seeds
-    seeds = seed_list(range(first, first + count))
-    listed = ", ".join(f"{name} {value:.4f}" for name, value in plan.selection_scores.items())
-    return (
-        f"{plan.selected} was chosen by the mean validation {plan.metric} with {seeds} ({listed}); "
-        "neither these runs nor these examples enter the comparison"
+    return remark(
+        "chosen",
+        arm=plan.selected,
+        metric=plan.metric,
+        seeds=list(range(first, first + count)),
+        scores=dict(plan.selection_scores),
     )
 
 

@@ -33,7 +33,8 @@ from ampft.comparison.execution.launch import (
 from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun, read_plan
 from ampft.comparison.execution.planning import command_seconds, plan_lines
 from ampft.comparison.execution.progress import Progress
-from ampft.comparison.execution.selection import selection_text, with_selection
+from ampft.comparison.execution.selection import selection_remark, with_selection
+from ampft.comparison.remarks import choice_text
 from ampft.errors import InputError
 from ampft.files import is_disk_error
 from ampft.ownership import is_plain_folder
@@ -104,7 +105,9 @@ class ComparisonSession:
         self.plan = with_selection(self.plan, self.folder.path)
         self.write_plan()
         self.progress.follow(self.plan, self.missing())
-        print_line(labelled("selected", str(selection_text(self.plan))))
+        chosen = selection_remark(self.plan)
+        assert chosen is not None
+        print_line(labelled("selected", choice_text(**chosen.values)))
         if len(self.plan.compared_arms) == 1:
             raise SystemExit(0)
 

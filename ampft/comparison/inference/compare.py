@@ -51,6 +51,7 @@ from ampft.comparison.inference.predictors import (
     size_on_disk,
 )
 from ampft.comparison.inference.timing import time_in_turns
+from ampft.comparison.remarks import Remark, remark
 from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.comparison.statistics.speed_up import is_reliable_speed
 from ampft.errors import InputError
@@ -61,8 +62,7 @@ from ampft.runs.manifest import check_files, model_files
 from ampft.runs.predictions import RESERVED_COLUMNS
 from ampft.runs.record import RunRecord, TopologyPart
 from ampft.runs.show import problem_of, task_row
-from ampft.text.escaping import inert
-from ampft.text.numbers import counted, ratio_text
+from ampft.text.numbers import counted
 from ampft.text.terminal import quiet_libraries
 
 BATCH_SIZE, PLACEBO_BATCH_SIZE = 32, 8
@@ -310,31 +310,17 @@ def _result(
 
 def _stamps(
     runs: Sequence[RecordedRun], timings: Mapping[str, Sequence[BatchTiming]]
-) -> Iterator[str]:
+) -> Iterator[Remark]:
     if len(runs) < MIN_SEEDS:
-        models = "one trained model" if len(runs) == 1 else f"{len(runs)} trained models"
-        yield (
-            f"{models}: intervals and verdicts hold for other test examples, not for models that "
-            "are trained again; compare each model that you deploy, or name runs of at least "
-            f"{MIN_SEEDS} seeds"
-        )
-    else:
-        yield from screening_stamp(len(runs))
-    unreliable = [
-        timing.speed_up.ratio
-        for timing in timings.get(PLACEBO, ())
-        if timing.speed_up is not None and not is_reliable_speed(timing.speed_up.ratio)
-    ]
+        yield remark("few_models", models=len(runs), needed=MIN_SEEDS)
+    yield from screening_stamp(len(runs))
+    ratios = [each.speed_up.ratio for each in timings.get(PLACEBO, ()) if each.speed_up]
+    unreliable = [ratio for ratio in ratios if not is_reliable_speed(ratio)]
     if unreliable:
-        yield (
-            f"times are unreliable: {BASELINE} ran at {ratio_text(unreliable[0])}x its own speed "
-            "when measured twice in turns; repeat the comparison on an otherwise idle machine"
-        )
-    if any(run.record.warnings for run in runs):
-        warning = next(
-            iter(next(run for run in runs if run.record.warnings).record.warnings.values())
-        )
-        yield f"not trained well: {inert(warning).rstrip('.')}"
+        yield remark("unreliable_times", baseline=BASELINE, ratio=unreliable[0])
+    warnings = [text for run in runs for text in run.record.warnings.values()]
+    if warnings:
+        yield remark("suspect_model", warning=warnings[0])
 
 
 def _setup(runs: Sequence[RecordedRun]) -> dict[str, str]:

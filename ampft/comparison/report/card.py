@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ampft.comparison.analysis.loading import RUNS_NAME
 from ampft.comparison.findings import COMPARISON_NAME, Comparison
+from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.files import read_comparison
 from ampft.comparison.report.tables import modes, without_incomplete_medians
 from ampft.comparison.verdict_text import verdict_texts
@@ -27,11 +28,10 @@ def comparison_section(run: Path) -> str:
 
 def section_text(comparison: Comparison) -> str:
     """Return the verdicts and the table with intervals, in Markdown."""
-    verdicts = comparison.verdicts or verdict_texts(comparison)
     parts = [
         "## Comparison\n\nThis model is one run of a comparison.",
-        "\n".join(f"- {prose(verdict)}" for verdict in verdicts),
-        *(f"> **Note:** {prose(stamp)}" for stamp in comparison.stamps),
+        "\n".join(f"- {prose(verdict)}" for verdict in verdict_texts(comparison)),
+        *(f"> **Note:** {prose(stamp)}" for stamp in remark_texts(comparison.stamps)),
         markdown_table(modes(without_incomplete_medians(comparison))),
     ]
     return "\n\n".join(parts)

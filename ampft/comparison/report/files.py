@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 
 from ampft.comparison.findings import COMPARISON_NAME, SCHEMA, Comparison
+from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.markdown import markdown_text
 from ampft.comparison.report.terminal import terminal_text
+from ampft.comparison.verdict_text import verdict_texts
 from ampft.errors import InputError
 from ampft.files import special_or_atomic_path, write_new_text, write_text
 from ampft.ownership import check_output_file, check_replaceable
@@ -15,6 +18,7 @@ from ampft.text.json_io import check_schema, from_json, json_text, read_json_obj
 
 MARKDOWN_NAME = "comparison.md"
 HTML_NAME = "comparison.html"
+SENTENCES = "sentences"  # the entry of comparison.json in words
 RESULT_NAMES = (COMPARISON_NAME, MARKDOWN_NAME, HTML_NAME)
 
 
@@ -34,7 +38,7 @@ def write_comparison(comparison: Comparison, output_dir: Path) -> None:
 
     # All files are rendered before any is written, so that a bug leaves no mix of old and new.
     texts = {
-        COMPARISON_NAME: json_text(comparison),
+        COMPARISON_NAME: json_text({**asdict(comparison), SENTENCES: _sentences(comparison)}),
         MARKDOWN_NAME: markdown_text(comparison),
         HTML_NAME: html_text(comparison),
     }
@@ -50,6 +54,11 @@ def write_comparison(comparison: Comparison, output_dir: Path) -> None:
             f"--output_dir {output_dir}: {path.name} cannot be written ({error.strerror}). Free "
             "disk space or name another folder."
         ) from error
+
+
+def _sentences(comparison: Comparison) -> dict[str, tuple[str, ...]]:
+    """Return what the reports say in words, for readers of the file; `read_comparison` skips it."""
+    return {"verdicts": verdict_texts(comparison), "stamps": remark_texts(comparison.stamps)}
 
 
 def write_page(comparison: Comparison, path: Path) -> None:
@@ -100,6 +109,7 @@ def read_comparison(path: Path) -> Comparison:
             f"COMPARISON {file}: the file is not JSON ({error}). Repeat the comparison."
         ) from error
     check_schema(file, values, SCHEMA, "Repeat the comparison.")
+    values.pop(SENTENCES, None)
     try:
         comparison = from_json(Comparison, values, "comparison")
     except (ValueError, OverflowError) as error:

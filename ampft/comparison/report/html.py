@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from ampft.comparison.answer import answer_text
 from ampft.comparison.findings import ArmResult, Comparison
+from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report import strips, tables
 from ampft.comparison.report.arm_styles import arm_styles
 from ampft.comparison.report.calibration_charts import MIN_COUNT, calibration_panels
@@ -96,6 +97,7 @@ def _context(comparison: Comparison) -> dict[str, Any]:
         "headline": headline(comparison),
         "answer": answer,
         "condition": condition(comparison),
+        "stamps": remark_texts(comparison.stamps),
         "has_placebo": any(arm.is_placebo and arm.difference for arm in arms),
         "cards": cards(comparison, styles),
         "seeds": seed_list(comparison.seeds),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ampft.comparison.answer import answer_text
 from ampft.comparison.findings import Comparison
+from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.sections import Section, sections
 from ampft.comparison.report.tables import executed, modes, settings, without_incomplete_medians
 from ampft.comparison.verdict_text import verdict_texts
@@ -20,16 +21,16 @@ def markdown_text(comparison: Comparison) -> str:
     `<details>`, the only HTML elements. Names, labels and texts are inert.
 
     Args:
-        comparison: Comparison; empty `verdicts` are computed.
+        comparison: Comparison to show.
     """
-    verdicts = comparison.verdicts or verdict_texts(comparison)
+    verdicts = verdict_texts(comparison)
     comparison = without_incomplete_medians(comparison)
     differing = settings(comparison)
     parts = [
         f"## {comparison.heading}: {prose(comparison.title)}",
         f"**{prose(answer_text(comparison))}**" if answer_text(comparison) else "",
         _list(verdicts),
-        "\n".join(f"> **Note:** {prose(stamp)}\\" for stamp in comparison.stamps).rstrip("\\"),
+        "\\\n".join(f"> **Note:** {prose(text)}" for text in remark_texts(comparison.stamps)),
         "" if differing is None else markdown_table(differing),
         markdown_table(modes(comparison)),
     ]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ampft.comparison.findings import Comparison
+from ampft.comparison.remarks import remark_text
 from ampft.comparison.report import prediction_tables, tables
 from ampft.comparison.report.method import SOURCES, method_paragraphs
 from ampft.comparison.report.noise import yardstick
@@ -71,7 +72,7 @@ def _sections(comparison: Comparison, max_classes: int | None) -> Iterator[Secti
         heading="Speed",
         tables=_present(tables.speed(comparison)),
         items=tuple(
-            f"{arm.name}: {arm.speed.reason}"
+            f"{arm.name}: {remark_text(arm.speed.reason)}"
             for arm in comparison.arms
             if arm.speed is not None and arm.speed.reason
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ampft.comparison.answer import answer_text
 from ampft.comparison.findings import Comparison
+from ampft.comparison.remarks import remark_text, remark_texts
 from ampft.comparison.report.tables import (
     arm_columns,
     modes,
@@ -25,12 +26,12 @@ def terminal_text(comparison: Comparison) -> str:
     direction characters are shown as escapes.
 
     Args:
-        comparison: Comparison; empty `verdicts` are computed.
+        comparison: Comparison to show.
 
     Returns:
         Lines, each with a trailing newline.
     """
-    verdicts = comparison.verdicts or verdict_texts(comparison)
+    verdicts = verdict_texts(comparison)
     comparison = without_incomplete_medians(comparison)
     differing = settings(comparison)
     paragraphs = (legend(comparison), answer_text(comparison), *verdicts)
@@ -40,7 +41,7 @@ def terminal_text(comparison: Comparison) -> str:
         "" if differing is None else terminal_table(differing),
         mode_table(comparison),
         explained,
-        "\n".join(_wrapped(stamp, "! ") for stamp in comparison.stamps),
+        "\n".join(_wrapped(text, "! ") for text in remark_texts(comparison.stamps)),
         *concluded,
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -60,7 +61,7 @@ def mode_table(comparison: Comparison) -> str:
 def legend(comparison: Comparison) -> str:
     """Return explanations of the columns, and reasons why modes are not faster."""
     reasons = [
-        f"{arm.name}: {arm.speed.reason.rstrip('.')}."
+        f"{arm.name}: {remark_text(arm.speed.reason)}."
         for arm in comparison.arms
         if arm.speed is not None and arm.speed.reason
     ]
