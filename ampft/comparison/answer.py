@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from ampft.comparison.findings import (
-    INFERENCE,
-    PREDICTIONS,
-    ArmResult,
-    Comparison,
-)
-from ampft.comparison.inference.text import inference_answer, inference_gains, inference_speed_up
-from ampft.comparison.statistics.speed_up import FASTER, TOLERANCE
+from ampft.comparison.cost_text import gain_text, speed_up_of
+from ampft.comparison.findings import INFERENCE, PREDICTIONS, ArmResult, Comparison
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from ampft.comparison.verdict_text import needed_text
-from ampft.text.numbers import percent, ratio_text
 
-NOT_WORSE = (EQUIVALENT, BETTER)
-MIN_SAVING = 0.05  # of the baseline's peak memory; smaller savings do not justify a change
+RELATIONS = {EQUIVALENT: "equivalent to", BETTER: "better than", WORSE: "worse than"}
 
 
 def answer_text(comparison: Comparison) -> str:
@@ -37,45 +29,79 @@ def answer_text(comparison: Comparison) -> str:
         return ""
     if baseline.status != "complete" or baseline.suspect_runs:
         return f"No answer: {baseline.name} did not train well with every seed."
-    better = [arm for arm in arms if _is_not_worse(arm) and arm.outcome == BETTER]
-    gains = {arm.name: gain for arm in arms if (gain := _gain(comparison, arm))}
-    best = max((arm for arm in arms if arm.name in gains), key=_speed_up, default=None)
-    metric = comparison.units.title
-    if comparison.kind == INFERENCE:
-        return inference_answer(comparison)
     if comparison.kind == PREDICTIONS:
-        return _answer_of_predictions(comparison, arms)
-    sentences = [f"On this machine, stay with {baseline.name}."]
-    if comparison.noun == "arm" and better:
-        sentences = [_better_text(better, baseline, metric)]
+        return " ".join(_on_predictions(comparison, arms))
+    gaining = [arm for arm in arms if gain_text(comparison, arm)]
+    best = max(gaining, key=speed_up_of, default=None)
+    better = [arm for arm in arms if arm.outcome == BETTER and comparison.noun == "arm"]
+    use = f"On this machine, stay with {baseline.name}."
+    if better:
+        use = _better_text(better, baseline, comparison.units.title)
     elif best is not None:
-        relation = "equivalent to" if best.outcome == EQUIVALENT else "better than"
-        sentences = [
-            f"Use {best.name}: its {metric} is {relation} that of {baseline.name}, and it "
-            f"{gains[best.name]} here."
-        ]
-    undecided = [arm for arm in arms if arm.outcome == UNDECIDED]
-    emulated = [arm for arm in arms if _is_not_worse(arm) and arm.execution == "emulated"]
-    if emulated and baseline.execution != "emulated":
-        sentences.append(
-            f"{listed(emulated)} {_be(emulated)} not worse in {metric} but emulated: measure "
-            "speed on a GPU."
+        verb, here = ("Deploy", "") if comparison.kind == INFERENCE else ("Use", " here")
+        use = (
+            f"{verb} {best.name}: its {comparison.units.title} is {RELATIONS[best.outcome]} that "
+            f"of {baseline.name}, and it {gain_text(comparison, best)}{here}."
         )
-    if undecided:
-        sentences.append(_undecided_text(comparison, undecided))
-    return " ".join(sentences)
+    others = [arm for arm in arms if arm is not best]
+    rest = _on_inference(comparison, others)
+    if comparison.kind != INFERENCE:
+        rest = _on_training(comparison, arms)
+    return " ".join([use, *rest])
 
 
-def _undecided_text(comparison: Comparison, undecided: Sequence[ArmResult]) -> str:
-    """Return that a difference is not decided, and what would decide it."""
-    base, (first, *others) = comparison.baseline.name, undecided
-    difference = "difference" if not others else "differences"
-    text = f"The {difference} of {listed(undecided)} to {base} {_be(undecided)} not decided"
+def _on_training(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[str]:
+    """Yield what is known about emulated arms and about differences that are not decided."""
+    emulated = [
+        arm for arm in arms if arm.outcome in (EQUIVALENT, BETTER) and arm.execution == "emulated"
+    ]
+    if emulated and comparison.baseline.execution != "emulated":
+        yield (
+            f"{listed(emulated)} {_be(emulated)} not worse in {comparison.units.title} but "
+            "emulated: measure speed on a GPU."
+        )
+    yield from _undecided(comparison, arms)
+
+
+def _on_inference(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[str]:
+    """Yield what is known about each mode that is not recommended."""
+    base, metric = comparison.baseline.name, comparison.units.title
+    for arm in arms:
+        if arm.status != "complete":
+            yield f"{arm.name} failed."
+        elif arm.outcome == UNDECIDED:
+            yield f"The difference of {arm.name} to {base} is not decided."
+        else:
+            emulated = " (emulated: measure its speed on a GPU)" * (arm.execution == "emulated")
+            yield f"{arm.name} is {RELATIONS[arm.outcome]} {base} in {metric}{emulated}."
+
+
+def _on_predictions(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[str]:
+    """Yield what the verdicts say about arms whose costs are unknown."""
+    for outcome, relation in RELATIONS.items():
+        if some := [arm for arm in arms if arm.outcome == outcome]:
+            yield (
+                f"{listed(some)} {_be(some)} {relation} {comparison.baseline.name} in "
+                f"{comparison.units.title}."
+            )
+    yield from _undecided(comparison, arms)
+
+
+def _undecided(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[str]:
+    """Yield which differences are not decided, and what would decide a single one."""
+    undecided = [arm for arm in arms if arm.outcome == UNDECIDED]
+    if not undecided:
+        return
+    first, *others = undecided
+    text = (
+        f"The difference{'s' * bool(others)} of {listed(undecided)} to {comparison.baseline.name} "
+        f"{_be(undecided)} not decided"
+    )
     needed = needed_text(comparison, first.difference) if first.difference else ""
-    return f"{text}: {needed}." if needed and not others else f"{text}."
+    yield f"{text}: {needed}." if needed and not others else f"{text}."
 
 
-def _better_text(better: list[ArmResult], baseline: ArmResult, metric: str) -> str:
+def _better_text(better: Sequence[ArmResult], baseline: ArmResult, metric: str) -> str:
     if len(better) == 1:
         return f"Use {better[0].name}: its {metric} is better than that of {baseline.name}."
     return (
@@ -84,67 +110,11 @@ def _better_text(better: list[ArmResult], baseline: ArmResult, metric: str) -> s
     )
 
 
-def _answer_of_predictions(comparison: Comparison, arms: Sequence[ArmResult]) -> str:
-    """Return what the verdicts say about arms whose costs are unknown."""
-    baseline, metric = comparison.baseline.name, comparison.units.title
-    words = {
-        EQUIVALENT: f"equivalent to {baseline} in {metric}",
-        BETTER: f"better than {baseline} in {metric}",
-        WORSE: f"worse than {baseline} in {metric}",
-    }
-    by_verdict = {verdict: [arm for arm in arms if arm.outcome == verdict] for verdict in words}
-    sentences = [
-        f"{listed(some)} {_be(some)} {words[verdict]}."
-        for verdict, some in by_verdict.items()
-        if some
-    ]
-    if undecided := [arm for arm in arms if arm.outcome == UNDECIDED]:
-        sentences.append(_undecided_text(comparison, undecided))
-    return " ".join(sentences)
-
-
-def gain_text(comparison: Comparison, arm: ArmResult) -> str:
-    """Return what an arm that is not worse saves, such as "is 1.5x faster", or an empty string."""
-    if comparison.kind == INFERENCE:
-        gains = inference_gains(comparison, arm) if _is_not_worse(arm) else ""
-        return f"is {gains}" if gains else ""
-    return _gain(comparison, arm)
-
-
-def speed_up_of(arm: ArmResult) -> float:
-    """Return how much faster an arm is than the baseline; 0 if it is unknown."""
-    return inference_speed_up(arm) if arm.inference else _speed_up(arm)
-
-
-def _is_not_worse(arm: ArmResult) -> bool:
-    return arm.outcome in NOT_WORSE
-
-
-def _speed_up(arm: ArmResult) -> float:
-    return arm.speed.speed_up.ratio if arm.speed and arm.speed.speed_up else 0.0
-
-
-def _gain(comparison: Comparison, arm: ArmResult) -> str:
-    """Return what an arm that is not worse saves, such as "is 1.5x faster", or an empty string."""
-    timed = {"native", "unproven"}
-    if not _is_not_worse(arm) or not {arm.execution, comparison.baseline.execution} <= timed:
-        return ""
-    gains = []
-    measured = arm.speed.speed_up if arm.speed and comparison.has_reliable_speeds else None
-    if measured and measured.verdict == FASTER and measured.ratio >= TOLERANCE:
-        gains.append(f"is {ratio_text(measured.ratio)}x faster")
-    if arm.memory and arm.memory.ratio and 1 - arm.memory.ratio >= MIN_SAVING:
-        gains.append(f"needs {percent(1 - arm.memory.ratio)} less memory")
-    return " and ".join(gains)
-
-
 def _be(arms: Sequence[ArmResult]) -> str:
     return "is" if len(arms) == 1 else "are"
 
 
 def listed(arms: Sequence[ArmResult]) -> str:
     """Return the names of arms, such as "bf16 and fp16"; empty for none."""
-    if not arms:
-        return ""
-    names = [arm.name for arm in arms]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    *names, last = ["", *(arm.name for arm in arms)]
+    return f"{', '.join(names[1:])} and {last}" if len(names) > 1 else last

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from ampft.comparison.findings import INFERENCE, TRAINING, ArmResult, Comparison
-from ampft.comparison.inference.text import inference_cost_text
-from ampft.comparison.speed_text import speed_words
+from ampft.comparison.cost_text import cost_text
+from ampft.comparison.findings import INFERENCE, ArmResult, Comparison
 from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.comparison.statistics.power import MAX_SEEDS
-from ampft.comparison.statistics.speed_up import FASTER, SLOWER
-from ampft.comparison.statistics.verdict import Difference, Verdict
+from ampft.comparison.statistics.verdict import OUTCOMES, Difference, Verdict
 from ampft.text.numbers import (
     counted,
     level,
     mean_count,
     percent,
     points,
-    ratio_text,
     seed_list,
 )
 
-MEMORY_TOLERANCE = 0.01  # relative; two runs of the same mode differ by up to about this much
 MAX_CLASS_LOSSES = 3  # in a verdict
 
 
@@ -27,7 +23,7 @@ def verdict_texts(comparison: Comparison) -> tuple[str, ...]:
     """Return the verdict on each mode, in the order of the arms.
 
     Args:
-        comparison: Comparison; its `verdicts` may be empty.
+        comparison: Comparison with the baseline, the placebo and the other arms.
 
     Returns:
         A few sentences for each arm except the baseline and the placebo.
@@ -54,13 +50,8 @@ def verdict_text(comparison: Comparison, arm: ArmResult) -> str:
         difference = difference_text(comparison, arm.difference)
         metric = f"{difference}: {decision_text(comparison, arm.difference)}"
     changed = changed_predictions(comparison, arm)
-    cost = ""
-    if arm.inference is not None:
-        cost = inference_cost_text(comparison, arm)
-    elif comparison.kind == TRAINING:
-        cost = cost_text(arm, comparison.baseline, placebo_speed=unreliable_speed(comparison))
     sentences = [
-        cost,
+        cost_text(comparison, arm),
         f"{metric}.",
         f"{changed}." if changed else "",
         class_losses(comparison, arm),
@@ -97,103 +88,22 @@ def suspect_text(arm: ArmResult, suspect: ArmResult) -> str:
     )
 
 
-def unreliable_speed(comparison: Comparison) -> float | None:
-    """Return the speed of the placebo if it shows that speeds are unreliable, otherwise None."""
-    return None if comparison.has_reliable_speeds else comparison.placebo_speed
-
-
-def cost_text(arm: ArmResult, baseline: ArmResult, *, placebo_speed: float | None = None) -> str:
-    """Return one sentence on the speed and memory of a mode.
-
-    Args:
-        arm: Neither the baseline nor the placebo.
-        baseline: Arm that it is compared with.
-        placebo_speed: Speed of the placebo relative to the baseline if it shows that speeds are
-            unreliable, otherwise None.
-    """
-    if arm.execution == "emulated":
-        return f"{arm.name} is emulated, so its speed says nothing about its speed on a GPU."
-    memory = _memory_words(arm) if baseline.status == "complete" else None
-    speed_up = arm.speed.speed_up if arm.speed else None
-    is_ranked = baseline.status == "complete" and placebo_speed is None
-    if not is_ranked or speed_up is None or speed_up.verdict is None:
-        return _unranked(arm, baseline, memory, placebo_speed)
-    speed = speed_words(speed_up, base=baseline.name)
-    if memory is None:
-        return f"{arm.name} is {speed}."
-    is_opposite = (speed_up.verdict, memory[0]) in ((FASTER, -1), (SLOWER, 1))
-    link = "but" if is_opposite else "and"
-    return f"{arm.name} is {speed} {link} needs {memory[1]}."
-
-
-def _unranked(
-    arm: ArmResult,
-    baseline: ArmResult,
-    memory: tuple[int, str, str] | None,
-    placebo_speed: float | None,
-) -> str:
-    """Return why a mode is not ranked against the baseline."""
-    is_timed = arm.speed is not None and bool(arm.speed.step_seconds)
-    if baseline.status != "complete" and (is_timed or arm.memory is not None):
-        return (
-            f"Speed and memory of {arm.name} are not ranked because {baseline.name} has diverged "
-            "or unfinished runs."
-        )
-    why = "was not measured"
-    if is_timed and baseline.execution == "emulated":
-        why = f"is not ranked because {baseline.name} is emulated"
-    elif is_timed and placebo_speed is not None:
-        why = (
-            f"is not ranked because the placebo, which computes the same as {baseline.name}, ran "
-            f"at {ratio_text(placebo_speed)}x its speed"
-        )
-    elif arm.speed is not None and arm.speed.speed_up is not None:
-        why = (
-            f"is not ranked because its runs and those of {baseline.name} did not take turns "
-            f"(speed-up {ratio_text(arm.speed.speed_up.ratio)}x, which drift of the machine can "
-            "cause)"
-        )
-    if memory is not None:
-        return f"{arm.name} needs {memory[1]} {memory[2]} {baseline.name}; its speed {why}."
-    if is_timed:
-        return f"The speed of {arm.name} {why}."
-    return f"Speed and memory of {arm.name} were not measured."
-
-
-def _memory_words(arm: ArmResult) -> tuple[int, str, str] | None:
-    """Return 1 for less, -1 for more or 0; the text; and the word that links it to the baseline."""
-    ratio = arm.memory.ratio if arm.memory else None
-    if ratio is None:
-        return None
-    if abs(ratio - 1) < MEMORY_TOLERANCE:
-        return 0, "as much memory", "as"
-    if ratio < 1:
-        return 1, f"{percent(1 - ratio)} less memory", "than"
-    return -1, f"{percent(ratio - 1)} more memory", "than"
-
-
 def difference_text(comparison: Comparison, difference: Difference) -> str:
     """Return a text such as "Accuracy difference +0.1 points (95 % CI ..., 5 seeds)"."""
     units = comparison.units
     seeds = len(difference.per_seed)
     is_cut = units.cut(difference.interval95) != difference.interval95
     analysis, cut = "", " (cut off at the ends of the scale)" * is_cut
-    if len(comparison.seed_counts) > 1 and seeds in comparison.seed_counts:
-        number, total = (
-            comparison.seed_counts.index(seeds) + 1,
-            len(comparison.seed_counts),
-        )
-        analysis = f", planned analysis {number} of {total}"
+    planned = comparison.seed_counts
+    if len(planned) > 1 and seeds in planned:
+        analysis = f", planned analysis {planned.index(seeds) + 1} of {len(planned)}"
+    # Too few seeds for an interval over seeds are models of their own.
+    samples = f"{seeds} seeds" if seeds >= MIN_SEEDS else counted(seeds, "model")
     return (
         f"{units.capitalized()} difference {units.difference_with_unit(difference.estimate)} "
         f"({level(difference.level95)} CI {units.interval(difference.interval95)}{cut}, "
-        f"{_samples(comparison, seeds)}{analysis})"
+        f"{samples}{analysis})"
     )
-
-
-def _samples(comparison: Comparison, seeds: int) -> str:
-    """Return the number of seeds, or of models if too few for an interval over seeds."""
-    return f"{seeds} seeds" if seeds >= MIN_SEEDS else counted(seeds, "model")
 
 
 def decision_text(comparison: Comparison, difference: Difference) -> str:
@@ -204,30 +114,24 @@ def decision_text(comparison: Comparison, difference: Difference) -> str:
         within = comparison.units.interval(difference.interval90)
         return f"equivalent at a margin of {margin} ({level(difference.level90)} CI {within})"
     if verdict in (Verdict.WORSE_BEYOND, Verdict.BETTER_BEYOND):
-        return f"{verdict} of {margin}"
+        return f"{OUTCOMES[verdict]} beyond the margin of {margin}"
     lost_to_holm = _lost_to_holm(comparison, difference)
     if verdict == Verdict.UNDECIDED:
         return f"undecided at a margin of {margin}{f' ({lost_to_holm})' if lost_to_holm else ''}"
-    return f"{verdict} (margin {margin}{f'; {lost_to_holm}' if lost_to_holm else ''})"
+    evidence = "; ".join(filter(None, (f"margin {margin}", lost_to_holm)))
+    return f"{OUTCOMES[verdict]}, size uncertain ({evidence})"
 
 
 def _lost_to_holm(comparison: Comparison, difference: Difference) -> str:
     """Return why a verdict is weaker than its confidence interval suggests, or an empty string."""
-    p_values = {
-        f"its {level(difference.level95)} CI lies beyond the margin": (
-            difference.p_beyond,
-            difference.p_beyond_holm,
-        ),
-        f"its {level(difference.level95)} CI excludes 0": (
-            difference.p_difference,
-            difference.p_difference_holm,
-        ),
-        f"its {level(difference.level90)} CI lies within the margin": (
-            difference.p_equivalence,
-            difference.p_equivalence_holm,
-        ),
-    }
-    for claim, (raw, adjusted) in p_values.items():
+    each = difference
+    at95, at90 = level(each.level95), level(each.level90)
+    claims = (
+        (f"its {at95} CI lies beyond the margin", each.p_beyond, each.p_beyond_holm),
+        (f"its {at95} CI excludes 0", each.p_difference, each.p_difference_holm),
+        (f"its {at90} CI lies within the margin", each.p_equivalence, each.p_equivalence_holm),
+    )
+    for claim, raw, adjusted in claims:
         if raw is not None and adjusted is not None and raw <= comparison.alpha < adjusted:
             arms = [arm for arm in comparison.arms if arm.difference and not arm.is_placebo]
             return f"{claim}, but not after Holm's correction for {len(arms)} {comparison.noun}s"

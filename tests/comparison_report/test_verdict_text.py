@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from example_comparison import broken, realistic
 
+from ampft.comparison.cost_text import cost_text
 from ampft.comparison.findings import ArmResult, Comparison
 from ampft.comparison.statistics.speed_up import speed_up
-from ampft.comparison.verdict_text import cost_text, verdict_text, verdict_texts
+from ampft.comparison.verdict_text import verdict_text, verdict_texts
 from ampft.text import numbers
 
 MINUS = "\N{MINUS SIGN}"
@@ -227,6 +228,11 @@ def test_an_unranked_speed_has_a_reason(memory, words):
     assert "not ranked" not in costs(base=emulated, ratios=None, memory=memory, steps=())
 
 
+def with_base(base):
+    """The example with another baseline."""
+    return replace(realistic(), arms=(base, *realistic().arms[1:]))
+
+
 def costs(*, base=None, ratios, memory, steps=(0.1,), in_turns=True) -> str:
     """The sentence on the speed and memory of the example's bf16 with these ratios."""
     arm = realistic().arms[2]
@@ -236,20 +242,19 @@ def costs(*, base=None, ratios, memory, steps=(0.1,), in_turns=True) -> str:
         speed=replace(arm.speed, speed_up=measured, step_seconds=steps),
         memory=replace(arm.memory, ratio=memory),
     )
-    return cost_text(changed, base or realistic().arms[0])
+    return cost_text(with_base(base or realistic().arms[0]), changed)
 
 
 def test_the_speed_of_an_emulated_mode_is_not_reported():
     base, arm = realistic().arms[0], realistic().arms[3]
     assert (
-        cost_text(arm, base)
+        cost_text(with_base(base), arm)
         == "fp16 is emulated, so its speed says nothing about its speed on a GPU."
     )
     # even if a ratio is set
     assert arm.speed is not None
-    assert "faster" not in cost_text(
-        replace(arm, speed=replace(arm.speed, speed_up=speed_up((3.0,) * 5, in_turns=True))), base
-    )
+    ranked = replace(arm, speed=replace(arm.speed, speed_up=speed_up((3.0,) * 5, in_turns=True)))
+    assert "faster" not in cost_text(with_base(base), ranked)
 
 
 def test_incomplete_arms():

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from ampft.comparison.answer import gain_text, listed, speed_up_of
+from ampft.comparison.answer import listed
+from ampft.comparison.cost_text import gain_text, speed_up_of
 from ampft.comparison.findings import (
     BROKEN,
     INFERENCE,
