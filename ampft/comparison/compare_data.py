@@ -7,22 +7,49 @@ import io
 import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from datasets import DatasetDict
+from markupsafe import Markup
 
 from ampft.arguments import parse_compare_arguments
 from ampft.arguments.compare import CompareArguments
 from ampft.arguments.keywords import as_words, messages_for_python
 from ampft.comparison.execution.compare import compare as compare_runs
-from ampft.comparison.finished import FinishedComparison
+from ampft.comparison.findings import Comparison
+from ampft.comparison.report.files import read_comparison
+from ampft.comparison.report.terminal import terminal_text
 from ampft.errors import InputError
 from ampft.runs.caller_state import caller_state_kept
 from ampft.runs.finetune import data_settings
 from ampft.text.terminal import quiet_libraries
 
 DATA_FOLDER = ".data"  # beside the folder of the comparison
+
+
+class FinishedComparison:
+    """A finished comparison; `ampft.compare` returns one.
+
+    Attributes:
+        folder: Folder of the comparison, with comparison.html.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """Arms, differences, intervals and verdicts, as in comparison.json."""
+        return read_comparison(self.folder)
+
+    def __repr__(self) -> str:
+        return terminal_text(self.comparison)
+
+    def _repr_html_(self) -> str:
+        """Return the text for terminals as HTML, in which nothing from the data is active."""
+        return str(Markup("<pre>{}</pre>").format(terminal_text(self.comparison)))
 
 
 def compare(

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from ampft.comparison.cost_findings import Memory, Speed
-from ampft.comparison.inference.cost import Inference
+from ampft.comparison.cost_findings import Inference, Memory, Speed
 from ampft.comparison.remarks import Remark
 from ampft.comparison.statistics.speed_up import is_reliable_speed
 from ampft.comparison.statistics.verdict import OUTCOMES, Difference

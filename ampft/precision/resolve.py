@@ -142,12 +142,13 @@ def requested_mode(flag: str | None, environ: Mapping[str, str]) -> str:
     return mode
 
 
-def resolve(mode: str, device: torch.device) -> Precision:
+def resolve(mode: str, device: torch.device, *, flag: str = FLAG) -> Precision:
     """Resolve a mode for a device, without replacing it by another.
 
     Args:
         mode: One of `MODES`, or `no`.
         device: Device of the training.
+        flag: Flag that requested the mode, for messages.
 
     Raises:
         InputError: The mode is unknown, or the device does not support it; the message lists the
@@ -163,7 +164,7 @@ def resolve(mode: str, device: torch.device) -> Precision:
             if entry.status != UNAVAILABLE
         )
         raise InputError(
-            f"{FLAG} {mode}: not available on this device ({device.type}): {availability.reason}. "
+            f"{flag} {mode}: not available on this device ({device.type}): {availability.reason}. "
             f"Available modes: {supported}."
         )
     return Precision(

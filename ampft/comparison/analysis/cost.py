@@ -16,6 +16,9 @@ from ampft.training.waiting import MAX_WAITING
 MIN_SPEEDUP = 1.2  # below it, a reason is given
 MIN_UTILISATION = 0.35  # of the rate of large products; below it, the device is not filled
 MIN_SHARE_OF_AMDAHL = 0.9
+MEMORY_PARTS = (
+    *("peak", "baseline", "weights", "gradients", "optimizer_state", "activations", "rest"),
+)
 
 
 def speed(
@@ -53,11 +56,6 @@ def speed(
     )
 
 
-def is_emulated(group: RunGroup) -> bool:
-    """Return whether any run emulated its precision, so that its speed is not the hardware's."""
-    return execution(group) == "emulated"
-
-
 def execution(group: RunGroup) -> str:
     """Return how the runs of an arm computed: "emulated", "unproven" or "native"."""
     found = {run.record.precision.resolved.get("execution") for run in group.runs}
@@ -69,24 +67,18 @@ def _ratios(group: RunGroup, other: RunGroup | None) -> list[float]:
 
     If their effective batches differ, the times are those per example.
     """
-    if other is None or group.name == other.name or is_emulated(group) or is_emulated(other):
+    if other is None or group.name == other.name:
         return []
-    pairs = (
-        (_step_seconds(run), _step_seconds(other_run), _batch_ratio(run, other_run))
-        for run, other_run in zip(group.runs, other.runs, strict=True)
-        if run.is_finished and other_run.is_finished
-    )
-    return [other_step / step * ratio for step, other_step, ratio in pairs if step and other_step]
-
-
-def _batch_ratio(run: RecordedRun, other: RecordedRun) -> float:
-    """Return the effective batch of a run divided by another run's; 1 if one is unknown."""
-    size, other_size = (r.record.steps.effective_batch_size for r in (run, other))
-    return size / other_size if size and other_size else 1.0
-
-
-def _step_seconds(run: RecordedRun) -> float | None:
-    return _number(run.record.timings, "step_seconds_median")
+    if "emulated" in (execution(group), execution(other)):  # not the speed of the hardware
+        return []
+    ratios = []
+    for pair in zip(group.runs, other.runs, strict=True):
+        step, other_step = (_number(run.record.timings, "step_seconds_median") for run in pair)
+        size, other_size = (run.record.steps.effective_batch_size for run in pair)
+        if all(run.is_finished for run in pair) and step and other_step:
+            batches = size / other_size if size and other_size else 1.0
+            ratios.append(other_step / step * batches)
+    return ratios
 
 
 def _reason(group: RunGroup, baseline: RunGroup, ratio: float) -> Remark:
@@ -155,33 +147,17 @@ def memory(group: RunGroup, baseline: RunGroup) -> Memory | None:
     if not measured:
         return None
     ratios = [
-        peak / base_peak
-        for run, base_run in zip(group.runs, baseline.runs, strict=True)
-        if run.is_finished and base_run.is_finished
-        for peak, base_peak in [(_peak(run), _peak(base_run))]
-        if peak and base_peak
+        run.record.memory.peak / base.record.memory.peak
+        for run, base in zip(group.runs, baseline.runs, strict=True)
+        if run.is_finished and base.is_finished and run.record.memory and base.record.memory
+        if run.record.memory.peak and base.record.memory.peak
     ]
-
-    def part_median(name: str) -> int | None:
-        return _median_size([getattr(part, name) for part in measured])
-
+    medians: dict[str, int | None] = {}
+    for name in MEMORY_PARTS:
+        sizes = [size for part in measured if (size := getattr(part, name)) is not None]
+        medians[name] = round(statistics.median(sizes)) if sizes else None
     return Memory(
-        peak=part_median("peak"),
         ratio=statistics.median(ratios) if ratios and group.name != baseline.name else None,
-        weights=part_median("weights"),
-        gradients=part_median("gradients"),
-        optimizer_state=part_median("optimizer_state"),
-        activations=part_median("activations"),
-        rest=part_median("rest"),
-        baseline=part_median("baseline"),
         protocol=measured[0].protocol,
+        **medians,
     )
-
-
-def _peak(run: RecordedRun) -> int | None:
-    return None if run.record.memory is None else run.record.memory.peak
-
-
-def _median_size(values: Sequence[int | None]) -> int | None:
-    sizes = [value for value in values if value is not None]
-    return round(statistics.median(sizes)) if sizes else None

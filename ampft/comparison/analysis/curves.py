@@ -29,7 +29,12 @@ def curve(run: RecordedRun, metric: str) -> Curve:
     """
     path = run.folder / HISTORY_NAME
     rows = read_history(path) if path.exists() else ()
-    segments, validations = _segments(rows), _validations(run, metric)
+    # At most `MAX_POINTS` segments of nearly equal length.
+    count = min(MAX_POINTS, len(rows))
+    edges = [len(rows) * k // count for k in range(count + 1)] if count else []
+    segments = [rows[low:high] for low, high in pairwise(edges)]
+    values = [(part.step, part.metrics.get(metric)) for part in run.record.validations]
+    validations = [(step, v) for step, v in values if v is not None and math.isfinite(v)]
     has_scale = any(_finite(row.get("loss_scale")) is not None for row in rows)
     return Curve(
         seed=run.seed,
@@ -42,20 +47,6 @@ def curve(run: RecordedRun, metric: str) -> Curve:
         validation_steps=tuple(step for step, _ in validations),
         validation_metric=tuple(value for _, value in validations),
     )
-
-
-def _validations(run: RecordedRun, metric: str) -> list[tuple[int, float]]:
-    values = [(part.step, part.metrics.get(metric)) for part in run.record.validations]
-    return [(step, v) for step, v in values if v is not None and math.isfinite(v)]
-
-
-def _segments(
-    rows: Sequence[dict[str, JSONValue]],
-) -> list[Sequence[dict[str, JSONValue]]]:
-    """Split the rows into at most `MAX_POINTS` segments of nearly equal length."""
-    count = min(MAX_POINTS, len(rows))
-    edges = [len(rows) * k // count for k in range(count + 1)] if count else []
-    return [rows[low:high] for low, high in pairwise(edges)]
 
 
 def _step(row: dict[str, JSONValue]) -> int:

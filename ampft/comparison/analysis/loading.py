@@ -140,7 +140,11 @@ def group_runs(
             )
         seeds[run.seed] = run
     _check_baseline(arms, baseline)
-    _check_pairs(arms)
+    if missing := missing_seeds(arms, "run"):
+        raise InputError(
+            f"RUN: runs are compared in pairs with the same seed, but some are missing: {missing}. "
+            "Train the missing runs, or omit all runs with those seeds."
+        )
     names = [baseline, *(name for name in arms if name != baseline)]
     return tuple(
         RunGroup(name=name, runs=tuple(arms[name][seed] for seed in sorted(arms[name])))
@@ -198,14 +202,6 @@ def _check_baseline(arms: Mapping[str, Mapping[int, RecordedRun]], baseline: str
                 f"the mode of the baseline, {baseline}. Omit this folder or use --baseline "
                 f"{run.name}."
             )
-
-
-def _check_pairs(arms: Mapping[str, Mapping[int, RecordedRun]]) -> None:
-    if missing := missing_seeds(arms, "run"):
-        raise InputError(
-            f"RUN: runs are compared in pairs with the same seed, but some are missing: {missing}. "
-            "Train the missing runs, or omit all runs with those seeds."
-        )
 
 
 def missing_seeds(arms: Mapping[str, Mapping[int, Any]], kind: str) -> str:

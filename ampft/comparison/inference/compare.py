@@ -34,6 +34,7 @@ from ampft.comparison.analysis.run_predictions import (
     reduced,
 )
 from ampft.comparison.analysis.stamps import screening_stamp
+from ampft.comparison.cost_findings import BatchTiming, Inference
 from ampft.comparison.findings import (
     INFERENCE,
     ArmResult,
@@ -41,7 +42,6 @@ from ampft.comparison.findings import (
     RunOutcome,
     metric_infos,
 )
-from ampft.comparison.inference.cost import BatchTiming, Inference
 from ampft.comparison.inference.predictors import (
     FLAG,
     MODES,

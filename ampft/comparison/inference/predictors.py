@@ -44,10 +44,7 @@ def resolve_inference(mode: str, device: torch.device) -> Precision:
     Raises:
         InputError: The device does not support the mode.
     """
-    try:
-        return resolve(BASELINE if mode == INT8 else mode, device)
-    except InputError as error:
-        raise InputError(str(error).replace("--mixed_precision", FLAG, 1)) from error
+    return resolve(BASELINE if mode == INT8 else mode, device, flag=FLAG)
 
 
 @dataclass

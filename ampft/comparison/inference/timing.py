@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ampft.comparison.inference.cost import BatchTiming
+from ampft.comparison.cost_findings import BatchTiming
 from ampft.comparison.inference.predictors import Predictor
 from ampft.comparison.statistics.speed_up import speed_up
 

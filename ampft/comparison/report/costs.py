@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from ampft.comparison.cost_findings import BatchTiming
 from ampft.comparison.findings import (
     INFERENCE,
     PREDICTIONS,
     ArmResult,
     Comparison,
 )
-from ampft.comparison.inference.cost import BatchTiming
 from ampft.comparison.statistics.speed_up import SpeedUp
 from ampft.text.numbers import (
     NOT_MEASURED,
