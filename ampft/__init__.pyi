@@ -10,7 +10,7 @@ from .comparison.compare_data import compare as compare
 from .comparison.execution.planning import plan_comparison as plan_comparison
 from .comparison.execution.session import is_decided as is_decided
 from .comparison.execution.session import open_comparison as open_comparison
-from .comparison.finished import FinishedComparison as FinishedComparison
+from .comparison.compare_data import FinishedComparison as FinishedComparison
 from .comparison.report.files import write_comparison as write_comparison
 from .comparison.report.terminal import terminal_text as terminal_text
 from .data.load import load_data as load_data
