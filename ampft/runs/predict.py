@@ -74,7 +74,7 @@ def predict_file(model: str, request: PredictRequest) -> None:
     scores = None
     if rows.labels is not None:
         required = request.label_column_name is not None
-        scores = Scores(rows.labels, predictor.problem, required=required)
+        scores = ScoredRows(rows.labels, predictor.problem, required=required)
     count = _write(rows, predictor, output, scores, request)
     if scores is not None:
         print(inert_lines(scores.text()), file=_stream(request))
@@ -98,7 +98,7 @@ def _write(
     rows: InputRows,
     predictor: Predictor,
     output: RowOutput,
-    scores: Scores | None,
+    scores: ScoredRows | None,
     request: PredictRequest,
 ) -> int:
     """Predict rows and write them; return their number."""
@@ -151,7 +151,7 @@ def _chunks(table: Table) -> Iterator[list[Row]]:
         yield chunk
 
 
-class Scores:
+class ScoredRows:
     """Collects the predictions of rows with labels."""
 
     def __init__(self, reader: LabelReader, problem: Problem, *, required: bool) -> None:

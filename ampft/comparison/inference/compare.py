@@ -45,7 +45,7 @@ from ampft.comparison.findings import (
 from ampft.comparison.inference.predictors import (
     FLAG,
     MODES,
-    Predictor,
+    ModelInPrecision,
     SavedModel,
     resolve_inference,
     size_on_disk,
@@ -130,7 +130,7 @@ def compare_inference(
         _, cases = read_run_predictions(run.folder / PREDICTIONS_NAME, cases, name)
     assert cases is not None
     columns = _texts(runs[0])
-    timed: dict[str, Predictor] = {}
+    timed: dict[str, ModelInPrecision] = {}
     for run in runs:
         saved = SavedModel.load(run.folder, run.record)
         for arm in arms:
@@ -220,7 +220,7 @@ def _texts(run: RecordedRun) -> list[list[str]]:
 
 def _predict(
     arm: _Arm,
-    predictor: Predictor,
+    predictor: ModelInPrecision,
     saved: SavedModel,
     columns: Sequence[Sequence[str]],
     cases: Cases,
@@ -251,7 +251,7 @@ def _predict(
 
 
 def _timings(
-    predictors: Mapping[str, Predictor], saved: SavedModel, columns: Sequence[Sequence[str]]
+    predictors: Mapping[str, ModelInPrecision], saved: SavedModel, columns: Sequence[Sequence[str]]
 ) -> dict[str, tuple[BatchTiming, ...]]:
     """Time all arms that run natively, with examples in the order of the split."""
     native = {name: each for name, each in predictors.items() if not each.precision.is_emulated}

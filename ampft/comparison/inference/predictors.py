@@ -48,7 +48,7 @@ def resolve_inference(mode: str, device: torch.device) -> Precision:
 
 
 @dataclass
-class Predictor:
+class ModelInPrecision:
     """A model in one precision.
 
     Attributes:
@@ -141,14 +141,14 @@ class SavedModel:
         reader = row.kind.tensors.saved_reader(folder, record.arguments, model.config)
         return cls(folder, record, model, reader)
 
-    def predictor(self, mode: str, device: torch.device) -> Predictor:
+    def predictor(self, mode: str, device: torch.device) -> ModelInPrecision:
         """Return a copy of the model in a precision."""
         precision = resolve_inference(mode, device)
         model = quantize(self.model, device) if mode == INT8 else copy.deepcopy(self.model)
         check_float32_modules(model, precision)
         cast_in_place(model, precision.storage_dtype)
         problem = saved_problem(self.record, self.model.config)
-        return Predictor(mode, precision, model.to(device).eval(), problem)
+        return ModelInPrecision(mode, precision, model.to(device).eval(), problem)
 
     def tokens(self, columns: Sequence[Sequence[str]], rows: Sequence[int]) -> dict[str, Tensor]:
         """Return the padded inputs of some examples, truncated or in windows as in training.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ampft.comparison.cost_findings import BatchTiming
-from ampft.comparison.inference.predictors import Predictor
+from ampft.comparison.inference.predictors import ModelInPrecision
 from ampft.comparison.statistics.speed_up import speed_up
 
 MIN_ROUNDS, MAX_ROUNDS = 7, 40
@@ -20,7 +20,7 @@ Batch = Mapping[str, Tensor]
 
 
 def time_in_turns(
-    predictors: Mapping[str, Predictor],
+    predictors: Mapping[str, ModelInPrecision],
     batches: Mapping[int, Sequence[Batch]],
     *,
     baseline: str,
@@ -46,7 +46,7 @@ def time_in_turns(
 
 
 def _rounds(
-    predictors: Mapping[str, Predictor], batches: Sequence[Batch]
+    predictors: Mapping[str, ModelInPrecision], batches: Sequence[Batch]
 ) -> dict[str, list[float]]:
     names = list(predictors)
     times: dict[str, list[float]] = {name: [] for name in names}
@@ -62,7 +62,7 @@ def _rounds(
     return times
 
 
-def _seconds(predictor: Predictor, batch: Batch) -> float:
+def _seconds(predictor: ModelInPrecision, batch: Batch) -> float:
     with predictor.context():
         _wait(predictor)
         start = time.perf_counter()
@@ -71,7 +71,7 @@ def _seconds(predictor: Predictor, batch: Batch) -> float:
         return time.perf_counter() - start
 
 
-def _wait(predictor: Predictor) -> None:
+def _wait(predictor: ModelInPrecision) -> None:
     if predictor.precision.device_type == "cuda":
         torch.cuda.synchronize()
 
