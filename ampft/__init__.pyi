@@ -6,11 +6,11 @@ from .arguments import parse_classify_arguments as parse_classify_arguments
 from .arguments import parse_compare_arguments as parse_compare_arguments
 from .arguments import parse_compare_arms_arguments as parse_compare_arms_arguments
 from .comparison.analysis.compare import compare_folders as compare_folders
+from .comparison.compare_data import FinishedComparison as FinishedComparison
 from .comparison.compare_data import compare as compare
 from .comparison.execution.planning import plan_comparison as plan_comparison
 from .comparison.execution.session import is_decided as is_decided
 from .comparison.execution.session import open_comparison as open_comparison
-from .comparison.compare_data import FinishedComparison as FinishedComparison
 from .comparison.report.files import write_comparison as write_comparison
 from .comparison.report.terminal import terminal_text as terminal_text
 from .data.load import load_data as load_data
