@@ -124,7 +124,13 @@ def test_a_metric(monkeypatch, arguments, train):
     comparison = compare_folders(folders, metric="error_rate")
     for arm in comparison.arms:
         assert arm.metrics["error_rate"].mean == pytest.approx(1 - arm.metrics["accuracy"].mean)
-    assert read_record(folders[0]).best.metric == "error_rate"
+    record = read_record(folders[0])
+    assert record.best.metric == "error_rate"
+    report = read_report(folders[0], record)
+    assert report.metrics()["error_rate"] == record.metrics["error_rate"]
+    shown = f"Further metrics: error rate {record.metrics['error_rate']:.4f}."
+    assert shown in report.text()
+    assert shown in report.tables()[0].note
 
 
 @pytest.mark.usefixtures("fresh_accelerate")

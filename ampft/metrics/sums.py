@@ -109,6 +109,8 @@ class Metric:
             returns the case with the largest effect.
         higher_is_better: Whether higher values are better.
         is_share: Whether differences are in points (hundredths).
+        values: Function of an outcome that returns the value of each case or unit, of which the
+            metric is the mean; None for a function of class counts.
         changes_by_units: Whether a case usually changes in a few of very many units, as an image in
             some pixels; otherwise all units of a case change together.
     """
@@ -121,6 +123,7 @@ class Metric:
     higher_is_better: bool = True
     is_share: bool = True
     changes_by_units: bool = False
+    values: Callable[[Any], FloatArray] | None = None
 
     def value(self, sums: CaseSums) -> float:
         """Return the metric over all cases."""
@@ -465,10 +468,19 @@ def mean_metric(
     most: float = 1.0,
     higher_is_better: bool = False,
     is_share: bool = False,
+    values: Callable[[Any], FloatArray] | None = None,
 ) -> Metric:
     """Return the metric that is the mean of a value per unit from 0 to `most`."""
-    costliest = partial(costliest_of_mean, most=most)
-    return Metric(name, title, mean, effect_on_mean, costliest, higher_is_better, is_share)
+    return Metric(
+        name=name,
+        title=title,
+        from_sums=mean,
+        case_effect=effect_on_mean,
+        costliest=partial(costliest_of_mean, most=most),
+        higher_is_better=higher_is_better,
+        is_share=is_share,
+        values=values,
+    )
 
 
 LOG_LOSS = mean_metric("log_loss", "log loss", most=MAX_LOG_LOSS)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ampft.errors import quoted_list
 from ampft.metrics.scores import MAX_MATRIX_CLASSES, Scores, report_table, score_table
-from ampft.tasks.outcome import HubMetric, flat_averages, report_from_json, score_cells
+from ampft.tasks.outcome import (
+    AddedMetric,
+    HubMetric,
+    added_text,
+    added_values,
+    flat_averages,
+    report_dict,
+    report_from_json,
+    score_cells,
+)
 from ampft.text.tables import Cell, Name, Table, html_tables
 
 SHOWN_CLASSES = 10  # best and worst, of very many classes
@@ -40,6 +49,7 @@ class ClassificationReport:
             classes that occurs, as indices of `label_names`, ascending; otherwise None.
         top5_accuracy: With more than 10 classes, share of examples whose class is among the five
             most probable; otherwise None.
+        added: Metrics of the problem beyond those above.
     """
 
     split: str
@@ -57,6 +67,7 @@ class ClassificationReport:
     confusion_matrix: tuple[tuple[int, ...], ...] | None
     confusion_counts: tuple[tuple[int, ...], ...] | None = None
     top5_accuracy: float | None = None
+    added: tuple[AddedMetric, ...] = ()
 
     @property
     def macro_f1(self) -> float:
@@ -77,6 +88,7 @@ class ClassificationReport:
             **flat_averages({"macro": self.macro_avg, "weighted": self.weighted_avg}),
             **{name: getattr(self, name) for name in flat},
             **({} if self.top5_accuracy is None else {"top5_accuracy": self.top5_accuracy}),
+            **added_values(self.added),
         }
 
     def text(self) -> str:
@@ -85,7 +97,8 @@ class ClassificationReport:
         With more than 200 classes it has only the 10 best and the 10 worst. A sentence after it
         lists the classes without an example.
         """
-        absent = f"\n{self.absence}\n" if self.absence else ""
+        notes = filter(None, (self.absence, added_text(self.added).strip()))
+        absent = "".join(f"\n{note}\n" for note in notes)
         if self.confusion_matrix is not None:
             return report_table(self.confusion_matrix, self.label_names) + absent
         labels, predicted, counts = np.array(self.confusion_counts or (), dtype=np.int64).T
@@ -155,7 +168,7 @@ class ClassificationReport:
             Table(
                 header=("class", "precision", "recall", "F1", "support"),
                 rows=(*rows, *((name, *score_cells(scores)) for name, scores in averages.items())),
-                note=f"{omission}Also: {', '.join(listed)}.",
+                note=f"{omission}Also: {', '.join(listed)}.{added_text(self.added)}",
             ),
         )
 
@@ -168,7 +181,7 @@ class ClassificationReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON values; `from_dict` is the inverse."""
-        values = {"examples": self.examples, **asdict(self), **self.metrics()}
+        values = {"examples": self.examples, **report_dict(self, self.metrics())}
         unused = {"confusion_counts" if self.confusion_counts is None else "confusion_matrix"}
         unused |= {"top5_accuracy"} if self.top5_accuracy is None else set()
         return {name: value for name, value in values.items() if name not in unused}

@@ -17,9 +17,8 @@ import numpy.typing as npt
 
 from ampft.errors import InputError
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
-from ampft.metrics.scores import Average, Scores, case_decision_losses, case_f1, label_scores
+from ampft.metrics.scores import Average, Scores, label_scores
 from ampft.metrics.sums import (
-    LOG_LOSS,
     MACRO_F1,
     MICRO_F1,
     WEIGHTED_F1,
@@ -32,14 +31,13 @@ from ampft.tasks.class_weights import parse_class_weights
 from ampft.tasks.constant import constant_loss, constant_probabilities, log_odds, only_choice
 from ampft.tasks.mistakes import OutcomeMistakes
 from ampft.tasks.multi_label_report import (
-    HAMMING_LOSS,
     MEANS,
-    SUBSET_ACCURACY,
     MultiLabelReport,
 )
 from ampft.tasks.outcome import (
     THRESHOLDS,
     FloatArray,
+    added_metrics,
     check_names,
     check_shapes,
     label_arguments,
@@ -189,24 +187,13 @@ class MultiLabelPredictions:
 
     def sums(self, metric: str) -> CaseSums:
         """Return the sums from which `metric` is computed."""
-        if metric in {mean.name for mean in MEANS}:
-            return mean_sums(self.case_values(metric))
-        return self.unit_sums
+        values = METRICS[metric].values
+        return self.unit_sums if values is None else mean_sums(values(self))
 
     @cached_property
     def unit_sums(self) -> CaseSums:
         """The class counts of the examples."""
         return class_count_sums(self.labels, self.predicted)
-
-    def case_values(self, metric: str) -> npt.NDArray[np.float64]:
-        """Return the value of each example, shape (n,), of a metric that is a mean."""
-        if metric == SUBSET_ACCURACY.name:
-            return self.correct.astype(np.float64)
-        if metric == HAMMING_LOSS.name:
-            return (self.predicted != self.labels).mean(axis=1)
-        if metric == LOG_LOSS.name:
-            return case_decision_losses(self.labels, self.probabilities)
-        return case_f1(self.labels, self.predicted)
 
     def scores(self) -> tuple[Scores, ...]:
         """Return precision, recall, F1 and support of each label."""
@@ -309,7 +296,7 @@ def multi_label_report(predictions: MultiLabelPredictions) -> MultiLabelReport:
     ]
     known = [value for value in precisions if value is not None]
     micro = average_precision_score(labels, probabilities, average="micro") if known else None
-    return MultiLabelReport(
+    report = MultiLabelReport(
         split=predictions.split,
         examples=len(predictions),
         label_names=predictions.label_names,
@@ -324,9 +311,10 @@ def multi_label_report(predictions: MultiLabelPredictions) -> MultiLabelReport:
             "micro": None if micro is None else float(micro),
             "macro": float(np.mean(known)) if known else None,
         },
-        means={metric.name: float(predictions.case_values(metric.name).mean()) for metric in MEANS},
+        means={row.name: float(row.values(predictions).mean()) for row in MEANS if row.values},
         expected_calibration_error=predictions.calibration_error(),
     )
+    return replace(report, added=added_metrics(predictions, METRICS, report.metrics()))
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ampft.metrics.scores import Scores
+import numpy as np
+
+from ampft.metrics.scores import Scores, case_decision_losses, case_f1
 from ampft.metrics.sums import LOG_LOSS, mean_metric
-from ampft.tasks.outcome import HubMetric, flat_averages, report_from_json, score_cells
+from ampft.tasks.outcome import (
+    AddedMetric,
+    HubMetric,
+    added_text,
+    added_values,
+    flat_averages,
+    report_dict,
+    report_from_json,
+    score_cells,
+)
 from ampft.text.tables import Cell, Name, Table, html_tables, terminal_section
 
-SUBSET_ACCURACY = mean_metric(
-    "subset_accuracy", "subset accuracy", higher_is_better=True, is_share=True
+SAMPLES_F1 = mean_metric(
+    "samples_f1",
+    "samples F1",
+    higher_is_better=True,
+    is_share=True,
+    values=lambda p: case_f1(p.labels, p.predicted),
 )
-SAMPLES_F1 = mean_metric("samples_f1", "samples F1", higher_is_better=True, is_share=True)
-HAMMING_LOSS = mean_metric("hamming_loss", "Hamming loss", is_share=True)
-MEANS = (SUBSET_ACCURACY, SAMPLES_F1, HAMMING_LOSS, LOG_LOSS)
+MEANS = (
+    mean_metric(
+        "subset_accuracy",
+        "subset accuracy",
+        higher_is_better=True,
+        is_share=True,
+        values=lambda p: p.correct.astype(np.float64),
+    ),
+    SAMPLES_F1,
+    mean_metric(
+        "hamming_loss",
+        "Hamming loss",
+        is_share=True,
+        values=lambda p: (p.predicted != p.labels).mean(axis=1),
+    ),
+    replace(LOG_LOSS, values=lambda p: case_decision_losses(p.labels, p.probabilities)),
+)
 TITLES = {metric.name: metric.title for metric in MEANS}
 
 
@@ -39,6 +68,7 @@ class MultiLabelReport:
         means: The metrics of `MEANS`; log loss in nats per decision.
         expected_calibration_error: Expected calibration error of the n * K decisions with 15 bins
             of equal width, in [0, 1].
+        added: Metrics of the problem beyond those above.
     """
 
     split: str
@@ -52,6 +82,7 @@ class MultiLabelReport:
     means: Mapping[str, float]
     expected_calibration_error: float
     label_thresholds: tuple[float, ...] | None = None
+    added: tuple[AddedMetric, ...] = ()
 
     def metrics(self) -> dict[str, float | None]:
         """Return the scalar metrics by name."""
@@ -60,6 +91,7 @@ class MultiLabelReport:
             **self.means,
             **{f"{name}_average_precision": v for name, v in self.average_precision.items()},
             "expected_calibration_error": self.expected_calibration_error,
+            **added_values(self.added),
         }
 
     def text(self) -> str:
@@ -114,7 +146,7 @@ class MultiLabelReport:
                 header=header,
                 rows=rows,
                 note=f"Also: {', '.join(means)}, expected calibration error "
-                f"{self.expected_calibration_error:.4f} (15 bins). {rule}",
+                f"{self.expected_calibration_error:.4f} (15 bins).{added_text(self.added)} {rule}",
             ),
         )
 
@@ -127,7 +159,7 @@ class MultiLabelReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON values; `from_dict` is the inverse."""
-        return {**asdict(self), **self.metrics()}
+        return report_dict(self, self.metrics())
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> MultiLabelReport:

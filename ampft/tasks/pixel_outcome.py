@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +21,7 @@ from ampft.metrics.sums import (
     CaseSums,
 )
 from ampft.tasks.mistakes import OutcomeMistakes, off_diagonal
-from ampft.tasks.outcome import FloatArray, IntArray, check_names, check_shapes
+from ampft.tasks.outcome import FloatArray, IntArray, added_metrics, check_names, check_shapes
 from ampft.tasks.pixel_report import PixelReport
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 BINS = 30  # of the calibration; neighbouring bins add up to 10 or 15 bins
 COUNTED = (MEAN_IOU, PIXEL_ACCURACY, *map(of_images, (MACRO_F1, BALANCED_ACCURACY, ACCURACY)))
-METRICS = {metric.name: metric for metric in (*COUNTED, LOG_LOSS)}
+# The sums over the pixels of each image, and over their squares.
+PIXEL_LOSS = replace(LOG_LOSS, values=lambda p: p.losses)
+METRICS = {metric.name: metric for metric in (*COUNTED, PIXEL_LOSS)}
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class PixelPredictions:
         """Return the report of the split."""
         totals = self.unit_sums.totals()
         values = self.metrics()
-        return PixelReport(
+        report = PixelReport(
             split=self.split,
             examples=len(self),
             pixels=int(totals[-1]),
@@ -143,6 +145,7 @@ class PixelPredictions:
             expected_calibration_error=values["expected_calibration_error"],
             confusion_matrix=tuple(map(tuple, self.confusion().tolist())),
         )
+        return replace(report, added=added_metrics(self, METRICS, report.metrics()))
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics that are functions of sums, and the calibration error."""
@@ -153,10 +156,11 @@ class PixelPredictions:
 
     def sums(self, metric: str) -> CaseSums:
         """Return the sums from which `metric` is computed; the units of an image are pixels."""
-        if metric != LOG_LOSS.name:
+        values = METRICS[metric].values
+        if values is None:
             return self.unit_sums
         pixels = self.counts.sum(axis=(1, 2), dtype=np.float64)
-        return CaseSums.of_cases(np.column_stack([self.losses, pixels]))
+        return CaseSums.of_cases(np.column_stack([values(self), pixels]))
 
     @cached_property
     def unit_sums(self) -> CaseSums:

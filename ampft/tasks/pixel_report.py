@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ampft.metrics.scores import Scores
-from ampft.tasks.outcome import HubMetric, report_from_json, score_cells
+from ampft.tasks.outcome import (
+    AddedMetric,
+    HubMetric,
+    added_text,
+    added_values,
+    report_dict,
+    report_from_json,
+    score_cells,
+)
 from ampft.text.tables import Cell, Name, Table, html_tables, terminal_section
 
 
@@ -30,6 +38,7 @@ class PixelReport:
         expected_calibration_error: Expected calibration error of the pixels with 15 bins of equal
             width, in [0, 1].
         confusion_matrix: (K, K) pixels, row = true class, column = predicted class.
+        added: Metrics of the problem beyond those above.
     """
 
     split: str
@@ -45,6 +54,7 @@ class PixelReport:
     log_loss: float
     expected_calibration_error: float
     confusion_matrix: tuple[tuple[int, ...], ...]
+    added: tuple[AddedMetric, ...] = ()
 
     @property
     def accuracy(self) -> float:
@@ -58,6 +68,7 @@ class PixelReport:
             **{name: getattr(self, name) for name in names},
             "log_loss": self.log_loss,
             "expected_calibration_error": self.expected_calibration_error,
+            **added_values(self.added),
         }
 
     def text(self) -> str:
@@ -88,7 +99,7 @@ class PixelReport:
                 + (f"{absent} classes do not occur. " if absent else "")
                 + f"Also: balanced accuracy {self.balanced_accuracy:.4f}, log loss (nats) "
                 f"{self.log_loss:.4f}, expected calibration error (15 bins) "
-                f"{self.expected_calibration_error:.4f}.",
+                f"{self.expected_calibration_error:.4f}.{added_text(self.added)}",
             ),
         )
 
@@ -101,7 +112,7 @@ class PixelReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON values; `from_dict` is the inverse."""
-        return {**asdict(self), **self.metrics()}
+        return report_dict(self, self.metrics())
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> PixelReport:

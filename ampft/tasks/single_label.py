@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -36,6 +36,7 @@ from ampft.metrics.sums import (
     MATTHEWS,
     WEIGHTED_F1,
     CaseSums,
+    Metric,
     mean_sums,
     single_label_sums,
 )
@@ -47,6 +48,7 @@ from ampft.tasks.mistakes import OutcomeMistakes, off_diagonal
 from ampft.tasks.outcome import (
     FloatArray,
     IntArray,
+    added_metrics,
     check_ids_complete,
     check_names,
     check_shapes,
@@ -72,7 +74,8 @@ METRICS = {
     metric.name: metric
     for metric in (
         *(ACCURACY, MACRO_F1, WEIGHTED_F1, BALANCED_ACCURACY, MATTHEWS, COHEN_KAPPA),
-        *(LOG_LOSS, BRIER),
+        replace(LOG_LOSS, values=lambda p: case_log_losses(p.labels, p.probabilities)),
+        replace(BRIER, values=lambda p: case_brier_scores(p.labels, p.probabilities)),
     )
 }
 
@@ -100,6 +103,7 @@ class Predictions:
     split: str
 
     kind: ClassVar[str] = "single_label"
+    metric_rows: ClassVar[Mapping[str, Metric]] = METRICS
 
     def __post_init__(self) -> None:
         n, classes = len(self.example_ids), len(self.label_names)
@@ -183,29 +187,23 @@ class Predictions:
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics that are functions of sums, and the calibration error."""
-        totals = self.sums(ACCURACY.name).totals()
-        means = (LOG_LOSS.name, BRIER.name)
-        counted = {
-            name: float(m.from_sums(totals)) for name, m in METRICS.items() if name not in means
+        totals = self.unit_sums.totals()
+        values = {
+            name: float(row.from_sums(totals)) if row.values is None else row.value(self.sums(name))
+            for name, row in self.metric_rows.items()
         }
-        return {
-            **counted,
-            **{name: METRICS[name].value(self.sums(name)) for name in means},
-            "expected_calibration_error": expected_calibration_error(self.confidence, self.correct),
-        }
+        error = expected_calibration_error(self.confidence, self.correct)
+        return {**values, "expected_calibration_error": error}
 
     def sums(self, metric: str) -> CaseSums:
         """Return the sums from which `metric` is computed."""
-        if metric == LOG_LOSS.name:
-            return mean_sums(case_log_losses(self.labels, self.probabilities))
-        if metric == BRIER.name:
-            return mean_sums(case_brier_scores(self.labels, self.probabilities))
-        return single_label_sums(self.labels, self.predicted, len(self.label_names))
+        values = self.metric_rows[metric].values
+        return self.unit_sums if values is None else mean_sums(values(self))
 
     @property
     def unit_sums(self) -> CaseSums:
         """The class counts of the examples."""
-        return self.sums(MACRO_F1.name)
+        return single_label_sums(self.labels, self.predicted, len(self.label_names))
 
     def scores(self) -> tuple[Scores, ...]:
         """Return precision, recall, F1 and support of each class."""
@@ -297,7 +295,7 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
     large = classes > MAX_MATRIX_CLASSES
     rows = class_scores(labels, predicted, classes)
     flat = scalar_scores(labels, predicted, classes)
-    return ClassificationReport(
+    report = ClassificationReport(
         split=predictions.split,
         label_names=predictions.label_names,
         per_class=rows,
@@ -319,6 +317,9 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
             if classes > MAX_TOP1_CLASSES
             else None
         ),
+    )
+    return replace(
+        report, added=added_metrics(predictions, predictions.metric_rows, report.metrics())
     )
 
 

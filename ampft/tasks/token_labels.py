@@ -6,7 +6,7 @@ A case is a sentence. Nothing here imports torch until a loss is computed or log
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -42,6 +42,7 @@ from ampft.tasks.mistakes import OutcomeMistakes, off_diagonal
 from ampft.tasks.outcome import (
     FloatArray,
     IntArray,
+    added_metrics,
     check_names,
     check_shapes,
     label_arguments,
@@ -62,10 +63,15 @@ RANKING = (
     "The list of wrong words begins with the one whose label was least probable."
 )
 TOKEN_ACCURACY = mean_metric(
-    "token_accuracy", "token accuracy", higher_is_better=True, is_share=True
+    "token_accuracy",
+    "token accuracy",
+    higher_is_better=True,
+    is_share=True,
+    values=lambda p: p.word_is_correct.astype(np.float64),
 )
+WORD_LOSS = replace(LOG_LOSS, values=lambda p: case_log_losses(p.labels, p.probabilities))
 METRICS = {
-    metric.name: metric for metric in (MICRO_F1, MACRO_F1, WEIGHTED_F1, TOKEN_ACCURACY, LOG_LOSS)
+    metric.name: metric for metric in (MICRO_F1, MACRO_F1, WEIGHTED_F1, TOKEN_ACCURACY, WORD_LOSS)
 }
 
 
@@ -171,7 +177,7 @@ class TokenPredictions:
         """Return the report of the split."""
         totals = self.sums(MICRO_F1.name).totals()
         rows = self.scores()
-        return TokenReport(
+        report = TokenReport(
             split=self.split,
             examples=len(self),
             words=len(self.labels),
@@ -187,6 +193,7 @@ class TokenPredictions:
             type_confusion=self._type_confusion(),
             metrics_of_words=self._word_metrics(),
         )
+        return replace(report, added=added_metrics(self, METRICS, report.metrics()))
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics that are functions of sums, and the calibration error."""
@@ -221,12 +228,8 @@ class TokenPredictions:
 
     def sums(self, metric: str) -> CaseSums:
         """Return the sums from which `metric` is computed."""
-        if metric == LOG_LOSS.name:
-            losses = case_log_losses(self.labels, self.probabilities)
-            return unit_mean_sums(losses, self.sentences)
-        if metric == TOKEN_ACCURACY.name:
-            return unit_mean_sums(self.word_is_correct.astype(np.float64), self.sentences)
-        return self._entity_sums
+        values = METRICS[metric].values
+        return self._entity_sums if values is None else unit_mean_sums(values(self), self.sentences)
 
     @cached_property
     def _entity_sums(self) -> CaseSums:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ampft.metrics.scores import Scores
-from ampft.tasks.outcome import HubMetric, flat_averages, report_from_json, score_cells
+from ampft.tasks.outcome import (
+    AddedMetric,
+    HubMetric,
+    added_text,
+    added_values,
+    flat_averages,
+    report_dict,
+    report_from_json,
+    score_cells,
+)
 from ampft.text.tables import Cell, Name, Table, html_tables, terminal_section
 
 NO_TYPE = "O"
@@ -34,6 +43,7 @@ class TokenReport:
         metrics_of_words: `accuracy` (also called `token_accuracy`: share of words with the right
             tag), `sentence_accuracy` (share of sentences with all tags right), `log_loss` (nats per
             word) and `expected_calibration_error` (of the words, 15 bins).
+        added: Metrics of the problem beyond those above.
     """
 
     split: str
@@ -48,6 +58,7 @@ class TokenReport:
     per_tag: tuple[Scores, ...]
     type_confusion: tuple[tuple[int, ...], ...]
     metrics_of_words: Mapping[str, float]
+    added: tuple[AddedMetric, ...] = ()
 
     @property
     def averages(self) -> dict[str, Scores]:
@@ -56,7 +67,8 @@ class TokenReport:
 
     def metrics(self) -> dict[str, float | None]:
         """Return the scalar metrics by name."""
-        return {**flat_averages(self.averages), **self.metrics_of_words}
+        words = self.metrics_of_words
+        return {**flat_averages(self.averages), **words, **added_values(self.added)}
 
     def text(self) -> str:
         """Return the tables of entities, of words, and of confused types."""
@@ -95,7 +107,7 @@ class TokenReport:
             note=f"Token accuracy {values['token_accuracy']:.4f}; sentences with all tags right "
             f"{values['sentence_accuracy']:.4f}; log loss (nats per word) "
             f"{values['log_loss']:.4f}; expected calibration error (15 bins) "
-            f"{values['expected_calibration_error']:.4f}.",
+            f"{values['expected_calibration_error']:.4f}.{added_text(self.added)}",
         )
 
     def _confusion(self) -> tuple[Table, ...]:
@@ -126,7 +138,7 @@ class TokenReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON values; `from_dict` is the inverse."""
-        return {**asdict(self), **self.metrics()}
+        return report_dict(self, self.metrics())
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TokenReport:

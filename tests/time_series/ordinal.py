@@ -11,10 +11,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ampft.metrics.sums import CaseSums, mean_metric, mean_sums
+from ampft.metrics.sums import Metric, mean_metric
 from ampft.tasks.single_label import METRICS, Predictions, SingleLabel
 
-MAE = mean_metric("mean_absolute_error", "mean absolute error", most=3.0)
+MAE = mean_metric(
+    "mean_absolute_error",
+    "mean absolute error",
+    most=3.0,
+    values=lambda p: np.abs(p.predicted - p.labels).astype(np.float64),
+)
+ROWS = {MAE.name: MAE, **METRICS}
 
 
 @dataclass(frozen=True)
@@ -22,16 +28,7 @@ class OrdinalPredictions(Predictions):
     """Probabilities of ordered classes."""
 
     kind: ClassVar[str] = "ordinal"
-
-    def sums(self, metric: str) -> CaseSums:
-        """Return the sums of which `metric` is a function."""
-        if metric == MAE.name:
-            return mean_sums(np.abs(self.predicted - self.labels).astype(np.float64))
-        return super().sums(metric)
-
-    def metrics(self) -> dict[str, float]:
-        """Return the metrics of classes and the mean distance."""
-        return {**super().metrics(), MAE.name: MAE.value(self.sums(MAE.name))}
+    metric_rows: ClassVar[Mapping[str, Metric]] = ROWS
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class Ordinal(SingleLabel):
     """Classification with ordered classes, by cross entropy and the expected distance."""
 
     name: ClassVar[str] = "ordinal"
-    metrics: ClassVar = {MAE.name: MAE, **METRICS}
+    metrics: ClassVar = ROWS
     printed: ClassVar[tuple[str, ...]] = (MAE.name, "accuracy")
     outcome_type: ClassVar = OrdinalPredictions
 

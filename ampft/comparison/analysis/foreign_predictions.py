@@ -244,7 +244,7 @@ def _check_probabilities_given(
     everything: Sequence[tuple[str, int, ForeignRun]], metric: Metric
 ) -> None:
     lacking = next((run for _, _, run in everything if not run.has_probabilities), None)
-    if metric in (LOG_LOSS, BRIER) and lacking is not None:
+    if metric.values is not None and lacking is not None:
         raise InputError(
             f"--metric {metric.name}: it needs probabilities, and {lacking.origin} has only "
             "predictions. Add a column of probabilities, or use another metric."
@@ -328,9 +328,7 @@ def _run_predictions(
         confidence = probabilities[np.arange(len(ids)), predicted]
         metrics["expected_calibration_error"] = expected_calibration_error(confidence, correct)
     counts = {
-        name: float(each.from_sums(totals))
-        for name, each in METRICS.items()
-        if name not in (LOG_LOSS.name, BRIER.name)
+        name: float(each.from_sums(totals)) for name, each in METRICS.items() if each.values is None
     }
     primary = means.get(metric, class_sums)
     many = len(names) > MAX_COMPARED_CLASSES
