@@ -6,7 +6,7 @@ fractions (0.01 is one point), times are in seconds and sizes in bytes. `None` m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -46,6 +46,20 @@ class RunOutcome:
     reason: str | None
     folder: str
     warnings: tuple[str, ...] = ()
+
+
+def status_words(statuses: Sequence[str]) -> str:
+    """Return the status of an arm with the number of its runs, such as "unstable, 2 of 5".
+
+    Args:
+        statuses: Status of each run.
+    """
+    total, diverged = len(statuses), statuses.count("diverged")
+    unfinished = total - diverged - statuses.count("finished")
+    if not diverged:
+        return f"failed, {unfinished} of {total}" if unfinished else "complete"
+    rest = f"; {unfinished} did not finish" if unfinished else ""
+    return f"unstable, {diverged} of {total}{rest}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +273,6 @@ class ArmResult:
         execution: "native", "emulated" or "unproven"; "unknown" without run records.
         executed: Measured dtypes of the products of the first step, in one clause.
         status: "complete", "unstable" (a run diverged) or "failed" (a run did not finish).
-        status_words: Status with the number of runs, such as "unstable, 2 of 5".
         runs: Runs in the order of their seeds.
         metrics: Metrics by name; empty for an incomplete arm, which has no mean over its
             remaining runs.
@@ -289,7 +302,6 @@ class ArmResult:
     execution: str
     executed: str | None
     status: str
-    status_words: str
     runs: tuple[RunOutcome, ...]
     metrics: Mapping[str, MetricValues] = field(default_factory=dict)
     metrics_fp32: Mapping[str, MetricValues] = field(default_factory=dict)
@@ -307,6 +319,11 @@ class ArmResult:
     inference: Inference | None = None
     subgroups: SubgroupLosses | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def status_words(self) -> str:
+        """The status with the number of runs, such as "unstable, 2 of 5"."""
+        return status_words([run.status for run in self.runs])
 
     @property
     def outcome(self) -> str:

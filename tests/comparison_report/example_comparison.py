@@ -119,7 +119,6 @@ def broken() -> Comparison:
         fp16,
         **empty,
         status="unstable",
-        status_words="unstable, 1 of 2",
         runs=(fp16.runs[0], diverged),
         curves=(fp16.curves[0], replace(fp16.curves[1], loss=(*fp16.curves[1].loss[:-1], None))),
     )
@@ -129,7 +128,6 @@ def broken() -> Comparison:
         name="fp8",
         mode="fp8",
         status="failed",
-        status_words="failed, 2 of 2",
         executed=None,
         runs=tuple(
             replace(run, status="interrupted", reason="no fp8 on this device", folder="fp8")
@@ -231,7 +229,6 @@ def _arm(
         execution=arm.execution,
         executed=arm.executed,
         status="complete",
-        status_words="complete",
         runs=tuple(
             RunOutcome(seed=s, status="finished", reason=None, folder=f"{arm.name}-seed-{s}")
             for s in seeds

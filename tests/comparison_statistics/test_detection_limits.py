@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampft.comparison.statistics.detection_limits import (
+from ampft.comparison.statistics.interval import estimate_difference
+from ampft.comparison.statistics.jackknife import jackknife_differences
+from ampft.comparison.statistics.reach import (
     draws_to_exclude,
     min_support,
     rate_upper_limit,
 )
-from ampft.comparison.statistics.interval import estimate_difference
-from ampft.comparison.statistics.jackknife import jackknife_differences
 from ampft.comparison.statistics.verdict import Verdict, decide
 from ampft.errors import InputError
 from ampft.metrics.sums import ACCURACY, BALANCED_ACCURACY, CostliestCase, single_label_sums

@@ -164,7 +164,7 @@ def _cases_without_complete_arms(groups: Sequence[RunGroup]) -> Cases:
         InputError: Runs are missing, and none diverged, which would have been a result.
     """
     if all(group.status != "unstable" for group in groups):
-        listed = ", ".join(f"{group.name} {group.status_words()}" for group in groups)
+        listed = ", ".join(f"{group.name} {group.status_words}" for group in groups)
         raise InputError(
             f"RUN: no arm has finished runs with every seed ({listed}), so there is nothing to "
             "compare. Train the missing runs, or omit those seeds."
@@ -200,7 +200,6 @@ def _arm_of_runs(
         execution=execution(group),
         executed=next((summary for summary in summaries if summary), None),
         status=group.status,
-        status_words=group.status_words(),
         runs=tuple(
             RunOutcome(
                 seed=run.seed,

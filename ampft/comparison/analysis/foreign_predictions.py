@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from ampft.comparison.analysis.run_predictions import (
 )
 from ampft.comparison.analysis.stamps import screening_stamp
 from ampft.comparison.findings import (
+    CALIBRATION_ERROR,
     PREDICTIONS,
     UNKNOWN,
     ArmResult,
@@ -35,13 +37,11 @@ from ampft.data.groups import Groups, normalized, numbered
 from ampft.errors import InputError, did_you_mean
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
 from ampft.metrics.scores import (
-    case_brier_scores,
-    case_log_losses,
     class_scores,
     confusion,
     confusion_counts,
 )
-from ampft.metrics.sums import BRIER, LOG_LOSS, CaseSums, Metric, mean_sums, single_label_sums
+from ampft.metrics.sums import Metric, mean_sums, single_label_sums
 from ampft.tasks import problem_types
 from ampft.tasks.outcome import FloatArray, IntArray
 from ampft.tasks.single_label import (
@@ -142,7 +142,6 @@ def _arm(name: str, by_seed: Mapping[int, ForeignRun]) -> ArmResult:
         execution=UNKNOWN,
         executed=None,
         status="complete",
-        status_words="complete",
         runs=tuple(
             RunOutcome(seed=seed, status="finished", reason=None, folder=Path(run.origin).name)
             for seed, run in sorted(by_seed.items())
@@ -318,27 +317,24 @@ def _run_predictions(
         predicted = probabilities.argmax(axis=1).astype(np.int64)
     correct = predicted == truth
     class_sums = single_label_sums(truth, predicted, len(names))
-    totals = class_sums.totals()
-    means: dict[str, CaseSums] = {}
-    confidence = None
-    metrics: dict[str, float] = {}
-    if probabilities is not None:
-        means[LOG_LOSS.name] = mean_sums(case_log_losses(truth, probabilities))
-        means[BRIER.name] = mean_sums(case_brier_scores(truth, probabilities))
-        confidence = probabilities[np.arange(len(ids)), predicted]
-        metrics["expected_calibration_error"] = expected_calibration_error(confidence, correct)
-    counts = {
-        name: float(each.from_sums(totals)) for name, each in METRICS.items() if each.values is None
+    given = SimpleNamespace(labels=truth, probabilities=probabilities)
+    sums = {
+        name: class_sums if row.values is None else mean_sums(row.values(given))
+        for name, row in METRICS.items()
+        if row.values is None or probabilities is not None
     }
-    primary = means.get(metric, class_sums)
+    metrics = {name: METRICS[name].value(each) for name, each in sums.items()}
+    confidence = None
+    if probabilities is not None:
+        confidence = probabilities[np.arange(len(ids)), predicted]
+        metrics[CALIBRATION_ERROR] = expected_calibration_error(confidence, correct)
+    primary = sums[metric]
     many = len(names) > MAX_COMPARED_CLASSES
     return RunPredictions(
         choices=predicted.astype(np.int32),
         correct=correct,
         confidence=confidence,
-        metrics=counts
-        | {name: METRICS[name].value(each) for name, each in means.items()}
-        | metrics,
+        metrics=metrics,
         sums=primary if groups is None else primary.grouped(groups.ids),
         scores=class_scores(truth, predicted, len(names)),
         confusion=None if many else confusion(truth, predicted, len(names)),

@@ -9,6 +9,7 @@ from typing import Any
 
 from ampft.arguments.compare import PLACEBO
 from ampft.comparison.arms import arm_sort_key
+from ampft.comparison.findings import status_words
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE, MODES, is_fp32
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
@@ -87,15 +88,10 @@ class RunGroup:
         """The finished runs."""
         return tuple(run for run in self.runs if run.is_finished)
 
+    @property
     def status_words(self) -> str:
-        """Return the status with the number of runs, such as "unstable, 2 of 5"."""
-        total = len(self.runs)
-        diverged = sum(run.record.status == "diverged" for run in self.runs)
-        unfinished = total - diverged - len(self.finished)
-        if not diverged:
-            return f"failed, {unfinished} of {total}" if unfinished else "complete"
-        rest = f"; {unfinished} did not finish" if unfinished else ""
-        return f"unstable, {diverged} of {total}{rest}"
+        """The status with the number of runs, such as "unstable, 2 of 5"."""
+        return status_words([run.record.status for run in self.runs])
 
 
 def find_runs(folders: Sequence[Path]) -> tuple[RecordedRun, ...]:

@@ -241,9 +241,9 @@ def _examples(
             label=problem.truth_text(cases.truth[example], names),
             seeds=int(times[example]),
             baseline=problem.choice_text(baseline[first[k]].choices[example], names),
-            baseline_confidence=_finite(base_confidence[k]),
+            baseline_confidence=_known(base_confidence[k]),
             arm=problem.choice_text(predictions[first[k]].choices[example], names),
-            arm_confidence=_finite(confidence[k]),
+            arm_confidence=_known(confidence[k]),
         )
         for k in order
     )
@@ -261,7 +261,7 @@ def _confidences(
     return confidences[seeds, np.arange(len(cases))]
 
 
-def _finite(value: float) -> float | None:
+def _known(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 

@@ -230,8 +230,12 @@ def reduced(outcome: Outcome, metric: str, groups: Groups | None) -> RunPredicti
         metric: Name of the primary metric.
         groups: Groups of examples that are not independent; None if all are.
     """
+    class_sums: CaseSums | None = None
     sums = outcome.sums(metric)
-    class_sums = _class_sums(outcome, sums)
+    if sums.patterns.shape[1] == 3 * len(outcome.class_names) + 1:
+        class_sums = sums
+    elif MACRO_F1.name in problem_types()[outcome.kind].metrics:
+        class_sums = outcome.sums(MACRO_F1.name)
     return RunPredictions(
         choices=outcome.choices,
         correct=outcome.correct,
@@ -245,11 +249,3 @@ def reduced(outcome: Outcome, metric: str, groups: Groups | None) -> RunPredicti
         if class_sums is None or groups is None
         else class_sums.grouped(groups.ids),
     )
-
-
-def _class_sums(outcome: Outcome, sums: CaseSums) -> CaseSums | None:
-    """Return the counts per class; `sums` if they are these counts."""
-    if sums.patterns.shape[1] == 3 * len(outcome.class_names) + 1:
-        return sums
-    metrics = problem_types()[outcome.kind].metrics
-    return outcome.sums(MACRO_F1.name) if MACRO_F1.name in metrics else None

@@ -11,7 +11,6 @@ from ampft.comparison.analysis.loading import RecordedRun
 from ampft.comparison.arms import arm_sort_key
 from ampft.comparison.findings import PRECISION
 from ampft.errors import InputError, did_you_mean
-from ampft.runs.record import RunRecord
 from ampft.text.escaping import inert
 
 # Settings that pair runs, mark a placebo, or do not affect the results.
@@ -74,15 +73,20 @@ def form_arms(
     values = differing_settings(runs)
     if planned:
         named = [replace(run, name=planned[run.folder.name]) for run in runs]
-        varied = tuple(name for name in values if _is_of_arms(named, values[name]))
+        arms = [run.name for run in named]
+        # All runs of an arm have the same value of a setting that distinguishes the arms.
+        varied = tuple(
+            name
+            for name, column in values.items()
+            if _number(zip(arms, column, strict=True)) == _number(arms)
+        )
         return _described(named, tuple(planned.values()), varied, values)
-    if not by and (not values or _are_modes(runs)):
-        names = tuple(sorted({run.name for run in runs}, key=arm_sort_key))
-        return Arms(runs=tuple(runs), names=names, first=runs[0].name)
     for name in by:
         _check_differs(name, runs, values)
     varied = tuple(name for name in values if name in by) if by else tuple(values)
-    if varied == (PRECISION,):
+    plain = [(run.mode, run.seed) for run in runs if not run.record.model.perturbed]
+    are_modes = len({mode for mode, _ in plain}) > 1 and len(set(plain)) == len(plain)
+    if varied == (PRECISION,) or (not by and (not values or are_modes)):
         names = tuple(sorted({run.name for run in runs}, key=arm_sort_key))
         return Arms(runs=tuple(runs), names=names, first=runs[0].name)
     keys = [tuple(values[name][index] for name in varied) for index in range(len(runs))]
@@ -105,9 +109,11 @@ def differing_settings(runs: Sequence[RecordedRun]) -> dict[str, list[Any]]:
     for name in records[0].arguments:
         if name in NOT_COMPARED or not all(name in record.arguments for record in records):
             continue
-        if name in SOURCES and _number([_contents(r, SOURCES[name]) for r in records]) == 1:
-            continue
-        if name in SOURCES or name not in RECORDED_ELSEWHERE:
+        if name in SOURCES:
+            contents = [record.data.fingerprints.get(SOURCES[name]) for record in records]
+            if _number(contents) > 1:
+                columns[name] = [record.arguments[name] for record in records]
+        elif name not in RECORDED_ELSEWHERE:
             columns[name] = [record.arguments[name] for record in records]
     return {name: column for name, column in columns.items() if _number(column) > 1}
 
@@ -123,19 +129,6 @@ def value_text(value: Any) -> str:
     return str(value)
 
 
-def _are_modes(runs: Sequence[RecordedRun]) -> bool:
-    """Return whether runs have several modes, with at most one run of each mode and seed."""
-    plain = [(run.mode, run.seed) for run in runs if not run.record.model.perturbed]
-    return len({mode for mode, _ in plain}) > 1 and len(set(plain)) == len(plain)
-
-
-def _is_of_arms(runs: Sequence[RecordedRun], values: Sequence[Any]) -> bool:
-    """Return whether all runs of an arm have the same value of a setting."""
-    return _number(zip([run.name for run in runs], values, strict=True)) == _number(
-        run.name for run in runs
-    )
-
-
 def _models_differ(runs: Sequence[RecordedRun]) -> bool:
     models = [run.record.model for run in runs]
     if _number([(model.architecture, model.parameters) for model in models]) > 1:
@@ -144,10 +137,6 @@ def _models_differ(runs: Sequence[RecordedRun]) -> bool:
     for run, model in zip(runs, models, strict=True):
         hashes.setdefault(run.seed, set()).add(model.initial_weights_sha256)
     return any(len(each) > 1 for each in hashes.values())
-
-
-def _contents(record: RunRecord, split: str) -> str | None:
-    return record.data.fingerprints.get(split)
 
 
 def _number(values: Iterable[Any]) -> int:

@@ -99,7 +99,7 @@ def group_stamps(cases: Cases) -> tuple[Remark, ...]:
 def _seed_stamps(groups: Sequence[RunGroup]) -> Iterator[Remark]:
     baseline, seeds = groups[0], len(groups[0].runs)
     if baseline.status != "complete":
-        yield remark("no_baseline", arm=baseline.name, status=baseline.status_words())
+        yield remark("no_baseline", arm=baseline.name, status=baseline.status_words)
     if seeds < MIN_SEEDS:
         yield remark("few_seeds", seeds=seeds, needed=MIN_SEEDS)
     yield from screening_stamp(seeds)

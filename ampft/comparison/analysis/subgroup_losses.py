@@ -173,12 +173,14 @@ def _losses(
         if gains[:, each.rows].mean() >= 0:
             continue
         difference = _estimate(each, arm, base, cases)
+        low, high = difference.interval(level)
         yield SubgroupLoss(
             kind=each.kind,
             name=each.name,
             examples=len(each.rows),
             estimate=difference.estimate,
-            interval=_possible(difference.interval(level)),
+            # Differences of shares beyond these cannot occur.
+            interval=(max(float(low), -1.0), min(float(high), 1.0)),
         )
 
 
@@ -210,9 +212,3 @@ def _estimate(
         return each if ids is None else each.grouped(ids)
 
     return estimate_of_sums([sums(each) for each in arm], [sums(each) for each in base], ACCURACY)
-
-
-def _possible(interval: tuple[float, float]) -> tuple[float, float]:
-    """Return an interval without differences of shares that cannot occur."""
-    low, high = interval
-    return max(float(low), -1.0), min(float(high), 1.0)

@@ -282,15 +282,13 @@ def _result(
             f"({arm.failures[0]}). Use another model."
         )
     failure = arm.failures[0] if arm.failures else None
-    status = "failed" if failure else "complete"
     return ArmResult(
         name=arm.name,
         mode=arm.mode,
         is_placebo=arm.name == PLACEBO,
         execution="emulated" if resolve_inference(arm.mode, device).is_emulated else "native",
         executed=arm.executed,
-        status=status,
-        status_words=status,
+        status="failed" if failure else "complete",
         runs=tuple(
             RunOutcome(
                 seed=run.seed,

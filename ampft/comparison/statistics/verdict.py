@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Self
 
-from ampft.comparison.statistics.detection_limits import min_support, rate_upper_limit
 from ampft.comparison.statistics.interval import MIN_SEEDS, DifferenceEstimate
 from ampft.comparison.statistics.multiplicity import holm
 from ampft.comparison.statistics.power import seeds_to_decide
+from ampft.comparison.statistics.reach import min_support, rate_upper_limit
 from ampft.errors import InputError
 from ampft.text.json_io import one_of
 
