@@ -12,8 +12,7 @@ import pytest
 from run_folders import MIB, NAMES, SEEDS, N, labels, predicted, record_of, write_run, write_runs
 
 from ampft.comparison.analysis.compare import compare_folders
-from ampft.comparison.analysis.cost import execution
-from ampft.comparison.analysis.curves import MAX_POINTS
+from ampft.comparison.analysis.run_figures import MAX_POINTS, execution
 from ampft.comparison.remarks import remark_text
 from ampft.comparison.statistics.interval import estimate_difference
 from ampft.comparison.statistics.jackknife import jackknife_differences

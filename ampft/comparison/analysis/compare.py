@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from ampft.comparison.analysis.conditions import command, dates, environment, setup, title
-from ampft.comparison.analysis.cost import execution, memory, speed
-from ampft.comparison.analysis.curves import curve
 from ampft.comparison.analysis.flipped_cases import with_shown_cases
 from ampft.comparison.analysis.loading import RunGroup, find_runs, group_runs
 from ampft.comparison.analysis.predictions import (
@@ -21,6 +19,7 @@ from ampft.comparison.analysis.predictions import (
     check_margin,
     read_texts,
 )
+from ampft.comparison.analysis.run_figures import curve, execution, memory, speed
 from ampft.comparison.analysis.run_predictions import (
     PREDICTIONS_FP32_NAME,
     PREDICTIONS_NAME,

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ampft.comparison.analysis.class_differences import class_differences
 from ampft.comparison.analysis.run_predictions import (
     BINS,
     Cases,
@@ -19,7 +18,7 @@ from ampft.comparison.analysis.run_predictions import (
     rows_differ,
 )
 from ampft.comparison.analysis.stamps import group_stamps
-from ampft.comparison.analysis.subgroup_losses import with_subgroup_losses
+from ampft.comparison.analysis.subgroup_losses import class_differences, with_subgroup_losses
 from ampft.comparison.findings import (
     INFERENCE,
     ArmResult,

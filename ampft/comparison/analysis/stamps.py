@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ampft.comparison.analysis.comparability import difference_stamps
-from ampft.comparison.analysis.cost import speed
 from ampft.comparison.analysis.loading import RunGroup
+from ampft.comparison.analysis.run_figures import speed
 from ampft.comparison.analysis.run_predictions import Cases
 from ampft.comparison.findings import PRECISION, PlanFacts
 from ampft.comparison.remarks import Remark, remark
