@@ -13,13 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ampft.metrics.sums import (
-    class_counts,
-    cohen_kappa,
-    f1_per_class,
-    matthews,
-    single_label_sums,
-)
+from ampft.metrics.sums import class_counts, cohen_kappa, f1_per_class, matthews, single_label_sums
 from ampft.text.escaping import display_width, inert
 
 IntArray = npt.NDArray[np.int64]

@@ -36,20 +36,11 @@ from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.data.groups import Groups, normalized, numbered
 from ampft.errors import InputError, did_you_mean
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
-from ampft.metrics.scores import (
-    class_scores,
-    confusion,
-    confusion_counts,
-)
+from ampft.metrics.scores import class_scores, confusion, confusion_counts
 from ampft.metrics.sums import Metric, mean_sums, single_label_sums
 from ampft.tasks import problem_types
 from ampft.tasks.outcome import FloatArray, IntArray
-from ampft.tasks.single_label import (
-    MAX_COMPARED_CLASSES,
-    METRICS,
-    SUM_TOLERANCE,
-    SingleLabel,
-)
+from ampft.tasks.single_label import MAX_COMPARED_CLASSES, METRICS, SUM_TOLERANCE, SingleLabel
 from ampft.text.escaping import inert
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import counted

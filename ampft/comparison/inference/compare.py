@@ -35,13 +35,7 @@ from ampft.comparison.analysis.run_predictions import (
 )
 from ampft.comparison.analysis.stamps import screening_stamp
 from ampft.comparison.cost_findings import BatchTiming, Inference
-from ampft.comparison.findings import (
-    INFERENCE,
-    ArmResult,
-    Comparison,
-    RunOutcome,
-    metric_infos,
-)
+from ampft.comparison.findings import INFERENCE, ArmResult, Comparison, RunOutcome, metric_infos
 from ampft.comparison.inference.predictors import (
     FLAG,
     MODES,
