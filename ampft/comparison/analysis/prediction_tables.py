@@ -132,11 +132,11 @@ def _check_columns(table: Table, classes: Mapping[str, str]) -> None:
 def _from_name(table: Table, own: set[str]) -> tuple[str, int]:
     match = _NAMED.fullmatch(Path(table.origin).stem)
     if own or match is None:
-        known = f"only the column {own.pop()}" if own else "neither the columns arm and seed"
-        unknown = "" if "only" in known else " nor a name like ARM-seed1.csv"
+        known = "neither the columns arm and seed nor a name like ARM-seed1.csv"
+        if own:
+            known = f"only the column {own.pop()}"
         raise InputError(
-            f"{FLAG} {table.origin}: its arm and seed are unknown: the file has {known}{unknown}. "
-            f"{WAYS}."
+            f"{FLAG} {table.origin}: its arm and seed are unknown: the file has {known}. {WAYS}."
         )
     return match["arm"], int(match["seed"])
 
