@@ -37,7 +37,7 @@ from ampft.data.groups import Groups, normalized, numbered
 from ampft.errors import InputError, did_you_mean
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
 from ampft.metrics.scores import class_scores, confusion, confusion_counts
-from ampft.metrics.sums import Metric, mean_sums, single_label_sums
+from ampft.metrics.sums import mean_sums, single_label_sums
 from ampft.tasks import problem_types
 from ampft.tasks.outcome import FloatArray, IntArray
 from ampft.tasks.single_label import MAX_COMPARED_CLASSES, METRICS, SUM_TOLERANCE, SingleLabel
@@ -75,10 +75,14 @@ def compare_tables(
     seeds = _checked_seeds(runs)
     first = runs[next(iter(runs))][seeds[0]]
     ids = list(first.labels)
-    everything = [(arm, seed, runs[arm][seed]) for arm in runs for seed in seeds]
-    for _, _, run in everything:
+    everything = [runs[arm][seed] for arm in runs for seed in seeds]
+    for run in everything:
         _check_same_examples(run, first, ids)
-    _check_probabilities_given(everything, METRICS[name])
+        if METRICS[name].values is not None and not run.has_probabilities:
+            raise InputError(
+                f"--metric {name}: it needs probabilities, and {run.origin} has only predictions. "
+                "Add a column of probabilities, or use another metric."
+            )
     names = _class_names(everything, label_names)
     groups = _groups(first, ids)
     truth = _codes([first.labels[id_] for id_ in ids], names, first.origin, "label")
@@ -114,7 +118,7 @@ def compare_tables(
         arms=tuple(_arm(arm, by_seed) for arm, by_seed in runs.items()),
         stamps=(remark("no_record"), *_copies(runs, seeds), *screening_stamp(len(seeds))),
         setup={
-            "files": ", ".join(dict.fromkeys(Path(run.origin).name for _, _, run in everything)),
+            "files": ", ".join(dict.fromkeys(Path(run.origin).name for run in everything)),
             "examples": f"{len(ids):,}; {counted(len(names), 'class')}",
         },
         environment={},
@@ -230,26 +234,15 @@ def _check_columns_fit(
     )
 
 
-def _check_probabilities_given(
-    everything: Sequence[tuple[str, int, ForeignRun]], metric: Metric
-) -> None:
-    lacking = next((run for _, _, run in everything if not run.has_probabilities), None)
-    if metric.values is not None and lacking is not None:
-        raise InputError(
-            f"--metric {metric.name}: it needs probabilities, and {lacking.origin} has only "
-            "predictions. Add a column of probabilities, or use another metric."
-        )
-
-
 def _class_names(
-    everything: Sequence[tuple[str, int, ForeignRun]], requested: Sequence[str] | None
+    everything: Sequence[ForeignRun], requested: Sequence[str] | None
 ) -> tuple[str, ...]:
     """Return the classes in the order of their numbers, or of their names."""
     if requested is not None:
         names = list(requested)
     else:
-        found = set(everything[0][2].labels.values())
-        for _, _, run in everything:
+        found = set(everything[0].labels.values())
+        for run in everything:
             one = next(iter(run.probabilities.values()), ())
             found |= set(one) if isinstance(one, Mapping) else {str(i) for i in range(len(one))}
         numeric = all(name.isdecimal() for name in found)
@@ -258,7 +251,7 @@ def _class_names(
     if len(set(names)) != len(names):
         raise InputError(f"--label_names: received {listed}, where a class occurs twice.")
     if len(names) < 2:
-        examples = counted(len(everything[0][2].labels), "example")
+        examples = counted(len(everything[0].labels), "example")
         raise InputError(
             f"{FLAG}: the first table has {examples} and only the class {listed}. Compare more "
             "examples, or list all classes with --label_names."
