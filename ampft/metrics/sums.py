@@ -109,8 +109,8 @@ class Metric:
             returns the case with the largest effect.
         higher_is_better: Whether higher values are better.
         is_share: Whether differences are in points (hundredths).
-        values: Function of an outcome that returns the value of each case or unit, of which the
-            metric is the mean; None for a function of class counts.
+        values: Function of an outcome that returns a value per case or unit, whose mean is the
+            metric; None for a function of class counts.
         changes_by_units: Whether a case usually changes in a few of very many units, as an image in
             some pixels; otherwise all units of a case change together.
     """

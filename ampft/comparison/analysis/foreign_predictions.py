@@ -129,7 +129,7 @@ def compare_tables(
 
 
 def _arm(name: str, by_seed: Mapping[int, ForeignRun]) -> ArmResult:
-    """Return an arm of which only the predictions are known."""
+    """Return an arm that is known only by its predictions."""
     return ArmResult(
         name=name,
         mode=name,
