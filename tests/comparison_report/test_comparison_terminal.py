@@ -75,7 +75,7 @@ def test_incomplete_arms_are_shown():
     assert re.search(r"^fp16 +emulated .* unstable, 1 of 2 ", text, flags=re.MULTILINE)
     assert re.search(r"^fp8 +native .* failed, 2 of 2 ", text, flags=re.MULTILINE)
     assert "(no CI)" in text
-    assert "! 2 seeds: no intervals" in text
+    assert "! only 2 seeds: error bars" in text
 
 
 def test_missing_verdicts_are_computed():
