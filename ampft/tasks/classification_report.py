@@ -10,16 +10,8 @@ import numpy as np
 
 from ampft.errors import quoted_list
 from ampft.metrics.scores import MAX_MATRIX_CLASSES, Scores, report_table, score_table
-from ampft.tasks.outcome import (
-    AddedMetric,
-    HubMetric,
-    added_text,
-    added_values,
-    flat_averages,
-    report_dict,
-    report_from_json,
-    score_cells,
-)
+from ampft.tasks.added_metrics import AddedMetric, added_text, added_values, report_dict
+from ampft.tasks.outcome import HubMetric, flat_averages, report_from_json, score_cells
 from ampft.text.tables import Cell, Name, Table, html_tables
 
 SHOWN_CLASSES = 10  # best and worst, of very many classes

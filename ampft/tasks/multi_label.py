@@ -27,6 +27,7 @@ from ampft.metrics.sums import (
     mean_sums,
 )
 from ampft.metrics.thresholds import best_threshold
+from ampft.tasks.added_metrics import added_metrics
 from ampft.tasks.class_weights import parse_class_weights
 from ampft.tasks.constant import constant_loss, constant_probabilities, log_odds, only_choice
 from ampft.tasks.mistakes import OutcomeMistakes
@@ -37,7 +38,6 @@ from ampft.tasks.multi_label_report import (
 from ampft.tasks.outcome import (
     THRESHOLDS,
     FloatArray,
-    added_metrics,
     check_names,
     check_shapes,
     label_arguments,

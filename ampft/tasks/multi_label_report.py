@@ -10,16 +10,8 @@ import numpy as np
 
 from ampft.metrics.scores import Scores, case_decision_losses, case_f1
 from ampft.metrics.sums import LOG_LOSS, mean_metric
-from ampft.tasks.outcome import (
-    AddedMetric,
-    HubMetric,
-    added_text,
-    added_values,
-    flat_averages,
-    report_dict,
-    report_from_json,
-    score_cells,
-)
+from ampft.tasks.added_metrics import AddedMetric, added_text, added_values, report_dict
+from ampft.tasks.outcome import HubMetric, flat_averages, report_from_json, score_cells
 from ampft.text.tables import Cell, Name, Table, html_tables, terminal_section
 
 SAMPLES_F1 = mean_metric(

@@ -6,7 +6,7 @@ Nothing here imports torch, because comparisons and reports read outcomes withou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
@@ -39,15 +39,6 @@ class HubMetric:
     title: str
     value: float
     arguments: Mapping[str, str] | None = None
-
-
-@dataclass(frozen=True)
-class AddedMetric:
-    """A metric of the problem that has no place of its own in the report."""
-
-    name: str
-    title: str
-    value: float
 
 
 class Report(Protocol):
@@ -462,41 +453,6 @@ def report_from_json(report_type: type[R], values: Mapping[str, Any]) -> R:
     """
     names = report_type.__dataclass_fields__
     return from_json(report_type, {k: v for k, v in values.items() if k in names}, "report")
-
-
-def added_metrics(
-    outcome: Outcome, rows: Mapping[str, Metric], known: Mapping[str, float | None]
-) -> tuple[AddedMetric, ...]:
-    """Return the metrics of a problem that its report does not have yet.
-
-    Args:
-        outcome: Outcome that the report is on.
-        rows: Metrics of the problem, by name.
-        known: Metrics of the report, by name.
-    """
-    values = outcome.metrics()
-    return tuple(
-        AddedMetric(name, row.title, values[name])
-        for name, row in rows.items()
-        if name not in known
-    )
-
-
-def added_values(added: Sequence[AddedMetric]) -> dict[str, float | None]:
-    """Return added metrics by name."""
-    return {each.name: each.value for each in added}
-
-
-def added_text(added: Sequence[AddedMetric]) -> str:
-    """Return added metrics in a sentence that follows others; empty if there are none."""
-    listed = ", ".join(f"{each.title} {each.value:.4f}" for each in added)
-    return f" Further metrics: {listed}." if listed else ""
-
-
-def report_dict(report: DataclassInstance, metrics: Mapping[str, float | None]) -> dict[str, Any]:
-    """Return a report as JSON values, with its metrics by name."""
-    values = {**asdict(report), **metrics}
-    return {name: value for name, value in values.items() if name != "added" or value}
 
 
 def score_cells(scores: Scores) -> tuple[str, str, str, str]:

@@ -20,8 +20,9 @@ from ampft.metrics.sums import (
     MACRO_F1,
     CaseSums,
 )
+from ampft.tasks.added_metrics import added_metrics
 from ampft.tasks.mistakes import OutcomeMistakes, off_diagonal
-from ampft.tasks.outcome import FloatArray, IntArray, added_metrics, check_names, check_shapes
+from ampft.tasks.outcome import FloatArray, IntArray, check_names, check_shapes
 from ampft.tasks.pixel_report import PixelReport
 
 if TYPE_CHECKING:

@@ -7,15 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ampft.metrics.scores import Scores
-from ampft.tasks.outcome import (
-    AddedMetric,
-    HubMetric,
-    added_text,
-    added_values,
-    report_dict,
-    report_from_json,
-    score_cells,
-)
+from ampft.tasks.added_metrics import AddedMetric, added_text, added_values, report_dict
+from ampft.tasks.outcome import HubMetric, report_from_json, score_cells
 from ampft.text.tables import Cell, Name, Table, html_tables, terminal_section
 
 

@@ -41,6 +41,7 @@ from ampft.metrics.sums import (
     single_label_sums,
 )
 from ampft.precision.transfer import to_device
+from ampft.tasks.added_metrics import added_metrics
 from ampft.tasks.class_weights import parse_class_weights
 from ampft.tasks.classification_report import ClassificationReport
 from ampft.tasks.constant import constant_loss, constant_probabilities, only_choice
@@ -48,7 +49,6 @@ from ampft.tasks.mistakes import OutcomeMistakes, off_diagonal
 from ampft.tasks.outcome import (
     FloatArray,
     IntArray,
-    added_metrics,
     check_ids_complete,
     check_names,
     check_shapes,

@@ -38,15 +38,9 @@ from ampft.metrics.sums import (
     CaseSums,
     mean_metric,
 )
+from ampft.tasks.added_metrics import added_metrics
 from ampft.tasks.mistakes import OutcomeMistakes, off_diagonal
-from ampft.tasks.outcome import (
-    FloatArray,
-    IntArray,
-    added_metrics,
-    check_names,
-    check_shapes,
-    label_arguments,
-)
+from ampft.tasks.outcome import FloatArray, IntArray, check_names, check_shapes, label_arguments
 from ampft.tasks.single_label import SUM_TOLERANCE, SingleLabel
 from ampft.tasks.token_report import NO_TYPE, TokenReport
 
