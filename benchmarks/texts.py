@@ -156,7 +156,7 @@ def run_trainer(
     from ampft.models.minilm import default_model
     from ampft.models.tokenizer import load_tokenizer
 
-    data = load_data(ClassifyArguments(task=case.task, **files).data_request())
+    data = load_data(ClassifyArguments(task=case.task, **files))
     folder, _ = default_model(None)
     tokenizer = load_tokenizer(folder)
     has_several = case.problem_type == "multi_label_classification"

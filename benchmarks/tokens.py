@@ -50,17 +50,17 @@ def run_trainer(data_dir: Path, turn: Turn) -> dict[str, Any]:
     import torch
     from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
+    from ampft.arguments import ClassifyArguments
     from ampft.data.load import load_data
-    from ampft.data.request import DataRequest
     from ampft.models.minilm import default_model
     from ampft.models.tokenizer import load_tokenizer
 
     data = load_data(
-        DataRequest(
-            train_file=data_dir / FILES["train"],
-            validation_file=data_dir / FILES["validation"],
-            test_file=data_dir / FILES["test"],
-            data_kind="token",
+        ClassifyArguments(
+            train_file=str(data_dir / FILES["train"]),
+            validation_file=str(data_dir / FILES["validation"]),
+            test_file=str(data_dir / FILES["test"]),
+            task="tokens",
         )
     )
     folder, _ = default_model(None)

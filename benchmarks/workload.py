@@ -19,8 +19,8 @@ from transformers import (
     TrainerCallback,
 )
 
-from ampft.kinds.settings import TaskSettings
 from ampft.models.packing.install import KERNEL_CACHE_CAPACITIES
+from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
 
 TORCH_CAPACITY = "1024"  # kernels; the default of oneDNN and of ideep
@@ -83,7 +83,7 @@ def cached_task(
         settings = TaskSettings(
             model_name_or_path=workload.model,
             max_seq_length=workload.max_length,
-            remove_padding=remove_padding,
+            padding=not remove_padding,
             token_buckets=token_buckets,
         )
         _TASKS[key] = make_task(workload.data, settings)

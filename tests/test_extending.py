@@ -18,14 +18,14 @@ from accelerate.state import AcceleratorState
 from tiny_text import LABELS
 
 from ampft.arguments import ClassifyArguments
-from ampft.arguments.flags import flag, parse_flags
+from ampft.arguments.flags import parse_flags
 from ampft.cli import main
 from ampft.comparison.analysis.compare import compare_folders
 from ampft.data.load import load_data
-from ampft.data.request import DataRequest
 from ampft.data.sources.files import READERS
 from ampft.data.sources.table import Table
 from ampft.errors import InputError
+from ampft.flag import flag
 from ampft.metrics.sums import Metric, class_counts, costliest_of_classes, effect_on_share
 from ampft.precision.modes import MODE_TABLE, Mode
 from ampft.precision.resolve import _PROBES, resolve
@@ -217,7 +217,7 @@ def test_a_data_source(monkeypatch, tmp_path):
     monkeypatch.setitem(READERS, ".fasttext", read_fasttext)
     path = tmp_path / "train.fasttext"
     path.write_text("".join(f"__label__{'ab'[i % 2]} text {i}\n" for i in range(40)))
-    data = load_data(DataRequest(train_file=path))
+    data = load_data(ClassifyArguments(train_file=path))
     assert data.label_names == ("a", "b")
     assert {split: len(part) for split, part in data.splits.items()} == {
         "train": 28, "validation": 4, "test": 8,

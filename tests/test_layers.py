@@ -17,7 +17,7 @@ PACKAGE = REPOSITORY / "ampft"
 # From the bottom up. A module may import from its own layer and from those listed before it.
 LAYERS = (
     ("errors",),
-    ("text", "files", "ownership", "machine", "hub"),
+    ("text", "files", "flag", "ownership", "machine", "hub"),
     ("precision",),
     ("data",),
     ("models",),

@@ -11,14 +11,14 @@ import torch
 from PIL import Image
 from torch import nn
 
+from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
 from ampft.data.masks import Masks
-from ampft.data.request import DataRequest
-from ampft.kinds.settings import TaskSettings
 from ampft.metrics.scores import confusion
 from ampft.models.erfnet import ErfnetConfig, ErfnetForSemanticSegmentation
 from ampft.tasks.pixel_labels import mask_digest, png
 from ampft.tasks.pixel_outcome import BINS, PixelPredictions
+from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import Task, make_task
 
 SIZE = (16, 24)  # height, width
@@ -115,6 +115,6 @@ def mask_outcome(masks: Masks, predicted: Sequence[np.ndarray], split: str) -> P
 
 
 def pixel_task(folder: Path, **settings: Any) -> Task:
-    data = load_data(DataRequest(dataset_name=str(folder), data_kind="pixels"))
+    data = load_data(ClassifyArguments(dataset_name=str(folder), task="pixels"))
     settings = {"model_name_or_path": "erfnet"} | settings
     return make_task(data, TaskSettings(task="pixels", **settings))

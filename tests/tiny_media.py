@@ -9,9 +9,9 @@ import torch
 import transformers as t
 from media_files import image_folder, sound_table
 
+from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
-from ampft.data.request import DataRequest
-from ampft.kinds.settings import TaskSettings
+from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import Task, make_task
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -133,4 +133,4 @@ def media_task(folder: Path, family: str | None, *, per_class: int = 4, **settin
         settings["model_name_or_path"] = str(folder / "model")
         if is_new:
             save_model(folder / "model", family)
-    return make_task(load_data(DataRequest(**options)), TaskSettings(**settings))
+    return make_task(load_data(ClassifyArguments(**options)), TaskSettings(**settings))

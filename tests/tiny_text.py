@@ -10,7 +10,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
 from ampft.data.dataset import ClassificationData
-from ampft.kinds.settings import TaskSettings
+from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import Task, make_task
 
 LABELS = ("ant", "bee", "cow")
@@ -54,7 +54,9 @@ def tiny_texts(n: int, *, seed: int = 0) -> dict[str, list]:
     return {"text": texts, "label": labels.tolist()}
 
 
-def tiny_task(folder: Path, *, train: int, validation: int = 4, **settings) -> Task:
+def tiny_task(
+    folder: Path, *, train: int, validation: int = 4, remove_padding: bool = True, **settings
+) -> Task:
     """Return the text task over `tiny_texts`, with the model in `folder`."""
     features = datasets.Features(
         {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=list(LABELS))}
@@ -65,4 +67,6 @@ def tiny_task(folder: Path, *, train: int, validation: int = 4, **settings) -> T
         for seed, (name, n) in enumerate(sizes.items())
     }
     data = ClassificationData(datasets.DatasetDict(splits), ("text",), "text", "tiny", {}, ())
-    return make_task(data, TaskSettings(model_name_or_path=str(folder), **settings))
+    return make_task(
+        data, TaskSettings(model_name_or_path=str(folder), padding=not remove_padding, **settings)
+    )

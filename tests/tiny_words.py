@@ -9,7 +9,7 @@ import numpy as np
 from tiny_text import WORDS
 
 from ampft.data.dataset import TOKEN, ClassificationData
-from ampft.kinds.settings import TaskSettings
+from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import Task, make_task
 
 TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
@@ -49,7 +49,13 @@ def write_sentences(path: Path, n: int, *, seed: int = 0) -> None:
 
 
 def tiny_word_task(
-    folder: Path, *, train: int, validation: int = 4, longest: int = 30, **settings
+    folder: Path,
+    *,
+    train: int,
+    validation: int = 4,
+    longest: int = 30,
+    remove_padding: bool = True,
+    **settings,
 ) -> Task:
     """Return the task over `tiny_sentences`, with the model in `folder`."""
     tags = datasets.List(datasets.ClassLabel(names=list(TAGS)))
@@ -61,4 +67,6 @@ def tiny_word_task(
         for seed, (name, n) in enumerate({"train": train, "validation": validation}.items())
     }
     data = ClassificationData(datasets.DatasetDict(splits), ("tokens",), TOKEN, "tiny", {}, ())
-    return make_task(data, TaskSettings(model_name_or_path=str(folder), **settings))
+    return make_task(
+        data, TaskSettings(model_name_or_path=str(folder), padding=not remove_padding, **settings)
+    )

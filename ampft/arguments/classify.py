@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ampft.arguments.batches import BatchArguments
-from ampft.arguments.data import DataArguments
-from ampft.arguments.evaluation import EvaluationArguments
-from ampft.arguments.model import ModelArguments
 from ampft.arguments.optimizer import OptimizerArguments
-from ampft.arguments.output import OutputArguments
-from ampft.arguments.pixels import PixelArguments
-from ampft.arguments.trained_part import TrainedPartArguments
+from ampft.data.request import DataRequest
+from ampft.flag import BATCH, DATA, EVALUATION, OUTPUT, flag
+from ampft.precision.modes import MODES
+from ampft.tasks import TASKS
+from ampft.tasks.settings import TaskSettings
 
 if TYPE_CHECKING:
-    from ampft.kinds.settings import TaskSettings
+    from ampft.training.optimizer import OptimizerSettings
+
+_batch = partial(flag, group=BATCH)
+_evaluation = partial(flag, group=EVALUATION)
+_output = partial(flag, group=OUTPUT)
 
 # Defaults that the built-in data sets override.
 BUILT_IN_DEFAULTS: dict[str, dict[str, Any]] = {
@@ -36,6 +39,140 @@ BUILT_IN_DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+@dataclass(frozen=True)
+class BatchArguments:
+    """Batches, precision and device."""
+
+    mixed_precision: str | None = _batch(
+        None,
+        "precision; if none, the one set by accelerate launch, otherwise fp32",
+        choices=("no", *MODES),
+    )
+    check_precision: bool = _batch(
+        False,
+        "before training, compare loss and gradient of a few examples in the precision with "
+        "float32, and stop if it does not hold",
+    )
+    per_device_train_batch_size: int = _batch(
+        8,
+        "examples per micro-batch and process (stdlib: 16, digits: 32, pixels: 4)",
+        at_least=1,
+    )
+    gradient_accumulation_steps: int = _batch(
+        1, "micro-batches per optimizer step and process", at_least=1
+    )
+    auto_micro_batch: bool = _batch(
+        False,
+        "use the largest micro-batches that fit into memory; the effective batch size stays the "
+        "same",
+    )
+    per_device_eval_batch_size: int = _batch(
+        64,
+        "examples per forward pass and process in evaluation, with all their windows (pixels: 4)",
+        at_least=1,
+    )
+    use_cpu: bool = _batch(False, "train on the CPU even if there is an accelerator")
+    cpu_threads: int | None = _batch(
+        None,
+        "CPU threads per process; if none, OMP_NUM_THREADS if you set it, and otherwise all cores",
+        at_least=1,
+    )
+    dataloader_num_workers: int = _batch(
+        0,
+        "worker processes that load batches in advance; 0 loads them in the training process",
+        at_least=0,
+    )
+
+
+@dataclass(frozen=True)
+class EvaluationArguments:
+    """Validation and the final evaluation."""
+
+    metric_for_best_model: str | None = _evaluation(
+        None,
+        "validation metric for choosing the best weights; if none, the task's primary metric "
+        "(accuracy)",
+    )
+    eval_steps: int | None = _evaluation(
+        None,
+        "optimizer steps between validations, with one more at the end; if none, one validation "
+        "after each epoch",
+        at_least=1,
+    )
+    early_stopping_patience: int | None = _evaluation(
+        None, "stop after this many validations without improvement", at_least=1
+    )
+    load_best_model_at_end: bool = _evaluation(
+        True,
+        "report and save the weights with the best validation metric instead of the last ones",
+    )
+    tune_thresholds: bool = _evaluation(
+        False,
+        "choose the threshold of each label by its F1 on the validation split, save them with the "
+        "model and use them for the report (multi-label)",
+    )
+    evaluate_fp32: bool = _evaluation(
+        False,
+        "also predict the final split in fp32, to separate the effect of training in a precision "
+        "from that of predicting in it",
+    )
+    baseline: bool = _evaluation(
+        False,
+        "also report two baselines: logistic regression on TF-IDF, and on the embeddings of the "
+        "model before fine-tuning",
+    )
+
+
+@dataclass(frozen=True)
+class OutputArguments:
+    """Results, checkpoints and trackers."""
+
+    output_dir: str | None = _output(
+        None, "folder for the results; if none, a new folder under runs/"
+    )
+    overwrite_output_dir: bool = _output(False, "overwrite the results of an earlier run")
+    checkpointing_steps: str | None = _output(
+        None,
+        "write a checkpoint every N optimizer steps (500), after every epoch (epoch) or every N "
+        "minutes (10min); if none, never",
+    )
+    checkpoint_total_limit: int | None = _output(
+        None, "number of checkpoints to keep; if none, all", at_least=1
+    )
+    async_checkpoints: bool = _output(
+        False, "write checkpoints in the background while the training continues"
+    )
+    resume_from_checkpoint: str | None = _output(
+        None,
+        "continue from a checkpoint: its folder, or latest for the last one in --output_dir, where "
+        "the training starts from the beginning if there is none yet",
+    )
+    allow_topology_change: bool = _output(
+        False,
+        "resume with another number of processes or micro-batches or on another device; the "
+        "examples stay the same, the rounding does not, and the record says so",
+    )
+    watch: int | None = _output(
+        None,
+        "optimizer steps between measurements of headroom, underflow and gradient norm of every "
+        "block of the model, which are added to the history; if none, nothing is measured",
+        at_least=1,
+    )
+    history_csv: bool = _output(False, "also write the history as CSV")
+    with_tracking: bool = _output(False, "send the history to experiment trackers")
+    report_to: str = _output(
+        "tensorboard",
+        "experiment trackers by their Accelerate names, comma-separated, or all",
+    )
+    push_to_hub: bool = _output(
+        False, "push the model, its card and its report to the Hugging Face hub"
+    )
+    hub_model_id: str | None = _output(
+        None, "name on the hub, USER/NAME; if none, the name of the output folder"
+    )
+    hub_private_repo: bool = _output(False, "make a new repository on the hub private")
+
+
 # The fields of the last base come first, so this is the reverse of the order in the help.
 @dataclass(frozen=True)
 class ClassifyArguments(
@@ -43,12 +180,16 @@ class ClassifyArguments(
     EvaluationArguments,
     OptimizerArguments,
     BatchArguments,
-    PixelArguments,
-    DataArguments,
-    TrainedPartArguments,
-    ModelArguments,
+    DataRequest,
+    TaskSettings,
 ):
     """Every setting of a run. `--help` describes each."""
+
+    inspect_data: bool = flag(
+        False,
+        "before training, list the training labels that are probably wrong (texts)",
+        group=DATA,
+    )
 
     def with_learning_rate(self, config: Any) -> ClassifyArguments:
         """Return the settings with a learning rate: the default for a model, if none is set.
@@ -65,30 +206,27 @@ class ClassifyArguments(
         )
         return replace(self, learning_rate=rate)
 
-    def task_settings(self) -> TaskSettings:
-        """Return the settings of the task."""
-        from ampft.kinds.settings import TaskSettings
+    @property
+    def data_kind(self) -> str | None:
+        """Kind of data that the task needs; None infers it from the data."""
+        return None if self.task is None else TASKS[self.task].kind.name
 
-        return TaskSettings(
-            task=self.task,
-            model_name_or_path=self.model_name_or_path,
-            max_seq_length=self.max_seq_length,
-            long_text=self.long_text,
-            stride=self.stride,
-            pad_to_multiple_of=self.pad_to_multiple_of,
-            class_weights=self.class_weights,
-            label_smoothing=self.label_smoothing_factor,
-            focal_gamma=self.focal_gamma,
-            threshold=self.threshold,
-            remove_padding=not self.padding,
-            token_buckets=self.token_buckets,
-            gradient_checkpointing=self.gradient_checkpointing,
-            trust_remote_code=self.trust_remote_code,
-            trained_part=self.trained_part(),
-            augment=self.augment,
-            channels_last=self.channels_last,
+    @property
+    def several_labels(self) -> bool:
+        """Whether an example can have any number of labels; otherwise it has one."""
+        return self.task is not None and TASKS[self.task].several_labels
+
+    def optimizer_settings(self) -> OptimizerSettings:
+        """Return the settings of the optimizer."""
+        from ampft.training.optimizer import OptimizerSettings
+
+        assert self.learning_rate is not None, "prepare_training() chooses the default"
+        return OptimizerSettings(
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            betas=(self.adam_beta1, self.adam_beta2),
+            epsilon=self.adam_epsilon,
             seed=self.seed,
-            image_size=self.input_size,
-            multi_scale=self.multi_scale,
-            fp32_modules=self.fp32_patterns,
+            name=self.optim,
+            layer_decay=self.layer_decay,
         )

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ampft.arguments.classify import ClassifyArguments
-from ampft.arguments.flags import MAX_SEED, flag, parse_duration, parse_flags, split_at_dashes
+from ampft.arguments.flags import parse_duration, parse_flags, split_at_dashes
 from ampft.arguments.parsing import parse_classify_arguments
 from ampft.errors import InputError, did_you_mean
+from ampft.flag import MAX_SEED, flag
 from ampft.precision.modes import BASELINE, MODES, is_fp32, mode_hint
 from ampft.tasks import TASKS, problem_types
 from ampft.text.json_io import Count, NotNegative, Rule, is_ascending, one_of

@@ -19,9 +19,10 @@ from ampft.arguments.compare import (
     refuse_misplaced,
     refuse_set_by_comparison,
 )
-from ampft.arguments.flags import flag, parse_flags, split_at_dashes
+from ampft.arguments.flags import parse_flags, split_at_dashes
 from ampft.arguments.parsing import parse_classify_arguments
 from ampft.errors import InputError
+from ampft.flag import flag
 from ampft.precision.modes import BASELINE, MODES
 from ampft.tasks import TASKS
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import MISSING, Field, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from ampft.arguments.other_scripts import hint_for, refuse_valued_switches, suggestion
 from ampft.errors import InputError
+from ampft.flag import GROUPS
 
 T = TypeVar("T")
 
@@ -23,34 +24,7 @@ KIND_NAMES: dict[type, str] = {
     int: "whole number", float: "number", str: "text", bool: "true or false",
 }  # fmt: skip
 _DURATION = re.compile(r"(?:([0-9]+)h)?(?:([0-9]+)min)?(?:([0-9]+)s)?")
-MAX_SEED = 2**32 - 1  # NumPy seeds have 32 bits
 MAX_CHOICES_WIDTH = 40  # characters; longer lists of choices move into the help text
-
-
-def flag(
-    default: Any,
-    text: str,
-    *,
-    group: str,
-    choices: Collection[str] | None = None,
-    at_least: float | None = None,
-    at_most: float | None = None,
-    below: float | None = None,
-) -> Any:
-    """Return a dataclass field that becomes a command line flag.
-
-    Args:
-        default: Value if the user sets none.
-        text: Help text, with the unit.
-        group: Heading in the help output.
-        choices: Allowed values; None allows all.
-        at_least: Minimum of a number, inclusive.
-        at_most: Maximum of a number, inclusive.
-        below: Upper limit of a number, exclusive.
-    """
-    limits = {"at_least": at_least, "at_most": at_most, "below": below}
-    metadata = {"help": text, "group": group, "choices": choices, "limits": limits}
-    return field(default=default, metadata=metadata)
 
 
 def parse_duration(name: str, text: str) -> float:
@@ -197,7 +171,8 @@ def _build_parser(
     parser.add_argument(
         "--config", metavar="FILE", help="YAML or JSON file with these settings; flags override it"
     )
-    titles = dict.fromkeys(f.metadata["group"] for f in known.values())
+    used = [f.metadata["group"] for f in known.values()]
+    titles = dict.fromkeys([*(title for title in GROUPS if title in used), *used])
     groups = {title: parser.add_argument_group(title) for title in titles}
     for name, f in known.items():
         group = groups[f.metadata["group"]]

@@ -1,171 +1,112 @@
-"""Flags of the loss, the optimizer and its schedule."""
+"""Flags of the optimizer and its schedule."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from ampft.arguments.flags import MAX_SEED, flag, parse_duration
+from ampft.arguments.flags import parse_duration
 from ampft.errors import InputError
+from ampft.flag import OPTIMIZER, flag
 
 if TYPE_CHECKING:
-    from ampft.training.optimizer import OptimizerSettings, ScheduleSettings
-
-OPTIMIZER = "optimizer and schedule"
+    from ampft.training.optimizer import ScheduleSettings
 
 SCHEDULES = (
     "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
     "inverse_sqrt",
 )  # fmt: skip
-
-
 ADAMW, ADAFACTOR, _ = OPTIMIZERS = ("adamw_torch", "adafactor", "muon")
+_flag = partial(flag, group=OPTIMIZER)
 
 
 @dataclass(frozen=True)
 class OptimizerArguments:
-    """The loss, the optimizer, its schedule, and when the training ends."""
+    """The optimizer, its schedule, and when the training ends."""
 
-    optim: str = flag(
+    optim: str = _flag(
         ADAMW,
         "optimizer of torch: AdamW; Adafactor, whose learning rate is relative to the weights; or "
         "Muon for the matrices of the layers with AdamW for the rest",
-        group=OPTIMIZER,
         choices=OPTIMIZERS,
     )
-
-    learning_rate: float | None = flag(
+    learning_rate: float | None = _flag(
         None,
         "peak learning rate; if none, 1e-4 for models with a hidden size of at most 512 and 5e-5 "
         "for others (stdlib: 2e-4, digits: 1e-3; adafactor: 1e-3)",
-        group=OPTIMIZER,
         at_least=0,
     )
-    layer_decay: float | None = flag(
+    layer_decay: float | None = _flag(
         None,
         "factor on the learning rate from each layer to the one below, such as 0.9; the head has "
         "the whole rate; if none, all layers have it",
-        group=OPTIMIZER,
         at_least=0.1,
         at_most=1,
     )
-    weight_decay: float = flag(
+    weight_decay: float = _flag(
         0.0,
         "decoupled weight decay, not applied to norms and biases (digits: 0.05)",
-        group=OPTIMIZER,
         at_least=0,
     )
-    adam_beta1: float = flag(
+    adam_beta1: float = _flag(
         0.9,
         "decay rate of AdamW's first moment",
-        group=OPTIMIZER,
         at_least=0,
         below=1,
     )
-    adam_beta2: float = flag(
-        0.999, "decay rate of AdamW's second moment", group=OPTIMIZER, at_least=0, below=1
+    adam_beta2: float = _flag(0.999, "decay rate of AdamW's second moment", at_least=0, below=1)
+    adam_epsilon: float = _flag(1e-8, "added to the root of AdamW's second moment", at_least=0)
+    max_grad_norm: float = _flag(
+        1.0, "L2 norm to clip the gradient to; 0 turns clipping off", at_least=0
     )
-    adam_epsilon: float = flag(
-        1e-8, "added to the root of AdamW's second moment", group=OPTIMIZER, at_least=0
+    num_train_epochs: int = _flag(
+        3, "passes over the training data (stdlib: 5, digits: 30)", at_least=1
     )
-    max_grad_norm: float = flag(
-        1.0, "L2 norm to clip the gradient to; 0 turns clipping off", group=OPTIMIZER, at_least=0
-    )
-    num_train_epochs: int = flag(
-        3, "passes over the training data (stdlib: 5, digits: 30)", group=OPTIMIZER, at_least=1
-    )
-    max_train_steps: int | None = flag(
+    max_train_steps: int | None = _flag(
         None,
         "number of optimizer steps; overrides --num_train_epochs",
-        group=OPTIMIZER,
         at_least=1,
     )
-    max_time: str | None = flag(
+    max_time: str | None = _flag(
         None,
         "time after which training stops and the run is evaluated as usual, such as 90min or 2h, "
         "counted from its start",
-        group=OPTIMIZER,
     )
-    on_nonfinite: str = flag(
+    on_nonfinite: str = _flag(
         "stop",
         "what to do if a loss or gradient is not finite and no scaler skips the step: stop, or "
         "skip at most 10 such steps",
-        group=OPTIMIZER,
         choices=("stop", "skip"),
     )
-    lr_scheduler_type: str = flag(
-        "linear", "learning rate schedule", group=OPTIMIZER, choices=SCHEDULES
-    )
-    warmup_ratio: float = flag(
+    lr_scheduler_type: str = _flag("linear", "learning rate schedule", choices=SCHEDULES)
+    warmup_ratio: float = _flag(
         0.0,
         "share of the steps used for learning rate warm-up, 0 to 1 (stdlib, digits: 0.1)",
-        group=OPTIMIZER,
         at_least=0,
         below=1,
     )
-    num_warmup_steps: int | None = flag(
+    num_warmup_steps: int | None = _flag(
         None,
         "number of warm-up steps; overrides --warmup_ratio",
-        group=OPTIMIZER,
         at_least=0,
     )
-    ema_decay: float | None = flag(
+    ema_decay: float | None = _flag(
         None,
         "average the weights over the steps with this decay, such as 0.999, and evaluate and save "
         "the average; if none, no average",
-        group=OPTIMIZER,
         at_least=0,
         below=1,
     )
-    class_weights: str | None = flag(
-        None,
-        "balanced, or one weight per class: 1,2.5,1 (multi-label: of the examples that have it)",
-        group=OPTIMIZER,
-    )
-    label_smoothing_factor: float = flag(
-        0.0,
-        "share of the target probability spread over all classes, 0 to 1",
-        group=OPTIMIZER,
-        at_least=0,
-        below=1,
-    )
-    focal_gamma: float = flag(
-        0.0,
-        "exponent of the focal loss, which gives little weight to examples that are already easy; "
-        "2 is usual, and 0 is cross entropy",
-        group=OPTIMIZER,
-        at_least=0,
-    )
-    seed: int = flag(
-        42,
-        "seed of classification head, data order and dropout",
-        group=OPTIMIZER,
-        at_least=0,
-        at_most=MAX_SEED,
-    )
-    perturb_initial_weights: bool = flag(
+    perturb_initial_weights: bool = _flag(
         False,
         "change every initial weight by one unit in the last place, as the placebo of a comparison",
-        group=OPTIMIZER,
     )
 
     @property
     def max_seconds(self) -> float | None:
         """`max_time` in seconds."""
         return None if self.max_time is None else parse_duration("max_time", self.max_time)
-
-    def check_loss(self) -> None:
-        """Reject losses that are not defined.
-
-        Raises:
-            InputError: The focal loss is combined with smoothed labels.
-        """
-        if self.focal_gamma and self.label_smoothing_factor:
-            raise InputError(
-                f"--focal_gamma {self.focal_gamma:g} and --label_smoothing_factor "
-                f"{self.label_smoothing_factor:g}: the focal loss is defined for targets that are "
-                "not smoothed. Remove one of them."
-            )
 
     def check_optimizer(self) -> None:
         """Reject settings that the optimizer does not have.
@@ -201,21 +142,6 @@ class OptimizerArguments:
                     f"--{name} {value:g} has no effect on --lr_scheduler_type constant. Use "
                     "constant_with_warmup, or remove the flag."
                 )
-
-    def optimizer_settings(self) -> OptimizerSettings:
-        """Return the settings of the optimizer."""
-        from ampft.training.optimizer import OptimizerSettings
-
-        assert self.learning_rate is not None, "prepare_training() chooses the default"
-        return OptimizerSettings(
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            betas=(self.adam_beta1, self.adam_beta2),
-            epsilon=self.adam_epsilon,
-            seed=self.seed,
-            name=self.optim,
-            layer_decay=self.layer_decay,
-        )
 
     def schedule_settings(self) -> ScheduleSettings:
         """Return the settings of the learning rate schedule."""

@@ -206,7 +206,7 @@ def text_columns(
         InputError: A named column is missing, more than two texts are named, or the choice is not
             clear.
     """
-    named = request.text_column_names
+    named = request.text_columns
     if named is not None:
         received = f"--text_column_names: received {listed(named, separator=',')}."
         if len(named) > 2:
@@ -314,7 +314,7 @@ def choose_token_columns(
     Raises:
         InputError: A column is missing.
     """
-    named_words, named_tags = request.text_column_names, request.label_column_names
+    named_words, named_tags = request.text_columns, request.label_columns
     flag = INPUT_FLAGS["token"]
     if named_words is not None and len(named_words) > 1:
         raise InputError(

@@ -51,7 +51,7 @@ from ampft.files import describe_file
 SPLITS = ("train", "validation", "test")
 IN_MEMORY = "data in memory"
 COLUMN_OPTIONS = (
-    *("text_column_names", "label_column_names", "image_column_name", "audio_column_name"),
+    *("text_column_names", "label_column_name", "image_column_name", "audio_column_name"),
     *("group_column", "id_column"),
 )
 DROPS = ("drop_missing_text", "drop_missing_labels")
@@ -149,7 +149,7 @@ def load_built_in(name: str, request: DataRequest) -> ClassificationData:
         return finalize(splits, request, ("text",), "text", f"stdlib ({configuration})")
     from ampft.data.sources.digits import load_digits  # imports scikit-learn
 
-    splits = load_digits(split_seed=request.split_seed)
+    splits = load_digits(split_seed=request.data_seed)
     return finalize(splits, request, ("image",), "image", name)
 
 
@@ -200,7 +200,7 @@ def assemble(
         *notes,
         *conversion_notes,
         *(note for part in rows.values() for note in part.notes),
-        *ignored_notes(rows, request.ignore_labels),
+        *ignored_notes(rows, request.ignored_labels),
         *([] if ordered else label_notes(names, train.labels, several=several)),
         *shared_rows(rows, digests, exact, refuse=request.fail_on_leak),
         *split_notes,
@@ -255,7 +255,7 @@ def with_missing_splits(
         frozenset(parts),
         validation_fraction=request.validation_fraction,
         test_fraction=request.test_fraction,
-        seed=request.split_seed,
+        seed=request.data_seed,
     )
     train = parts["train"]
     splits = {
@@ -313,7 +313,7 @@ def finalize(
     reduced, masks, prints, all_notes = {}, {}, {}, list(notes)
     for split, whole in splits.items():
         strata = row_labels(whole).strata() if classes is None else None
-        rows, note = subsample(len(whole), strata, split, request.limits, seed=request.split_seed)
+        rows, note = subsample(len(whole), strata, split, request.limits, seed=request.data_seed)
         part = whole if rows is None else whole.select(rows)
         all_notes += [note] if note else []
         if classes is None:

@@ -39,10 +39,10 @@ KIND = "pixels"
 # Value of pixels that do not count, in the segmentation tasks of transformers and torchvision.
 DEFAULT_IGNORE_INDEX = 255
 UNUSED_OPTIONS = (
-    *("text_column_names", "several_labels", "label_separator", "group_column", "id_column"),
-    *("drop_missing_text", "drop_missing_labels", "ignore_labels", "sheet_name"),
+    *("text_column_names", "label_separator", "group_column", "id_column"),
+    *("drop_missing_text", "drop_missing_labels", "ignore_label", "sheet_name"),
 )
-COLUMN_OPTIONS = ("image_column_name", "label_column_names", "dataset_config_name")
+COLUMN_OPTIONS = ("image_column_name", "label_column_name", "dataset_config_name")
 # Columns of a checked split: hashes of the image and of image and mask, and pixels per class.
 IMAGE_HASH, PAIR_HASH, PIXELS = "ampft_image_hash", "ampft_pair_hash", "ampft_pixels"
 
@@ -180,7 +180,7 @@ def _classes(train: Dataset, request: DataRequest) -> tuple[MaskClasses, str]:
     """Return the classes in the file, or otherwise the values of the training masks."""
     ignored = DEFAULT_IGNORE_INDEX if request.ignore_index is None else request.ignore_index
     if request.class_names_file is not None:
-        return classes_of_file(request.class_names_file, ignored)
+        return classes_of_file(Path(request.class_names_file), ignored)
     found: set[int] = set()
     problems = []
     for row in _undecoded(train):

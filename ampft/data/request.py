@@ -4,87 +4,137 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ampft.data.sources.file_names import named_files
 from ampft.errors import InputError
+from ampft.flag import DATA, MAX_SEED, flag, split_names
+
+_flag = partial(flag, group=DATA)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class DataRequest:
-    """Which data to read, and how.
+    """Which data to read, and how. `--help` describes each setting.
 
     With neither `dataset_name` nor a file, the standard library's docstrings are read.
-
-    Attributes:
-        dataset_name: `stdlib`, `digits`, a dataset's name on the hub, a folder of class folders of
-            images or sounds, or a folder that `datasets.load_dataset` or
-            `datasets.load_from_disk` understands.
-        dataset_config_name: The dataset's configuration (`summary` or `full` for `stdlib`).
-        train_file: CSV, TSV, JSON, JSON Lines, Parquet or Excel file; its extension decides.
-            Several are separated by commas, and patterns such as `part-*.csv` name all that fit.
-        validation_file: File or files of the validation split.
-        test_file: File or files of the test split.
-        sheet_name: Sheet of Excel workbooks; None takes the first one.
-        text_column_names: One text column, or two for pairs; `a+b` joins columns into one text.
-            None looks for usual names.
-        label_column_names: One label column, or one column of 0 and 1 per label. None looks for
-            `label`, then for other usual names.
-        several_labels: Whether a row can have any number of labels; otherwise it has one.
-        label_separator: Text between the labels of a cell.
-        image_column_name: Image column. None uses the only one.
-        audio_column_name: Column of sounds. None uses the only one.
-        group_column: Column whose equal values mark rows that are not independent, such as a
-            document, patient or user. With None, only duplicates are grouped.
-        id_column: Column of ids, which the predictions file contains too.
-        max_train_samples: Number of training rows to use, chosen at random with `split_seed`. None
-            uses all.
-        max_eval_samples: Number of validation rows to use.
-        max_predict_samples: Number of test rows to use.
-        validation_fraction: Share of the training rows split off if there is no validation split.
-        test_fraction: Share of the training rows split off if there is neither validation nor test.
-        split_seed: Seed of new splits and of the choice of rows.
-        drop_missing_text: Whether rows without text are left out and counted; otherwise they are an
-            error.
-        drop_missing_labels: Whether rows without a label are left out and counted; otherwise they
-            are an error.
-        ignore_labels: Labels whose rows are left out and counted. `-100` and `-1` are an error
-            otherwise.
-        fail_on_leak: Whether rows that are in two splits are an error; otherwise they are counted.
-        encoding: Character encoding of CSV, TSV and JSON files.
-        data_kind: Kind of data that the task needs; None infers it from the data.
-        ignore_index: Value of the pixels of masks that do not count; None for the usual 255.
-        class_names_file: File with the names, and the colours, of the classes of masks.
     """
 
-    dataset_name: str | None = None
-    dataset_config_name: str | None = None
-    train_file: Path | None = None
-    validation_file: Path | None = None
-    test_file: Path | None = None
-    sheet_name: str | None = None
-    text_column_names: tuple[str, ...] | None = None
-    label_column_names: tuple[str, ...] | None = None
-    several_labels: bool = False
-    label_separator: str = ","
-    image_column_name: str | None = None
-    audio_column_name: str | None = None
-    group_column: str | None = None
-    id_column: str | None = None
-    max_train_samples: int | None = None
-    max_eval_samples: int | None = None
-    max_predict_samples: int | None = None
-    validation_fraction: float = 0.1
-    test_fraction: float = 0.2
-    split_seed: int = 0
-    drop_missing_text: bool = False
-    drop_missing_labels: bool = False
-    ignore_labels: tuple[str, ...] = ()
-    fail_on_leak: bool = False
-    encoding: str = "utf-8"
-    data_kind: str | None = None
-    ignore_index: int | None = None
-    class_names_file: Path | None = None
+    dataset_name: str | None = _flag(
+        None,
+        "stdlib (docstrings of Python's standard library), digits (images), a hub id, or a folder: "
+        "one folder of images or sounds per class, also inside train, val and test, or files that "
+        "datasets reads; if none, stdlib unless --train_file is set",
+    )
+    dataset_config_name: str | None = _flag(
+        None, "configuration of the data set; stdlib has summary and full"
+    )
+    train_file: str | None = _flag(
+        None,
+        "training data: a CSV, TSV, JSON, JSON Lines, Parquet, Excel or CoNLL file, or several: "
+        "a.csv,b.csv or 'part-*.csv'",
+    )
+    validation_file: str | None = _flag(
+        None, "validation data, for choosing the best epoch; same formats"
+    )
+    test_file: str | None = _flag(None, "test data, for the final report; same formats")
+    sheet_name: str | None = _flag(None, "sheet of an Excel workbook; if none, the first")
+    text_column_names: str | None = _flag(
+        None,
+        "text column, two columns for text pairs (a,b), or columns to join into one text (a+b); "
+        "with tokens the column of words, or of texts with spans",
+    )
+    label_column_name: str | None = _flag(
+        None,
+        "label column; with multi-label also one 0/1 column per label: a,b; with tokens the column "
+        "of tags or spans",
+    )
+    label_separator: str = _flag(",", "separator of the labels in a cell (multi-label)")
+    image_column_name: str | None = _flag(
+        None, "image column; in a table, of paths relative to the file"
+    )
+    audio_column_name: str | None = _flag(
+        None, "column of sounds; in a table, of paths relative to the file"
+    )
+    group_column: str | None = _flag(
+        None,
+        "column of documents, patients, users, ...: rows with the same value stay in one split, "
+        "and a comparison counts them as one case",
+    )
+    id_column: str | None = _flag(None, "column of ids to copy into predictions.parquet")
+    max_train_samples: int | None = _flag(
+        None, "number of training examples to keep, chosen at random", at_least=1
+    )
+    max_eval_samples: int | None = _flag(
+        None,
+        "number of validation examples to keep",
+        at_least=1,
+    )
+    max_predict_samples: int | None = _flag(
+        None,
+        "number of test examples to keep",
+        at_least=1,
+    )
+    validation_fraction: float = _flag(
+        0.1,
+        "share of the training data to hold out for validation if none is given, 0 to 1",
+        at_least=0,
+        below=1,
+    )
+    test_fraction: float = _flag(
+        0.2,
+        "share of the training data to hold out for testing if there is neither validation nor "
+        "test data, 0 to 1",
+        at_least=0,
+        below=1,
+    )
+    data_seed: int = _flag(
+        0, "seed for splitting and subsampling the data", at_least=0, at_most=MAX_SEED
+    )
+    drop_missing_text: bool = _flag(False, "drop rows without text, and report how many")
+    drop_missing_labels: bool = _flag(False, "drop rows without a label, and report how many")
+    ignore_label: str | None = _flag(None, "labels whose rows are dropped: a,b")
+    fail_on_leak: bool = _flag(False, "stop with an error if training and test rows overlap")
+    ignore_index: int | None = _flag(
+        None,
+        "value of the pixels of masks that do not count; if none, 255",
+        at_least=0,
+        at_most=65535,
+    )
+    class_names_file: str | None = _flag(
+        None,
+        "names of the classes of masks: one per line, with an optional colour (Road 128 64 128), "
+        'or JSON: ["Sky", "Road"] or [{"name": "Road", "color": [128, 64, 128]}, ...]; with '
+        "colours, colour masks are converted",
+    )
+    encoding: str = _flag("utf-8", "character encoding of text files")
+
+    @property
+    def data_kind(self) -> str | None:
+        """Kind of data that the task needs; None infers it from the data."""
+        return None
+
+    @property
+    def several_labels(self) -> bool:
+        """Whether a row can have any number of labels; otherwise it has one."""
+        return False
+
+    @property
+    def text_columns(self) -> tuple[str, ...] | None:
+        """One text column, or two for pairs; None looks for usual names."""
+        return split_names(self.text_column_names)
+
+    @property
+    def label_columns(self) -> tuple[str, ...] | None:
+        """One label column, or one column of 0 and 1 per label; None looks for usual names."""
+        name = self.label_column_name
+        return split_names(name) if self.several_labels or name is None else (name,)
+
+    @property
+    def ignored_labels(self) -> tuple[str, ...]:
+        """Labels whose rows are left out and counted. `-100` and `-1` are an error otherwise."""
+        return split_names(self.ignore_label) or ()
 
     @property
     def labels_tokens(self) -> bool | None:
@@ -131,10 +181,9 @@ def refuse_unused_options(request: DataRequest, unused: Sequence[str], source: s
 
     Args:
         request: The user's choices.
-        unused: Fields of the request that have no effect.
+        unused: Names of the settings that have no effect.
         source: The data, for the message.
     """
     for option in unused:
         if getattr(request, option) != getattr(DataRequest, option):
-            flag = option.replace("label_column_names", "label_column_name")
-            raise InputError(f"--{flag} has no effect on {source}. Remove the flag.")
+            raise InputError(f"--{option} has no effect on {source}. Remove the flag.")

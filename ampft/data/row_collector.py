@@ -119,7 +119,7 @@ class RowCollector:
 
     def __init__(self, table: Table, columns: DataColumns, request: DataRequest) -> None:
         self._table, self._columns, self._request = table, columns, request
-        self._ignored = frozenset(request.ignore_labels)
+        self._ignored = frozenset(request.ignored_labels)
         self._index: dict[str, int] = {}
         self._codes, self._counts, self._numbers = array("q"), array("q"), array("q")
         self._no_text, self._no_label, self._negative = array("q"), array("q"), array("q")

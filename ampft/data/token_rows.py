@@ -88,7 +88,7 @@ def _are_token_files(request: DataRequest) -> bool:
     suffix = first.suffix.lower()
     if suffix in conll.SUFFIXES:
         return True
-    if suffix not in NESTING_SUFFIXES or request.label_column_names or request.several_labels:
+    if suffix not in NESTING_SUFFIXES or request.label_columns or request.several_labels:
         return False
     table = open_table(first, flag=FLAGS["train"], encoding=request.encoding)
     return hold_tokens(table.columns)
@@ -171,7 +171,7 @@ def _read_table(table: Table, columns: TokenColumns, request: DataRequest) -> La
             place = table.place(number)
             words, tags, more = read_cells(words_cell, tags_cell, columns, declared, place)
             extended += more
-            if ignored := set(tags).intersection(request.ignore_labels):
+            if ignored := set(tags).intersection(request.ignored_labels):
                 left_out[min(ignored)] += 1
                 continue
             if not words:

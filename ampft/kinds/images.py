@@ -21,7 +21,7 @@ from ampft.data.images import as_rgb, open_image
 from ampft.data.media import reference, undecoded
 from ampft.data.steps import IntArray
 from ampft.errors import InputError
-from ampft.kinds.settings import TaskSettings
+from ampft.kinds.settings import InputSettings
 from ampft.models.image_processor import (
     Bytes,
     PixelTransform,
@@ -141,7 +141,7 @@ class ImageInputs:
         return self.images[split]
 
     def load_model(
-        self, model_class: str, label_arguments: Mapping[str, Any], settings: TaskSettings
+        self, model_class: str, label_arguments: Mapping[str, Any], settings: InputSettings
     ) -> LoadedModel:
         """Return the named model in float32, or a small ViT with random weights."""
 
@@ -188,7 +188,7 @@ class ImageInputs:
         self.processor.save_pretrained(folder)
 
 
-def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> ImageInputs:
+def prepare_inputs(data: ClassificationData, settings: InputSettings) -> ImageInputs:
     """Prepare the images of `data` for the model that `settings` names.
 
     Raises:
@@ -270,7 +270,7 @@ def _small_vit(size: int, label_arguments: Mapping[str, Any]) -> ViTConfig:
     )
 
 
-def _load_processor(size: tuple[int, int], settings: TaskSettings) -> tuple[Any, tuple[str, ...]]:
+def _load_processor(size: tuple[int, int], settings: InputSettings) -> tuple[Any, tuple[str, ...]]:
     """Return the image processor, and a note if it is not the model's own."""
     name = settings.model_name_or_path
     if name is None:

@@ -15,7 +15,7 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.row_labels import Targets
 from ampft.data.steps import IntArray
 from ampft.errors import InputError
-from ampft.kinds.settings import TaskSettings
+from ampft.kinds.settings import InputSettings
 from ampft.models.weights import LoadedModel
 
 
@@ -118,7 +118,7 @@ class Reader(Protocol):
 class KindModule(Protocol):
     """The module of a kind of data that makes tensors, see `ampft.kinds.Kind.module`."""
 
-    def prepare_inputs(self, data: ClassificationData, settings: TaskSettings) -> Inputs:
+    def prepare_inputs(self, data: ClassificationData, settings: InputSettings) -> Inputs:
         """Return the examples of `data` as tensors for the model that `settings` names.
 
         Raises:
@@ -150,7 +150,7 @@ class Inputs(Protocol):
         ...
 
     def load_model(
-        self, model_class: str, label_arguments: Mapping[str, Any], settings: TaskSettings
+        self, model_class: str, label_arguments: Mapping[str, Any], settings: InputSettings
     ) -> LoadedModel:
         """Return the model in float32; new parameters are drawn with torch's current seed.
 

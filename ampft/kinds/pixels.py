@@ -27,7 +27,7 @@ from ampft.kinds.images import ImageReader
 from ampft.kinds.images import saved_reader as image_reader
 from ampft.kinds.inputs import PredictedMasks
 from ampft.kinds.pixel_pictures import Picture, default_palette, sheet, spread
-from ampft.kinds.settings import TaskSettings
+from ampft.kinds.settings import InputSettings
 from ampft.models.erfnet import MODEL_TYPE, ErfnetConfig, ErfnetForSemanticSegmentation
 from ampft.models.image_processor import load_image_processor, pixel_values
 from ampft.models.packing.verification import evaluation_mode
@@ -145,7 +145,7 @@ class PixelInputs:
         return self.splits[split].masks
 
     def load_model(
-        self, model_class: str, label_arguments: Mapping[str, Any], settings: TaskSettings
+        self, model_class: str, label_arguments: Mapping[str, Any], settings: InputSettings
     ) -> LoadedModel:
         """Return the named model in float32, or ERFNet with random weights."""
         name = self.model_path
@@ -230,7 +230,7 @@ class PixelInputs:
         self.processor.save_pretrained(folder)
 
 
-def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> PixelInputs:
+def prepare_inputs(data: ClassificationData, settings: InputSettings) -> PixelInputs:
     """Prepare the images and masks of `data` for the model that `settings` names.
 
     Raises:
@@ -309,10 +309,10 @@ def is_new_erfnet(name: str) -> bool:
     return name == MODEL_TYPE and not Path(name).exists()
 
 
-def _size(processor: Any, data: ClassificationData, settings: TaskSettings) -> Size:
+def _size(processor: Any, data: ClassificationData, settings: InputSettings) -> Size:
     """Return the height and width of the model's input."""
-    if settings.image_size is not None:
-        return settings.image_size
+    if settings.input_size is not None:
+        return settings.input_size
     size = processor.size or {}
     is_new = is_new_erfnet(str(settings.model_name_or_path))
     if not is_new and size.get("height") and size.get("width"):

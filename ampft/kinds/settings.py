@@ -1,67 +1,61 @@
-"""The user's choices about a task: what its inputs, its model and its labels need."""
+"""Settings of the inputs of a model, whatever the kind of data."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from ampft.models.trained_part import TrainedPart
+from ampft.errors import InputError
+from ampft.flag import DATA, MAX_SEED, OPTIMIZER, PIXELS, flag
+from ampft.models.settings import ModelSettings
 
 
 @dataclass(frozen=True)
-class TaskSettings:
-    """The user's choices about a task.
+class InputSettings(ModelSettings):
+    """The model, and how examples become its inputs. `--help` describes each setting."""
 
-    Attributes:
-        task: Name of the task; None uses the default for the kind of data.
-        model_name_or_path: Folder or hub id; None uses the default model of the task.
-        max_seq_length: Maximum number of tokens; longer texts are truncated and counted, or split.
-        long_text: What happens to longer texts: `truncate` or `windows`. Words with labels always
-            get windows.
-        stride: Number of tokens that neighbouring windows share; None for a quarter of a window.
-        pad_to_multiple_of: Divisor of padded lengths; None pads to the longest.
-        class_weights: None, "balanced", or comma-separated weights in the order of the labels.
-        label_smoothing: Share of the target that is spread over all classes, 0 to 1.
-        focal_gamma: Exponent of the focal loss; 0 for cross entropy.
-        threshold: Probability from which a label is predicted, if there can be several.
-        remove_padding: Whether the model runs without padding if its architecture is supported.
-        token_buckets: Divisor of the number of tokens in a micro-batch without padding, reached
-            by fillers; None adds no fillers.
-        gradient_checkpointing: Whether activations are recomputed in the backward pass.
-        trust_remote_code: Whether code from a model's repository may run.
-        trained_part: Part of the model that is trained.
-        augment: Comma-separated random changes of training examples; None for no change.
-        channels_last: Whether convolutions store the channels of a pixel next to each other.
-        seed: Seed of the augmentation.
-        image_size: Height and width of the model's input; None for the image processor's.
-        multi_scale: Whether images with masks are scaled by a random factor in each step.
-        fp32_modules: Patterns of modules that compute in float32; if empty, those that the model
-            was saved with.
-    """
+    augment: str | None = flag(
+        None,
+        "random changes of training examples, comma-separated: flip, crop for images; flip for "
+        "images with masks; shift, volume for sounds",
+        group=DATA,
+    )
+    image_size: str | None = flag(
+        None,
+        "height and width of the model's input in pixels: 360,480; if none, that of the image "
+        "processor, or for erfnet that of the images",
+        group=PIXELS,
+    )
+    multi_scale: bool = flag(
+        False,
+        "scale the images of each optimizer step by a random factor from 0.5 to 1.5 (images with "
+        "masks)",
+        group=PIXELS,
+    )
+    seed: int = flag(
+        42,
+        "seed of classification head, data order and dropout",
+        group=OPTIMIZER,
+        at_least=0,
+        at_most=MAX_SEED,
+    )
 
-    task: str | None = None
-    model_name_or_path: str | None = None
-    max_seq_length: int = 128
-    long_text: str = "truncate"
-    stride: int | None = None
-    pad_to_multiple_of: int | None = None
-    class_weights: str | None = None
-    label_smoothing: float = 0.0
-    focal_gamma: float = 0.0
-    threshold: float = 0.5
-    remove_padding: bool = True
-    token_buckets: int | None = None
-    gradient_checkpointing: bool = False
-    trust_remote_code: bool = False
-    trained_part: TrainedPart = field(default_factory=TrainedPart)
-    augment: str | None = None
-    channels_last: bool = False
-    seed: int = 0
-    image_size: tuple[int, int] | None = None
-    multi_scale: bool = False
-    fp32_modules: tuple[str, ...] = ()
+    @property
+    def input_size(self) -> tuple[int, int] | None:
+        """`image_size` as height and width.
 
-    def changes(self, flag: str) -> bool:
-        """Return whether a flag has another value than its default."""
-        if flag == "padding":
-            return not self.remove_padding
-        return bool(getattr(self, flag) != getattr(TaskSettings, flag))
+        Raises:
+            InputError: It is not two whole numbers of at least 8.
+        """
+        if self.image_size is None:
+            return None
+        parts = self.image_size.split(",")
+        try:
+            height, width = (int(part) for part in parts)
+        except ValueError:
+            height = width = 0
+        if min(height, width) < 8:
+            raise InputError(
+                f"--image_size: received {self.image_size!r}; it must be height and width in "
+                "pixels, at least 8 each, such as 360,480."
+            )
+        return height, width

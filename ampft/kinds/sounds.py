@@ -19,7 +19,7 @@ from ampft.data.media import FRAMES_COLUMN, RATE_COLUMN, reference, undecoded
 from ampft.data.sounds import Samples, open_sound
 from ampft.data.steps import FloatArray, IntArray
 from ampft.errors import InputError
-from ampft.kinds.settings import TaskSettings
+from ampft.kinds.settings import InputSettings
 from ampft.models.by_length import choose_sound_batches
 from ampft.models.packing.verification import evaluation_mode
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_or_create
@@ -151,7 +151,7 @@ class SoundInputs:
         return self.sounds[split]
 
     def load_model(
-        self, model_class: str, label_arguments: Mapping[str, Any], settings: TaskSettings
+        self, model_class: str, label_arguments: Mapping[str, Any], settings: InputSettings
     ) -> LoadedModel:
         """Return the named model in float32, or a small AST with random weights."""
 
@@ -201,7 +201,7 @@ class SoundInputs:
         self.features.extractor.save_pretrained(folder)
 
 
-def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> SoundInputs:
+def prepare_inputs(data: ClassificationData, settings: InputSettings) -> SoundInputs:
     """Prepare the sounds of `data` for the model that `settings` names.
 
     Raises:
@@ -267,7 +267,7 @@ def _notes(
     return tuple(notes)
 
 
-def _extractor(seconds: FloatArray, settings: TaskSettings) -> tuple[Any, tuple[str, ...]]:
+def _extractor(seconds: FloatArray, settings: InputSettings) -> tuple[Any, tuple[str, ...]]:
     """Return the feature extractor of the model, or one for the small AST."""
     if settings.model_name_or_path is not None:
         return load_feature_extractor(

@@ -19,7 +19,7 @@ from ampft.data.row_labels import unit_indices
 from ampft.data.steps import IntArray, varied_ids
 from ampft.errors import InputError
 from ampft.kinds.logits import model_inputs
-from ampft.kinds.settings import TaskSettings
+from ampft.kinds.settings import InputSettings
 from ampft.kinds.windows import (
     EXAMPLE,
     LENGTH,
@@ -167,7 +167,7 @@ class TextInputs:
         return self.tokens[split]
 
     def load_model(
-        self, model_class: str, label_arguments: Mapping[str, Any], settings: TaskSettings
+        self, model_class: str, label_arguments: Mapping[str, Any], settings: InputSettings
     ) -> LoadedModel:
         """Return the model in float32 with a head for these labels."""
         model, notes = load_pretrained(
@@ -206,8 +206,8 @@ class TextInputs:
                 "call model.resize_token_embeddings(len(tokenizer)) and save the model again."
             )
 
-    def _remove_padding(self, model: Any, settings: TaskSettings) -> tuple[bool, str]:
-        if not settings.remove_padding:
+    def _remove_padding(self, model: Any, settings: InputSettings) -> tuple[bool, str]:
+        if settings.padding:
             return False, "padded path: requested by --padding; micro-batches sorted by length"
         support = packing_support(model)
         if not support.supported:
@@ -241,7 +241,7 @@ class TextInputs:
         self.tokenizer.save_pretrained(folder)
 
 
-def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInputs:
+def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInputs:
     """Tokenize `data` for the model that `settings` names.
 
     Raises:

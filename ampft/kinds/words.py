@@ -18,7 +18,7 @@ from transformers import DataCollatorWithPadding
 
 from ampft.data.dataset import ClassificationData, row_labels
 from ampft.kinds.sentences import Sentence
-from ampft.kinds.settings import TaskSettings
+from ampft.kinds.settings import InputSettings
 from ampft.kinds.text import (
     TextExamples,
     TextInputs,
@@ -90,7 +90,7 @@ class WordReader:
         """Return None: every sentence can be tokenized."""
 
 
-def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> TextInputs:
+def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInputs:
     """Tokenize the words of `data` for the model that `settings` names.
 
     Raises:

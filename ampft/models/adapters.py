@@ -21,6 +21,7 @@ from torch import nn
 
 from ampft.errors import InputError, listed
 from ampft.models.freezing import base_of, forget_casts, head_names, is_in
+from ampft.models.settings import TrainedPart
 from ampft.models.weights import tensors_hash
 from ampft.precision.float32_modules import float32_forwards, keep_modules
 from ampft.text.json_io import json_text, read_json_object
@@ -32,24 +33,6 @@ ADAPTER = "default"  # PEFT's name of the only adapter
 _PREFIX = "base_model.model."  # of the names in PEFT's files
 _LORA_MARKS = (".lora_A.", ".lora_B.")
 PEFT_TASKS = {"SequenceClassification": "SEQ_CLS", "TokenClassification": "TOKEN_CLS"}
-
-
-@dataclass(frozen=True)
-class LoraSettings:
-    """Low-rank adapters.
-
-    Attributes:
-        rank: Rank r of each adapter.
-        alpha: Numerator of the factor alpha / r of the adapters; None for 2 r.
-        dropout: Probability that an input of an adapter is dropped, in [0, 1).
-        target_modules: Comma-separated last parts of the names of layers, or "all-linear"; None for
-            those that PEFT chooses for the family, and otherwise all.
-    """
-
-    rank: int
-    alpha: int | None = None
-    dropout: float = 0.0
-    target_modules: str | None = None
 
 
 def check_peft() -> None:
@@ -65,7 +48,7 @@ def check_peft() -> None:
         )
 
 
-def add_lora(model: nn.Module, settings: LoraSettings) -> None:
+def add_lora(model: nn.Module, part: TrainedPart) -> None:
     """Add adapters to a model in place; only they and the head are trained then.
 
     The adapters are float32, drawn with torch's current seed, and change nothing before the first
@@ -73,21 +56,22 @@ def add_lora(model: nn.Module, settings: LoraSettings) -> None:
 
     Args:
         model: Model of transformers in float32.
-        settings: Rank, size and place of the adapters.
+        part: Rank, size and place of the adapters.
 
     Raises:
         InputError: PEFT is not installed, or the model has no such layers.
     """
     check_peft()
+    assert part.lora_r is not None, "adapters have a rank"
     from peft import LoraConfig, inject_adapter_in_model
 
     head = head_names(model)
     already_frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
-    targets = target_layers(model, settings.target_modules)
+    targets = target_layers(model, part.lora_target_modules)
     config = LoraConfig(
-        r=settings.rank,
-        lora_alpha=2 * settings.rank if settings.alpha is None else settings.alpha,
-        lora_dropout=settings.dropout,
+        r=part.lora_r,
+        lora_alpha=2 * part.lora_r if part.lora_alpha is None else part.lora_alpha,
+        lora_dropout=part.lora_dropout,
         target_modules=targets,
         # Layers of the head may have the same names as layers of the encoder.
         exclude_modules=[name for name, _ in model.named_modules() if is_in(name, head)],
@@ -107,7 +91,7 @@ def target_layers(model: nn.Module, requested: str | None) -> list[str]:
 
     Args:
         model: Model without adapters.
-        requested: The user's choice, as in `LoraSettings`.
+        requested: The user's choice, as in `TrainedPart.lora_target_modules`.
 
     Raises:
         InputError: The encoder has no linear layer of such a name.
@@ -150,12 +134,12 @@ def _linear_names(model: nn.Module) -> set[str]:
     }
 
 
-def described_lora(model: nn.Module, settings: LoraSettings) -> str:
+def described_lora(model: nn.Module) -> str:
     """Return what the adapters are, for the user."""
     config = lora_config(model)
     assert config is not None
     targets = ", ".join(sorted(config.target_modules))
-    return f"LoRA of rank {settings.rank} (alpha {config.lora_alpha}) on {targets}, and the head"
+    return f"LoRA of rank {config.r} (alpha {config.lora_alpha}) on {targets}, and the head"
 
 
 def lora_config(model: nn.Module) -> Any:
@@ -270,14 +254,14 @@ class SavedAdapter:
     Attributes:
         folder: Folder that `save_adapter` wrote.
         base: Folder or hub id of the base.
-        settings: Rank, size and place of the adapters.
+        part: Rank, size and place of the adapters.
         config: Values of the model's configuration.
         base_sha256: Hash of the base.
     """
 
     folder: Path
     base: str
-    settings: LoraSettings
+    part: TrainedPart
     config: Mapping[str, Any]
     base_sha256: str
 
@@ -292,7 +276,7 @@ class SavedAdapter:
                 f"{self.folder}: its adapters were trained on other weights of {self.base}. "
                 "Restore the weights of that model, or repeat the run."
             )
-        add_lora(model, self.settings)
+        add_lora(model, self.part)
         own, expected = model.state_dict(), _saved_names(model)
         with safe_open(self.folder / ADAPTER_WEIGHTS, "pt") as file:
             names = set(file.keys())
@@ -321,15 +305,15 @@ def read_adapter(folder: Path) -> SavedAdapter | None:
         values = read_json_object(folder / ADAPTER_CONFIG)
         with safe_open(folder / ADAPTER_WEIGHTS, "pt") as file:
             metadata = file.metadata()
-        settings = LoraSettings(
-            rank=int(values["r"]),
-            alpha=int(values["lora_alpha"]),
-            dropout=float(values["lora_dropout"]),
-            target_modules=",".join(values["target_modules"]),
+        part = TrainedPart(
+            lora_r=int(values["r"]),
+            lora_alpha=int(values["lora_alpha"]),
+            lora_dropout=float(values["lora_dropout"]),
+            lora_target_modules=",".join(values["target_modules"]),
         )
         base = str(values["base_model_name_or_path"])
         config = json.loads(metadata["config"])
-        return SavedAdapter(folder, base, settings, config, metadata["base_sha256"])
+        return SavedAdapter(folder, base, part, config, metadata["base_sha256"])
     except Exception as error:  # a damaged file: SafetensorError, KeyError, TypeError, ...
         raise InputError(
             f"{folder}: its adapters cannot be read ({type(error).__name__}: {error}). Restore the "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ampft.models.adapters import (
-    LoraSettings,
     add_lora,
     base_sha256,
     described_lora,
@@ -25,28 +24,8 @@ from ampft.models.freezing import (
     keep_frozen_in_evaluation,
     train_top_layers,
 )
+from ampft.models.settings import TrainedPart
 from ampft.models.weights import LoadedModel
-
-
-@dataclass(frozen=True)
-class TrainedPart:
-    """The user's choice of the part to train.
-
-    Attributes:
-        freeze: Comma-separated globs of parameters and modules that are frozen; None for none.
-        train_layers: Number of top layers that are trained with the head; None trains all.
-        lora: Low-rank adapters, which are trained with the head in place of the encoder; None for
-            none.
-    """
-
-    freeze: str | None = None
-    train_layers: int | None = None
-    lora: LoraSettings | None = None
-
-    @property
-    def is_all(self) -> bool:
-        """Whether the whole model is trained."""
-        return self == TrainedPart()
 
 
 def restrict_training(loaded: LoadedModel, part: TrainedPart) -> LoadedModel:
@@ -59,18 +38,18 @@ def restrict_training(loaded: LoadedModel, part: TrainedPart) -> LoadedModel:
     Raises:
         InputError: The part does not fit the model.
     """
-    if part.is_all:
+    if part.trains_all:
         return loaded
     model = loaded.model
     # Checkpointing of activations made the embeddings require gradients, for its reentrant form.
     if hasattr(model, "disable_input_require_grads"):
         model.disable_input_require_grads()  # type: ignore[operator]
-    if part.lora is not None:
+    if part.lora_r is not None:
         loaded = replace(loaded, base_sha256=base_sha256(model))
-        add_lora(model, part.lora)
+        add_lora(model, part)
         # Adapters do not save the statistics of batch norms, so the base model's must not change.
         keep_frozen_in_evaluation(model, _BatchNorm)
-        what = described_lora(model, part.lora)
+        what = described_lora(model)
     else:
         if part.train_layers is not None:
             train_top_layers(model, part.train_layers)

@@ -75,8 +75,7 @@ class CaseViews:
         from ampft.runs.audit.rebuild import recorded_arguments
 
         try:
-            request = recorded_arguments(self.record, ()).data_request()
-            data = task_row(self.record).kind.load(request)
+            data = task_row(self.record).kind.load(recorded_arguments(self.record, ()))
         except InputError:
             return None
         return data if dict(data.fingerprints) == dict(self.record.data.fingerprints) else None

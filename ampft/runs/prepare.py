@@ -105,7 +105,7 @@ def load_task(args: ClassifyArguments, data: DatasetDict | None = None) -> Task:
         InputError: The data or the model is invalid.
     """
     load = load_data if args.task is None else TASKS[args.task].kind.load
-    return make_task(load(args.data_request(), data), args.task_settings())
+    return make_task(load(args, data), args)
 
 
 def prepare_training(

@@ -87,8 +87,8 @@ def _check_warmup(prepared: Prepared) -> None:
 
 def _check_trained_part(prepared: Prepared) -> None:
     args, mode = prepared.args, prepared.precision.mode
-    part, name = args.trained_part(), prepared.loaded.name
-    if not part.is_all and is_sharded(prepared.accelerator):
+    name = prepared.loaded.name
+    if not args.trains_all and is_sharded(prepared.accelerator):
         raise InputError(
             "--freeze, --train_layers and --lora_r are not supported with FSDP. Remove the flag, "
             "or launch without FSDP: what is frozen needs no gradient and no optimizer state."
@@ -103,16 +103,16 @@ def _check_trained_part(prepared: Prepared) -> None:
             f"--optim {args.optim} is not supported with FSDP: its update of a weight depends on "
             f"the whole matrix, which is sharded. Use --optim {ADAMW}, or launch without FSDP."
         )
-    if part.lora is None:
+    if args.lora_r is None:
         return
     if prepared.precision.properties.replaces_layers:
         raise InputError(
-            f"--lora_r {part.lora.rank}: adapters are not supported with {mode}, which replaces "
+            f"--lora_r {args.lora_r}: adapters are not supported with {mode}, which replaces "
             "the layers that they are added to. Use --mixed_precision bf16."
         )
     if not args.merge_lora and not is_loadable(name):
         raise InputError(
-            f"--lora_r {part.lora.rank}: the adapters would be saved without their base model, "
+            f"--lora_r {args.lora_r}: the adapters would be saved without their base model, "
             f"which cannot be loaded again ({name}). Add --merge_lora."
         )
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-    from ampft.kinds.settings import TaskSettings
+    from ampft.tasks.settings import LossSettings
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -348,7 +348,7 @@ class MultiLabel:
 
     @classmethod
     def from_settings(
-        cls, label_names: tuple[str, ...], targets: BoolArray, settings: TaskSettings
+        cls, label_names: tuple[str, ...], targets: BoolArray, settings: LossSettings
     ) -> MultiLabel:
         """Return the problem for the labels of the data.
 
@@ -373,7 +373,7 @@ class MultiLabel:
         return cls(
             label_names,
             weights,
-            settings.label_smoothing,
+            settings.label_smoothing_factor,
             settings.threshold,
             focal_gamma=settings.focal_gamma,
         )

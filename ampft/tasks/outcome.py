@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from _typeshed import DataclassInstance
 
-    from ampft.kinds.settings import TaskSettings
+    from ampft.tasks.settings import LossSettings
 
 THRESHOLDS = "label_thresholds"  # entry of config.json, if they were tuned
 
@@ -232,7 +232,7 @@ class Problem(Protocol):
 
     @classmethod
     def from_settings(
-        cls, label_names: tuple[str, ...], targets: Any, settings: TaskSettings
+        cls, label_names: tuple[str, ...], targets: Any, settings: LossSettings
     ) -> Self:
         """Return the problem of a training.
 

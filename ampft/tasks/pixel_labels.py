@@ -23,7 +23,7 @@ from ampft.tasks.single_label import SingleLabel
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ampft.kinds.settings import TaskSettings
+    from ampft.tasks.settings import LossSettings
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -51,7 +51,7 @@ class PixelLabels:
 
     @classmethod
     def from_settings(
-        cls, label_names: tuple[str, ...], targets: Masks, settings: TaskSettings
+        cls, label_names: tuple[str, ...], targets: Masks, settings: LossSettings
     ) -> PixelLabels:
         """Return the problem for the classes of the data; class weights are counted over pixels.
 

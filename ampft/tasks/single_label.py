@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-    from ampft.kinds.settings import TaskSettings
+    from ampft.tasks.settings import LossSettings
 
 # A float32 softmax over K classes sums to one within K * 2^-23. This tolerance allows thousands of
 # classes and still detects logits passed as probabilities.
@@ -347,7 +347,7 @@ class SingleLabel:
 
     @classmethod
     def from_settings(
-        cls, label_names: tuple[str, ...], targets: IntArray, settings: TaskSettings
+        cls, label_names: tuple[str, ...], targets: IntArray, settings: LossSettings
     ) -> SingleLabel:
         """Return the problem for the labels of the data.
 
@@ -364,7 +364,7 @@ class SingleLabel:
 
     @classmethod
     def from_counts(
-        cls, label_names: tuple[str, ...], counts: IntArray, settings: TaskSettings
+        cls, label_names: tuple[str, ...], counts: IntArray, settings: LossSettings
     ) -> SingleLabel:
         """Return the problem when only the frequencies of the classes are known.
 
@@ -377,7 +377,7 @@ class SingleLabel:
             InputError: `--class_weights` does not fit the classes.
         """
         weights = parse_class_weights(settings.class_weights, counts)
-        return cls(label_names, weights, settings.label_smoothing, settings.focal_gamma)
+        return cls(label_names, weights, settings.label_smoothing_factor, settings.focal_gamma)
 
     @classmethod
     def from_arguments(

@@ -26,7 +26,6 @@ from ampft.kinds.inputs import (
     SteppedInputs,
 )
 from ampft.kinds.logits import forward_logits
-from ampft.kinds.settings import TaskSettings
 from ampft.models.adapters import check_whole_layers
 from ampft.models.trained_part import restrict_training
 from ampft.models.weights import LoadedModel
@@ -34,6 +33,7 @@ from ampft.precision.float32_modules import apply_patterns, description
 from ampft.precision.transfer import to_device
 from ampft.tasks import TASKS, TaskRow, default_task
 from ampft.tasks.outcome import Outcome, Problem
+from ampft.tasks.settings import TaskSettings
 
 ORIGINS = {FILE_COLUMN: "file", **NUMBER_COLUMNS, ID_COLUMN: "id"}
 
@@ -116,9 +116,9 @@ class Task:
         """Return the model in float32; new parameters are drawn with torch's current seed."""
         arguments = self.problem.model_arguments()
         loaded = self.inputs.load_model(self.row.model_class, arguments, self.settings)
-        loaded = restrict_training(loaded, self.settings.trained_part)
+        loaded = restrict_training(loaded, self.settings)
         # Afterwards, so that a layer with adapters is kept as a whole.
-        handle = apply_patterns(loaded.model, self.settings.fp32_modules)
+        handle = apply_patterns(loaded.model, self.settings.fp32_patterns)
         check_whole_layers(loaded.model, handle.names)
         kept = description(handle)
         return replace(loaded, notes=(*loaded.notes, kept)) if kept else loaded
@@ -193,7 +193,7 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
         )
     of_some_kinds = {flag for task in TASKS.values() for flag in task.kind.flags}
     for flag in sorted(of_some_kinds - kind.flags):
-        if settings.changes(flag):
+        if getattr(settings, flag) != getattr(TaskSettings, flag):
             raise InputError(f"--{flag} has no effect on {kind.name} data. Remove the flag.")
     inputs = kind.tensors.prepare_inputs(data, settings)
     source = inputs if isinstance(inputs, LabellingInputs) else data

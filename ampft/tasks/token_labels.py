@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-    from ampft.kinds.settings import TaskSettings
+    from ampft.tasks.settings import LossSettings
 
 LISTED_WORDS = 8  # wrong words of a sentence
 RANKING = (
@@ -351,7 +351,7 @@ class TokenLabels:
 
     @classmethod
     def from_settings(
-        cls, label_names: tuple[str, ...], targets: UnitLabels, settings: TaskSettings
+        cls, label_names: tuple[str, ...], targets: UnitLabels, settings: LossSettings
     ) -> TokenLabels:
         """Return the problem for the tags of the data; class weights are counted over words.
 

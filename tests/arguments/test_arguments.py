@@ -332,9 +332,9 @@ def test_a_metric_of_no_task_is_refused_with_a_suggestion():
 
 
 def test_names_are_split_at_commas():
-    request = parse(*FILE, "--text_column_names", "a, b", "--ignore_label", "x,-1").data_request()
-    assert request.text_column_names == ("a", "b")
-    assert request.ignore_labels == ("x", "-1")
+    request = parse(*FILE, "--text_column_names", "a, b", "--ignore_label", "x,-1")
+    assert request.text_columns == ("a", "b")
+    assert request.ignored_labels == ("x", "-1")
 
 
 def test_settings_reach_their_layers():
@@ -351,7 +351,7 @@ def test_settings_reach_their_layers():
         0.9,
     )
     arguments = parse(*words)
-    assert arguments.task_settings().remove_padding is False
+    assert arguments.padding is True
     assert arguments.optimizer_settings().learning_rate == 1e-3
     assert arguments.optimizer_settings().weight_decay == 0.1
     assert arguments.optimizer_settings().betas == (0.9, 0.9)

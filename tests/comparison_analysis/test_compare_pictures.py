@@ -15,12 +15,12 @@ from PIL import Image
 from run_folders import write_outcomes
 from tiny_masks import mask_outcome, write_folders
 
+from ampft.arguments import ClassifyArguments
 from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.analysis.flipped_cases import MAX_SHOWN
 from ampft.comparison.report.files import read_comparison, write_comparison
 from ampft.comparison.report.prediction_tables import changed
 from ampft.data.load import load_data
-from ampft.data.request import DataRequest
 from ampft.kinds.pixel_pictures import colored, default_palette
 from ampft.runs.record import DataPart
 from ampft.tasks.single_label import Predictions
@@ -65,7 +65,7 @@ def write_flips(folder, data, task: str) -> list[Path]:
 
 def test_flips_of_masks_show_both_predictions(tmp_path):
     folders = write_folders(tmp_path / "data", train=3, val=4)
-    data = load_data(DataRequest(dataset_name=str(folders), data_kind="pixels"))
+    data = load_data(ClassifyArguments(dataset_name=str(folders), task="pixels"))
     masks = data.masks["validation"]
     right = [np.where(mask > 2, 0, mask).astype(np.uint8) for mask in masks.decoded(np.arange(4))]
     wrong = [mask.copy() for mask in right]
@@ -101,7 +101,7 @@ def test_flips_of_masks_show_both_predictions(tmp_path):
 
 
 def test_flips_of_images_are_pictures_of_the_unchanged_data(tmp_path):
-    data = load_data(DataRequest(dataset_name=str(image_folder(tmp_path / "data", 8))))
+    data = load_data(ClassifyArguments(dataset_name=str(image_folder(tmp_path / "data", 8))))
     n = len(data.splits["test"])
     runs = write_flips(tmp_path, data, task="images")
     comparison = compare_folders(runs)
@@ -120,7 +120,7 @@ def test_flips_of_images_are_pictures_of_the_unchanged_data(tmp_path):
 
 
 def test_flips_of_sounds_are_the_unchanged_files(tmp_path):
-    data = load_data(DataRequest(train_file=str(sound_table(tmp_path / "data", 8))))
+    data = load_data(ClassifyArguments(train_file=str(sound_table(tmp_path / "data", 8))))
     comparison = compare_folders(write_flips(tmp_path, data, task="sounds"))
     for arm in ("bf16", "fp16"):
         for example in comparison.arm(arm).flips.examples[: MAX_SHOWN // 2]:

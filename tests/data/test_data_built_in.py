@@ -99,7 +99,7 @@ def test_unknown_configuration_is_refused():
 @pytest.mark.parametrize(
     ("options", "flag"),
     [
-        ({"text_column_names": ("text",)}, "--text_column_names"),
+        ({"text_column_names": "text"}, "--text_column_names"),
         ({"dataset_name": "digits", "dataset_config_name": "x"}, "--dataset_config_name"),
         ({"validation_fraction": 0.2}, "--validation_fraction"),
         ({"dataset_name": "digits", "test_fraction": 0.0}, "--test_fraction"),

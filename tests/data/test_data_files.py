@@ -243,7 +243,7 @@ def test_another_delimiter_is_detected_and_said(tmp_path, delimiter):
 
 
 def test_a_delimiter_without_usual_names_is_detected_by_its_columns(tmp_path):
-    columns = {"text_column_names": ("Satz",), "label_column_names": ("Art",)}
+    columns = {"text_column_names": "Satz", "label_column_name": "Art"}
     data = load(tmp_path, "Satz;Art\na, b;0\nc;1\n", **columns)
     assert rows_of(data) == [("a, b", "0"), ("c", "1")]
 
@@ -349,7 +349,7 @@ def test_missing_texts_are_dropped_and_counted_when_asked(tmp_path):
 
 
 def test_ignored_labels_are_left_out_and_counted(tmp_path):
-    data = load(tmp_path, "text,label\na,0\nb,-1\nc,1\n", ignore_labels=("-1",))
+    data = load(tmp_path, "text,label\na,0\nb,-1\nc,1\n", ignore_label="-1")
     assert rows_of(data) == [("a", "0"), ("c", "1")]
     assert any("1 rows with the label '-1' are left out" in note for note in data.notes)
 
@@ -371,7 +371,7 @@ def test_numbers_and_commas_can_be_classes(tmp_path, labels):
 
 def test_an_ignored_label_that_no_row_has_is_said(tmp_path):
     content = csv_of([("a", "positive"), ("b", "neutral"), ("c", "negative")])
-    notes = load(tmp_path, content, ignore_labels=("neutrl",)).notes
+    notes = load(tmp_path, content, ignore_label="neutrl").notes
     assert any("no row has the label 'neutrl'" in n and "'neutral'?" in n for n in notes)
 
 

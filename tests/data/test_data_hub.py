@@ -79,7 +79,7 @@ def test_some_missing_labels_are_refused(tmp_path):
     name = saved(tmp_path, {"text": ["a", "b", "c"], "label": [0, -1, 1]}, CLASSES)
     with pytest.raises(InputError, match=r"split train, position 1 \(from 0\): .*--ignore_label"):
         load(name)
-    assert labels_of(load(name, ignore_labels=("-1",))) == ["pos", "neg"]
+    assert labels_of(load(name, ignore_label="-1")) == ["pos", "neg"]
 
 
 def test_missing_texts_are_refused_or_dropped(tmp_path):
@@ -104,7 +104,7 @@ def test_columns_are_listed_with_their_types(tmp_path):
         InputError, match=r"'words' \(string\), 'more' \(string\), 'stars' \(int64\)"
     ):
         load(name)
-    data = load(name, label_column_names=("stars",), text_column_names=("words", "more"))
+    data = load(name, label_column_name="stars", text_column_names="words,more")
     assert data.input_columns == ("words", "more")
 
 

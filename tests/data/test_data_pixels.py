@@ -11,8 +11,8 @@ from datasets import Dataset, DatasetDict, Features, Image
 from PIL import Image as Pillow
 from tiny_masks import SIZE, image_of, mask_of, write_folders, write_pair
 
+from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
-from ampft.data.request import DataRequest
 from ampft.errors import InputError
 
 
@@ -22,7 +22,7 @@ def folder(tmp_path) -> Path:
 
 
 def load(folder: Path, **request):
-    return load_data(DataRequest(dataset_name=str(folder), **request))
+    return load_data(ClassifyArguments(dataset_name=str(folder), **request))
 
 
 def save(path: Path, array: np.ndarray, **options) -> None:
@@ -49,7 +49,7 @@ def test_images_beside_masks(tmp_path, inside):
     masks.mkdir(parents=True)
     for row in range(20):
         write_pair(images, masks, f"frame{row:02}", row)
-    data = load(tmp_path, data_kind="pixels")
+    data = load(tmp_path, task="pixels")
     sizes = {split: len(part) for split, part in data.splits.items()}
     assert sizes == {"train": 14, "validation": 2, "test": 4}
     files = [name for part in data.splits.values() for name in part["file"]]
@@ -73,30 +73,30 @@ def columns(count: int, *, without_mask: int | None = None) -> Dataset:
 def test_columns_are_read_like_folders(tmp_path, folder):
     expected = load(folder).fingerprints["train"]
     data = DatasetDict({"train": columns(13), "validation": columns(4)})
-    in_memory = load_data(DataRequest(data_kind="pixels"), data)
+    in_memory = load_data(ClassifyArguments(task="pixels"), data)
     assert in_memory.fingerprints["train"] == expected
     columns(13).to_parquet(tmp_path / "train.parquet")
     columns(4).to_parquet(tmp_path / "validation.parquet")
-    request = DataRequest(
+    request = ClassifyArguments(
         train_file=tmp_path / "train.parquet",
         validation_file=tmp_path / "validation.parquet",
-        data_kind="pixels",
+        task="pixels",
     )
     assert load_data(request).fingerprints["train"] == expected
     data.save_to_disk(tmp_path / "saved")
-    assert load(tmp_path / "saved", data_kind="pixels").fingerprints["train"] == expected
+    assert load(tmp_path / "saved", task="pixels").fingerprints["train"] == expected
 
 
 def test_a_row_without_a_mask_is_named():
     data = DatasetDict({"train": columns(4, without_mask=2)})
     with pytest.raises(InputError, match=r"split train, position 2 \(from 0\): no mask"):
-        load_data(DataRequest(data_kind="pixels"), data)
+        load_data(ClassifyArguments(task="pixels"), data)
 
 
 def test_a_split_without_the_column_of_masks_is_named():
     data = DatasetDict({"train": columns(4), "test": columns(4).rename_column("mask", "other")})
     with pytest.raises(InputError, match=r"split test has no column 'mask'.*: 'image', 'other'\."):
-        load_data(DataRequest(data_kind="pixels"), data)
+        load_data(ClassifyArguments(task="pixels"), data)
 
 
 def test_class_names_and_colours(folder, tmp_path):
@@ -264,7 +264,7 @@ def test_flags_of_texts_are_refused(folder):
     with pytest.raises(InputError, match="--drop_missing_text has no effect on folders of masks"):
         load(folder, drop_missing_text=True)
     with pytest.raises(InputError, match="--ignore_index has no effect on data without masks"):
-        load_data(DataRequest(dataset_name="digits", ignore_index=3))
+        load_data(ClassifyArguments(dataset_name="digits", ignore_index=3))
 
 
 def test_values_between_the_classes_that_no_mask_has_are_counted(folder):
@@ -278,9 +278,9 @@ def test_values_between_the_classes_that_no_mask_has_are_counted(folder):
 
 def test_another_task_than_pixels_is_refused_for_masks(folder):
     with pytest.raises(InputError, match="images with masks, which need --task pixels"):
-        load_data(DataRequest(dataset_name=str(folder), data_kind="image"))
+        load_data(ClassifyArguments(dataset_name=str(folder), task="images"))
 
 
 def test_a_folder_without_masks_is_refused(tmp_path):
     with pytest.raises(InputError, match="train/ with trainannot/"):
-        load_data(DataRequest(data_kind="pixels"))
+        load_data(ClassifyArguments(task="pixels"))

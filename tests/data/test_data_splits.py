@@ -77,7 +77,7 @@ def write(folder, count=100):
 
 def test_the_split_is_seeded_and_said(tmp_path):
     path = write(tmp_path)
-    one, same, other = (load_data(DataRequest(train_file=path, split_seed=s)) for s in (0, 0, 1))
+    one, same, other = (load_data(DataRequest(train_file=path, data_seed=s)) for s in (0, 0, 1))
     assert one.fingerprints == same.fingerprints
     assert all(one.fingerprints[s] != other.fingerprints[s] for s in ("train", "test"))
     assert any("stratified, seed 0: validation 10, test 20; train keeps 70" in n for n in one.notes)

@@ -50,7 +50,7 @@ def test_columns_that_differ_between_splits_are_named(tmp_path):
 def test_a_wrong_label_column_lists_the_candidates(tmp_path):
     message = r"no column 'lable'.*'text' \(40 different\), 'label' \(2 different\).*'label'\?"
     with pytest.raises(InputError, match=message):
-        load(tmp_path, GOOD, label_column_names=("lable",))
+        load(tmp_path, GOOD, label_column_name="lable")
 
 
 def test_columns_are_found_whatever_their_case_and_blanks(tmp_path):
@@ -58,7 +58,7 @@ def test_columns_are_found_whatever_their_case_and_blanks(tmp_path):
     assert data.input_columns == ("text",)
     assert rows_of(data) == ROWS
     assert any("'Text ' as 'text', ' Label' as 'label'" in note for note in data.notes)
-    named = load(tmp_path, csv_of(ROWS, header="Words,Kind"), label_column_names=("kind",))
+    named = load(tmp_path, csv_of(ROWS, header="Words,Kind"), label_column_name="kind")
     assert rows_of(named) == ROWS
 
 
@@ -66,7 +66,7 @@ def test_a_column_that_is_spelled_exactly_is_preferred(tmp_path):
     rows = [(text, label, label * 2) for text, label in ROWS]
     data = load(tmp_path, csv_of(rows, header="text,label,Title"))
     assert data.input_columns == ("text",)
-    data = load(tmp_path, csv_of(rows, header="Text,label,Title"), label_column_names=("Title",))
+    data = load(tmp_path, csv_of(rows, header="Text,label,Title"), label_column_name="Title")
     assert data.label_names == ("aa", "bb")
 
 
@@ -82,7 +82,7 @@ def test_the_columns_of_another_split_are_found_whatever_their_case(tmp_path):
     assert any("test.csv" in note and "'TEXT' as 'text'" in note for note in data.notes)
 
 
-@pytest.mark.parametrize("names", [("label",), ("text", "text"), ("a", "b", "c")])
+@pytest.mark.parametrize("names", ["label", "text,text", "a,b,c"])
 def test_text_columns_must_be_one_or_two_others(tmp_path, names):
     with pytest.raises(InputError, match=r"--text_column_names: received"):
         load(tmp_path, GOOD, text_column_names=names)
@@ -139,7 +139,7 @@ def test_pairs(tmp_path):
     content = "premise,hypothesis,label\np1,h1,x\np2,h2,y\n"
     unnamed = load(tmp_path, content)
     assert unnamed.input_columns == ("premise", "hypothesis")
-    named = load(tmp_path, content, text_column_names=("hypothesis", "premise"))
+    named = load(tmp_path, content, text_column_names="hypothesis,premise")
     assert rows_of(named) == [("h1", "p1", "x"), ("h2", "p2", "y")]
 
 
@@ -170,8 +170,8 @@ def test_files_that_do_not_fit_together(options, message):
 def test_real_pairs_with_mark_and_plain_quotes(tmp_path):
     path = tmp_path / "train.tsv"
     path.write_bytes((SHARED / "mrpc" / "msr_paraphrase_train.txt").read_bytes())
-    pair = ("#1 String", "#2 String")
-    request = DataRequest(train_file=path, text_column_names=pair, label_column_names=("Quality",))
+    pair = "#1 String,#2 String"
+    request = DataRequest(train_file=path, text_column_names=pair, label_column_name="Quality")
     data = load_data(request)
     assert sum(len(part) for part in data.splits.values()) == 4076
     assert data.label_names == ("0", "1")

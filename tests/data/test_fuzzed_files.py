@@ -90,7 +90,7 @@ def folder(tmp_path_factory) -> Path:
 def read(path: Path, encoding: str = "utf-8") -> list[tuple[str, str]] | None:
     """Return the rows as the recipe reads them; None if the file is refused."""
     request = DataRequest(
-        train_file=path, text_column_names=("text",), label_column_names=("label",),
+        train_file=path, text_column_names="text", label_column_name="label",
         encoding=encoding,
     )  # fmt: skip
     try:

@@ -91,9 +91,7 @@ def test_new_splits_keep_groups_together(tmp_path):
     users = {split: set(part[GROUP_COLUMN]) for split, part in data.splits.items()}
     assert min(map(len, users.values())) > 1
     assert sum(map(len, users.values())) == 20
-    without = load(
-        tmp_path, csv_of(rows, "text,label,user"), text_column_names=("text",), **fractions
-    )
+    without = load(tmp_path, csv_of(rows, "text,label,user"), text_column_names="text", **fractions)
     seen = [
         {int(text.split()[1]) // 10 for text in part["text"]} for part in without.splits.values()
     ]

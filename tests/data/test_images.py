@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 from transformers import ViTImageProcessorPil
 
+from ampft.arguments import ClassifyArguments
 from ampft.data.images import as_rgb, image_conversions, open_image
 from ampft.data.load import load_data
-from ampft.data.request import DataRequest
 from ampft.errors import InputError
 from ampft.kinds.images import ImageExamples
 
@@ -87,11 +87,11 @@ def test_data_that_would_be_black_are_refused(tmp_path, dtype, high, full, task)
     for folder in folders:
         for index in range(4):
             write(f"{folder}/{index}.tiff", high)
-    request = DataRequest(
+    request = ClassifyArguments(
         dataset_name=str(tmp_path / "data"),
         validation_fraction=0.0,
         test_fraction=0.0,
-        data_kind="pixels" if task == "pixels" else "image",
+        task=task,
     )
     with pytest.raises(InputError, match=r"all [48] images would be nearly black"):
         load_data(request)

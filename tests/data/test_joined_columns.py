@@ -15,23 +15,23 @@ NAME = "title+body+tags"
 
 
 def test_cells_are_joined_by_blanks_and_empty_ones_left_out(tmp_path):
-    data = load(tmp_path, CONTENT, text_column_names=(NAME,))
+    data = load(tmp_path, CONTENT, text_column_names=NAME)
     assert data.input_columns == (NAME,)
     assert rows_of(data) == JOINED
 
 
 def test_a_text_of_a_pair_can_be_joined(tmp_path):
-    data = load(tmp_path, CONTENT, text_column_names=("title", "body + tags"))
+    data = load(tmp_path, CONTENT, text_column_names="title,body + tags")
     assert rows_of(data) == [("A", "b c", "x"), ("D", "f", "y"), ("G", "h", "x")]
 
 
 def test_a_row_without_any_of_the_cells_has_no_text(tmp_path):
     with pytest.raises(InputError, match=r"line 3: nothing in column 'title\+body\+tags'"):
-        load(tmp_path, f"{HEADER}\nA,b,c,x\n,,,y\n", text_column_names=(NAME,))
+        load(tmp_path, f"{HEADER}\nA,b,c,x\n,,,y\n", text_column_names=NAME)
 
 
 def test_a_column_with_a_plus_in_its_name_is_not_split(tmp_path):
-    data = load(tmp_path, "a+b,a,b,label\n1,2,3,x\n4,5,6,y\n", text_column_names=("a+b",))
+    data = load(tmp_path, "a+b,a,b,label\n1,2,3,x\n4,5,6,y\n", text_column_names="a+b")
     assert rows_of(data) == [("1", "x"), ("4", "y")]
 
 
@@ -39,19 +39,19 @@ def test_data_in_memory_are_joined_alike(tmp_path):
     columns = {"title": ["A", "D", "G"], "Body": ["b", None, "h"], "tags": ["c", "f", " "]}
     memory = DatasetDict({"train": Dataset.from_dict({**columns, "label": ["x", "y", "x"]})})
     request = DataRequest(
-        text_column_names=(NAME,), validation_fraction=0, test_fraction=0, dataset_name="memory"
+        text_column_names=NAME, validation_fraction=0, test_fraction=0, dataset_name="memory"
     )
     data = load_data(request, memory)
     assert rows_of(data) == JOINED
-    assert data.fingerprints == load(tmp_path, CONTENT, text_column_names=(NAME,)).fingerprints
+    assert data.fingerprints == load(tmp_path, CONTENT, text_column_names=NAME).fingerprints
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("title", "body", "tags"), r"received title,body,tags\..*: title\+body\+tags\."),
-        (("title+nothing",), r"no column 'nothing'"),
-        (("title+label",), r"None may be a label column"),
+        ("title,body,tags", r"received title,body,tags\..*: title\+body\+tags\."),
+        ("title+nothing", r"no column 'nothing'"),
+        ("title+label", r"None may be a label column"),
     ],
 )
 def test_wrong_names_are_refused(tmp_path, names, message):

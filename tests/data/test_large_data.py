@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 from datasets import Dataset, DatasetDict
 
+from ampft.arguments import ClassifyArguments
 from ampft.data.checks import class_names
 from ampft.data.columns import column_renames, require
 from ampft.data.input_columns import InputColumns
 from ampft.data.load import load_data
-from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import RowLabels
 from ampft.data.sources.memory import splits_in_memory
@@ -155,22 +155,22 @@ FILES = {
     "keys of json": ("x.json", WIDE, CELLS, {}),
     "sheets": ("x.xlsx", [f"a sheet {n}" for n in range(300)], [], {"sheet_name": "y"}),
     "twice": ("x.csv", WIDE + WIDE, [row * 2 for row in CELLS], {}),
-    "label column": ("x.csv", WIDE, CELLS, {"label_column_names": ("y",)}),
-    "label columns": ("x.csv", WIDE, CELLS, {"label_column_names": tuple(f"{n}x" for n in WIDE),
-                                             "several_labels": True}),
+    "label column": ("x.csv", WIDE, CELLS, {"label_column_name": "y"}),
+    "label columns": ("x.csv", WIDE, CELLS, {"label_column_name": ",".join(f"{n}x" for n in WIDE),
+                                             "task": "multi-label"}),
     "text columns": ("x.csv", ["label", *WIDE[1:]], CELLS, {}),
     "joined texts": ("x.csv", ["label", *WIDE[1:]], CELLS, {"text_column_names": tuple(WIDE)}),
-    "tokens": ("x.jsonl", WIDE, CELLS, {"data_kind": "token"}),
+    "tokens": ("x.jsonl", WIDE, CELLS, {"task": "tokens"}),
     "group": ("x.csv", ["text", "label", *WIDE[2:]], CELLS, {"group_column": "y"}),
-    "images": ("x.csv", ["text", "label", *WIDE[2:]], CELLS, {"data_kind": "image"}),
+    "images": ("x.csv", ["text", "label", *WIDE[2:]], CELLS, {"task": "images"}),
     "unseen labels": ("x.csv", NAMES, LABELS, {"test": [(t, f"{n} other") for t, n in LABELS]}),
     "long labels": ("x.csv", NAMES, [("a", LONG), ("b", LONG + "x")], {"test": [("a", "y")]}),
     "one long label": ("x.csv", NAMES, [("a", LONG)] * 4, {}),
     "long cells": ("x.jsonl", NAMES, [("a", [LONG]), ("b", [LONG])], {}),
     "long flags": ("x.csv", [*NAMES, "more"], [("a", LONG, 1)] * 4,
-                   {"label_column_names": ("label", "more"), "several_labels": True}),
+                   {"label_column_name": "label,more", "task": "multi-label"}),
     "long ignored": ("x.csv", NAMES, [("a", "b"), ("c", "d"), ("e", "")],
-                     {"ignore_labels": (LONG,)}),
+                     {"ignore_label": LONG}),
     "long words": ("x.jsonl", ("tokens", "tags"), [([LONG], LONG), ([LONG], [LONG])], {}),
     "long tags": ("x.jsonl", ("tokens", "tags"), [([LONG], [LONG]), ([LONG], [f"B-{LONG}"])], {}),
     "long spans": ("x.jsonl", ("text", "spans"), [(LONG, [[0, 3, LONG], [1, 2, LONG]])], {}),
@@ -185,7 +185,7 @@ def test_messages_about_files_are_bounded(tmp_path, file, columns, cells, option
     if test := options.pop("test", None):
         options["test_file"] = write(tmp_path / f"test{path.suffix}", NAMES, test)
     with pytest.raises(InputError) as error:
-        load_data(DataRequest(train_file=path, **options))
+        load_data(ClassifyArguments(train_file=path, **options))
     assert len(str(error.value)) < LONGEST_MESSAGE + 3 * len(str(path)), str(error.value)[:3000]
 
 
@@ -200,7 +200,7 @@ def test_messages_about_files_are_bounded(tmp_path, file, columns, cells, option
 )
 def test_messages_about_data_in_memory_are_bounded(data):
     with pytest.raises(InputError) as error:
-        load_data(DataRequest(), splits_in_memory({"train": data}))
+        load_data(ClassifyArguments(), splits_in_memory({"train": data}))
     assert len(str(error.value)) < LONGEST_MESSAGE
 
 
@@ -208,6 +208,6 @@ def test_notes_are_bounded(tmp_path):
     labels = [f" {name}" if row % 2 else name for row, (_, name) in enumerate(LABELS)]
     cells = [(f"text {row}", name[:-1]) for row, name in enumerate(labels)]
     path = write(tmp_path / "x.csv", NAMES, cells)
-    notes = load_data(DataRequest(train_file=path, test_fraction=0.0)).notes
+    notes = load_data(ClassifyArguments(train_file=path, test_fraction=0.0)).notes
     assert any("groups of labels are spelled alike" in note for note in notes)
     assert sum(map(len, notes)) < LONGEST_MESSAGE

@@ -11,13 +11,13 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from tiny_files import NO_SPLITS, load, write
 
+from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
-from ampft.data.request import DataRequest
 from ampft.data.row_labels import RowLabels
 from ampft.errors import InputError
 
 ROWS = [("one", ("b", "a")), ("two", ("a",)), ("three", ()), ("four", ("c", "a"))]
-SEVERAL = {"several_labels": True}
+SEVERAL = {"task": "multi-label"}
 
 
 def sets_of(data, split="train"):
@@ -42,7 +42,7 @@ def files():
         "list": ("train.jsonl", "\n".join(lines), {}),
         "columns": (
             "train.csv", "\n".join(["text,a,b,c", *columns]),
-            {"label_column_names": ("a", "b", "c")},
+            {"label_column_name": "a,b,c"},
         ),
     }  # fmt: skip
 
@@ -64,7 +64,7 @@ def test_every_form_gives_the_same_data(tmp_path, form):
 def test_lists_in_parquet(tmp_path):
     table = pa.table({"text": [t for t, _ in ROWS], "label": [list(labels) for _, labels in ROWS]})
     pq.write_table(table, tmp_path / "train.parquet")
-    request = DataRequest(train_file=tmp_path / "train.parquet", **SEVERAL, **NO_SPLITS)
+    request = ClassifyArguments(train_file=tmp_path / "train.parquet", **SEVERAL, **NO_SPLITS)
     assert sets_of(load_data(request)) == EXPECTED
 
 
@@ -73,21 +73,21 @@ def test_lists_of_declared_classes_keep_their_order(tmp_path):
     features = Features({"text": Value("string"), "emotions": List(classes)})
     rows = {"text": [t for t, _ in ROWS], "emotions": [list(labels) for _, labels in ROWS]}
     DatasetDict({"train": Dataset.from_dict(rows, features=features)}).save_to_disk(tmp_path / "d")
-    data = load_data(DataRequest(dataset_name=str(tmp_path / "d"), **SEVERAL, **NO_SPLITS))
+    data = load_data(ClassifyArguments(dataset_name=str(tmp_path / "d"), **SEVERAL, **NO_SPLITS))
     assert data.label_names == ("c", "b", "a", "never")
     assert sets_of(data) == EXPECTED
 
 
 REFUSED = {
     "neither 0 nor 1": (
-        "text,a,b\nx,1,0\ny,2,1\n", {"label_column_names": ("a", "b")},
+        "text,a,b\nx,1,0\ny,2,1\n", {"label_column_name": "a,b"},
         r"line 3: column 'a' must be 0 or 1, received '2'",
     ),
     "an empty cell of 0 and 1": (
-        "text,a,b\nx,1,0\ny,,1\n", {"label_column_names": ("a", "b")}, r"line 3: column 'a'",
+        "text,a,b\nx,1,0\ny,,1\n", {"label_column_name": "a,b"}, r"line 3: column 'a'",
     ),
     "a column that is not there": (
-        "text,a,b\nx,1,0\n", {"label_column_names": ("a", "d")}, r"no column 'd'",
+        "text,a,b\nx,1,0\n", {"label_column_name": "a,d"}, r"no column 'd'",
     ),
     "no label at all": ("text,label\nx,\ny,\n", {}, r"none of the 2 rows has a label"),
     "one label only": ("text,label\nx,a\ny,a\n", {}, r"the only label is 'a', and several labels"),
@@ -98,7 +98,7 @@ REFUSED = {
     "a label that stands for no label": ("text,label\nx,a\ny,\"b,-1\"\n", {}, r"line 3: the label"),
     "the text is a label": (
         "text,a,b\nx,1,0\n",
-        {"label_column_names": ("a", "b"), "text_column_names": ("a",)},
+        {"label_column_name": "a,b", "text_column_names": "a"},
         r"None may be a label column \('a', 'b'\)",
     ),
 }  # fmt: skip
@@ -119,7 +119,7 @@ def test_a_list_where_one_label_is_expected_names_the_task(tmp_path):
 
 def test_built_in_data_have_one_label():
     with pytest.raises(InputError, match="the built-in stdlib has one label per example"):
-        load_data(DataRequest(**SEVERAL))
+        load_data(ClassifyArguments(**SEVERAL))
 
 
 def test_labels_that_training_lacks_are_named(tmp_path):
@@ -133,7 +133,7 @@ def test_labels_that_training_lacks_are_named(tmp_path):
 
 def test_rows_with_ignored_labels_are_left_out(tmp_path):
     content = 'text,label\nx,"a,b"\ny,"skip,a"\nz,b\n'
-    data = load(tmp_path, content, **SEVERAL, ignore_labels=("skip",))
+    data = load(tmp_path, content, **SEVERAL, ignore_label="skip")
     assert sets_of(data) == [("x", frozenset("ab")), ("z", frozenset("b"))]
 
 

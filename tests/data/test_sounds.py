@@ -10,8 +10,8 @@ import soundfile
 from datasets import Audio, Dataset, DatasetDict, Features, Value
 from media_files import sound_table, tone, write_table
 
+from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
-from ampft.data.request import DataRequest
 from ampft.data.sounds import open_sound, resample
 from ampft.errors import InputError
 
@@ -95,7 +95,7 @@ def test_float_samples_have_a_full_scale_of_one(subtype, peak):
 
 def test_a_table_of_paths_relative_to_it(tmp_path):
     table = sound_table(tmp_path / "data", per_class=4)
-    data = load_data(DataRequest(train_file=table, **NO_SPLITS))
+    data = load_data(ClassifyArguments(train_file=table, **NO_SPLITS))
     assert (data.kind, data.input_columns) == ("sound", ("path",))
     assert data.label_names == ("high", "low", "middle")
     assert "Sounds are read from 'path', labels from 'label'." in data.notes
@@ -105,29 +105,29 @@ def test_a_table_of_paths_relative_to_it(tmp_path):
 def test_a_table_with_texts_is_one_of_texts(tmp_path):
     rows = [("a.wav", "hello", "yes"), ("b.wav", "bye", "no")]
     table = write_table(tmp_path / "t.csv", rows, ("path", "text", "label"))
-    assert load_data(DataRequest(train_file=table, **NO_SPLITS)).kind == "text"
+    assert load_data(ClassifyArguments(train_file=table, **NO_SPLITS)).kind == "text"
     with pytest.raises(InputError, match=r"2 of 2 sounds .*: line 2, .*a\.wav: the file does not"):
-        load_data(DataRequest(train_file=table, data_kind="sound", **NO_SPLITS))
+        load_data(ClassifyArguments(train_file=table, task="sounds", **NO_SPLITS))
 
 
 @pytest.mark.parametrize(
-    ("rows", "header", "kind", "message"),
+    ("rows", "header", "task", "message"),
     [
-        (["ax", "by"], ("path", "label"), "sound", "--audio_column_name: .*no column of paths of"),
+        (["ax", "by"], ("path", "label"), "sounds", "--audio_column_name: .*no column of paths of"),
         ([("a.wav", "b.wav", "x")], ("p", "q", "label"), None, "several columns of files"),
-        ([("a.wav", "x"), ("b.mp3", "y")], ("path", "label"), "image", "no column of paths of im"),
+        ([("a.wav", "x"), ("b.mp3", "y")], ("path", "label"), "images", "no column of paths of im"),
     ],
 )
-def test_tables_without_a_clear_column(tmp_path, rows, header, kind, message):
+def test_tables_without_a_clear_column(tmp_path, rows, header, task, message):
     table = write_table(tmp_path / "t.csv", rows, header)
     with pytest.raises(InputError, match=message):
-        load_data(DataRequest(train_file=table, data_kind=kind, **NO_SPLITS))
+        load_data(ClassifyArguments(train_file=table, task=task, **NO_SPLITS))
 
 
 def test_a_missing_cell_is_named(tmp_path):
     table = write_table(tmp_path / "t.csv", [("a.wav", "x"), ("", "y")])
     with pytest.raises(InputError, match=r"t\.csv, line 3: nothing in column 'path'"):
-        load_data(DataRequest(train_file=table, **NO_SPLITS))
+        load_data(ClassifyArguments(train_file=table, **NO_SPLITS))
 
 
 def test_parquet_and_hub_columns_are_decoded_without_torchcodec(tmp_path):
@@ -138,10 +138,10 @@ def test_parquet_and_hub_columns_are_decoded_without_torchcodec(tmp_path):
         features=Features({"audio": features, "label": Value("string")}),
     )
     rows.to_parquet(tmp_path / "plain.parquet")
-    data = load_data(DataRequest(train_file=tmp_path / "plain.parquet", **NO_SPLITS))
+    data = load_data(ClassifyArguments(train_file=tmp_path / "plain.parquet", **NO_SPLITS))
     assert (data.kind, data.input_columns) == ("sound", ("audio",))
     DatasetDict({"train": rows.cast_column("audio", Audio(16000))}).save_to_disk(tmp_path / "hub")
-    hub = load_data(DataRequest(dataset_name=str(tmp_path / "hub"), **NO_SPLITS))
+    hub = load_data(ClassifyArguments(dataset_name=str(tmp_path / "hub"), **NO_SPLITS))
     assert (hub.kind, hub.input_columns) == ("sound", ("audio",))
     assert hub.splits["train"]["ampft_frames"][:] == [1600] * 4
     assert hub.fingerprints == data.fingerprints
@@ -153,14 +153,14 @@ def test_a_broken_row_of_a_parquet_file_is_named(tmp_path):
     with pytest.raises(
         InputError, match=r"t\.parquet: 1 of 2 sounds .*: row 2, 2\.wav: not a read"
     ):
-        load_data(DataRequest(train_file=tmp_path / "t.parquet", **NO_SPLITS))
+        load_data(ClassifyArguments(train_file=tmp_path / "t.parquet", **NO_SPLITS))
 
 
 def test_stereo_sounds_are_counted(tmp_path):
     table = sound_table(tmp_path / "data", per_class=4)
     stereo = np.stack([tone(300, 1), tone(300, 2)], 1)
     soundfile.write(tmp_path / "data" / "clips" / "low0.wav", stereo, 8000)
-    notes = load_data(DataRequest(train_file=table, **NO_SPLITS)).notes
+    notes = load_data(ClassifyArguments(train_file=table, **NO_SPLITS)).notes
     assert (
         "Of 12 sounds, these are converted to one channel: 1 with 2 channels, averaged to one."
         in notes

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 
+from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
-from ampft.data.request import DataRequest
 from ampft.data.tags import BIO, IOB1, IOBES, PLAIN, as_bio, find_scheme
 from ampft.data.words import split_at_spaces, split_words
 from ampft.errors import InputError
@@ -20,9 +20,9 @@ SENTENCE = "the\tO\nRhine\tB-LOC\nFalls\tI-LOC\nnear\tO\nBern\tB-LOC\n"
 OTHER = "Ann\tB-PER\nsleeps\tO\n"
 
 
-def request(path: Path, text: str, **options) -> DataRequest:
+def request(path: Path, text: str, **options) -> ClassifyArguments:
     path.write_text(text, encoding="utf-8")
-    return DataRequest(
+    return ClassifyArguments(
         train_file=path, **{"validation_fraction": 0.0, "test_fraction": 0.0, **options}
     )
 
@@ -108,7 +108,9 @@ def test_several_files_have_the_tags_of_all(tmp_path):
     (tmp_path / "a.conll").write_text(SENTENCE)
     (tmp_path / "b.conll").write_text(OTHER)
     files = Path(f"{tmp_path / 'a.conll'},{tmp_path / 'b.conll'}")
-    data = load_data(DataRequest(train_file=files, validation_fraction=0.0, test_fraction=0.0))
+    data = load_data(
+        ClassifyArguments(train_file=files, validation_fraction=0.0, test_fraction=0.0)
+    )
     assert data.label_names == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
     assert words_and_tags(data)[1] == [("Ann", "B-PER"), ("sleeps", "O")]
 
@@ -140,8 +142,8 @@ def test_lists_in_json_lines_and_parquet(tmp_path):
     part.to_parquet(tmp_path / "train.parquet")
     none = {"validation_fraction": 0.0, "test_fraction": 0.0}
     for data in (
-        load_data(DataRequest(train_file=tmp_path / "train.parquet", **none)),
-        load_data(DataRequest(**none), DatasetDict({"train": part})),
+        load_data(ClassifyArguments(train_file=tmp_path / "train.parquet", **none)),
+        load_data(ClassifyArguments(**none), DatasetDict({"train": part})),
     ):
         assert data.label_names == ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")  # as declared
         assert words_and_tags(data) == expected
@@ -215,7 +217,7 @@ def test_a_text_with_spans_and_a_label_is_text_unless_the_task_says_otherwise(tm
     rows = [{"text": f"Ann {i}", "spans": [[0, 3, "PER"]], "label": "ab"[i % 2]} for i in range(8)]
     path, lines = tmp_path / "train.jsonl", "\n".join(map(json.dumps, rows))
     assert load_data(request(path, lines)).kind == "text"
-    assert load_data(request(path, lines, data_kind="token")).kind == "token"
+    assert load_data(request(path, lines, task="tokens")).kind == "token"
 
 
 def test_splits_are_stratified_by_the_rarest_tag(tmp_path):
@@ -259,7 +261,7 @@ def test_words_of_a_text():
 @pytest.mark.skipif(not WNUT.is_dir(), reason="needs ../shared/data/wnut17")
 def test_wnut_17_as_its_repository_holds_it():
     data = load_data(
-        DataRequest(
+        ClassifyArguments(
             train_file=WNUT / "wnut17train.conll",
             validation_file=WNUT / "emerging.dev.conll",
             test_file=WNUT / "emerging.test.annotated",

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
-from ampft.data.request import DataRequest
 
 SHARED = Path(__file__).resolve().parents[2] / "../shared/data"
 ROWS = [(f"text {i}", "ab"[i % 2]) for i in range(40)]
@@ -25,7 +25,7 @@ def write(folder, content, name="train.csv"):
 
 def load(folder, content, name="train.csv", **options):
     path = write(folder, content, name)
-    return load_data(DataRequest(train_file=path, **{**NO_SPLITS, **options}))
+    return load_data(ClassifyArguments(train_file=path, **{**NO_SPLITS, **options}))
 
 
 def rows_of(data, split="train"):

@@ -17,7 +17,7 @@ from ampft.evaluation.baseline import (
     check_has_texts,
     embedding_baseline,
 )
-from ampft.kinds.settings import TaskSettings
+from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
 
 CPU = torch.device("cpu")

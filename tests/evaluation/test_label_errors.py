@@ -10,9 +10,9 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from running import WORDS, rows
 
+from ampft.arguments import ClassifyArguments
 from ampft.data.dataset import ClassificationData
 from ampft.data.load import load_data
-from ampft.data.request import DataRequest
 from ampft.errors import InputError
 from ampft.evaluation.baseline import check_has_texts
 from ampft.features.label_errors import (
@@ -22,7 +22,7 @@ from ampft.features.label_errors import (
     label_errors_csv,
     label_errors_table,
 )
-from ampft.kinds.settings import TaskSettings
+from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
 
 NAMES = sorted(WORDS)
@@ -97,6 +97,6 @@ def test_the_rule_is_that_of_confident_learning():
 
 
 def test_images_are_refused():
-    task = make_task(load_data(DataRequest(dataset_name="digits")), TaskSettings())
+    task = make_task(load_data(ClassifyArguments(dataset_name="digits")), TaskSettings())
     with pytest.raises(InputError, match=r"--inspect_data supports only texts, and digits"):
         check_has_texts(task, "--inspect_data")

@@ -26,7 +26,7 @@ from ampft.evaluation.sanity import (
     stop_if_far_above_chance,
     validation_warnings,
 )
-from ampft.kinds.settings import TaskSettings
+from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
 
 NAMES = ["common", "less", "rare"]

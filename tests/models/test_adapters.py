@@ -18,7 +18,6 @@ from transformers import (
 
 from ampft.errors import InputError
 from ampft.models.adapters import (
-    LoraSettings,
     add_lora,
     base_sha256,
     check_whole_layers,
@@ -30,7 +29,8 @@ from ampft.models.batch_norm import batch_norm_note
 from ampft.models.freezing import cast_frozen_once
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import load_pretrained, load_saved
-from ampft.models.trained_part import TrainedPart, restrict_training, save_trained
+from ampft.models.settings import TrainedPart
+from ampft.models.trained_part import restrict_training, save_trained
 from ampft.models.weights import LoadedModel
 from ampft.precision.float32_modules import matching_modules
 
@@ -41,7 +41,7 @@ LENGTHS = [9, 4, 17, 1]
 def with_adapters(model, *, seed=1, **settings):
     """Return a model with adapters that have an effect, as after some steps."""
     torch.manual_seed(seed)
-    add_lora(model, LoraSettings(**{"rank": 2, **settings}))
+    add_lora(model, TrainedPart(**{"lora_r": 2, **settings}))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if ".lora_B." in name:
@@ -57,7 +57,7 @@ def test_new_adapters_change_nothing_and_only_they_and_the_head_are_trained():
     model = without_dropout(tiny("bert"))
     batch = right_padded(model, LENGTHS)
     expected = model(**batch).logits
-    add_lora(model, LoraSettings(rank=4))
+    add_lora(model, TrainedPart(lora_r=4))
     assert torch.equal(model(**batch).logits, expected)
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     kinds = {"lora_" if "lora_" in n else ".".join(n.split(".")[:2]) for n in trained}
@@ -68,7 +68,9 @@ def test_new_adapters_change_nothing_and_only_they_and_the_head_are_trained():
 
 def test_the_gradient_is_that_of_plain_torch():
     """The twin computes W + s B A with `functional_call`; without the factor s it differs."""
-    model = with_adapters(without_dropout(tiny("bert")), alpha=6, target_modules="query,dense")
+    model = with_adapters(
+        without_dropout(tiny("bert")), lora_alpha=6, lora_target_modules="query,dense"
+    )
     plain = without_dropout(tiny("bert"))
     batch, labels = right_padded(plain, LENGTHS), torch.tensor([0, 1, 2, 0])
     functional.cross_entropy(model(**batch).logits, labels).backward()
@@ -102,7 +104,7 @@ def test_the_padding_free_path_has_the_logits_and_gradient_of_the_padded_one(fam
     packed = copy.deepcopy(padded)
     handle = install_packing(packed)
     for model in (padded, packed):
-        with_adapters(model, target_modules="all-linear")
+        with_adapters(model, lora_target_modules="all-linear")
     batch = right_padded(padded, LENGTHS)
     for one, other in zip(
         loss_and_gradient(packed, batch), loss_and_gradient(padded, batch), strict=True
@@ -115,7 +117,7 @@ def test_layers_are_those_of_the_family_or_all_below_the_head():
     bert = tiny("bert")
     assert target_layers(bert, None) == ["query", "value"]
     assert target_layers(bert, "all-linear") == ["dense", "key", "query", "value"]
-    with_adapters(bert, target_modules="all-linear")
+    with_adapters(bert, lora_target_modules="all-linear")
     names = [name for name, _ in bert.named_modules() if name.endswith("lora_A")]
     assert len(names) == 2 * 6  # without the pooler and the classifier
     with pytest.raises(
@@ -168,7 +170,7 @@ def saved(tmp_path):
         AutoModelForSequenceClassification, str(base), labels, trust_remote_code=False
     )
     digest = base_sha256(model)
-    with_adapters(model, target_modules="all-linear", dropout=0.1)
+    with_adapters(model, lora_target_modules="all-linear", lora_dropout=0.1)
     assert base_sha256(model) == digest
     save_adapter(model, folder, base=str(base), base_hash=digest)
     return base, folder, model.eval()
@@ -234,7 +236,7 @@ def test_the_batch_norms_of_the_base_keep_their_statistics(tmp_path):
         AutoModelForImageClassification, str(base), {"id2label": {0: "a", 1: "b", 2: "c"}},
         trust_remote_code=False,
     )  # fmt: skip
-    part = TrainedPart(lora=LoraSettings(rank=2))
+    part = TrainedPart(lora_r=2)
     loaded = restrict_training(LoadedModel(model, str(base), False, ()), part)
     assert batch_norm_note(loaded.model, micro_batches=2, processes=1) is None
     images = torch.randn(4, 3, 32, 32)

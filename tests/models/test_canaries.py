@@ -17,10 +17,10 @@ from transformers import AutoModelForSequenceClassification
 
 from ampft.errors import InputError
 from ampft.kinds.images import _load_processor
-from ampft.kinds.settings import TaskSettings
 from ampft.models.pretrained import load_pretrained, load_saved
 from ampft.models.tokenizer import load_tokenizer
 from ampft.runs.manifest import MODEL_FILES
+from ampft.tasks.settings import TaskSettings
 from ampft.tasks.single_label import SingleLabel
 
 # Names that libraries read, or have read, when they load a model or a training.

@@ -15,9 +15,10 @@ from transformers import (
 
 import ampft
 from ampft.errors import InputError
-from ampft.models.adapters import LoraSettings, add_lora, merge_adapters
+from ampft.models.adapters import add_lora, merge_adapters
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import load_saved
+from ampft.models.settings import TrainedPart
 from ampft.precision.executed import ProductRecorder, contradiction
 from ampft.precision.float32_modules import CONFIG_FIELD, apply_patterns, float32_forwards
 from ampft.precision.resolve import resolve
@@ -117,7 +118,7 @@ def test_attention_kept_before_packing_stays_kept(family):
 
 
 def test_the_saved_model_keeps_the_same_modules(tmp_path, tiny_bert):
-    loaded = tiny_task(tiny_bert, train=6, fp32_modules=("output.dense",)).load_model()
+    loaded = tiny_task(tiny_bert, train=6, fp32_modules="output.dense").load_model()
     assert "4 modules in float32: output.dense" in loaded.notes
     loaded.model.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())[CONFIG_FIELD] == ["output.dense"]
@@ -143,7 +144,7 @@ def test_a_damaged_list_of_patterns_is_refused(tmp_path, tiny_bert):
 def test_a_layer_with_adapters_is_kept_as_a_whole_and_after_merging():
     pytest.importorskip("peft", reason="needs peft")
     model = without_dropout(tiny("bert"))
-    add_lora(model, LoraSettings(rank=2, target_modules="query,value"))
+    add_lora(model, TrainedPart(lora_r=2, lora_target_modules="query,value"))
     ampft.keep_in_fp32(model, ["layer.*.query"])
     names = list(float32_forwards(model))
     assert [name.endswith("self.query") for name in names] == [True, True]

@@ -11,7 +11,6 @@ from transformers import T5Config, T5ForSequenceClassification, ViTConfig
 from transformers import ViTForImageClassification as ViT
 
 from ampft.errors import InputError
-from ampft.models.adapters import LoraSettings
 from ampft.models.freezing import (
     FrozenLinear,
     cast_frozen_once,
@@ -19,7 +18,8 @@ from ampft.models.freezing import (
     is_in,
     train_top_layers,
 )
-from ampft.models.trained_part import TrainedPart, restrict_training
+from ampft.models.settings import TrainedPart
+from ampft.models.trained_part import restrict_training
 from ampft.models.weights import LoadedModel
 from ampft.precision.float32_modules import matching_modules
 from ampft.training.first_step import SavedBytes
@@ -68,7 +68,7 @@ def test_patterns_mean_the_modules_that_fp32_modules_names(pattern):
 
 def test_what_the_loader_froze_is_not_trained_by_other_parts():
     """Such as the auxiliary head of UperNet, on which the loss does not depend."""
-    for part in ({"train_layers": 1}, {"lora": LoraSettings(rank=2)}):
+    for part in ({"train_layers": 1}, {"lora_r": 2}):
         model = tiny("bert")
         model.classifier.bias.requires_grad_(False)
         names = trained(restricted(model, **part))

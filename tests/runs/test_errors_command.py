@@ -16,8 +16,8 @@ from PIL import Image
 from running import BIN, call_here, succeeded
 from tiny_masks import mask_outcome, write_folders
 
+from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
-from ampft.data.request import DataRequest
 from ampft.data.tags import bio_tags
 from ampft.diagnosis.mistakes.find import find_mistakes
 from ampft.diagnosis.mistakes.page import page_text
@@ -200,7 +200,7 @@ def test_sounds_are_drawn_and_played(folder_of, tmp_path):
 
 def test_masks_are_shown_beside_their_image(folder_of, tmp_path):
     folders = write_folders(tmp_path / "masks", train=3, val=3)
-    data = load_data(DataRequest(dataset_name=str(folders), data_kind="pixels"))
+    data = load_data(ClassifyArguments(dataset_name=str(folders), task="pixels"))
     truth = data.masks["validation"].decoded(np.arange(3))
     predicted = [np.where(mask > 2, 0, mask).astype(np.uint8) for mask in truth]
     predicted[1][-8:] = 2

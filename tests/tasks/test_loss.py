@@ -80,7 +80,7 @@ def test_balanced_weights_are_those_of_scikit_learn(counts):
 
 
 def test_a_dummy_counts_zero_times_and_has_a_finite_gradient(tiny_bert):
-    task = tiny_task(tiny_bert, train=8, class_weights="1,2,3", label_smoothing=0.1)
+    task = tiny_task(tiny_bert, train=8, class_weights="1,2,3", label_smoothing_factor=0.1)
     model = task.load_model().model
     inputs = task.examples("train").collate(np.array([0]))
     dummy = MicroBatch(np.array([0]), inputs, counted=False, is_last=True)

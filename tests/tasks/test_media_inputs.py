@@ -21,9 +21,9 @@ from ampft.data.cache import ExampleCache
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
-from ampft.kinds.settings import TaskSettings
 from ampft.models.image_processor import pixel_values, split_processor
 from ampft.models.spec_augment import prepare_for_training
+from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
 
 ALL = np.arange(12)
@@ -156,7 +156,7 @@ def test_flags_without_effect_are_refused(tmp_path, tiny_bert):
         ("max_seq_length", {"max_seq_length": 64}),
         ("long_text", {"long_text": "windows"}),
         ("stride", {"stride": 0}),
-        ("padding", {"remove_padding": False}),
+        ("padding", {"padding": True}),
         ("pad_to_multiple_of", {"pad_to_multiple_of": 8}),
         ("token_buckets", {"token_buckets": 64}),
     ],

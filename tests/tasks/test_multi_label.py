@@ -12,7 +12,6 @@ import torch
 from sklearn import metrics as sk
 
 from ampft.errors import InputError
-from ampft.kinds.settings import TaskSettings
 from ampft.runs.predictions import read_predictions, write_predictions
 from ampft.tasks.multi_label import (
     METRICS,
@@ -21,6 +20,7 @@ from ampft.tasks.multi_label import (
     MultiLabelReport,
     multi_label_report,
 )
+from ampft.tasks.settings import TaskSettings
 from ampft.text.json_io import json_text
 
 NAMES = ("joy", "fear", "love", "pride", "grief")

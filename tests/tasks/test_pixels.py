@@ -19,7 +19,6 @@ from ampft.data.request import DataRequest
 from ampft.data.steps import StepBatches
 from ampft.errors import InputError
 from ampft.evaluation.sanity import chance_loss, constant_outcome, informedness
-from ampft.kinds.settings import TaskSettings
 from ampft.metrics.calibration import expected_calibration_error
 from ampft.metrics.sums import MAX_LOG_LOSS
 from ampft.models.erfnet import ErfnetForSemanticSegmentation
@@ -27,6 +26,7 @@ from ampft.runs.predictions import read_predictions, write_predictions
 from ampft.tasks.pixel_labels import PixelLabels
 from ampft.tasks.pixel_outcome import PixelPredictions
 from ampft.tasks.pixel_report import PixelReport
+from ampft.tasks.settings import TaskSettings
 from ampft.tasks.single_label import SingleLabel
 from ampft.tasks.task import make_task
 from ampft.text.json_io import json_text
@@ -194,7 +194,7 @@ def test_an_image_weighs_as_many_units_as_it_has_labelled_pixels(folder):
 
 
 def test_weights_are_those_of_the_masks_in_the_size_of_the_input(folder):
-    task = pixel_task(folder, image_size=(8, 8), class_weights="balanced")
+    task = pixel_task(folder, image_size="8,8", class_weights="balanced")
     batch = task.examples("train").collate(np.arange(13))
     assert batch["pixel_values"].shape == (13, 3, 8, 8)
     labels = batch["labels"]
@@ -216,7 +216,7 @@ def test_a_batch_without_labelled_pixels_has_no_loss(tmp_path):
     mask = np.full_like(np.array(Image.open(path)), IGNORED)
     mask[0, 0] = 1
     Image.fromarray(mask).save(path)
-    task = pixel_task(other, image_size=(8, 8))
+    task = pixel_task(other, image_size="8,8")
     examples = task.examples("train")
     assert examples.weights[0] == 0
     batches = {int(b.ids[0]): b for b in StepBatches(examples, effective_batch_size=1).epoch(0)}
@@ -260,7 +260,7 @@ def test_flips_mirror_images_with_their_masks(folder):
 
 
 def test_images_of_a_step_have_one_random_scale(folder):
-    task = pixel_task(folder, image_size=(32, 48), multi_scale=True)
+    task = pixel_task(folder, image_size="32,48", multi_scale=True)
     examples = task.examples("train")
     sizes = [
         tuple(examples.for_step(0, step).collate(np.array([step]))["pixel_values"].shape[2:])
@@ -279,11 +279,11 @@ def test_images_of_a_step_have_one_random_scale(folder):
 
 
 def test_memory_is_measured_with_the_largest_images(folder):
-    task = pixel_task(folder, image_size=(32, 48), multi_scale=True)
+    task = pixel_task(folder, image_size="32,48", multi_scale=True)
     batches = StepBatches(task.examples("train"), 4)
     sizes = {tuple(part.inputs["pixel_values"].shape[2:]) for part in batches.costliest(2)}
     assert sizes == {(48, 72)}
-    (part,) = StepBatches(pixel_task(folder, image_size=(32, 48)).examples("train"), 4).costliest(1)
+    (part,) = StepBatches(pixel_task(folder, image_size="32,48").examples("train"), 4).costliest(1)
     assert part.inputs["pixel_values"].shape[2:] == (32, 48)
 
 
@@ -391,4 +391,4 @@ def test_images_of_several_sizes_need_one(folder, tmp_path):
         Image.open(path).resize((12, 8), Image.Resampling.NEAREST).save(path)
     with pytest.raises(InputError, match=r"--image_size is missing.* 2 sizes \(8,12, 16,24"):
         pixel_task(other)
-    assert pixel_task(other, image_size=(16, 16)).examples("train").weights.max() <= 256
+    assert pixel_task(other, image_size="16,16").examples("train").weights.max() <= 256

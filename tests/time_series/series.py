@@ -24,7 +24,7 @@ from ampft.data.steps import IntArray
 from ampft.errors import InputError
 from ampft.kinds.prediction import InputRows, PredictRequest, Trained
 from ampft.kinds.rows import find_labels
-from ampft.kinds.settings import TaskSettings
+from ampft.kinds.settings import InputSettings
 from ampft.models.weights import LoadedModel
 
 LABEL = "label"
@@ -80,7 +80,7 @@ def read_series(request: DataRequest, data: Any = None) -> ClassificationData:
         frozenset({"train"}),
         validation_fraction=request.validation_fraction,
         test_fraction=request.test_fraction,
-        seed=request.split_seed,
+        seed=request.data_seed,
     )
     splits = DatasetDict({name: all_rows.select(part) for name, part in chosen.items()})
     name = str(request.train_file)
@@ -140,7 +140,7 @@ class SeriesInputs:
         return SeriesExamples(self.splits[split])
 
     def load_model(
-        self, model_class: str, label_arguments: Mapping[str, Any], settings: TaskSettings
+        self, model_class: str, label_arguments: Mapping[str, Any], settings: InputSettings
     ) -> LoadedModel:
         length = self.splits["train"].shape[1]
         model = SeriesModel(SeriesConfig(length, **label_arguments))
@@ -153,7 +153,7 @@ class SeriesInputs:
         """Save nothing: numbers are read as they are."""
 
 
-def prepare_inputs(data: ClassificationData, settings: TaskSettings) -> SeriesInputs:
+def prepare_inputs(data: ClassificationData, settings: InputSettings) -> SeriesInputs:
     """Return the series of all splits."""
     return SeriesInputs(
         {name: torch.tensor(part["series"][:]) for name, part in data.splits.items()}

@@ -30,7 +30,9 @@ def trained(mode, task, k):
     return list(training.steps())
 
 
-@pytest.mark.parametrize("settings", [{}, {"class_weights": "balanced", "label_smoothing": 0.1}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"class_weights": "balanced", "label_smoothing_factor": 0.1}]
+)
 @pytest.mark.parametrize("remove_padding", [False, True], ids=["padded", "padding-free"])
 @pytest.mark.parametrize("mode", ["fp32", "fp16"])
 def test_micro_batches_have_the_gradient_of_the_whole_batch(
@@ -43,7 +45,7 @@ def test_micro_batches_have_the_gradient_of_the_whole_batch(
     weights = task.problem.class_weights
     loss_function = nn.CrossEntropyLoss(
         weight=None if weights is None else torch.from_numpy(weights),
-        label_smoothing=settings.get("label_smoothing", 0.0),
+        label_smoothing=settings.get("label_smoothing_factor", 0.0),
     )
     ids = [step.effective_ids for step in runs[1]]
     assert [len(part) for part in ids] == [30, 11]
@@ -104,7 +106,7 @@ def share_of_the_mean(logits, labels):
 
 
 def test_the_outcome_has_the_mean_loss_of_the_effective_batch(tiny_bert):
-    settings = {"class_weights": "1,2,4", "label_smoothing": 0.1}
+    settings = {"class_weights": "1,2,4", "label_smoothing_factor": 0.1}
     task = tiny_task(tiny_bert, train=EXAMPLES, **settings)
     step = trained("fp32", task, 3)[0]
     inputs = task.examples("train").collate(torch.tensor(step.effective_ids).numpy())

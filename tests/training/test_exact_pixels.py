@@ -16,7 +16,8 @@ from tiny_masks import IGNORED, pixel_task, tiny_erfnet, write_folders
 from torch import nn
 
 from ampft.models.batch_norm import batch_norm_note
-from ampft.models.trained_part import TrainedPart, restrict_training
+from ampft.models.settings import TrainedPart
+from ampft.models.trained_part import restrict_training
 from ampft.models.weights import LoadedModel
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
@@ -38,7 +39,7 @@ def logits_of(model: nn.Module, inputs) -> torch.Tensor:
 
 
 def test_scaled_and_flipped_images_have_one_gradient_for_any_micro_batches(folder):
-    task = pixel_task(folder, image_size=(16, 24), multi_scale=True, augment="flip")
+    task = pixel_task(folder, image_size="16,24", multi_scale=True, augment="flip")
     gradients = [
         [step.gradient for step in Training("fp32", problem, EFFECTIVE // k, k).steps()]
         for k in (1, 5)
@@ -50,7 +51,9 @@ def test_scaled_and_flipped_images_have_one_gradient_for_any_micro_batches(folde
     assert relative_error(plain, gradients[0][0]) > 1e-2  # negative control
 
 
-@pytest.mark.parametrize("settings", [{}, {"class_weights": "balanced", "label_smoothing": 0.1}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"class_weights": "balanced", "label_smoothing_factor": 0.1}]
+)
 @pytest.mark.parametrize("mode", ["fp32", "fp16"])
 def test_micro_batches_have_the_gradient_of_the_whole_batch(folder, mode, settings):
     task = pixel_task(folder, **settings)
@@ -61,7 +64,7 @@ def test_micro_batches_have_the_gradient_of_the_whole_batch(folder, mode, settin
     weights = task.problem.pixels.class_weights
     loss = nn.CrossEntropyLoss(
         weight=None if weights is None else torch.from_numpy(weights),
-        label_smoothing=settings.get("label_smoothing", 0.0),
+        label_smoothing=settings.get("label_smoothing_factor", 0.0),
         ignore_index=IGNORED,
     )
     ids = [step.effective_ids for step in runs[1]]

@@ -16,17 +16,15 @@ from tiny_text import tiny_task
 from torch import nn
 
 from ampft.features.utilisation import flops_per_token
-from ampft.models.adapters import LoraSettings
-from ampft.models.trained_part import TrainedPart
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
 EXAMPLES, EFFECTIVE = 41, 30
 PARTS = {
-    "embeddings": TrainedPart(freeze="embeddings"),
-    "top": TrainedPart(train_layers=1),
-    "lora": TrainedPart(lora=LoraSettings(2, target_modules="all-linear")),
+    "embeddings": {"freeze": "embeddings"},
+    "top": {"train_layers": 1},
+    "lora": {"lora_r": 2, "lora_target_modules": "all-linear"},
 }
 
 
@@ -48,8 +46,8 @@ def problem_of(task):
 
 @pytest.mark.parametrize("mode", ["fp32", "fp16"])
 def test_micro_batches_without_padding_have_the_gradient_of_the_padded_batch(tiny_bert, mode, part):
-    task = tiny_task(tiny_bert, train=EXAMPLES, trained_part=part)
-    padded = tiny_task(tiny_bert, train=EXAMPLES, trained_part=part, remove_padding=False)
+    task = tiny_task(tiny_bert, train=EXAMPLES, **part)
+    padded = tiny_task(tiny_bert, train=EXAMPLES, **part, remove_padding=False)
     runs = {
         k: list(Training(mode, problem_of(task), EFFECTIVE // k, k, loss_scale=2.0**10).steps())
         for k in (1, 3)
@@ -74,7 +72,7 @@ def test_what_is_frozen_has_no_gradient_and_no_optimizer_state(tiny_bert, part):
 
     training = Training(
         "fp32",
-        problem_of(tiny_task(tiny_bert, train=EXAMPLES, trained_part=part)),
+        problem_of(tiny_task(tiny_bert, train=EXAMPLES, **part)),
         EFFECTIVE,
         optimizer=adamw,
         max_grad_norm=0.1,
@@ -93,11 +91,11 @@ def test_what_is_frozen_has_no_gradient_and_no_optimizer_state(tiny_bert, part):
 
 def test_operations_of_a_step_leave_out_what_is_not_computed(tiny_bert):
     def operations(part):
-        return flops_per_token(tiny_task(tiny_bert, train=4, trained_part=part).load_model().model)
+        return flops_per_token(tiny_task(tiny_bert, train=4, **part).load_model().model)
 
     layer = 4 * 32**2 + 2 * 32 * 64
-    assert operations(TrainedPart()) == operations(PARTS["embeddings"]) == 6 * 2 * layer
-    assert operations(TrainedPart(train_layers=1)) == (2 + 6) * layer
-    assert operations(TrainedPart(train_layers=0)) == 2 * 2 * layer
-    adapters = operations(TrainedPart(lora=LoraSettings(1)))
+    assert operations({}) == operations(PARTS["embeddings"]) == 6 * 2 * layer
+    assert operations({"train_layers": 1}) == (2 + 6) * layer
+    assert operations({"train_layers": 0}) == 2 * 2 * layer
+    adapters = operations({"lora_r": 1})
     assert 3 * 2 * layer < adapters < 4.2 * 2 * layer

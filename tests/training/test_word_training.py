@@ -267,7 +267,7 @@ def test_flags_of_windows_that_make_no_sense(tiny_bert):
 
 
 def test_class_weights_are_counted_over_words(tiny_bert):
-    task = tiny_word_task(tiny_bert, train=60, class_weights="balanced", label_smoothing=0.1)
+    task = tiny_word_task(tiny_bert, train=60, class_weights="balanced", label_smoothing_factor=0.1)
     codes = task.labels["train"].codes
     counts = np.bincount(codes, minlength=5)
     weights = task.problem.words.class_weights

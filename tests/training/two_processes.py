@@ -38,8 +38,6 @@ from tiny_words import tiny_word_task
 from ampft.data.steps import MicroBatch, TensorExamples
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
-from ampft.models.adapters import LoraSettings
-from ampft.models.trained_part import TrainedPart
 from ampft.precision.float32_modules import keep_in_fp32
 from ampft.training.auto_micro_batch import fit_micro_batches
 from ampft.training.saved_step import StepStart, save_step
@@ -52,8 +50,8 @@ EXAMPLES, EFFECTIVE = 25, 12
 # DINOv2 has an embedding of masks, which has no gradient.
 MEDIA = ("convnext", "wav2vec2 group norm", "dinov2")
 PARTS = {
-    "lora": TrainedPart(lora=LoraSettings(2, target_modules="all-linear")),
-    "frozen": TrainedPart(train_layers=1),
+    "lora": {"lora_r": 2, "lora_target_modules": "all-linear"},
+    "frozen": {"train_layers": 1},
 }
 
 
@@ -74,7 +72,7 @@ def problem_named(name: str, tiny_bert: Path) -> Problem:
             task = pixel_task(write_folders(Path(folder) / "data", train=EXAMPLES))
             examples = Masked(task.examples("train").collate(np.arange(EXAMPLES)))
             return Problem(tiny_erfnet(), examples, task.loss)
-    settings = {"remove_padding": name != "padded", "trained_part": PARTS.get(name, TrainedPart())}
+    settings = {"remove_padding": name != "padded", **PARTS.get(name, {})}
     torch.manual_seed(2)  # for the adapters
     problem = text_problem(tiny_task(tiny_bert, train=EXAMPLES, **settings))
     if name == "float32 modules":

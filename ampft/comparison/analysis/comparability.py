@@ -11,17 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ampft.arguments.batches import BATCH
 from ampft.arguments.classify import ClassifyArguments
-from ampft.arguments.data import DATA
-from ampft.arguments.model import MODEL
-from ampft.arguments.pixels import PIXELS
-from ampft.arguments.trained_part import TRAINED
 from ampft.comparison.analysis.loading import RecordedRun, RunGroup
 from ampft.comparison.analysis.settings import NOT_COMPARED, RECORDED_ELSEWHERE
 from ampft.comparison.findings import PRECISION
 from ampft.comparison.remarks import Remark, remark
 from ampft.errors import InputError
+from ampft.flag import BATCH, DATA, MODEL, PIXELS, TRAINED
 from ampft.runs.record import RunRecord
 from ampft.text.escaping import inert
 

@@ -147,7 +147,7 @@ def load_files(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColum
             f"--train_file is missing: received only {flags}. Pass a file to train on."
         )
     tables = open_tables(request)
-    names, labels = request.text_column_names, request.label_column_names
+    names, labels = request.text_columns, request.label_columns
     expected = expected_names(tables["train"][0].columns, texts=names, labels=labels)
     train = tables["train"][0] = rename_columns(tables["train"][0], expected)
     columns, notes = choose_columns(train, request)
@@ -190,7 +190,7 @@ def media_column(table: Table, request: DataRequest) -> tuple[str, str] | None:
     for kind, column in request.named_media.items():
         require((column,), table.columns, INPUT_FLAGS[kind], origin=table.origin, describe=describe)
         return column, kind
-    if request.text_column_names or request.data_kind not in (None, *MEDIA):
+    if request.text_columns or request.data_kind not in (None, *MEDIA):
         return None
     if request.data_kind is None and text_choices(table.columns):
         return None
@@ -235,7 +235,7 @@ def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, lis
     describe = partial(described_columns, table)
     media = media_column(table, request)
     labels = label_columns(
-        table.columns, request.label_column_names, origin=table.origin, describe=describe
+        table.columns, request.label_columns, origin=table.origin, describe=describe
     )
     parser = LabelParser(labels, request.several_labels, request.label_separator)
     extra = extra_columns(request)
@@ -247,7 +247,7 @@ def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, lis
         table.columns, request, labels=labels, origin=table.origin, describe=describe
     )
     notes = []
-    if request.label_column_names is None or request.text_column_names is None:
+    if request.label_columns is None or request.text_columns is None:
         notes.append(
             f"Texts are read from {' and '.join(map(repr, inputs))}, labels from "
             f"{quoted_list(labels)}."

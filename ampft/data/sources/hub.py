@@ -63,8 +63,8 @@ def read_splits(
     splits, notes = standard_splits(data, name)
     expected = expected_names(
         splits["train"].column_names,
-        texts=request.text_column_names,
-        labels=request.label_column_names,
+        texts=request.text_columns,
+        labels=request.label_columns,
     )
     for split, part in splits.items():
         names = column_renames(part.column_names, expected)
@@ -161,7 +161,7 @@ def choose_columns(features: Features, request: DataRequest) -> DataColumns:
     Raises:
         InputError: A named column is missing, or the choice is not clear.
     """
-    origin, named = str(request.dataset_name), request.label_column_names
+    origin, named = str(request.dataset_name), request.label_columns
     features = Features({n: feature for n, feature in features.items() if n != INDEX_COLUMN})
 
     def describe() -> str:
@@ -184,7 +184,7 @@ def choose_columns(features: Features, request: DataRequest) -> DataColumns:
     kind = media_kind(found, request)
     if kind is None:
         texts = [n for n, f in features.items() if isinstance(f, Value) and "string" in f.dtype]
-        parts = InputColumns.of(request.text_column_names or (), list(features)).parts
+        parts = InputColumns.of(request.text_columns or (), list(features)).parts
         texts += [name for part in parts if len(part) > 1 for name in part if name in features]
         texts += [name for name in names if name not in texts]
         inputs = text_columns(texts, request, labels=names, origin=origin, describe=describe)
@@ -216,7 +216,7 @@ def media_kind(found: Mapping[str, Sequence[str]], request: DataRequest) -> str 
         )
     if request.named_media:
         return next(iter(request.named_media))
-    if request.text_column_names or request.data_kind == "text" or not present:
+    if request.text_columns or request.data_kind == "text" or not present:
         return None
     if len(present) > 1 and request.data_kind not in present:
         raise InputError(

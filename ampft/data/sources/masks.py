@@ -164,7 +164,7 @@ def find_mask_columns(features: Features, request: DataRequest, name: str) -> tu
         if isinstance(feature, Image) or (isinstance(feature, dict) and "bytes" in feature)
     ]
     listing = partial(quoted_list, features)
-    named, image = request.label_column_names, request.image_column_name
+    named, image = request.label_columns, request.image_column_name
     if named is not None:
         require(named, images, LABEL_FLAG, origin=name, describe=listing)
     usual = named or [column for column in images if column.lower() in MASK_NAMES]

@@ -181,7 +181,7 @@ def _load(task: Task, seed: int, first: LoadedModel | None) -> LoadedModel:
 
 def _reference(task: Task, source: nn.Module, device: torch.device) -> Float64Gradients:
     """Return the padded model in float64 with the weights of `source`."""
-    settings = replace(task.settings, remove_padding=False, gradient_checkpointing=False)
+    settings = replace(task.settings, padding=True, gradient_checkpointing=False)
     model = replace(task, settings=settings).load_model().model
     # Apple's GPUs have no float64.
     reference_device = torch.device("cpu") if device.type == "mps" else device

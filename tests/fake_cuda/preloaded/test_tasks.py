@@ -25,13 +25,11 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.steps import StepBatches
 from ampft.features.averaged_weights import AveragedWeights
 from ampft.features.range_watch import _Ranges
-from ampft.kinds.settings import TaskSettings
 from ampft.models import by_length
-from ampft.models.adapters import LoraSettings
 from ampft.models.packing import install
-from ampft.models.trained_part import TrainedPart
 from ampft.precision.accelerator import make_accelerator
 from ampft.precision.executed import ProductRecorder, contradiction
+from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
 from ampft.training import step
 from ampft.training.optimizer import (
@@ -71,20 +69,20 @@ def segformer(folder):
 
 
 def part(**choice):
-    return {"trained_part": TrainedPart(**choice)}
+    return choice
 
 
 WINDOWS = {"long_text": "windows", "max_seq_length": 12}
-CHECKPOINTED = {"gradient_checkpointing": True, "fp32_modules": ("output.dense",)}
+CHECKPOINTED = {"gradient_checkpointing": True, "fp32_modules": "output.dense"}
 CASES = {
     "texts, focal": lambda folder: texts(folder, focal_gamma=2.0, class_weights="balanced"),
     "windows": lambda folder: texts(folder, **WINDOWS),
     "words": lambda folder: words(folder, class_weights="balanced"),
     "several labels": lambda folder: several_labels(folder, class_weights="balanced"),
-    "LoRA": lambda folder: texts(folder, **part(lora=LoraSettings(2))),
+    "LoRA": lambda folder: texts(folder, **part(lora_r=2)),
     "top layer": lambda folder: texts(folder, **part(train_layers=1)),
     "frozen": lambda folder: texts(folder, **part(freeze="embeddings,*.attention")),
-    "float32 attention": lambda folder: texts(folder, fp32_modules=("attention",)),
+    "float32 attention": lambda folder: texts(folder, fp32_modules="attention"),
     "float32, checkpointed": lambda folder: texts(folder, **CHECKPOINTED),
     "images": lambda folder: media_task(folder, "vit", augment="flip"),
     "images, channels last": lambda folder: media_task(folder, "convnext", channels_last=True),

@@ -1,0 +1,141 @@
+"""Settings of a model: how it is loaded and run, and which part of it is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from ampft.errors import InputError
+from ampft.flag import MODEL, TRAINED, flag
+
+LORA_FLAGS = ("lora_alpha", "lora_dropout", "lora_target_modules", "merge_lora")
+_model = partial(flag, group=MODEL)
+_trained = partial(flag, group=TRAINED)
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The model, and how it runs. `--help` describes each setting."""
+
+    model_name_or_path: str | None = _model(
+        None,
+        "model folder or hub id, or erfnet for images with masks; if none, all-MiniLM-L6-v2 for "
+        "text, and a small, randomly initialised ViT for images or AST for sounds",
+    )
+    max_seq_length: int = _model(
+        128,
+        "maximum text length in tokens; longer texts are truncated or split, see --long_text "
+        "(stdlib: 64)",
+        at_least=2,
+    )
+    long_text: str = _model(
+        "truncate",
+        "what to do with texts of more than --max_seq_length tokens: truncate, or windows, which "
+        "splits them and takes the mean of the logits (words with labels always get windows)",
+        choices=("truncate", "windows"),
+    )
+    stride: int | None = _model(
+        None,
+        "tokens that neighbouring windows of a text share; if none, a quarter of --max_seq_length",
+        at_least=0,
+    )
+    padding: bool = _model(False, "pad inputs even if the model can run without padding")
+    pad_to_multiple_of: int | None = _model(
+        None, "pad inputs to a multiple of this many tokens", at_least=1
+    )
+    token_buckets: int | None = _model(
+        None,
+        "without padding, fill the tokens of every micro-batch up to a multiple of this, so that "
+        "fewer shapes of matrices occur; changes no result but the dropout masks",
+        at_least=1,
+    )
+    gradient_checkpointing: bool = _model(
+        False, "recompute activations in the backward pass; uses less memory, but is slower"
+    )
+    channels_last: bool = _model(
+        False,
+        "store the channels of a pixel next to each other, which can make convolutions faster",
+    )
+    trust_remote_code: bool = _model(False, "run code from the model's repository")
+
+    def check_padding(self) -> None:
+        """Reject settings of a path that is switched off.
+
+        Raises:
+            InputError: --token_buckets and --padding are both set.
+        """
+        if self.token_buckets and self.padding:
+            raise InputError(
+                f"--token_buckets {self.token_buckets} and --padding: buckets are for models that "
+                "run without padding. Remove one of them, or use --pad_to_multiple_of."
+            )
+
+
+@dataclass(frozen=True)
+class TrainedPart:
+    """The part that is trained: all, some layers, or the head with low-rank adapters (LoRA)."""
+
+    freeze: str | None = _trained(
+        None,
+        "parameters or modules that are not trained, as globs over their paths, as those of "
+        "--fp32_modules: embeddings,layer.0",
+    )
+    train_layers: int | None = _trained(
+        None,
+        "train only the head and this many layers below it; 0 trains the head (linear probing)",
+        at_least=0,
+    )
+    lora_r: int | None = _trained(
+        None,
+        "train the head and adapters of this rank (LoRA) instead of the encoder; 8 is usual; needs "
+        "the package peft",
+        at_least=1,
+    )
+    lora_alpha: int | None = _trained(
+        None,
+        "the output of adapters is multiplied by lora_alpha / lora_r; if none, by 2",
+        at_least=1,
+    )
+    lora_dropout: float = _trained(
+        0.0, "probability that an input of an adapter is dropped in training", at_least=0, below=1
+    )
+    lora_target_modules: str | None = _trained(
+        None,
+        "all-linear, or names of layers that get adapters: query,value; if none, those that PEFT "
+        "chooses for the model family, or all",
+    )
+    merge_lora: bool = _trained(
+        False,
+        "add the adapters to the weights after training, and save a whole model without adapters",
+    )
+
+    @property
+    def trains_all(self) -> bool:
+        """Whether the whole model is trained."""
+        return (self.freeze, self.train_layers, self.lora_r) == (None, None, None)
+
+    @property
+    def trains_head_or_adapters(self) -> bool:
+        """Whether only adapters or the head are trained, which takes a higher learning rate."""
+        return self.lora_r is not None or self.train_layers == 0
+
+    def check_trained_part(self) -> None:
+        """Reject flags that have no effect or contradict each other.
+
+        Raises:
+            InputError: A flag has no effect, or two contradict each other.
+        """
+        if self.lora_r is None:
+            for name in LORA_FLAGS:
+                if getattr(self, name) != getattr(TrainedPart, name):
+                    raise InputError(
+                        f"--{name} has no effect without --lora_r. Add --lora_r 8, or remove the "
+                        "flag."
+                    )
+            return
+        for name in ("freeze", "train_layers"):
+            if getattr(self, name) is not None:
+                raise InputError(
+                    f"--{name} and --lora_r: with adapters the whole encoder is frozen already. "
+                    "Remove one of them; --lora_target_modules chooses the layers with adapters."
+                )
