@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from _typeshed import DataclassInstance
 
-    from ampft.tasks.settings import LossSettings
+    from ampft.tasks.loss_settings import LossSettings
 
 THRESHOLDS = "label_thresholds"  # entry of config.json, if they were tuned
 

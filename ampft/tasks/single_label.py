@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-    from ampft.tasks.settings import LossSettings
+    from ampft.tasks.loss_settings import LossSettings
 
 # A float32 softmax over K classes sums to one within K * 2^-23. This tolerance allows thousands of
 # classes and still detects logits passed as probabilities.

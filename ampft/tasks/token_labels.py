@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-    from ampft.tasks.settings import LossSettings
+    from ampft.tasks.loss_settings import LossSettings
 
 LISTED_WORDS = 8  # wrong words of a sentence
 RANKING = (

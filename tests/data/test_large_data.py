@@ -159,7 +159,7 @@ FILES = {
     "label columns": ("x.csv", WIDE, CELLS, {"label_column_name": ",".join(f"{n}x" for n in WIDE),
                                              "task": "multi-label"}),
     "text columns": ("x.csv", ["label", *WIDE[1:]], CELLS, {}),
-    "joined texts": ("x.csv", ["label", *WIDE[1:]], CELLS, {"text_column_names": tuple(WIDE)}),
+    "joined texts": ("x.csv", ["label", *WIDE[1:]], CELLS, {"text_column_names": ",".join(WIDE)}),
     "tokens": ("x.jsonl", WIDE, CELLS, {"task": "tokens"}),
     "group": ("x.csv", ["text", "label", *WIDE[2:]], CELLS, {"group_column": "y"}),
     "images": ("x.csv", ["text", "label", *WIDE[2:]], CELLS, {"task": "images"}),

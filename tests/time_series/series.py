@@ -63,7 +63,7 @@ def read_series(request: DataRequest, data: Any = None) -> ClassificationData:
     """Read the numbers of a file and their label, and split them."""
     assert data is None
     assert request.train_file is not None
-    table = open_table(request.train_file, flag="--train_file", encoding=request.encoding)
+    table = open_table(Path(request.train_file), flag="--train_file", encoding=request.encoding)
     columns = number_columns(table)
     rows = [
         (numbers(cells[:-1], f"{table.origin}, {table.unit} {number}"), str(cells[-1]))
