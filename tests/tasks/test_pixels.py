@@ -352,7 +352,7 @@ def test_an_auxiliary_head_is_not_trained(folder, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"image_size": (32, 48)}, r"of 48 x 32 pixels \(it is fixed\)\. Pass the --image_size"),
+        ({"image_size": "32,48"}, r"of 48 x 32 pixels \(it is fixed\)\. Pass the --image_size"),
         ({"multi_scale": True}, r"of 16 x 8 pixels \(it is fixed\)\. Remove --multi_scale"),
     ],
 )
