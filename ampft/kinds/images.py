@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import AutoImageProcessor, PreTrainedConfig, ViTConfig, ViTImageProcessorPil
+from transformers import AutoImageProcessor, ViTConfig, ViTImageProcessorPil
 
 from ampft.data.augmentation import Augmentation, parse_augmentation
 from ampft.data.cache import ExampleCache, make_caches
@@ -21,6 +21,7 @@ from ampft.data.images import as_rgb, open_image
 from ampft.data.media import reference, undecoded
 from ampft.data.steps import IntArray
 from ampft.errors import InputError
+from ampft.kinds.media import MediaInputs, refused_inputs
 from ampft.kinds.settings import InputSettings
 from ampft.models.image_processor import (
     Bytes,
@@ -30,9 +31,7 @@ from ampft.models.image_processor import (
     pixel_values,
     split_processor,
 )
-from ampft.models.packing.verification import evaluation_mode
-from ampft.models.pretrained import MODEL_NAME_FLAG, load_config, load_or_create
-from ampft.models.weights import LoadedModel
+from ampft.models.pretrained import MODEL_NAME_FLAG, load_config
 
 SMALL_VIT = "small ViT, random weights"
 MAX_DEFAULT_SIZE = 64  # pixels of the small ViT for larger images
@@ -80,7 +79,7 @@ class ImageExamples:
     """The images of one split, decoded on request.
 
     Attributes:
-        images: Data set with only the image column, as files.
+        files: Data set with only the image column, as files.
         lengths: (n,) ones, because all images cost the same.
         processor: Image processor, which resizes, rescales and normalizes.
         transform: Its two steps; None if they cannot be separated.
@@ -89,7 +88,7 @@ class ImageExamples:
         epoch: Epoch of the training, in which images are augmented; None for evaluation.
     """
 
-    images: datasets.Dataset
+    files: datasets.Dataset
     lengths: IntArray
     processor: Any
     transform: PixelTransform | None = None
@@ -113,7 +112,7 @@ class ImageExamples:
 
     def picture(self, row: int) -> Image.Image:
         """Return an image in 8-bit RGB."""
-        (value,) = self.images[row].values()
+        (value,) = self.files[row].values()
         return as_rgb(open_image(value))
 
     def _pixels(self, row: int, transform: PixelTransform) -> Bytes:
@@ -127,68 +126,7 @@ class ImageExamples:
         return self.augmentation(pixels, epoch=self.epoch, example=row)
 
 
-@dataclass(frozen=True)
-class ImageInputs:
-    """Images; build them with `prepare_inputs`."""
-
-    notes: tuple[str, ...]
-    model_path: str | None
-    processor: Any = field(repr=False)
-    images: Mapping[str, ImageExamples] = field(repr=False)
-
-    def examples(self, split: str) -> ImageExamples:
-        """Return the images of a split."""
-        return self.images[split]
-
-    def load_model(
-        self, model_class: str, label_arguments: Mapping[str, Any], settings: InputSettings
-    ) -> LoadedModel:
-        """Return the named model in float32, or a small ViT with random weights."""
-
-        def default() -> tuple[PreTrainedConfig, str]:
-            height, width = self.processor.size["height"], self.processor.size["width"]
-            name = SMALL_VIT if height == 8 else f"{SMALL_VIT}, for {height} x {width} pixels"
-            return _small_vit(height, label_arguments), name
-
-        model, name, notes = load_or_create(
-            model_class,
-            self.model_path,
-            label_arguments,
-            default,
-            trust_remote_code=settings.trust_remote_code,
-            gradient_checkpointing=settings.gradient_checkpointing,
-        )
-        if settings.channels_last:
-            model.to(memory_format=torch.channels_last)
-        self._try(model)
-        return LoadedModel(model, name, False, notes, is_random=self.model_path is None)
-
-    def _try(self, model: Any) -> None:
-        """Run the model once: it can refuse the size of the images."""
-        pixels = self.images["train"].collate(np.arange(1))["pixel_values"]
-        try:
-            with evaluation_mode(model):
-                model(pixel_values=pixels)
-        except (RuntimeError, ValueError, IndexError) as error:
-            _, _, height, width = pixels.shape
-            reason = " ".join(str(error).split()).rstrip(".")
-            raise InputError(
-                f"{MODEL_NAME_FLAG} {self.model_path}: {type(model).__name__} cannot run on images "
-                f"of {width} x {height} pixels ({reason}). Save it with an image processor of the "
-                "size that it needs."
-            ) from error
-
-    def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
-        """Return a reference to each image, see `data.media.reference`."""
-        files = self.images[split].images
-        return {"reference": [reference(files, split, i) for i in range(*rows.indices(len(files)))]}
-
-    def save_processor(self, folder: Path) -> None:
-        """Save the image processor."""
-        self.processor.save_pretrained(folder)
-
-
-def prepare_inputs(data: ClassificationData, settings: InputSettings) -> ImageInputs:
+def prepare_inputs(data: ClassificationData, settings: InputSettings) -> MediaInputs:
     """Prepare the images of `data` for the model that `settings` names.
 
     Raises:
@@ -197,7 +135,10 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> ImageIn
     """
     (column,) = data.input_columns
     images = {name: undecoded(part, column, "image") for name, part in data.splits.items()}
-    plain = {name: ImageExamples(part, _ones(part), None) for name, part in images.items()}
+    plain = {
+        name: ImageExamples(part, np.ones(len(part), dtype=np.int64), None)
+        for name, part in images.items()
+    }
     first = [plain["train"].picture(row) for row in range(min(COMPARED, len(images["train"])))]
     processor, notes = _load_processor(first[0].size, settings)
     transform = split_processor(processor, first)
@@ -225,11 +166,22 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> ImageIn
         )
         for name, part in plain.items()
     }
-    return ImageInputs(notes, settings.model_name_or_path, processor, examples)
 
+    def default(label_arguments: Mapping[str, Any]) -> tuple[ViTConfig, str]:
+        height, width = processor.size["height"], processor.size["width"]
+        name = SMALL_VIT if height == 8 else f"{SMALL_VIT}, for {height} x {width} pixels"
+        return _small_vit(height, label_arguments), name
 
-def _ones(part: datasets.Dataset) -> IntArray:
-    return np.ones(len(part), dtype=np.int64)
+    def tried(model: Any) -> tuple[str, ...]:
+        pixels = examples["train"].collate(np.arange(1))["pixel_values"]
+        what = f"images of {pixels.shape[3]} x {pixels.shape[2]} pixels"
+        remedy = "Save it with an image processor of the size that it needs."
+        with refused_inputs(model, f"{MODEL_NAME_FLAG} {path}", what, remedy):
+            model(pixel_values=pixels)
+        return ()
+
+    path = settings.model_name_or_path
+    return MediaInputs(notes, path, processor, examples, default, tried)
 
 
 def _refuse_sizes(
@@ -240,7 +192,7 @@ def _refuse_sizes(
         for row in range(len(part.lengths)):
             found = pixel_values(processor, [part.picture(row)]).shape[1:]
             if found != shape:
-                place = reference(part.images, split, row)
+                place = reference(part.files, split, row)
                 raise InputError(
                     f"{split} image {place}: the image processor makes it {found[2]} x "
                     f"{found[1]} pixels, and the first one {shape[2]} x {shape[1]}, which cannot "

@@ -26,11 +26,11 @@ from ampft.errors import InputError
 from ampft.kinds.images import ImageReader
 from ampft.kinds.images import saved_reader as image_reader
 from ampft.kinds.inputs import PredictedMasks
+from ampft.kinds.media import refused_inputs
 from ampft.kinds.pixel_pictures import Picture, default_palette, sheet, spread
 from ampft.kinds.settings import InputSettings
 from ampft.models.erfnet import MODEL_TYPE, ErfnetConfig, ErfnetForSemanticSegmentation
 from ampft.models.image_processor import load_image_processor, pixel_values
-from ampft.models.packing.verification import evaluation_mode
 from ampft.models.pretrained import MODEL_NAME_FLAG, enable_gradient_checkpointing, load_pretrained
 from ampft.models.weights import LoadedModel
 
@@ -183,15 +183,9 @@ class PixelInputs:
             extremes = [scaled_size((height, width), factor) for factor in SCALES]
             sizes |= dict.fromkeys(extremes, "Remove --multi_scale, or use another model.")
         for size, remedy in sizes.items():
-            try:
-                with evaluation_mode(model):
-                    model(pixel_values=functional.interpolate(pixels, size=size))
-            except (RuntimeError, ValueError, IndexError) as error:
-                reason = " ".join(str(error).split()).rstrip(".")
-                raise InputError(
-                    f"{MODEL_NAME_FLAG} {self.model_path}: {type(model).__name__} cannot run on "
-                    f"images of {size[1]} x {size[0]} pixels ({reason}). {remedy}"
-                ) from error
+            what = f"images of {size[1]} x {size[0]} pixels"
+            with refused_inputs(model, f"{MODEL_NAME_FLAG} {self.model_path}", what, remedy):
+                model(pixel_values=functional.interpolate(pixels, size=size))
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
         """Return the file of each image in the folder of the data, or its split and row."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
 from torch import Tensor
-from transformers import ASTConfig, ASTFeatureExtractor, PreTrainedConfig
+from transformers import ASTConfig, ASTFeatureExtractor
 
 from ampft.data.augmentation import Augmentation, parse_augmentation
 from ampft.data.cache import ExampleCache, make_caches
@@ -19,10 +19,10 @@ from ampft.data.media import FRAMES_COLUMN, RATE_COLUMN, reference, undecoded
 from ampft.data.sounds import Samples, open_sound
 from ampft.data.steps import FloatArray, IntArray
 from ampft.errors import InputError
+from ampft.kinds.media import MediaInputs, reason_of, refused_inputs
 from ampft.kinds.settings import InputSettings
 from ampft.models.by_length import choose_sound_batches
-from ampft.models.packing.verification import evaluation_mode
-from ampft.models.pretrained import SAVED_MODEL_FLAG, load_or_create
+from ampft.models.pretrained import SAVED_MODEL_FLAG
 from ampft.models.sound_features import (
     DEFAULT_RATE,
     SECONDS_PER_FRAME,
@@ -31,7 +31,6 @@ from ampft.models.sound_features import (
     load_feature_extractor,
 )
 from ampft.models.spec_augment import prepare_for_training
-from ampft.models.weights import LoadedModel
 
 SMALL_AST = "small AST, random weights"
 MEL_BINS, PATCH = 64, 8
@@ -67,10 +66,9 @@ class SoundReader:
         sound = sounds[shortest]
         name = sound.get("path") if isinstance(sound, dict) else sound
         place = name if isinstance(name, str | Path) else "a sound in memory"
-        reason = " ".join(str(error).split()).rstrip(".")
         return InputError(
             f"{place}: {model} cannot run on this sound of {seconds[shortest]:.3f} s, the shortest "
-            f"of its batch ({reason}). Remove sounds that are too short."
+            f"of its batch ({reason_of(error)}). Remove sounds that are too short."
         )
 
 
@@ -88,7 +86,7 @@ class SoundExamples:
     """The sounds of one split, decoded on request.
 
     Attributes:
-        sounds: Data set with only the column of sounds, as files.
+        files: Data set with only the column of sounds, as files.
         lengths: (n,) frames at the rate of the model; ones if all sounds cost the same.
         features: What the feature extractor gives.
         cache: Features or waveform of each sound; None decodes it each time.
@@ -97,7 +95,7 @@ class SoundExamples:
         epoch: Epoch of the training, in which sounds are augmented; None for evaluation.
     """
 
-    sounds: datasets.Dataset
+    files: datasets.Dataset
     lengths: IntArray
     features: SoundFeatures
     cache: ExampleCache | None = None
@@ -132,76 +130,11 @@ class SoundExamples:
         return self.augmentation(samples, epoch=self.epoch, example=row)
 
     def _waveform(self, row: int) -> Samples:
-        (value,) = self.sounds[row].values()
+        (value,) = self.files[row].values()
         return self.features.waveform(open_sound(value))
 
 
-@dataclass(frozen=True)
-class SoundInputs:
-    """Sounds; build them with `prepare_inputs`."""
-
-    notes: tuple[str, ...]
-    model_path: str | None
-    features: SoundFeatures = field(repr=False)
-    sounds: Mapping[str, SoundExamples] = field(repr=False)
-    frames: Mapping[str, IntArray] = field(repr=False)
-
-    def examples(self, split: str) -> SoundExamples:
-        """Return the sounds of a split."""
-        return self.sounds[split]
-
-    def load_model(
-        self, model_class: str, label_arguments: Mapping[str, Any], settings: InputSettings
-    ) -> LoadedModel:
-        """Return the named model in float32, or a small AST with random weights."""
-
-        def default() -> tuple[PreTrainedConfig, str]:
-            config = _small_ast(self.features.extractor.max_length, label_arguments)
-            return config, f"{SMALL_AST}, for {self.features.longest:.2f} s"
-
-        model, name, notes = load_or_create(
-            model_class,
-            self.model_path,
-            label_arguments,
-            default,
-            trust_remote_code=settings.trust_remote_code,
-            gradient_checkpointing=settings.gradient_checkpointing,
-        )
-        self._try_shortest(model)
-        shortest = min(int(frames.min()) for frames in self.frames.values())
-        batches = choose_sound_batches(model, self.features)
-        notes = (*notes, *prepare_for_training(model, shortest), *batches)
-        return LoadedModel(model, name, False, notes, is_random=self.model_path is None)
-
-    def _try_shortest(self, model: Any) -> None:
-        """Run the model on the shortest sound of each split: it can be too short."""
-        for split, frames in self.frames.items():
-            row = int(np.argmin(frames))
-            place = reference(self.sounds[split].sounds, split, row)
-            try:
-                with evaluation_mode(model):
-                    batch = self.sounds[split].collate(np.array([row]))
-                    model(**{self.features.name: batch[self.features.name]})
-            except (RuntimeError, ValueError, IndexError, ZeroDivisionError) as error:
-                reason = " ".join(str(error).split()).rstrip(".")
-                seconds = frames[row] / self.features.rate
-                raise InputError(
-                    f"{place}: {type(model).__name__} cannot run on this sound of {seconds:.3f} s, "
-                    f"the shortest of the split {split} ({reason}). Remove sounds that are too "
-                    "short, or use another model."
-                ) from error
-
-    def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
-        """Return a reference to each sound, see `data.media.reference`."""
-        files = self.sounds[split].sounds
-        return {"reference": [reference(files, split, i) for i in range(*rows.indices(len(files)))]}
-
-    def save_processor(self, folder: Path) -> None:
-        """Save the feature extractor."""
-        self.features.extractor.save_pretrained(folder)
-
-
-def prepare_inputs(data: ClassificationData, settings: InputSettings) -> SoundInputs:
+def prepare_inputs(data: ClassificationData, settings: InputSettings) -> MediaInputs:
     """Prepare the sounds of `data` for the model that `settings` names.
 
     Raises:
@@ -238,7 +171,31 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> SoundIn
     }
     notes = (*notes, *_notes(features, np.concatenate([*rates.values()]), frames))
     notes = (*notes, *([cache_note] if cache_note else []))
-    return SoundInputs(notes, settings.model_name_or_path, features, examples, frames)
+
+    def default(label_arguments: Mapping[str, Any]) -> tuple[ASTConfig, str]:
+        config = _small_ast(extractor.max_length, label_arguments)
+        return config, f"{SMALL_AST}, for {features.longest:.2f} s"
+
+    def adapted(model: Any) -> tuple[str, ...]:
+        for split, part in examples.items():
+            _try_shortest(model, part, frames[split], split)
+        shortest = min(int(counts.min()) for counts in frames.values())
+        batches = choose_sound_batches(model, features)
+        return (*prepare_for_training(model, shortest), *batches)
+
+    path = settings.model_name_or_path
+    return MediaInputs(notes, path, extractor, examples, default, adapted)
+
+
+def _try_shortest(model: Any, examples: SoundExamples, frames: IntArray, split: str) -> None:
+    """Run a model on the shortest sound of a split: it can be too short."""
+    row, features = int(np.argmin(frames)), examples.features
+    place = reference(examples.files, split, row)
+    what = f"this sound of {frames[row] / features.rate:.3f} s, the shortest of the split {split}"
+    remedy = "Remove sounds that are too short, or use another model."
+    with refused_inputs(model, place, what, remedy):
+        batch = examples.collate(np.array([row]))
+        model(**{features.name: batch[features.name]})
 
 
 def _numbers(part: datasets.Dataset, column: str) -> IntArray:

@@ -129,7 +129,7 @@ def test_a_model_gets_them_so():
     image = Image.fromarray(np.full((8, 8), 40000, dtype=np.uint16))
     features = datasets.Features({"image": datasets.Image()})
     examples = ImageExamples(
-        images=datasets.Dataset.from_dict({"image": [image]}, features=features),
+        files=datasets.Dataset.from_dict({"image": [image]}, features=features),
         lengths=np.ones(1, dtype=np.int64),
         processor=ViTImageProcessorPil(size={"height": 8, "width": 8}),
     )

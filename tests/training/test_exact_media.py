@@ -45,12 +45,12 @@ def one_by_one(task, ids):
     for row in ids:
         target = torch.from_numpy(task.labels["train"][[row]])
         if task.name == "sounds":
-            features = task.inputs.features
-            (value,) = task.inputs.sounds["train"].sounds[row].values()
+            features = task.inputs.splits["train"].features
+            (value,) = task.inputs.splits["train"].files[row].values()
             samples = features.waveform(open_sound(value))
             inputs = features.extractor(samples, sampling_rate=16_000, return_tensors="pt")
         else:
-            examples = task.inputs.images["train"]
+            examples = task.inputs.splits["train"]
             inputs = examples.processor([examples.picture(row)], return_tensors="pt")
         losses.append(summed_cross_entropy(model(**inputs).logits, target))
     with numerics(resolve("fp32", CPU)):

@@ -1,0 +1,101 @@
+"""Images and sounds, decoded on request, and the model that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig
+
+from ampft.data.media import reference
+from ampft.errors import InputError
+from ampft.kinds.inputs import InputExamples
+from ampft.kinds.settings import InputSettings
+from ampft.models.packing.verification import evaluation_mode
+from ampft.models.pretrained import load_or_create
+from ampft.models.weights import LoadedModel
+
+
+@dataclass(frozen=True)
+class MediaInputs:
+    """Images or sounds, and the model that reads them.
+
+    Attributes:
+        notes: Sentences to print.
+        model_path: Folder or hub id of the model; None for the default model.
+        processor: Image processor or feature extractor.
+        splits: Examples of each split, with the data set of their `files`.
+        default: Function that returns configuration and name of the default model for labels.
+        adapt: Function that prepares a loaded model for the examples, raises `InputError` if it
+            cannot run on them, and returns notes.
+    """
+
+    notes: tuple[str, ...]
+    model_path: str | None
+    processor: Any = field(repr=False)
+    splits: Mapping[str, Any] = field(repr=False)
+    default: Callable[[Mapping[str, Any]], tuple[PreTrainedConfig, str]]
+    adapt: Callable[[Any], tuple[str, ...]]
+
+    def examples(self, split: str) -> InputExamples:
+        """Return the examples of a split."""
+        examples: InputExamples = self.splits[split]
+        return examples
+
+    def load_model(
+        self, model_class: str, label_arguments: Mapping[str, Any], settings: InputSettings
+    ) -> LoadedModel:
+        """Return the named model in float32, or the default model with random weights."""
+        model, name, notes = load_or_create(
+            model_class,
+            self.model_path,
+            label_arguments,
+            lambda: self.default(label_arguments),
+            trust_remote_code=settings.trust_remote_code,
+            gradient_checkpointing=settings.gradient_checkpointing,
+        )
+        if settings.channels_last:
+            model.to(memory_format=torch.channels_last)
+        notes = (*notes, *self.adapt(model))
+        return LoadedModel(model, name, False, notes, is_random=self.model_path is None)
+
+    def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
+        """Return a reference to each file, see `data.media.reference`."""
+        files = self.splits[split].files
+        return {"reference": [reference(files, split, i) for i in range(*rows.indices(len(files)))]}
+
+    def save_processor(self, folder: Path) -> None:
+        """Save the image processor or feature extractor."""
+        self.processor.save_pretrained(folder)
+
+
+@contextmanager
+def refused_inputs(model: Any, place: str, what: str, remedy: str) -> Iterator[None]:
+    """Run a model in evaluation on inputs that it can refuse.
+
+    Args:
+        model: The model.
+        place: Beginning of the message: the flag with its value, or the file.
+        what: The inputs, such as "images of 8 x 8 pixels".
+        remedy: What to do, in a sentence.
+
+    Raises:
+        InputError: The model cannot run on the inputs.
+    """
+    try:
+        with evaluation_mode(model):
+            yield
+    except (RuntimeError, ValueError, IndexError, ZeroDivisionError) as error:
+        name = type(model).__name__
+        raise InputError(
+            f"{place}: {name} cannot run on {what} ({reason_of(error)}). {remedy}"
+        ) from error
+
+
+def reason_of(error: Exception) -> str:
+    """Return the message of an error in one line, without its full stop."""
+    return " ".join(str(error).split()).rstrip(".")
