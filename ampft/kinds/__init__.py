@@ -6,7 +6,7 @@ comparison and doctor ask it. It is light; its modules are imported when they ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +26,21 @@ if TYPE_CHECKING:
 LONGEST_TEXT = 1200  # characters of a text in a page
 
 
+def imported(name: str) -> Any:
+    """Return the object `module:name`."""
+    module, attribute = name.split(":")
+    return getattr(import_module(module), attribute)
+
+
+def late(name: str) -> Any:
+    """Return the function `module:name`, whose module is imported when it is called."""
+    return lambda *arguments: imported(name)(*arguments)
+
+
+_LOAD_DATA = late("ampft.data.load:load_data")
+_LABEL_OUTPUT = late("ampft.kinds.prediction:label_output")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """A kind of data.
@@ -34,13 +49,14 @@ class Kind:
         name: Name in records and messages, such as "token".
         case: Noun for one case, such as "sentence".
         module: Module with the functions of `inputs.KindModule`, which make tensors.
-        reader: Module and, after a colon, the function that reads the data of a request.
-        folders: Module and function that return what a folder holds of this kind, which is nothing
-            if the folder holds something else; None if a folder does not show its kind.
-        rows: Module and the function that returns the rows that a prediction request names.
-        memory: Module and the function that returns the rows of inputs in memory.
-        view: Module and function that show a case; None if it is shown as its texts.
-        output: Module and the function of what `ampft predict` adds, see `prediction.RowOutput`.
+        load: Function that reads, checks and splits the data of a request, or those in memory.
+        holds: Function that returns whether a folder shows by its layout that it holds this kind.
+        open_rows: Function that returns the rows that a prediction request names.
+        rows_in_memory: Function that returns the inputs of each row of one input or of a list.
+        view: Function that shows a case, or returns None if it cannot be read; None if cases are
+            shown as their texts.
+        new_output: Function that returns what a prediction adds to its rows, from the request and
+            the configuration of the model.
         max_rows: Largest number of rows of a forward pass of prediction; None for no limit.
         units: Parts of a case that have classes, in words; None if whole cases have classes.
         flags: Flags that have an effect on this kind, and not on all kinds.
@@ -57,12 +73,12 @@ class Kind:
     name: str
     case: str
     module: str
-    rows: str
-    memory: str
-    reader: str = "ampft.data.load:load_data"
-    folders: str | None = None
-    view: str | None = None
-    output: str = "ampft.kinds.prediction:label_output"
+    open_rows: Callable[[PredictRequest, Trained], InputRows]
+    rows_in_memory: Callable[[Any, Trained], Sequence[tuple[Any, ...]]]
+    load: Callable[[DataRequest, DatasetDict | None], ClassificationData] = _LOAD_DATA
+    holds: Callable[[Path], object] = lambda folder: False
+    view: Callable[[Case], ShownCase | None] | None = None
+    new_output: Callable[[PredictRequest, Any], RowOutput] = _LABEL_OUTPUT
     max_rows: int | None = None
     units: str | None = None
     flags: frozenset[str] = frozenset()
@@ -75,19 +91,6 @@ class Kind:
     has_windows: bool = False
     has_files: bool = False
 
-    def load(self, request: DataRequest, data: DatasetDict | None = None) -> ClassificationData:
-        """Read, check and split the data of a request.
-
-        Args:
-            request: The user's choices.
-            data: Data in memory, by split; None reads those that the request names.
-
-        Raises:
-            InputError: The data or the options must be corrected.
-        """
-        loaded: ClassificationData = imported(self.reader)(request, data)
-        return loaded
-
     def example(self, columns: int) -> str:
         """Return an input of a pipeline as Python source.
 
@@ -98,51 +101,13 @@ class Kind:
 
     def show(self, case: Case) -> ShownCase:
         """Return how a page shows a case; as texts if it cannot be read."""
-        shown: ShownCase | None = None if self.view is None else imported(self.view)(case)
+        shown = None if self.view is None else self.view(case)
         return shown or ShownCase(texts={name: _cut(text) for name, text in case.inputs.items()})
-
-    def open_rows(self, request: PredictRequest, trained: Trained) -> InputRows:
-        """Return the rows that a request names.
-
-        Raises:
-            InputError: They cannot be read, or an option does not fit.
-        """
-        rows: InputRows = imported(self.rows)(request, trained)
-        return rows
-
-    def rows_in_memory(self, inputs: Any, trained: Trained) -> Sequence[tuple[Any, ...]]:
-        """Return the inputs of each row of one input, or of a list.
-
-        Raises:
-            InputError: A row is not one that the model reads.
-        """
-        rows: Sequence[tuple[Any, ...]] = imported(self.memory)(inputs, trained)
-        return rows
-
-    def new_output(self, request: PredictRequest, config: Any) -> RowOutput:
-        """Return what a prediction adds to its rows.
-
-        Args:
-            request: The user's choices.
-            config: Configuration of the model.
-        """
-        output: RowOutput = imported(self.output)(request, config)
-        return output
-
-    def holds(self, folder: Path) -> bool:
-        """Return whether the layout of a folder shows that it holds data of this kind."""
-        return self.folders is not None and bool(imported(self.folders)(folder))
 
     @property
     def tensors(self) -> KindModule:
         """The functions that make tensors; the models of the kind are registered then."""
         return cast("KindModule", import_module(self.module))
-
-
-def imported(name: str) -> Any:
-    """Return the object `module:name`."""
-    module, attribute = name.split(":")
-    return getattr(import_module(module), attribute)
 
 
 def _cut(text: str) -> str:
@@ -156,8 +121,8 @@ TEXT = Kind(
     name="text",
     case="text",
     module="ampft.kinds.text",
-    rows="ampft.kinds.rows:text_rows",
-    memory="ampft.kinds.rows:texts_in_memory",
+    open_rows=late("ampft.kinds.rows:text_rows"),
+    rows_in_memory=late("ampft.kinds.rows:texts_in_memory"),
     flags=_OF_WORDS,
     has_default_data=True,
     has_words=True,
@@ -168,10 +133,10 @@ WORDS = Kind(
     name="token",
     case="sentence",
     module="ampft.kinds.words",
-    rows="ampft.kinds.sentences:open_rows",
-    memory="ampft.kinds.sentences:rows_in_memory",
-    view="ampft.kinds.views:sentence",
-    output="ampft.kinds.sentences:sentence_output",
+    open_rows=late("ampft.kinds.sentences:open_rows"),
+    rows_in_memory=late("ampft.kinds.sentences:rows_in_memory"),
+    view=late("ampft.kinds.views:sentence"),
+    new_output=late("ampft.kinds.sentences:sentence_output"),
     units="words, which have a class each",
     flags=_OF_WORDS,
     has_words=True,
@@ -182,9 +147,9 @@ IMAGES = Kind(
     name="image",
     case="image",
     module="ampft.kinds.images",
-    rows="ampft.kinds.rows:image_rows",
-    memory="ampft.kinds.rows:images_in_memory",
-    view="ampft.kinds.views:picture",
+    open_rows=late("ampft.kinds.rows:image_rows"),
+    rows_in_memory=late("ampft.kinds.rows:images_in_memory"),
+    view=late("ampft.kinds.views:picture"),
     flags=frozenset({"augment", "channels_last"}),
     examples=('"a picture.png"',),
     processor="image_processor",
@@ -194,9 +159,9 @@ SOUNDS = Kind(
     name="sound",
     case="sound",
     module="ampft.kinds.sounds",
-    rows="ampft.kinds.rows:sound_rows",
-    memory="ampft.kinds.rows:sounds_in_memory",
-    view="ampft.kinds.views:sound",
+    open_rows=late("ampft.kinds.rows:sound_rows"),
+    rows_in_memory=late("ampft.kinds.rows:sounds_in_memory"),
+    view=late("ampft.kinds.views:sound"),
     flags=frozenset({"augment"}),
     examples=('"a sound.wav"',),
     processor="feature_extractor",
@@ -206,13 +171,13 @@ PIXELS = Kind(
     name="pixels",
     case="image",
     module="ampft.kinds.pixels",
-    rows="ampft.kinds.rows:mask_rows",
-    memory="ampft.kinds.rows:images_in_memory",
-    view="ampft.kinds.views:masks",
-    output="ampft.kinds.predicted_masks:mask_output",
+    open_rows=late("ampft.kinds.rows:mask_rows"),
+    rows_in_memory=late("ampft.kinds.rows:images_in_memory"),
+    view=late("ampft.kinds.views:masks"),
+    new_output=late("ampft.kinds.predicted_masks:mask_output"),
     max_rows=4,  # logits are as large as the images
     units="masks, which have a class per pixel",
-    folders="ampft.data.sources.masks:find_mask_folders",
+    holds=late("ampft.data.sources.masks:find_mask_folders"),
     flags=frozenset({"augment", "image_size", "multi_scale"}),
     # Images with a logit per pixel are large.
     defaults={"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4},

@@ -52,7 +52,10 @@ def _logits(model: nn.Module, arguments: Mapping[str, Tensor]) -> Tensor:
 
     weight = next(model.parameters())
     moved: dict[str, Any] = {
-        name: to_device(value, weight.device, _input_dtype(value, weight))
+        # Without autocast, pixels must have the dtype of the weights.
+        name: to_device(
+            value, weight.device, weight.dtype if value.is_floating_point() else value.dtype
+        )
         for name, value in arguments.items()
     }
     logits: Tensor = model(**moved, **layout_on_host(model, arguments)).logits
@@ -62,8 +65,3 @@ def _logits(model: nn.Module, arguments: Mapping[str, Tensor]) -> Tensor:
 def model_inputs(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the model's inputs in a collated batch, without labels."""
     return {name: value for name, value in inputs.items() if not name.startswith("label")}
-
-
-def _input_dtype(value: Tensor, weight: Tensor) -> torch.dtype:
-    """Return the dtype of the weights for floats: without autocast, pixels must have it."""
-    return weight.dtype if value.is_floating_point() else value.dtype

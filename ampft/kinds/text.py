@@ -10,6 +10,7 @@ from typing import Any, cast
 import datasets
 import numpy as np
 import pyarrow.compute as pc
+import torch
 import transformers
 from torch import Tensor, nn
 from transformers import DataCollatorWithPadding
@@ -24,9 +25,9 @@ from ampft.kinds.windows import (
     EXAMPLE,
     LENGTH,
     POSITIONS,
+    WINDOW_COUNTS,
     encode_texts,
     window_overlap,
-    window_selection,
     with_examples,
     word_selection,
 )
@@ -117,7 +118,7 @@ def collated(
     batch = dict(collator(features))
     if positions is not None and words is not None:
         return {**batch, **word_selection(positions, words, batch)}
-    return batch if windows is None else {**batch, **window_selection(windows)}
+    return batch if windows is None else {**batch, WINDOW_COUNTS: torch.from_numpy(windows)}
 
 
 @dataclass(frozen=True)

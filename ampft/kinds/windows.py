@@ -198,11 +198,6 @@ def word_selection(
     }
 
 
-def window_selection(windows: IntArray) -> dict[str, Tensor]:
-    """Return the number of windows of each example of a batch."""
-    return {WINDOW_COUNTS: torch.from_numpy(windows)}
-
-
 def select_logits(logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
     """Return the logits per text or word from a model's logits.
 

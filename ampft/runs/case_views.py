@@ -75,7 +75,7 @@ class CaseViews:
         from ampft.runs.audit.rebuild import recorded_arguments
 
         try:
-            data = task_row(self.record).kind.load(recorded_arguments(self.record, ()))
+            data = task_row(self.record).kind.load(recorded_arguments(self.record, ()), None)
         except InputError:
             return None
         return data if dict(data.fingerprints) == dict(self.record.data.fingerprints) else None

@@ -4,16 +4,16 @@ Numbers in the columns of a CSV file are a time series; its classes have an orde
 between two classes counts. `ROW` is the line of the table of tasks.
 """
 
-from ampft.kinds import Kind
+from ampft.kinds import Kind, late
 from ampft.tasks import TaskRow
 
 SERIES = Kind(
     name="series",
     case="series",
     module="time_series.series",
-    rows="time_series.series:open_rows",
-    memory="time_series.series:rows_in_memory",
-    reader="time_series.series:read_series",
+    open_rows=late("time_series.series:open_rows"),
+    rows_in_memory=late("time_series.series:rows_in_memory"),
+    load=late("time_series.series:read_series"),
     examples=("[0.5, 0.25, 1.0]",),
 )
 ROW = TaskRow(
