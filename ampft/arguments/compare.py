@@ -24,6 +24,7 @@ MOST_SEEDS = 10_000
 Seeds = Annotated[int, Rule(lambda count: 0 <= count <= MOST_SEEDS, f"0 to {MOST_SEEDS}")]
 PLACEBO = "placebo"  # name of the arm
 PROGRAM = "compare_precision.py"
+KEPT_MODELS = ("none", "baseline", "all")
 
 # Settings of classify.py that the comparison chooses for each run, and what to do instead.
 SET_BY_COMPARISON = {
@@ -76,6 +77,13 @@ class ComparisonFlags:
     )
     config_file: str | None = flag(
         None, "configuration file that accelerate launch uses for every run", group=EXECUTION
+    )
+    keep_models: str = flag(
+        "all",
+        "whose weights stay in the folder: none, baseline, or all; records, reports and "
+        "predictions always stay",
+        group=OUTPUT,
+        choices=KEPT_MODELS,
     )
     output_dir: str | None = flag(
         None, "folder for the comparison; if none, one under comparisons/", group=OUTPUT
@@ -166,6 +174,7 @@ class CompareCommand:
         classify: Settings of classify.py, parsed from `classify_argv`.
         notes: Notes to print.
         anyway: Whether to train although the test data are too few for a verdict.
+        keep_models: Whose weights stay in the folder, one of `KEPT_MODELS`.
         started: Time at which the command began, in seconds since the epoch; None for the start
             of the process.
     """
@@ -177,6 +186,7 @@ class CompareCommand:
     classify: ClassifyArguments
     notes: tuple[str, ...] = ()
     anyway: bool = False
+    keep_models: str = "all"
     started: float | None = None
 
 
@@ -272,6 +282,7 @@ def comparison_command(
         classify=classify,
         notes=notes,
         anyway=settings.anyway,
+        keep_models=settings.keep_models,
     )
 
 

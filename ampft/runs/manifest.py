@@ -32,11 +32,15 @@ RESULT_FILES = (
     "README.md",
     *("raw_weights.safetensors", "label_errors.csv"),
 )
+WEIGHT_FILES = (
+    *("model*.safetensors", "model.safetensors.index.json", "pytorch_model*.bin*"),
+    *("adapter_model.*", "raw_weights.safetensors"),
+)
 MODEL_FILES = (
     "config.json",
     *("generation_config.json", "preprocessor_config.json", "processor_config.json"),
-    *("model*.safetensors", "model.safetensors.index.json", "pytorch_model*.bin*"),
-    *("adapter_config.json", "adapter_model.*"),
+    *WEIGHT_FILES[:-1],
+    "adapter_config.json",
     *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model"),
     *("sentencepiece.bpe.model", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja"),
@@ -122,6 +126,13 @@ def remove_earlier_run(folder: Path, *, continues: bool = False) -> None:
         if path.relative_to(folder).parts[0] not in kept:
             path.unlink(missing_ok=True)
             _remove_empty(path.parent, folder)
+
+
+def remove_weights(folder: Path) -> None:
+    """Remove the weights that the run in `folder` saved, if nobody has changed them since."""
+    for path in list(earlier_results(folder)):
+        if _matches(path.name, WEIGHT_FILES):
+            path.unlink(missing_ok=True)
 
 
 def _remove_empty(path: Path, folder: Path) -> None:

@@ -222,3 +222,15 @@ def test_input_that_runs_would_refuse_is_refused_before_anything_is_written(
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"error: {message}")
     assert not folder.exists()
+
+
+def test_only_the_models_that_are_kept_stay(compared):
+    words = list(compared.words)
+    words[words.index("--") : words.index("--")] = ["--keep_models", "baseline"]
+    names = {path.parent.name for path in compared.folder.glob("runs/*/model.safetensors")}
+    assert names == set(PLANNED)
+    succeeded(call(*words, timeout=600))
+    left = {path.parent.name for path in compared.folder.glob("runs/*/model.safetensors")}
+    assert left == {name for name in PLANNED if name.startswith("fp32")}
+    assert {path.parent.name for path in compared.folder.glob("runs/*/report.json")} == names
+    assert (compared.folder / "comparison.html").is_file()

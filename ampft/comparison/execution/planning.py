@@ -235,7 +235,14 @@ def command_seconds(command: CompareCommand) -> float:
     return time.time() - (psutil.Process().create_time() if began is None else began)
 
 
-def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
+def keeps_model(plan: Plan, run: PlannedRun, keep_models: str) -> bool:
+    """Return whether the weights of a complete run stay, by the value of `--keep_models`."""
+    return keep_models == "all" or (keep_models == "baseline" and run.arm == plan.arms[0])
+
+
+def plan_lines(
+    folder: Path, plan: Plan, todo: tuple[PlannedRun, ...], keep_models: str = "all"
+) -> str:
     """Return a description of the plan, with the time and the disk space that `todo` needs."""
     design, runs = plan.design, plan.all_runs()
     seeds = design.seed_counts[-1]
@@ -262,7 +269,8 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
     for arm in plain:
         sizes.setdefault(_size_text(plan, arm), []).append(arm.name)
     total = sum(map(plan.expected_seconds, todo))
-    disk_gib = sum(plan.estimate_of(run.arm).model_bytes for run in todo) / 2**30
+    kept = [run for run in todo if keeps_model(plan, run, keep_models)] or todo[:1]
+    disk_gib = sum(plan.estimate_of(run.arm).model_bytes for run in kept) / 2**30
     done = f"; {len(runs) - len(todo)} already done" if len(todo) < len(runs) else ""
     lines = [
         labelled("comparing", f"{', '.join(arms)}; on {plan.estimate.device}"),
@@ -282,7 +290,7 @@ def plan_lines(folder: Path, plan: Plan, todo: tuple[PlannedRun, ...]) -> str:
     if shown := reach_text(plan):
         lines.append(labelled("can show", shown))
     if todo:
-        models = counted(len(todo), "model")
+        models = counted(len(kept), "model")
         lines.append(
             labelled("time", f"about {approximate_duration(total)} in total; per run: {per_run}")
         )

@@ -31,7 +31,7 @@ from ampft.comparison.execution.launch import (
     wait_for_runs_left,
 )
 from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun, read_plan
-from ampft.comparison.execution.planning import command_seconds, plan_lines
+from ampft.comparison.execution.planning import command_seconds, keeps_model, plan_lines
 from ampft.comparison.execution.progress import Progress
 from ampft.comparison.execution.selection import selection_remark, with_selection
 from ampft.comparison.remarks import choice_text
@@ -40,6 +40,7 @@ from ampft.files import is_disk_error
 from ampft.ownership import is_plain_folder
 from ampft.precision.modes import MODE_TABLE
 from ampft.runs.folder import RunFolder, check_output_folder
+from ampft.runs.manifest import remove_weights
 from ampft.runs.resume_point import damage
 from ampft.text.escaping import inert
 from ampft.text.numbers import counted
@@ -132,6 +133,7 @@ class ComparisonSession:
             self.count_as_run(time.perf_counter() - started)
         ending = run_ending(output, log)
         self.remove_checkpoints()
+        self.remove_models()
         summary = ending.summary(self.plan.metric)
         print_line(self.progress.finish(duration, summary, finished=ending.status == "finished"))
         for warning in ending.record.warnings.values() if ending.record else ():
@@ -179,6 +181,16 @@ class ComparisonSession:
         for run in self.plan.runs():
             if run not in missing:
                 CheckpointStore(run_folder(self.folder.path, run)).remove_all()
+
+    def remove_models(self) -> None:
+        """Remove the weights of complete runs that the command does not keep.
+
+        Those of the runs that choose an arm go too: records and predictions are all that is read.
+        """
+        missing = self.missing()
+        for run in self.plan.all_runs():
+            if run not in missing and not keeps_model(self.plan, run, self.command.keep_models):
+                remove_weights(run_folder(self.folder.path, run))
 
     @property
     def _user_wants_checkpoints(self) -> bool:
@@ -315,8 +327,9 @@ def open_comparison(
             session = ComparisonSession(command, locked, plan, progress, recipe)
             session.count_as_run(seconds)
             session.remove_checkpoints()
+            session.remove_models()
             session.write_plan()
-            print_line(plan_lines(folder, plan, todo))
+            print_line(plan_lines(folder, plan, todo, command.keep_models))
             with interruptible(session.how_to_continue):
                 try:
                     yield session
