@@ -7,12 +7,12 @@ the gradient is much less exact than the mode usually is.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ampft.data.steps import MicroBatch
 from ampft.errors import InputError
@@ -22,8 +22,8 @@ from ampft.precision.harm import GradientChange
 from ampft.precision.modes import is_fp32
 from ampft.precision.sharding import is_sharded
 from ampft.runs.prepared import Prepared
+from ampft.training.loss_scale import ScaledGradient, finite_gradient, lowered_scales
 from ampft.training.out_of_memory import Snapshot, forget_peak_memory
-from ampft.training.step import MIN_LOSS_SCALE
 
 EXAMPLES = 8
 # Relative error of the whole gradient. The yardstick measures 1 to 3 % for bf16 and 0.1 to 0.3 %
@@ -113,20 +113,22 @@ def check_precision(prepared: Prepared) -> PrecisionCheck:
     try:
         with numerics(precision):
             initial = None if accelerator.scaler is None else accelerator.scaler.get_scale()
-            loss, gradient, scale = _scaled_gradient(prepared, model, batch, weight, initial)
+            scales = lowered_scales(initial)
+            found = finite_gradient(partial(_gradient, prepared, model, batch, weight), scales)
             with in_float32(accelerator, model, precision) as plain:
-                exact_loss, exact = _gradient(prepared, plain, batch, weight, 1.0)
+                reference = _gradient(prepared, plain, batch, weight, 1.0)
     finally:
         model.train(was_training)
         snapshot.restore()
         forget_peak_memory(accelerator.device)
-    if not _is_finite(exact_loss, exact):
+    gradient, exact = found.gradient, reference.gradient
+    if not reference.is_finite:
         raise InputError(
             "--check_precision: loss or gradient is not finite in float32 either, so no precision "
             "helps. Check the data and the model: ampft doctor shows the operation."
         )
-    if not _is_finite(loss, gradient):
-        where = "" if initial is None else f" at any loss scale from {initial:g} to {scale:g}"
+    if not found.is_finite:
+        where = "" if initial is None else f" at any loss scale from {initial:g} to {scales[-1]:g}"
         raise InputError(
             f"--check_precision: {mode} does not hold: loss or gradient is not finite{where}, but "
             "both are in float32. Use --mixed_precision bf16 or fp32; ampft doctor finds the "
@@ -145,32 +147,20 @@ def check_precision(prepared: Prepared) -> PrecisionCheck:
     return PrecisionCheck(
         mode=mode,
         examples=len(ids),
-        loss=loss,
-        loss_float32=exact_loss,
+        loss=found.loss,
+        loss_float32=reference.loss,
         error=change.error,
         worst=worst,
         lost=lost / max(1, sum(int((g != 0).sum()) for g in exact.values())),
-        loss_scale=scale,
+        loss_scale=None if initial is None else found.scale,
         initial_scale=initial,
         usual=USUAL_ERROR.get(precision.compute_dtype, USUAL_ERROR[torch.bfloat16]),
     )
 
 
-def _scaled_gradient(
-    prepared: Prepared, model: nn.Module, batch: MicroBatch, weight: float, initial: float | None
-) -> tuple[float, dict[str, Tensor], float | None]:
-    """Return loss, gradient and loss scale, which is halved until the gradient is finite."""
-    scale = 1.0 if initial is None else initial
-    while True:
-        loss, gradient = _gradient(prepared, model, batch, weight, scale)
-        if initial is None or _is_finite(loss, gradient) or scale / 2 < MIN_LOSS_SCALE:
-            return loss, gradient, None if initial is None else scale
-        scale /= 2
-
-
 def _gradient(
     prepared: Prepared, model: nn.Module, batch: MicroBatch, weight: float, scale: float
-) -> tuple[float, dict[str, Tensor]]:
+) -> ScaledGradient:
     loss = prepared.task.loss(model, batch) / weight
     (loss * scale).backward()
     gradient = {
@@ -179,11 +169,7 @@ def _gradient(
         if parameter.grad is not None
     }
     model.zero_grad(set_to_none=True)
-    return float(loss.detach()), gradient
-
-
-def _is_finite(loss: float, gradient: dict[str, Tensor]) -> bool:
-    return math.isfinite(loss) and all(bool(g.isfinite().all()) for g in gradient.values())
+    return ScaledGradient(float(loss.detach()), gradient, scale)
 
 
 def _worst_module(change: GradientChange, names: Sequence[str]) -> tuple[str, float]:

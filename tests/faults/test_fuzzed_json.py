@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from ampft.arguments import parse_classify_arguments
 from ampft.comparison.analysis.loading import find_runs
 from ampft.files import describe_file
-from ampft.runs.audit.written import read_rows
+from ampft.runs.audit.written import history_rows
 from ampft.runs.checkpoint_command import list_checkpoints
 from ampft.runs.prepare import prepare
 from ampft.runs.saved_state import read_saved_state, restore
@@ -123,7 +123,7 @@ def test_a_file_in_the_record(copied, name):
     def read() -> None:
         format_run(copied)
         if name == "history.jsonl":
-            read_rows(copied)
+            history_rows(copied)
 
     refused, wrong = harm(original, [name], write, read)
     assert wrong == []

@@ -16,9 +16,14 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
-from ampft.diagnosis.doctor.case import Case, holds, kept_patterns, undisturbed
+from ampft.diagnosis.doctor.case import (
+    Case,
+    change_of,
+    first_floating,
+    kept_patterns,
+    undisturbed,
+)
 from ampft.diagnosis.doctor.findings import Alignment, BatchMean, ModuleError
 from ampft.precision.accelerator import numerics
 from ampft.precision.float32_modules import called_modules, matching_modules
@@ -42,14 +47,10 @@ def align(case: Case, *, fp32_modules: Sequence[str] = ()) -> Alignment | None:
     Returns:
         The errors; None if loss or gradient of a batch are not finite in the mode.
     """
-    was_training = case.model.training
     kept = matching_modules(case.model, fp32_modules)
     with undisturbed(case.model), numerics(case.precision), case.keeping(kept):
         case.model.eval()
-        try:
-            return _aligned(case, fp32_modules)
-        finally:
-            case.model.train(was_training)
+        return _aligned(case, fp32_modules)
 
 
 def _aligned(case: Case, fp32_modules: Sequence[str]) -> Alignment | None:
@@ -66,7 +67,7 @@ def _aligned(case: Case, fp32_modules: Sequence[str]) -> Alignment | None:
         for key, values in compared.errors.items():
             for kind, value in values.items():
                 errors.setdefault(key, {}).setdefault(kind, []).append(value)
-        change = GradientChange.of(result.gradient, reference.gradient)
+        change = change_of(result, reference)
         whole["cosine"].append(change.cosine)
         whole["error"].append(change.error)
         whole["loss"].append(result.loss - reference.loss)
@@ -110,8 +111,8 @@ def rounding_module(case: Case) -> str:
         for (path, _), values in compared.errors.items():
             gain = values.get("spread_outputs", 0.0) - values.get("spread_inputs", 0.0)
             growth[path] = max(growth.get(path, 0.0), gain)
-        if not holds(case, index, reference):
-            worst = worst or (index, reference)
+        if worst is None and not case.holds(index, reference):
+            worst = (index, reference)
     largest = max(growth.values(), default=0.0)
     likely = [path for path, gain in growth.items() if gain >= largest * LIKELY]
     # Of a module and one inside it that explains the same, the inner one.
@@ -119,7 +120,7 @@ def rounding_module(case: Case) -> str:
     for path in likely[:TRIED]:
         module = case.model.get_submodule(path)
         with case.keeping({each: each for each in called_modules(path, module)}):
-            if worst is not None and holds(case, *worst):
+            if worst is not None and case.holds(*worst):
                 return path
     return max(growth, key=lambda path: growth[path], default="")
 
@@ -196,12 +197,12 @@ class Recorder:
 
     def _returned(self, path: str, module: nn.Module, inputs: Any, output: Any) -> None:
         del module
-        returned = _first_floating(output)
+        returned = first_floating(output)
         if returned is None:
             return
         self._calls[path] = self._calls.get(path, 0) + 1
         key = (path, self._calls[path])
-        received = _first_floating(inputs)
+        received = first_floating(inputs)
         if received is not None:
             self._add(key, "inputs", received)
         self._add(key, "outputs", returned)
@@ -225,9 +226,3 @@ class Recorder:
                 if math.isfinite(error) and norm:
                     ratio = float(expected.double().norm()) / norm
                     errors[f"spread_{kind}"] = error * ratio
-
-
-def _first_floating(value: Any) -> Tensor | None:
-    leaves = tree_leaves(value)
-    floating = (t for t in leaves if isinstance(t, Tensor) and t.is_floating_point())
-    return next(floating, None)

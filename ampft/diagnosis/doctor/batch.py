@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ampft.diagnosis.doctor.case import Case
-from ampft.diagnosis.doctor.causes import OVERFLOWS, remedy_for, underflow_of
+from ampft.diagnosis.doctor.causes import OVERFLOWS, UNDERFLOWS, remedy_for
 from ampft.diagnosis.doctor.findings import Cause, Fault
 from ampft.diagnosis.doctor.origins import Event, Key
 from ampft.diagnosis.doctor.places import BatchShape
@@ -88,16 +88,10 @@ class BatchExamination:
             own = next(others, None)
             if own is not None:
                 self.faults.append(self._fault(attempt, own))
-        else:
-            self._add_fault_of_float32(first)
-        return scale
-
-    def _add_fault_of_float32(self, event: Event) -> None:
-        """Add what fails in float32, if that is not the event."""
-        twin = self._twin(event)
-        if twin.reaches:
+        elif (twin := self._twin(first)).reaches:  # float32 has another fault
             self._twins.setdefault(twin.origins[0].key, twin)
             self.faults.append(replace(self._fault(twin, twin.origins[0]), in_float32=True))
+        return scale
 
     def _attempt(self, case: Case, scale: float | None = None, probe: Key | None = None) -> Attempt:
         model, batch = case.model, case.batches[self._index]
@@ -162,9 +156,8 @@ class BatchExamination:
             return event.cause
         if not self._twin(event).reaches and (event.is_mask or event.cause in _OF_MASKS):
             return Cause.MASK
-        underflow = underflow_of(event.cause)
-        if underflow is not None and self._fits(event):
-            return underflow
+        if event.cause in UNDERFLOWS and self._fits(event):
+            return UNDERFLOWS[event.cause]
         is_backward = attempt.reaches == "gradient" and event.key[1] == "backward"
         is_scaled = self._case.start_scale is not None and event.cause in OVERFLOWS
         return Cause.EVERY_SCALE if is_backward and is_scaled else event.cause
@@ -188,7 +181,10 @@ class BatchExamination:
         same = [each for each in twin.watch.events if each.key == event.key]
         if not same and twin.watch.probed is not None:
             return False
-        return any(_share_examples(event, each) for each in same or twin.events)
+        return any(
+            event.places is None or each.places is None or event.places.rows & each.places.rows
+            for each in same or twin.events
+        )
 
     def _find_absorbed(self, attempt: Attempt) -> None:
         """Find values that are not finite and that neither the loss nor the gradient shows."""
@@ -200,9 +196,3 @@ class BatchExamination:
             elif event.largest is not None and not event.has_nan and self._fits(event):
                 # Such as x / inf: the result is 0 in the mode, and is not in float32.
                 self.absorbed.append(self._fault(attempt, event))
-
-
-def _share_examples(one: Event, other: Event) -> bool:
-    if one.places is None or other.places is None:
-        return True
-    return bool(one.places.rows & other.places.rows)

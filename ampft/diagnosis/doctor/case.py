@@ -6,9 +6,7 @@ model is left as it was.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from ampft.precision.accelerator import numerics
@@ -25,6 +22,7 @@ from ampft.precision.float32_modules import float32_forwards, keep_modules
 from ampft.precision.harm import GradientChange, TrialResult
 from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import Precision, resolve
+from ampft.training.loss_scale import ScaledGradient, finite_gradient, lowered_scales
 from ampft.training.optimizer import (
     OptimizerSettings,
     ScheduleSettings,
@@ -65,29 +63,6 @@ class Trial:
     max_grad_norm: float | None = None
     step_batches: Sequence[Sequence[Any]] | None = None
     weights: Mapping[str, Tensor] | None = None
-
-
-@dataclass(frozen=True)
-class Pass:
-    """What a forward and a backward pass computed.
-
-    Attributes:
-        output: First floating tensor that the model returned, float32; None if there is none.
-        loss: The loss.
-        gradient: Gradients of the parameters, without the loss scale.
-        scale: Loss scale.
-    """
-
-    output: Tensor | None
-    loss: float
-    gradient: Sequence[Tensor]
-    scale: float
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether the loss and the whole gradient are finite."""
-        is_finite = (bool(part.isfinite().all()) for part in self.gradient)
-        return math.isfinite(self.loss) and all(is_finite)
 
 
 @dataclass(frozen=True)
@@ -137,14 +112,6 @@ class Case:
         """The loss scale at the start; None if the loss is not scaled."""
         return self.initial_scale if self.uses_scaler else self.loss_scale
 
-    @property
-    def scales(self) -> tuple[float, ...]:
-        """The loss scales that a training would try, thinned out."""
-        if not self.uses_scaler:
-            return (self.loss_scale or 1.0,)
-        steps = int(math.log(self.initial_scale / MIN_LOSS_SCALE, SCALE_FACTOR))
-        return tuple(self.initial_scale / SCALE_FACTOR**step for step in range(steps + 1))
-
     def in_float32(self) -> Case:
         """Return the same case in float32."""
         return replace(self, precision=resolve(BASELINE, self.device), loss_scale=None)
@@ -165,7 +132,7 @@ class Case:
         (loss * scale).backward()
         return loss.detach()
 
-    def run(self, index: int, *, scale: float = 1.0) -> Pass:
+    def run(self, index: int, *, scale: float = 1.0) -> ScaledGradient:
         """Run a batch forward and backward.
 
         Args:
@@ -177,9 +144,8 @@ class Case:
 
         def keep(module: nn.Module, inputs: Any, output: Any) -> None:
             del module, inputs
-            leaves = tree_leaves(output)
-            floating = [t for t in leaves if isinstance(t, Tensor) and t.is_floating_point()]
-            outputs.extend(tensor.detach().float() for tensor in floating[:1])
+            first = first_floating(output)
+            outputs.extend([] if first is None else [first.detach().float()])
 
         model.zero_grad(set_to_none=True)
         hook = model.register_forward_hook(keep)
@@ -189,26 +155,40 @@ class Case:
                 loss = self.differentiate(self.batches[index], scale=scale)
         finally:
             hook.remove()
-        gradient = [
-            torch.zeros_like(p) if p.grad is None else p.grad / scale for p in model.parameters()
-        ]
+        gradient = {
+            name: torch.zeros_like(p) if p.grad is None else p.grad / scale
+            for name, p in model.named_parameters()
+        }
         model.zero_grad(set_to_none=True)
-        return Pass(outputs[0] if outputs else None, float(loss), gradient, scale)
+        return ScaledGradient(float(loss), gradient, scale, outputs[0] if outputs else None)
 
-    def finite_run(self, index: int) -> Pass | None:
+    def finite_run(self, index: int) -> ScaledGradient | None:
         """Return the first run with a finite loss and gradient; None if no scale gives one."""
-        for scale in self.scales:
-            try:
-                result = self.run(index, scale=scale)
-            except RuntimeError:  # such as a mask beyond the dtype
-                return None
-            if not math.isfinite(result.loss):
-                return None  # at any scale
-            if result.is_finite:
-                return result
-        return None
+        scales: Sequence[float] = (self.loss_scale or 1.0,)
+        if self.uses_scaler:
+            scales = lowered_scales(self.initial_scale, factor=SCALE_FACTOR)
+        try:
+            result = finite_gradient(lambda scale: self.run(index, scale=scale), scales)
+        except RuntimeError:  # such as a mask beyond the dtype
+            return None
+        return result if result.is_finite else None
 
-    @contextlib.contextmanager
+    def change(self, index: int, reference: ScaledGradient) -> GradientChange | None:
+        """Return what the precision does to the gradient of a batch; None if it is not finite.
+
+        Args:
+            index: Number of the batch.
+            reference: What float32 computes for it.
+        """
+        result = self.finite_run(index) if reference.is_finite else None
+        return None if result is None else change_of(result, reference)
+
+    def holds(self, index: int, reference: ScaledGradient) -> bool:
+        """Return whether the gradient of a batch trains as the finite one of float32 does."""
+        change = self.change(index, reference)
+        return change is not None and change.harm is None
+
+    @contextmanager
     def keeping(self, patterns: Mapping[str, str]) -> Iterator[None]:
         """Return a context in which further modules are in float32.
 
@@ -222,15 +202,6 @@ class Case:
         finally:
             handle.remove()
             keep_modules(self.model, kept)
-
-    def seconds(self) -> float:
-        """Return the time of a forward and a backward pass of the first batch; NaN if it fails."""
-        started = time.perf_counter()
-        try:
-            self.run(0)  # reads the loss, and so waits for the device
-        except RuntimeError:
-            return math.nan
-        return time.perf_counter() - started
 
     def train(self) -> TrialResult:
         """Make the trial; the weights are restored afterwards."""
@@ -292,7 +263,10 @@ class Case:
             for batch in step_batch:
                 if not math.isfinite(float(self.differentiate(batch, scale=scale))):
                     return False
-            self._unscale(optimizer, scaler)
+            if self.uses_scaler:
+                scaler.unscale_(optimizer)
+            elif self.loss_scale is not None:
+                torch._foreach_div_([p.grad for p in parameters if p.grad is not None], scale)
             if trial.max_grad_norm is not None:
                 nn.utils.clip_grad_norm_(parameters, trial.max_grad_norm)
             scaler.step(optimizer)
@@ -303,32 +277,21 @@ class Case:
                 return False
         return all(bool(parameter.isfinite().all()) for parameter in parameters)
 
-    def _unscale(self, optimizer: Optimizer, scaler: torch.amp.GradScaler) -> None:
-        if self.uses_scaler:
-            scaler.unscale_(optimizer)
-            return
-        for parameter in self.model.parameters():
-            if parameter.grad is not None:
-                parameter.grad /= self.loss_scale or 1.0
-
 
 def kept_patterns(model: nn.Module) -> dict[str, str]:
     """Return the pattern of each module that a model keeps in float32, by path."""
     return {path: forward.pattern for path, forward in float32_forwards(model).items()}
 
 
-def holds(case: Case, index: int, reference: Pass) -> bool:
-    """Return whether the precision holds for a batch.
+def change_of(result: ScaledGradient, reference: ScaledGradient) -> GradientChange:
+    """Return how a gradient differs from the one of float32."""
+    return GradientChange.of(result.gradient.values(), reference.gradient.values())
 
-    Args:
-        case: The case.
-        index: Number of the batch.
-        reference: What float32 computes for it, which is finite.
-    """
-    result = case.finite_run(index)
-    if result is None:
-        return False
-    return GradientChange.of(result.gradient, reference.gradient).harm is None
+
+def first_floating(value: Any) -> Tensor | None:
+    """Return the first floating-point tensor in the inputs or outputs of a module."""
+    leaves = tree_leaves(value)
+    return next((t for t in leaves if isinstance(t, Tensor) and t.is_floating_point()), None)
 
 
 @contextmanager
@@ -340,7 +303,8 @@ def _autocast(precision: Precision) -> Iterator[None]:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Return a context after which gradients, buffers and random states are as before."""
+    """Return a context after which gradients, buffers, modes and random states are as before."""
+    modes = [(module, module.training) for module in model.modules()]
     gradients = [parameter.grad for parameter in model.parameters()]
     buffers = [buffer.clone() for buffer in model.buffers()]
     on_cuda = next(model.parameters()).device.type == "cuda"
@@ -349,6 +313,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         with torch.random.fork_rng(range(torch.cuda.device_count()) if on_cuda else ()):
             yield
     finally:
+        for module, is_training in modes:
+            module.training = is_training
         for parameter, gradient in zip(model.parameters(), gradients, strict=True):
             parameter.grad = gradient
         with torch.no_grad():

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 from ampft.diagnosis.doctor.findings import Cause, ValueRange
 
@@ -27,6 +27,13 @@ _QUOTIENTS = {"div", "reciprocal", "rsqrt", "addcdiv", "remainder", "fmod"}
 _LOGS = {"log": 0.0, "log2": 0.0, "log10": 0.0, "log1p": -1.0}
 _ROOTS = {"sqrt", "rsqrt"}
 _SOFTMAXES = {"_softmax", "_log_softmax", "softmax", "log_softmax", "_safe_softmax", "logsumexp"}
+UNDERFLOWS = {
+    Cause.LOG_OF_ZERO: Cause.UNDERFLOW_LOG,
+    Cause.DIVISION_BY_ZERO: Cause.UNDERFLOW_DIVISION,
+    Cause.ZERO_BY_ZERO: Cause.UNDERFLOW_ZERO_BY_ZERO,
+    Cause.ROOT_AT_ZERO: Cause.UNDERFLOW_ROOT,
+}
+"""The cause if the operand is 0 only because it is too small for the format."""
 OVERFLOWS = {Cause.PRODUCT, Cause.SUM, Cause.CONVERSION, Cause.QUOTIENT}
 _ROOT_NODES = ("Sqrt", "Rsqrt", "Pow", "Norm", "LinalgVectorNorm", "Cdist")
 # Masks are written by the first, and carried to a softmax by both.
@@ -99,7 +106,12 @@ class Call:
 
     def with_finite_operands(self) -> Call:
         """Return the call, repeated with 1 in place of operands that are not finite."""
-        args, kwargs = (tree_map(_healed, each) for each in (self.args, dict(self.kwargs)))
+
+        def finite(tensor: Tensor) -> Tensor:
+            is_floating = tensor.is_floating_point()
+            return tensor.nan_to_num(1.0, 1.0, 1.0) if is_floating else tensor.clone()
+
+        args, kwargs = tree_map_only(Tensor, finite, (self.args, dict(self.kwargs)))
         healed = replace(self, args=args, kwargs=kwargs)
         return healed.with_result(self.func(*args, **kwargs))
 
@@ -123,9 +135,7 @@ class Call:
 def largest_result(operation: Call) -> float | None:
     """Return the largest absolute value that the result has in float64; None if not finite."""
     exact = _in_float64(operation)
-    if exact is None or not bool(exact.isfinite().all()):
-        return None
-    return float(exact.abs().max()) if exact.numel() else None
+    return None if exact is None or not exact.numel() else _finite(float(exact.abs().max()))
 
 
 def ranges_of(operation: Call) -> tuple[ValueRange, ...]:
@@ -151,17 +161,24 @@ def cause_of(operation: Call) -> Cause:
     assert operation.result is not None
     bad = ~operation.result.isfinite()
     name = operation.name
-    if name in _SOFTMAXES and _has_empty_row(operation):
-        return Cause.EMPTY_SOFTMAX
+    if name in _SOFTMAXES:
+        scores, dimension = operation.args[:2]
+        dimension = dimension[0] if isinstance(dimension, list | tuple) else dimension
+        if bool((scores == -torch.inf).all(dim=dimension).any()):
+            return Cause.EMPTY_SOFTMAX
     if any(not bool(tensor.isfinite().all()) for tensor in operation.tensors):
         return Cause.INFINITIES
     if name in _EXPONENTIALS:
         return Cause.EXPONENTIAL
     exact = _in_float64(operation)
-    is_overflow = exact is None or bool(exact[bad].isfinite().all())
-    if is_overflow:
-        return _overflow(name)
-    return _invalid(operation, bad)
+    if exact is not None and not bool(exact[bad].isfinite().all()):
+        return _invalid(operation, bad)
+    if name in _CONVERSIONS:
+        return Cause.CONVERSION
+    if name in _QUOTIENTS:
+        return Cause.QUOTIENT
+    is_product = name in _PRODUCTS or "attention" in name or "attn" in name
+    return Cause.PRODUCT if is_product else Cause.SUM
 
 
 def writes_mask(operation: Call, is_derived: Callable[[Tensor], bool]) -> bool:
@@ -184,10 +201,11 @@ def writes_mask(operation: Call, is_derived: Callable[[Tensor], bool]) -> bool:
     if bool(bad.all()):
         return False
     constant = [each for each in operation.tensors if not is_derived(each)]
-    at = [_at(each, bad) for each in constant if each.dim()]
-    if operation.name in _ADDING and any(map(_is_large_constant, at)):
+    entries = [_constant_at(each, bad) for each in constant if each.dim()]
+    known = [values for values in entries if values is not None]
+    if operation.name in _ADDING and any(bool((v.abs() >= _MASK_LIMIT).all()) for v in known):
         return True
-    return len(constant) == len(operation.tensors) > 0 and all(map(_is_constant, at))
+    return len(constant) == len(operation.tensors) > 0 and len(known) == len(entries)
 
 
 def carries_mask(name: str) -> bool:
@@ -200,54 +218,13 @@ def hides_mask(name: str) -> bool:
     return name in _HIDING or "attention" in name or "attn" in name
 
 
-def underflow_of(cause: Cause) -> Cause | None:
-    """Return the cause if the operand is 0 only because it is too small for the format."""
-    return {
-        Cause.LOG_OF_ZERO: Cause.UNDERFLOW_LOG,
-        Cause.DIVISION_BY_ZERO: Cause.UNDERFLOW_DIVISION,
-        Cause.ZERO_BY_ZERO: Cause.UNDERFLOW_ZERO_BY_ZERO,
-        Cause.ROOT_AT_ZERO: Cause.UNDERFLOW_ROOT,
-    }.get(cause)
-
-
-def _healed(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    value = value.clone()
-    return value.nan_to_num_(1.0, 1.0, 1.0) if value.is_floating_point() else value
-
-
-def _at(tensor: Tensor, where: Tensor) -> Tensor | None:
-    """Return the entries of an operand where `where` is True; None if its shape does not fit."""
+def _constant_at(tensor: Tensor, where: Tensor) -> Tensor | None:
+    """Return the entries of an operand where `where` is True; None if they are not constant."""
     try:
-        return tensor.expand(where.shape)[where].double()
+        values = tensor.expand(where.shape)[where].double()
     except RuntimeError:
         return None
-
-
-def _is_constant(values: Tensor | None) -> bool:
-    return values is not None and len(values.unique()) <= _MAX_MASK_CONSTANTS
-
-
-def _is_large_constant(values: Tensor | None) -> bool:
-    return values is not None and _is_constant(values) and bool((values.abs() >= _MASK_LIMIT).all())
-
-
-def _has_empty_row(operation: Call) -> bool:
-    scores = operation.args[0]
-    dimension = operation.args[1]
-    if isinstance(dimension, list | tuple):
-        dimension = dimension[0]
-    return bool((scores == -torch.inf).all(dimension).any())
-
-
-def _overflow(name: str) -> Cause:
-    if name in _CONVERSIONS:
-        return Cause.CONVERSION
-    if name in _QUOTIENTS:
-        return Cause.QUOTIENT
-    is_product = name in _PRODUCTS or "attention" in name or "attn" in name
-    return Cause.PRODUCT if is_product else Cause.SUM
+    return values if len(values.unique()) <= _MAX_MASK_CONSTANTS else None
 
 
 def _invalid(operation: Call, bad: Tensor) -> Cause:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from torch import nn
@@ -14,9 +15,8 @@ from torch import nn
 from ampft.diagnosis.doctor.case import (
     INITIAL_SCALE,
     Case,
-    Pass,
     Trial,
-    holds,
+    change_of,
     kept_patterns,
     undisturbed,
 )
@@ -31,6 +31,7 @@ from ampft.precision.harm import GradientChange, TrialResult, harm_over
 from ampft.precision.resolve import FLAG as MODE_FLAG
 from ampft.precision.resolve import resolve
 from ampft.text.numbers import counted
+from ampft.training.loss_scale import ScaledGradient
 
 LARGER_SCALES = (INITIAL_SCALE, 2.0**20, 2.0**24, 2.0**28)
 MAX_SEARCH_BATCHES = 3
@@ -50,23 +51,8 @@ CURED_BY_EPSILON = {
     Cause.UNDERFLOW_ROOT,
 }
 
-Failing = tuple[int, Pass]
+Failing = tuple[int, ScaledGradient]
 """Number of a batch that does not hold, and what float32 computes for it."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change of the training.
-
-    Attributes:
-        what: What to do, without a capital letter and a full stop.
-        flag: Flag of the recipe.
-        patterns: Patterns of the modules to keep in float32.
-    """
-
-    what: str
-    flag: str = ""
-    patterns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,39 +89,28 @@ def prescribe(
     own = [fault for fault in fatal if not fault.in_float32]
     was_training = case.model.training
     with undisturbed(case.model), numerics(case.precision):
-        try:
-            if not own:
-                return Prescription(_epsilon(case, fatal))
-            trial = _finite_trial(case)
-            case = replace(case, trial=trial or case.trial)
-            plain = None if trial is None else case.in_float32().train()
-            if plain is not None and plain.harm() is not None:
-                return Prescription(None, plain)
-            case.model.eval()  # without dropout, unless nothing fails without it
-            failing = _judge(case, MAX_SEARCH_BATCHES).failing
-            if not failing:
-                case.model.train(was_training)
-                failing = _judge(case, MAX_SEARCH_BATCHES).failing
-            return Prescription(_Search(case, plain).cure(failing, own, loss_scales), plain)
-        finally:
+        if not own:
+            return Prescription(_epsilon(case, fatal))
+        trial = _finite_trial(case)
+        case = replace(case, trial=trial or case.trial)
+        plain = None if trial is None else case.in_float32().train()
+        if plain is not None and plain.harm() is not None:
+            return Prescription(None, plain)
+        case.model.eval()  # without dropout, unless nothing fails without it
+        failing, _ = _judge(case, MAX_SEARCH_BATCHES)
+        if not failing:
             case.model.train(was_training)
+            failing, _ = _judge(case, MAX_SEARCH_BATCHES)
+        return Prescription(_Search(case, plain).cure(failing, own, loss_scales), plain)
 
 
-@dataclass(frozen=True)
-class _Judgement:
-    """What a precision does to all batches of a case.
+def _judge(case: Case, count: int = 1) -> tuple[list[Failing], float]:
+    """Judge a precision by all batches of a case.
 
-    Attributes:
-        failing: The first batches in which it does not hold; none if it holds over all together.
-        output_error: Largest difference of the outputs from float32.
+    Returns:
+        The first `count` batches in which it does not hold, none if it holds over all together; and
+        the largest difference of the outputs from float32.
     """
-
-    failing: list[Failing]
-    output_error: float
-
-
-def _judge(case: Case, count: int = 1) -> _Judgement:
-    """Judge a precision; keep at most `count` batches that fail."""
     plain = case.in_float32()
     changes: list[GradientChange] = []
     failing: list[Failing] = []
@@ -146,9 +121,8 @@ def _judge(case: Case, count: int = 1) -> _Judgement:
         reference = plain.run(index)
         result = case.finite_run(index) if reference.is_finite else None
         if result is not None:
-            own = GradientChange.of(result.gradient, reference.gradient)
-            changes.append(own)
-            fails = own.harm is not None
+            changes.append(change_of(result, reference))
+            fails = changes[-1].harm is not None
             if result.output is not None and reference.output is not None:
                 error = max(error, float((result.output - reference.output).abs().max()))
         else:
@@ -157,13 +131,13 @@ def _judge(case: Case, count: int = 1) -> _Judgement:
         if fails and len(failing) < count:
             failing.append((index, reference))
     is_healthy = is_finite and harm_over(changes) is None
-    return _Judgement([] if is_healthy else failing, error)
+    return [] if is_healthy else failing, error
 
 
-def _holds(case: Case, index: int, reference: Pass) -> bool:
+def _holds(case: Case, index: int, reference: ScaledGradient) -> bool:
     """Return whether a precision holds for a batch."""
     if reference.is_finite:
-        return holds(case, index, reference)
+        return case.holds(index, reference)
     return _fails_as_float32(case, index)
 
 
@@ -234,10 +208,9 @@ class _Search:
             smallest, largest = loss_scales.smallest or smallest, loss_scales.largest or largest
         for scale in dict.fromkeys((*LARGER_SCALES, largest)):
             scaled = replace(self._case, loss_scale=None, initial_scale=scale)
-            if smallest <= scale <= largest and not _judge(scaled).failing:
+            if smallest <= scale <= largest and not _judge(scaled)[0]:
                 scaler = f"torch.amp.GradScaler(init_scale={scale:.0f})"
-                change = Change(f"scale the loss by {scale:,.0f}: {scaler}")
-                return verified(scaled, change, self._plain)
+                return verified(scaled, f"Scale the loss by {scale:,.0f}: {scaler}", self._plain)
         return None
 
     def _modules(self, failing: Sequence[Failing], faults: Sequence[Fault]) -> Cure | None:
@@ -246,7 +219,7 @@ class _Search:
         hints = _hints(model, faults)
         failing = list(failing)
         while True:
-            paths = smallest_modules(model, _test(case, failing), hints)
+            paths = smallest_modules(model, _sufficiency_test(case, failing), hints)
             if paths is None:
                 return None
             names = (
@@ -255,25 +228,23 @@ class _Search:
             )
             kept = matching_modules(model, names)
             with case.keeping(kept):
-                others = _judge(case).failing
+                others, _ = _judge(case)
             if not others or others[0][0] in [index for index, _ in failing]:
                 break
             failing += others  # which needs other modules
             hints = (paths, *hints)
-        if _share_of_weights(model, kept) > LARGE_SHARE:
+        weights = {p for path in kept for p in model.get_submodule(path).parameters()}
+        total = sum(p.numel() for p in model.parameters())
+        if sum(p.numel() for p in weights) > LARGE_SHARE * total:
             alternative = self._other_mode()
             if _is_verified(alternative):
                 return alternative
         text = ",".join(names)
-        quoted = f"'{text}'" if set("*?[") & set(text) else text
-        change = Change(
-            f"keep {counted(len(kept), 'module')} in float32: {FLAG} {quoted}",
-            flag=f"{FLAG} {quoted}",
-            patterns=names,
-        )
-        cost = _cost(case, kept)
+        flag = f"{FLAG} '{text}'" if set("*?[") & set(text) else f"{FLAG} {text}"
+        what, cost = f"Keep {counted(len(kept), 'module')} in float32: {flag}", _cost(case, kept)
         with case.keeping(kept):
-            cure = verified(case, change, self._plain, cost)
+            cure = verified(case, what, self._plain, cost)
+        cure = replace(cure, fp32_modules=names, flag=flag)
         bf16 = self._in_other_mode()
         if bf16 is not None and all(_holds(bf16, *pair) for pair in failing):
             cure = replace(cure, sentence=f"{cure.sentence} Or use {OTHER_MODE}.")
@@ -292,67 +263,60 @@ class _Search:
     def _other_mode(self) -> Cure | None:
         """Return bf16, which has the exponents of float32; None if it does not hold."""
         other = self._in_other_mode()
-        if other is None or _judge(other).failing:
+        if other is None or _judge(other)[0]:
             return None
         flag = f"{MODE_FLAG} {OTHER_MODE}"
-        return verified(other, Change(f"use {OTHER_MODE}: {flag}", flag=flag), self._plain)
+        return replace(verified(other, f"Use {OTHER_MODE}: {flag}", self._plain), flag=flag)
 
 
-def verified(
-    case: Case, change: Change, plain: TrialResult | None, cost: float | None = None
-) -> Cure:
+def verified(case: Case, what: str, plain: TrialResult | None, cost: float | None = None) -> Cure:
     """Return a cure that a case has received, with what was verified.
 
     Args:
         case: The case with the cure.
-        change: What the cure is.
+        what: What to do, without a full stop.
         plain: The training in float32; None compares with the start only.
         cost: Time of a step relative to the mode without the cure; None if not measured.
     """
-    judgement = _judge(case)
-    result = None if judgement.failing else case.train()
+    failing, output_error = _judge(case)
+    result = None if failing else case.train()
     harm = None if result is None else result.harm(plain)
     is_verified = result is not None and harm is None
-    what = f"{change.what[0].upper()}{change.what[1:]}."
     trial = (
         f"{counted(case.trial.steps, 'training step')} with a learning rate of "
         f"{case.trial.optimizer.learning_rate:g}"
     )
     if is_verified:
-        speed = "" if cost is None else f", {_speed(cost)}"
-        emulated = " in this emulation" if speed and case.precision.is_emulated else ""
+        speed = ""
+        if cost is not None:
+            percent = round(100 * (cost - 1))
+            way = "slower" if percent > 0 else "faster"
+            is_noise = abs(percent) < MIN_PERCENT
+            speed = "about as fast as before" if is_noise else f"about {abs(percent)} % {way}"
+            speed = f", {speed}{' in this emulation' * case.precision.is_emulated}"
         sentence = (
-            f"{what} Verified on these batches and in {trial}: gradient and loss as in float32, "
-            f"outputs within {judgement.output_error:.2g} of fp32{speed}{emulated}."
+            f"{what}. Verified on these batches and in {trial}: gradient and loss as in float32, "
+            f"outputs within {output_error:.2g} of fp32{speed}."
         )
     else:
         reason = "the gradient is not" if harm is None else f"in {trial}: {harm}"
-        sentence = f"{what} This is not verified: these batches hold, but {reason}."
-    return Cure(
-        fp32_modules=change.patterns,
-        verified=is_verified,
-        cost=cost,
-        flag=change.flag,
-        sentence=sentence,
-    )
+        sentence = f"{what}. This is not verified: these batches hold, but {reason}."
+    return Cure(fp32_modules=(), verified=is_verified, cost=cost, sentence=sentence)
 
 
 def _is_verified(cure: Cure | None) -> bool:
     return cure is not None and cure.verified
 
 
-def _test(case: Case, failing: Sequence[Failing]) -> Holds:
+def _sufficiency_test(case: Case, failing: Sequence[Failing]) -> Holds:
     """Return the test of a set of modules, which remembers its results."""
-    results: dict[frozenset[str], bool] = {}
 
-    def suffice(paths: Sequence[str]) -> bool:
-        key = frozenset(paths)
-        if key not in results:
-            with case.keeping({path: path for path in paths}):
-                results[key] = all(_holds(case, *pair) for pair in failing)
-        return results[key]
+    @cache
+    def suffices(paths: frozenset[str]) -> bool:
+        with case.keeping({path: path for path in paths}):
+            return all(_holds(case, *pair) for pair in failing)
 
-    return suffice
+    return lambda paths: suffices(frozenset(paths))
 
 
 def _hints(model: nn.Module, faults: Sequence[Fault]) -> tuple[tuple[str, ...], ...]:
@@ -367,31 +331,22 @@ def _hints(model: nn.Module, faults: Sequence[Fault]) -> tuple[tuple[str, ...], 
     return known, tuple(called)
 
 
-def _share_of_weights(model: nn.Module, paths: Iterable[str]) -> float:
-    kept = {p for path in paths for p in model.get_submodule(path).parameters()}
-    total = sum(parameter.numel() for parameter in model.parameters())
-    return sum(parameter.numel() for parameter in kept) / total
-
-
 def _cost(case: Case, kept: Mapping[str, str]) -> float | None:
     """Return the time of a step with modules in float32, relative to that without them.
 
-    It is None if a step without them raises an error.
+    It is None if a step raises an error.
     """
     times: dict[bool, list[float]] = {False: [], True: []}
-    for _ in range(TIMED_STEPS):
-        times[False].append(case.seconds())
-        with case.keeping(kept):
-            times[True].append(case.seconds())
-    cost = statistics.median(times[True]) / statistics.median(times[False])
-    return None if math.isnan(cost) else cost
-
-
-def _speed(cost: float) -> str:
-    percent = round(100 * (cost - 1))
-    if abs(percent) < MIN_PERCENT:
-        return "about as fast as before"
-    return f"about {abs(percent)} % {'slower' if percent > 0 else 'faster'}"
+    for turn in range(2 * TIMED_STEPS):
+        is_kept = bool(turn % 2)
+        with case.keeping(kept if is_kept else {}):
+            started = time.perf_counter()
+            try:
+                case.run(0)  # reads the loss, and so waits for the device
+            except RuntimeError:
+                return None
+            times[is_kept].append(time.perf_counter() - started)
+    return statistics.median(times[True]) / statistics.median(times[False])
 
 
 def _epsilon(case: Case, faults: Sequence[Fault]) -> Cure | None:
@@ -409,11 +364,11 @@ def _epsilon(case: Case, faults: Sequence[Fault]) -> Cure | None:
     modules = [module for module in same if _is_small(getattr(module, name, None))]
     smallest = min(getattr(module, name) for module in modules)
     what = (
-        f"set `{name}` of {counted(len(modules), 'module')} of class {type(failed).__name__} to "
+        f"Set `{name}` of {counted(len(modules), 'module')} of class {type(failed).__name__} to "
         f"{EPSILON:g} (it is {smallest:g})"
     )
     with _larger_epsilon(modules, name):
-        cure = verified(case, Change(what), None)
+        cure = verified(case, what, None)
     return cure if cure.verified else None
 
 

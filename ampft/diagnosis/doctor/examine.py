@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ampft.diagnosis.doctor.alignment import rounding_module
 from ampft.diagnosis.doctor.batch import MAX_TOKENS, BatchExamination
 from ampft.diagnosis.doctor.case import Case, Loss, undisturbed
-from ampft.diagnosis.doctor.causes import remedy_for
+from ampft.diagnosis.doctor.causes import REMEDIES, remedy_for
 from ampft.diagnosis.doctor.findings import (
     DEFAULT_TOLERATED,
     Cause,
@@ -45,22 +45,22 @@ class Examination:
     """What one process found; several are merged before a diagnosis is made.
 
     Attributes:
+        ids: Example ids.
+        batches: Number of batches.
+        scale: Largest loss scale at which all batches had finite gradients; None if there is none.
         values: Values by module and direction, in float32.
         gradients: Values of all gradients, in float32.
         faults: Faults, the first one first.
-        scale: Largest loss scale at which all batches had finite gradients; None if there is none.
         changes: What the mode does to the gradients of the batches that are finite.
-        batches: Number of batches.
-        ids: Example ids.
     """
 
+    ids: set[int] = field(default_factory=set)
+    batches: int = 0
+    scale: float | None = None
     values: dict[tuple[str, str], Values] = field(default_factory=dict)
     gradients: Values = field(default_factory=Values)
     faults: list[Fault] = field(default_factory=list)
-    scale: float | None = None
     changes: list[GradientChange] = field(default_factory=list)
-    batches: int = 0
-    ids: set[int] = field(default_factory=set)
 
     @property
     def holds(self) -> bool:
@@ -70,7 +70,8 @@ class Examination:
     def add_fault(self, fault: Fault) -> None:
         """Add a fault, or its examples to the same fault of another batch."""
         for position, known in enumerate(self.faults):
-            if _kind(known) == _kind(fault):
+            same = (known.module, known.direction, known.operation, known.cause)
+            if same == (fault.module, fault.direction, fault.operation, fault.cause):
                 self.faults[position] = _joined(known, fault)
                 return
         self.faults.append(fault)
@@ -101,10 +102,6 @@ def merged(found: Examination) -> Examination:
     first.faults.sort(key=lambda fault: fault.is_harmless)
     assert isinstance(first, Examination)
     return first
-
-
-def _kind(fault: Fault) -> tuple[str, str, str, str]:
-    return fault.module, fault.direction, fault.operation, fault.cause
 
 
 def _joined(one: Fault, other: Fault) -> Fault:
@@ -151,31 +148,33 @@ def examine(
             "weights and layers as they are: fp32, tf32, bf16 and fp16. What fp8 and 16-bit "
             "sums lose is in the ranges of each of them."
         )
-    shapes = _shapes(case)
-    initial = case.start_scale
+    shapes: list[BatchShape] = []
+    for batch in case.batches:
+        first_id = sum(len(shape.ids) for shape in shapes)
+        shapes.append(BatchShape.of(case.model, batch, first_id))
     ids = {number for shape in shapes for number in shape.ids}
-    found = Examination(scale=initial, batches=len(shapes), ids=ids)
+    found = Examination(ids, len(shapes), case.start_scale)
     halved = _half_weights(case.model)
     if halved is not None:
         found.faults.append(halved)
         if not halved.is_harmless:
             return found
+    absorbed: list[Fault] = []
     with undisturbed(case.model):
         if with_ranges:
             _record_ranges(case, shapes, found)
-        absorbed: list[Fault] = []
-        with numerics(precision):
-            scales: list[float | None] = []
-            for index, shape in enumerate(shapes):
-                # As in a training, the next batch starts at the scale that was found.
-                start = min((each for each in scales if each is not None), default=initial)
-                batch = BatchExamination(case, index, shape)
-                scales.append(batch.examine(start, found.values))
-                for fault in batch.faults:
-                    found.add_fault(fault)
-                absorbed += batch.absorbed
-                if stop_at_first and not found.holds:
-                    break
+        scales: list[float | None] = []
+        for index, shape in enumerate(shapes):
+            # As in a training, the next batch starts at the scale that was found.
+            start = min((each for each in scales if each is not None), default=case.start_scale)
+            examined = BatchExamination(case, index, shape)
+            with numerics(precision):
+                scales.append(examined.examine(start, found.values))
+            for fault in examined.faults:
+                found.add_fault(fault)
+            absorbed += examined.absorbed
+            if stop_at_first and not found.holds:
+                break
         found.scale = _least(scales)
         case.model.zero_grad(set_to_none=True)
         if with_ranges and found.holds:
@@ -241,31 +240,18 @@ def _check_gradient(
     It is compared without dropout, whose masks may depend on the precision. Values that were not
     finite on the way, underflow and rounding explain a harm, in this order; they are none.
     """
-    scale, was_training = found.scale, case.model.training
-    if case.uses_scaler and scale is not None:
-        case = replace(case, initial_scale=scale)
+    if case.uses_scaler and found.scale is not None:
+        case = replace(case, initial_scale=found.scale)
     case.model.eval()
-    try:
-        found.changes = _gradient_changes(case)
-        if harm_over(found.changes) is None:
-            return
-        for fault in absorbed:
-            found.add_fault(fault)
-        if found.holds:
-            found.add_fault(_vanishing(case, found, tolerated) or _rounding(case, found))
-    finally:
-        case.model.train(was_training)
-
-
-def _gradient_changes(case: Case) -> list[GradientChange]:
-    """Return what the precision does to the gradients of the batches that are finite."""
-    changes, plain = [], case.in_float32()
-    for index in range(len(case.batches)):
-        reference = plain.run(index)
-        result = case.finite_run(index) if reference.is_finite else None
-        if result is not None:
-            changes.append(GradientChange.of(result.gradient, reference.gradient))
-    return changes
+    plain = case.in_float32()
+    changes = [case.change(index, plain.run(index)) for index in range(len(case.batches))]
+    found.changes = [change for change in changes if change is not None]
+    if harm_over(found.changes) is None:
+        return
+    for fault in absorbed:
+        found.add_fault(fault)
+    if found.holds:
+        found.add_fault(_vanishing(case, found, tolerated) or _rounding(case, found))
 
 
 def _vanishing(case: Case, found: Examination, tolerated: float) -> Fault | None:
@@ -291,7 +277,7 @@ def _vanishing(case: Case, found: Examination, tolerated: float) -> Fault | None
         example_ids=tuple(sorted(found.ids)),
         reaches="gradient",
         in_float32=False,
-        remedy=remedy_for(Cause.VANISHING),
+        remedy=REMEDIES[Cause.VANISHING],
     )
 
 
@@ -308,7 +294,7 @@ def _rounding(case: Case, found: Examination) -> Fault:
         example_ids=tuple(sorted(found.ids)),
         reaches="gradient",
         in_float32=False,
-        remedy=remedy_for(Cause.ROUNDING),
+        remedy=REMEDIES[Cause.ROUNDING],
     )
 
 
@@ -371,15 +357,6 @@ def _given(
         raise InputError("batches: received none. Pass at least one batch.")
     precision = resolve(canonical_mode(mode), next(model.parameters()).device)
     return Case(model, list(batches), loss, precision, loss_scale=loss_scale)
-
-
-def _shapes(case: Case) -> list[BatchShape]:
-    shapes: list[BatchShape] = []
-    count = 0
-    for batch in case.batches:
-        shapes.append(BatchShape.of(case.model, batch, count))
-        count += len(shapes[-1].ids)
-    return shapes
 
 
 def _half_weights(model: nn.Module) -> Fault | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from markupsafe import Markup
@@ -20,6 +19,7 @@ from ampft.diagnosis.doctor.show import (
     summary,
 )
 from ampft.text.charts import element
+from ampft.text.numbers import or_dash
 from ampft.text.tables import Name, Quote, Table, isolated
 
 TEMPLATE = "doctor.html.j2"
@@ -28,6 +28,7 @@ MAX_ROWS = 30
 
 def page_text(diagnosis: Diagnosis) -> str:
     """Return the diagnosis as one HTML document, in which every string is inert."""
+    alignment = diagnosis.alignment
     return (
         html.environment(Path(__file__).parent)
         .get_template(TEMPLATE)
@@ -43,22 +44,16 @@ def page_text(diagnosis: Diagnosis) -> str:
             updates=_updates_text(diagnosis),
             bits=_bits_table(diagnosis) if diagnosis.ranges else None,
             max_rows=MAX_ROWS,
-            alignment=_alignment(diagnosis),
+            alignment=None
+            if alignment is None
+            else {
+                "chart": alignment_chart(alignment),
+                "table": alignment_table(alignment),
+                "summary": _with_code(summary(alignment)),
+                "roles": ROLES,
+            },
         )
     )
-
-
-def _alignment(diagnosis: Diagnosis) -> Mapping[str, object] | None:
-    """Return the picture, the table and the summary of the alignment."""
-    alignment = diagnosis.alignment
-    if alignment is None:
-        return None
-    return {
-        "chart": alignment_chart(alignment),
-        "table": alignment_table(alignment),
-        "summary": _with_code(summary(alignment)),
-        "roles": ROLES,
-    }
 
 
 def _title(fault: Fault) -> str:
@@ -67,19 +62,17 @@ def _title(fault: Fault) -> str:
 
 def _with_code(text: str) -> Markup:
     """Return a sentence of ampft with its names in backticks as code."""
-    parts = text.split("`")
-    spans = (
-        element("code", isolated(part)) if index % 2 else _prose(part)
-        for index, part in enumerate(parts)
-    )
+    spans = []
+    for index, part in enumerate(text.split("`")):
+        words = part.strip()
+        if index % 2:
+            spans.append(element("code", isolated(part)))
+        elif words:  # outer spaces would collapse inside an element
+            before, _, after = part.partition(words)
+            spans.append(Markup(before) + html.no_break_units(words) + Markup(after))
+        else:
+            spans.append(Markup(part))
     return Markup("").join(spans)
-
-
-def _prose(text: str) -> Markup:
-    """Return text whose outer spaces stay outside of its element, where they would collapse."""
-    words = text.strip()
-    before, _, after = text.partition(words)
-    return Markup(before) + html.no_break_units(words) + Markup(after) if words else Markup(text)
 
 
 def _fault_table(fault: Fault) -> Table:
@@ -109,9 +102,9 @@ def _bits_table(diagnosis: Diagnosis) -> Table:
         (
             Name(each.module or "(model)"),
             Name(each.kind),
-            "-" if each.bf16_step is None else f"{each.bf16_step:.3g}",
-            _percent(each.fp8_lost),
-            _percent(backward[each.module].fp8_lost if each.module in backward else None),
+            or_dash(each.bf16_step, lambda step: f"{step:.3g}"),
+            or_dash(each.fp8_lost, _percent),
+            or_dash(backward[each.module].fp8_lost if each.module in backward else None, _percent),
         )
         for each in forward
     ]
@@ -137,5 +130,5 @@ def _updates_text(diagnosis: Diagnosis) -> str:
     )
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.2g} %"
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %"

@@ -100,14 +100,19 @@ def _trial_text(trial: TrialResult) -> str:
 
 
 def _failure(fault: Fault, diagnosis: Diagnosis) -> str:
-    mode = diagnosis.setting.mode
-    where = _among(fault, diagnosis)
+    setting, mode = diagnosis.setting, diagnosis.setting.mode
+    where = ""
+    if fault.example_ids:
+        where = f" in {len(fault.example_ids)} of {counted(setting.examples, 'example')}"
     name = module_name(fault.module) if fault.module else "code outside of the modules"
     if fault.cause in OVERFLOWS and mode == "fp16" and fault.largest is not None:
         backward = "" if fault.direction == "forward" else " in the backward pass"
+        forward = [each for each in diagnosis.ranges if each.direction == "forward"]
+        above = sum(each.headroom is not None and each.headroom < 0 for each in forward)
+        others = f"; {above} modules exceed it in float32" if above > 1 else ""
         return (
             f"fp16 will overflow{backward}: {name} reaches {fault.largest:,.0f} (largest number of "
-            f"fp16: 65,504){where}{_others_above(diagnosis)}"
+            f"fp16: 65,504){where}{others}"
         )
     if fault.cause == Cause.VANISHING and diagnosis.loss_scales is not None:
         lost = percent(diagnosis.loss_scales.lost_at_found, 1)
@@ -136,20 +141,6 @@ def _resolution(fault: Fault, mode: str) -> str:
 def _operation(fault: Fault) -> str:
     of_module = f" of {module_name(fault.module)}" if fault.module else ""
     return f"`{inert(fault.operation)}`{of_module} ({fault.direction})"
-
-
-def _others_above(diagnosis: Diagnosis) -> str:
-    """Return how many modules exceed binary16, if there are several."""
-    forward = (each for each in diagnosis.ranges if each.direction == "forward")
-    above = sum(each.headroom is not None and each.headroom < 0 for each in forward)
-    return f"; {above} modules exceed it in float32" if above > 1 else ""
-
-
-def _among(fault: Fault, diagnosis: Diagnosis) -> str:
-    if not fault.example_ids:
-        return ""
-    total = counted(diagnosis.setting.examples, "example")
-    return f" in {len(fault.example_ids)} of {total}"
 
 
 def _margins(diagnosis: Diagnosis) -> str:
@@ -295,11 +286,16 @@ def shown_modules(alignment: Alignment) -> list[ModuleError]:
 
 def summary(alignment: Alignment) -> str:
     """Return where the error is born and forgiven, and what reaches gradient and loss."""
-    modules = [each for each in shown_modules(alignment) if each.inputs is not None]
+    changes = {
+        each: abs(each.outputs.mean - each.inputs.mean)
+        for each in shown_modules(alignment)
+        if each.inputs is not None
+    }
     parts = []
     for name in ("born", "forgiven"):
-        chosen = sorted((each for each in modules if each.role == name), key=_change, reverse=True)
+        chosen = [each for each in changes if each.role == name]
         if chosen:
+            chosen.sort(key=lambda each: changes[each], reverse=True)
             listed = ", ".join(f"`{each.module}`" for each in chosen[:NAMED])
             more = f" and {len(chosen) - NAMED} more" if len(chosen) > NAMED else ""
             parts.append(f"The error is {name} in {listed}{more}.")
@@ -309,11 +305,6 @@ def summary(alignment: Alignment) -> str:
         f"differs by {loss.mean:+.2g}{_interval(loss)}."
     )
     return " ".join(parts)
-
-
-def _change(module: ModuleError) -> float:
-    assert module.inputs is not None
-    return abs(module.outputs.mean - module.inputs.mean)
 
 
 def _interval(value: BatchMean) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from accelerate.utils import set_seed
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -16,7 +15,6 @@ from ampft.arguments import ClassifyArguments
 from ampft.data.steps import MicroBatch, StepBatch, StepBatches
 from ampft.diagnosis.doctor.case import Case, Trial
 from ampft.errors import InputError
-from ampft.models.weights import LoadedModel
 from ampft.precision.accelerator import (
     check_world_size,
     forget_accelerator,
@@ -31,7 +29,6 @@ from ampft.runs.audit.rebuild import recorded_arguments
 from ampft.runs.manifest import NONFINITE_NAME, check_files
 from ampft.runs.prepare import load_task, start_clock
 from ampft.runs.record import read_record
-from ampft.tasks.task import Task
 from ampft.training.saved_step import (
     BATCH_NAME,
     MODEL_NAME,
@@ -43,8 +40,10 @@ from ampft.training.saved_step import (
 from ampft.training.threads import restore_cpu_threads
 
 
-def recipe_case(args: ClassifyArguments, mode: str, *, steps: int, trial_steps: int) -> Case:
-    """Return the model of a recipe with its first batches.
+def recipe_case(
+    args: ClassifyArguments, mode: str, *, steps: int, trial_steps: int, saved: Path | None = None
+) -> Case:
+    """Return the model of a recipe with its first batches, or with a saved step.
 
     In a group of several processes, each has its own batches.
 
@@ -53,6 +52,8 @@ def recipe_case(args: ClassifyArguments, mode: str, *, steps: int, trial_steps: 
         mode: Precision to be examined.
         steps: Number of step batches.
         trial_steps: Number of optimizer steps of the trial, which trains as the recipe does.
+        saved: Folder of a step that a run saved; its weights and examples are examined, and the
+            trial begins where the run began. None examines the first batches.
 
     Raises:
         InputError: The precision is not available, or the data or the model are invalid.
@@ -69,7 +70,9 @@ def recipe_case(args: ClassifyArguments, mode: str, *, steps: int, trial_steps: 
     restore_cpu_threads(args.cpu_threads, num_processes=accelerator.num_processes)
     with accelerator.main_process_first():
         task = load_task(args)
-    loaded = _loaded(task, args.seed, accelerator.device)
+    set_seed(args.seed)
+    loaded = task.load_model()
+    model = loaded.model.to(accelerator.device).train()
     step_batches = StepBatches.for_process(
         accelerator,
         task.examples("train"),
@@ -77,7 +80,7 @@ def recipe_case(args: ClassifyArguments, mode: str, *, steps: int, trial_steps: 
         seed=args.seed,
         padded=not loaded.padding_free,
     )
-    args = args.with_learning_rate(loaded.model.config)
+    args = args.with_learning_rate(model.config)
     first = list(step_batches.epoch(0, stop=steps))
     total_steps = args.max_train_steps or args.num_train_epochs * len(step_batches)
     trial = Trial(
@@ -88,16 +91,38 @@ def recipe_case(args: ClassifyArguments, mode: str, *, steps: int, trial_steps: 
         max_grad_norm=args.max_grad_norm or None,
         step_batches=[step_batch.micro_batches for step_batch in first],
     )
-    return Case(
-        loaded.model,
+    effective_weights: dict[int, float] = {}
+
+    def mean_loss(model: nn.Module, micro_batch: MicroBatch) -> Tensor:
+        return task.loss(model, micro_batch) / effective_weights[id(micro_batch)]
+
+    case = Case(
+        model,
         [micro_batch for step_batch in first for micro_batch in step_batch],
-        _MeanLoss(task, first),
+        mean_loss,
         precision,
         trial=trial,
         model_name=loaded.name,
         data_name=task.data.name,
         padding_free=loaded.padding_free,
     )
+    if saved is not None:
+        initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        model.load_state_dict(load_file(saved / MODEL_NAME))
+        saved_step, tensors = read_step(saved), load_file(saved / BATCH_NAME)
+        processes = range(len(saved_step.processes))
+        parts = [saved_batches(saved_step, process, tensors) for process in processes]
+        first += [step_batch for step_batch, _ in parts]
+        case = replace(
+            case,
+            batches=[micro_batch for step_batch, _ in parts for micro_batch in step_batch],
+            data_name=f"step {saved_step.step} of {saved.parents[1]}",
+            trial=replace(trial, weights=initial),
+        )
+    for step_batch in first:
+        weight = step_batch.effective_weight
+        effective_weights |= {id(micro_batch): weight for micro_batch in step_batch}
+    return case if saved is None else _with_random_states(case, parts)
 
 
 def run_case(folder: Path, flags: Sequence[str], *, steps: int, trial_steps: int) -> Case:
@@ -116,69 +141,20 @@ def run_case(folder: Path, flags: Sequence[str], *, steps: int, trial_steps: int
     record = read_record(run)
     args = recorded_arguments(record, flags)
     args = replace(args, use_cpu=args.use_cpu or record.topology.device == "cpu")
-    if step is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise InputError(
-            f"RUN {run}: the saved step is replayed in one process, with the examples of all "
-            "processes that it had. Start ampft doctor without torchrun."
-        )
-    start = recipe_case(args, record.precision.requested, steps=steps, trial_steps=trial_steps)
-    if step is None:
-        return start
-    names = [name for name in record.files if (run / name).parent == step]
-    check_files(run, record.files, names)
-    return _with_saved_step(start, step, run)
+    if step is not None:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise InputError(
+                f"RUN {run}: the saved step is replayed in one process, with the examples of all "
+                "processes that it had. Start ampft doctor without torchrun."
+            )
+        names = [name for name in record.files if (run / name).parent == step]
+        check_files(run, record.files, names)
+    mode = record.precision.requested
+    return recipe_case(args, mode, steps=steps, trial_steps=trial_steps, saved=step)
 
 
-def _with_saved_step(start: Case, step: Path, run: Path) -> Case:
-    """Return the case of a saved step, whose trial begins where the run began."""
-    initial = {name: tensor.clone() for name, tensor in start.model.state_dict().items()}
-    start.model.load_state_dict(load_file(step / MODEL_NAME))
-    saved, tensors = read_step(step), load_file(step / BATCH_NAME)
-    parts = [saved_batches(saved, process, tensors) for process in range(len(saved.processes))]
-    assert isinstance(start.loss, _MeanLoss)
-    start.loss.add([step_batch for step_batch, _ in parts])
-    case = replace(
-        start,
-        batches=[batch for step_batch, _ in parts for batch in step_batch],
-        data_name=f"step {saved.step} of {run}",
-        trial=replace(start.trial, weights=initial),
-    )
-    starts = _starts(case, parts)
-    return replace(case, begin=lambda index: starts[index].restore(case.device))
-
-
-def _loaded(task: Task, seed: int, device: torch.device) -> LoadedModel:
-    set_seed(seed)
-    loaded = task.load_model()
-    loaded.model.to(device).train()
-    return loaded
-
-
-class _MeanLoss:
-    """The mean loss of a micro-batch's share of its step.
-
-    Args:
-        task: Task.
-        step_batches: Steps of the micro-batches.
-    """
-
-    def __init__(self, task: Task, step_batches: Sequence[StepBatch]) -> None:
-        self._task = task
-        self._weights: dict[int, float] = {}
-        self.add(step_batches)
-
-    def add(self, step_batches: Sequence[StepBatch]) -> None:
-        """Add steps."""
-        for step_batch in step_batches:
-            for micro_batch in step_batch:
-                self._weights[id(micro_batch)] = step_batch.effective_weight
-
-    def __call__(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
-        return self._task.loss(model, micro_batch) / self._weights[id(micro_batch)]
-
-
-def _starts(case: Case, parts: Sequence[tuple[StepBatch, StepStart]]) -> list[StepStart]:
-    """Return the random state before each micro-batch, by repeating the step."""
+def _with_random_states(case: Case, parts: Sequence[tuple[StepBatch, StepStart]]) -> Case:
+    """Return a case of a saved step, each micro-batch with its random state in that step."""
     starts: list[StepStart] = []
     with numerics(case.precision):
         for step_batch, start in parts:
@@ -187,7 +163,7 @@ def _starts(case: Case, parts: Sequence[tuple[StepBatch, StepStart]]) -> list[St
                 starts.append(StepStart.now(case.device))
                 case.differentiate(micro_batch)
     case.model.zero_grad(set_to_none=True)
-    return starts
+    return replace(case, begin=lambda index: starts[index].restore(case.device))
 
 
 def _saved_step(folder: Path) -> tuple[Path, Path | None]:

@@ -142,8 +142,7 @@ class OperationWatch(TorchDispatchMode):
         if key == self._probe:
             self.probed = operation.with_result(result)
         if changed is not None:
-            self._events.forget(changed)
-            self._derived.discard(address(changed))
+            self._forget(changed)
         return result
 
     def events_of(self, tensors: Iterable[Tensor]) -> list[Event]:
@@ -173,8 +172,11 @@ class OperationWatch(TorchDispatchMode):
                 self._events.allocated(tensor)
                 self._derived.discard(address(tensor))
             elif name == "lift_fresh":  # from Python
-                self._events.forget(tensor)
-                self._derived.discard(address(tensor))
+                self._forget(tensor)
+
+    def _forget(self, tensor: Tensor) -> None:
+        self._events.forget(tensor)
+        self._derived.discard(address(tensor))
 
     def _keep(self, operation: Call) -> Tensor | None:
         """Return a copy of the tensor that an operator in place changes; None if there is none.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ampft.data.steps import MicroBatch, StepBatch
+from ampft.data.steps import StepBatch
 from ampft.diagnosis.yardstick.sums import StepGradient
 from ampft.errors import InputError
 from ampft.precision.accelerator import numerics, verify_prepared
@@ -16,15 +18,8 @@ from ampft.precision.executed import ProductRecorder, check_storage, contradicti
 from ampft.precision.tf32 import apply_float32_policy
 from ampft.runs.prepared import Prepared
 from ampft.tasks.task import Task
-from ampft.training.step import MIN_LOSS_SCALE, accumulate_gradient
-
-
-class GradientSource(Protocol):
-    """A callable that computes the gradient of a step batch."""
-
-    def __call__(self, step_batch: StepBatch) -> StepGradient:
-        """Return the gradient of the mean loss of `step_batch`."""
-        ...
+from ampft.training.loss_scale import ScaledGradient, finite_gradient, lowered_scales
+from ampft.training.step import accumulate_gradient
 
 
 class ModeGradients:
@@ -45,10 +40,8 @@ class ModeGradients:
             prepared.model, keep_torch_compile=False
         )
         prepared.model.eval()
-        self._scaler = prepared.accelerator.scaler
-        self.initial_scale: float | None = (
-            None if self._scaler is None else self._scaler.get_scale()
-        )
+        scaler = prepared.accelerator.scaler
+        self.initial_scale: float | None = None if scaler is None else scaler.get_scale()
 
     def __call__(self, step_batch: StepBatch) -> StepGradient:
         """Return the gradient of `step_batch`. The first call records the dtypes of the products.
@@ -58,50 +51,37 @@ class ModeGradients:
         """
         apply_float32_policy(self.precision)  # another mode may have set it since
         with numerics(self.precision):
-            if self.executed is None:
-                self.executed = self._differentiate_recorded(step_batch)
-            else:
-                self._differentiate(step_batch)
-            return self._finite_gradient(step_batch)
+            scales = lowered_scales(self.initial_scale)
+            found = finite_gradient(partial(self._at_scale, step_batch), scales)
+        gradient = found.gradient if found.is_finite else None
+        if self.initial_scale is None:
+            return StepGradient(gradient, gradient is None)
+        overflowed = gradient is None or found.scale < self.initial_scale
+        return StepGradient(gradient, overflowed, found.scale)
 
-    def _differentiate_recorded(self, step_batch: StepBatch) -> str:
-        recorder = ProductRecorder(self.precision)
-        with recorder:
-            self._differentiate(step_batch)
-        executed = recorder.census(self.model)
-        mismatch = contradiction(self.precision, executed)
-        if mismatch is not None:
-            raise InputError(f"--modes {self.precision.mode}: {mismatch}.")
-        return executed.summary()
-
-    def _finite_gradient(self, step_batch: StepBatch) -> StepGradient:
-        """Return the computed gradient, halving the loss scale until it does not overflow."""
-        scaler = self._scaler
-        scale, overflowed = self.initial_scale, False
-        while True:
-            if scaler is not None:
-                scaler.unscale_(self.prepared.optimizer.optimizer)
-            gradient = gradients_of(self.model)
-            finite = all(bool(g.isfinite().all()) for g in gradient.values())
-            if finite or scaler is None:
-                break
-            overflowed = True
-            scaler.update()
-            scale = scaler.get_scale()
-            if scale < MIN_LOSS_SCALE:
-                break
-            self._differentiate(step_batch)
+    def _at_scale(self, step_batch: StepBatch, scale: float) -> ScaledGradient:
+        prepared, scaler = self.prepared, self.prepared.accelerator.scaler
+        recorder = None if self.executed is not None else ProductRecorder(self.precision)
+        if scaler is not None and scale != scaler.get_scale():
+            scaler.update(scale)
+        self.model.zero_grad()
+        with recorder or nullcontext():
+            losses = accumulate_gradient(
+                prepared.accelerator, prepared.model, prepared.task.loss, step_batch
+            )
+        if recorder is not None:
+            executed = recorder.census(self.model)
+            mismatch = contradiction(self.precision, executed)
+            if mismatch is not None:
+                raise InputError(f"--modes {self.precision.mode}: {mismatch}.")
+            self.executed = executed.summary()
         if scaler is not None:
+            scaler.unscale_(prepared.optimizer.optimizer)
             # Every batch starts at the initial scale, so that its error does not depend on others.
             scaler.update(self.initial_scale)
+        gradient = gradients_of(self.model)
         self.model.zero_grad()
-        return StepGradient(gradient if finite else None, overflowed or not finite, scale)
-
-    def _differentiate(self, step_batch: StepBatch) -> None:
-        self.model.zero_grad()
-        accumulate_gradient(
-            self.prepared.accelerator, self.prepared.model, self.prepared.task.loss, step_batch
-        )
+        return ScaledGradient(sum(map(float, losses)), gradient, scale)
 
 
 class Float64Gradients:
@@ -121,7 +101,11 @@ class Float64Gradients:
         """Return the float64 gradient of `step_batch`."""
         self.model.zero_grad()
         for micro_batch in step_batch:
-            loss = self._task.loss(self.model, _in_float64(micro_batch))
+            inputs: dict[str, Any] = {
+                name: value.double() if value.is_floating_point() else value
+                for name, value in micro_batch.inputs.items()
+            }
+            loss = self._task.loss(self.model, replace(micro_batch, inputs=inputs))
             assert loss.dtype == torch.float64, "the loss of the task is not float64"
             (loss / step_batch.effective_weight).backward()
         gradient = gradients_of(self.model)
@@ -136,11 +120,3 @@ def gradients_of(model: nn.Module) -> dict[str, Tensor]:
         for name, p in model.named_parameters()
         if p.requires_grad
     }
-
-
-def _in_float64(micro_batch: MicroBatch) -> MicroBatch:
-    inputs: dict[str, Any] = {
-        name: value.double() if value.is_floating_point() else value
-        for name, value in micro_batch.inputs.items()
-    }
-    return replace(micro_batch, inputs=inputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,12 +24,8 @@ from ampft.diagnosis.yardstick.figures import (
     Yardstick,
     YardstickSettings,
 )
-from ampft.diagnosis.yardstick.gradients import (
-    Float64Gradients,
-    GradientSource,
-    ModeGradients,
-)
-from ampft.diagnosis.yardstick.sums import ErrorSums, NoiseSums
+from ampft.diagnosis.yardstick.gradients import Float64Gradients, ModeGradients
+from ampft.diagnosis.yardstick.sums import ErrorSums, NoiseSums, StepGradient
 from ampft.errors import InputError
 from ampft.models.blocks import Blocks, blocks_of
 from ampft.models.pretrained import CHECKPOINTS_FLAG, load_saved
@@ -48,6 +44,8 @@ from ampft.training.threads import restore_cpu_threads
 # Examples are sorted by length, so micro-batches of few examples have little padding.
 REFERENCE_MICRO_BATCH_SIZE = 4
 Pairs = Iterable[tuple[StepBatch, StepBatch]]
+GradientSource = Callable[[StepBatch], StepGradient]
+"""Called with a step batch; returns the gradient of its mean loss."""
 
 
 def measure_yardstick(

@@ -16,24 +16,17 @@ from ampft.runs.audit.rebuild import (
     check_initial_weights,
     rebuild,
 )
-from ampft.runs.audit.saved import check_predictions, iterate_outcomes, load_model, read_outcomes
-from ampft.runs.audit.steps import (
-    Repeated,
-    check_executed,
-    check_kept_weights,
-    check_loss,
-    check_loss_scale,
-    check_validations,
-    repeat_steps,
-)
+from ampft.runs.audit.replay import Replay, replay
+from ampft.runs.audit.saved import check_predictions, load_model, read_outcomes
+from ampft.runs.audit.steps import check_kept_weights, check_training
 from ampft.runs.audit.written import (
-    check_files,
+    check_card,
     check_history,
     check_ids,
     check_metrics,
-    check_texts,
     check_warnings,
-    read_rows,
+    compare_files,
+    history_rows,
 )
 from ampft.runs.history import HistoryRow
 from ampft.runs.manifest import RECORD_NAME
@@ -60,21 +53,20 @@ def audit_run(folder: Path, flags: Sequence[str], *, steps: int | None, cpu: boo
             f"RUN {folder}: the run is {record.status}, so that it has no result to confirm. Name "
             "the folder of a finished run."
         )
-    files = check_files(folder, record)
-    rebuilt = rebuild(record, flags, cpu=cpu)
+    checks = [compare_files(folder, record)]
+    rebuilt = rebuild(folder, record, flags, cpu=cpu)
     try:
-        rows, problem = read_rows(folder), None
+        rows, problem = history_rows(folder), None
     except InputError as error:
         rows, problem = (), Check("history", DIFFERS, str(error))
-    data = check_data(rebuilt)
     repeated = rows[:steps]
-    checks = [files, data]
-    if data.status == DIFFERS:
+    checks.append(check_data(rebuilt))
+    if checks[-1].status == DIFFERS:
         checks.append(Check("training", NOT_COMPARED, "it needs the data of the run"))
         repeated = ()
     else:
         with separate_accelerators():
-            checks += _checks_with_model(folder, rebuilt, rows, repeated, problem)
+            checks += _checks_with_model(rebuilt, rows, repeated, problem)
     return Audit(
         run=str(folder),
         checks=checks,
@@ -86,7 +78,6 @@ def audit_run(folder: Path, flags: Sequence[str], *, steps: int | None, cpu: boo
 
 
 def _checks_with_model(
-    folder: Path,
     rebuilt: Rebuilt,
     rows: Sequence[HistoryRow],
     repeated: Sequence[HistoryRow],
@@ -98,7 +89,12 @@ def _checks_with_model(
     yield check_configuration(rebuilt, prepared)
     training = None
     if rows and weights.status != DIFFERS:  # before anything else draws random numbers
-        training = repeat_steps(rebuilt, prepared, repeated, _kept_step(record, len(rows)))
+        training = replay(
+            prepared,
+            rebuilt.micro_batches(repeated),
+            validated=frozenset(part.step for part in record.validations),
+            kept=_kept_step(record, len(rows)),
+        )
     if problem is not None:
         yield problem
     else:
@@ -107,8 +103,8 @@ def _checks_with_model(
     if training is None:
         yield Check("loss", NOT_COMPARED, "it needs the initial weights and the history of the run")
     else:
-        yield from _training_checks(training)
-    yield from _result_checks(folder, rebuilt, prepared, rows, training)
+        yield from check_training(rebuilt, repeated, training)
+    yield from _result_checks(rebuilt, prepared, rows, training)
 
 
 def _kept_step(record: RunRecord, steps: int) -> int:
@@ -121,40 +117,27 @@ def _kept_step(record: RunRecord, steps: int) -> int:
     return kept[0] if kept else steps
 
 
-def _training_checks(training: Repeated) -> Iterator[Check]:
-    rebuilt = training.rebuilt
-    yield check_loss(training)
-    yield check_loss_scale(training)
-    executed = training.first.executed
-    yield check_executed(rebuilt.record, executed, exact=rebuilt.repeats_exactly)
-    if (validated := check_validations(training)) is not None:
-        yield validated
-
-
 def _result_checks(
-    folder: Path,
-    rebuilt: Rebuilt,
-    prepared: Prepared,
-    rows: Sequence[HistoryRow],
-    training: Repeated | None,
+    rebuilt: Rebuilt, prepared: Prepared, rows: Sequence[HistoryRow], training: Replay | None
 ) -> Iterator[Check]:
     """Compare model, predictions, metrics, warnings and texts with each other."""
     record, task = rebuilt.record, rebuilt.task
     try:
-        outcomes = read_outcomes(folder, rebuilt)
-        model = load_model(folder, rebuilt, padding_free=prepared.loaded.padding_free)
+        outcomes = read_outcomes(rebuilt)
+        model = load_model(rebuilt, padding_free=prepared.loaded.padding_free)
     except InputError as error:
         yield Check("model", DIFFERS, str(error))
         return
-    if training is not None and (kept := check_kept_weights(training, model)) is not None:
-        yield kept
+    if training is not None and training.weights is not None:
+        yield check_kept_weights(rebuilt, training.weights, model)
     ready = prepared.accelerator.prepare_model(model, evaluation_mode=True)
-    for name, stored in iterate_outcomes(outcomes):
-        yield check_predictions(folder, rebuilt, prepared, ready, name, stored)
     outcome = outcomes["metrics"]
+    for name, stored in outcomes.items():
+        if name == "metrics" or stored is not outcome:
+            yield check_predictions(rebuilt, prepared, ready, name, stored)
     if outcome.label_names != task.label_names or outcome.split not in task.labels:
         yield Check("metrics", DIFFERS, f"the predictions are not of a split of {RECORD_NAME}")
         return
-    yield check_metrics(folder, record, task, outcomes)
+    yield check_metrics(rebuilt, outcomes)
     yield check_warnings(record, rows, task, outcome)
-    yield check_texts(folder, record)
+    yield check_card(rebuilt)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ampft.arguments.flags import ArgumentParser
 from ampft.errors import InputError
 from ampft.files import describe_file
 from ampft.ownership import check_output_file
 from ampft.runs.manifest import RECORD_NAME
-
-if TYPE_CHECKING:
-    from ampft.runs.audit.findings import Audit
 
 DEFAULT_STEPS = 20
 MOVED = ("train_file", "validation_file", "test_file", "dataset_name", "model_name_or_path")
@@ -32,21 +28,30 @@ def main(argv: Sequence[str]) -> None:
         SystemExit: The run is not confirmed; the exit code is 1.
     """
     args = _parser().parse_args(argv)
-    folder, steps = Path(args.run), _steps(args.steps)
+    folder, steps = Path(args.run), None
+    if args.steps != ALL:
+        if not args.steps.isdecimal() or int(args.steps) < 1:
+            raise InputError(f"--steps: received {args.steps!r}; it must be at least 1, or {ALL}.")
+        steps = int(args.steps)
     for flag in ("json", "badge"):
         if (name := getattr(args, flag)) is not None:
             _check_output(f"--{flag}", Path(name), folder)
+    from accelerate import PartialState
+
     from ampft.runs.audit.audit import audit_run
-    from ampft.runs.audit.show import audit_text, badge_markdown, badge_svg, is_main_process
+    from ampft.runs.audit.show import audit_text, badge_markdown, badge_svg
+    from ampft.text.json_io import json_text, json_values
     from ampft.text.terminal import labelled, print_line
 
     flags = [f"--{name}={v}" for name in MOVED if (v := getattr(args, name)) is not None]
     flags += ["--trust_remote_code"] * args.trust_remote_code
     audit = audit_run(folder, flags, steps=steps, cpu=args.use_cpu)
-    if is_main_process():
+    if PartialState().is_main_process:
         print_line(audit_text(audit))
         if args.json is not None:
-            _write_json(Path(args.json), audit)
+            values = json_values(audit)
+            assert isinstance(values, dict)
+            _write(Path(args.json), json_text({"verdict": audit.verdict, **values}))
             print_line(labelled("wrote", args.json))
         if args.badge is not None:
             record = describe_file(folder / RECORD_NAME).sha256
@@ -57,14 +62,6 @@ def main(argv: Sequence[str]) -> None:
         raise SystemExit(1)
 
 
-def _steps(text: str) -> int | None:
-    if text == ALL:
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"--steps: received {text!r}; it must be at least 1, or {ALL}.")
-    return int(text)
-
-
 def _check_output(flag: str, path: Path, run: Path) -> None:
     check_output_file(flag, path)
     if path.resolve().is_relative_to(run.resolve()):
@@ -72,14 +69,6 @@ def _check_output(flag: str, path: Path, run: Path) -> None:
             f"{flag} {path}: an audit writes nothing into the folder of the run, whose files have "
             "hashes in its record. Name a file elsewhere."
         )
-
-
-def _write_json(path: Path, audit: Audit) -> None:
-    from ampft.text.json_io import json_text, json_values
-
-    values = json_values(audit)
-    assert isinstance(values, dict)
-    _write(path, json_text({"verdict": audit.verdict, **values}))
 
 
 def _write(path: Path, text: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
@@ -18,7 +20,9 @@ from ampft.precision.accelerator import training_device
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import Precision, resolve
 from ampft.runs.audit.findings import NOT_COMPARED, WITHIN, Check, judged
+from ampft.runs.audit.tolerances import Tolerance, tolerance_of
 from ampft.runs.compatibility import differences
+from ampft.runs.history import HistoryRow
 from ampft.runs.manifest import RECORD_NAME
 from ampft.runs.prepare import load_task, prepare_mode, start_clock
 from ampft.runs.prepared import Prepared, ProcessStart
@@ -53,6 +57,7 @@ class Rebuilt:
     """A run as this machine would start it.
 
     Attributes:
+        folder: Folder of the run.
         record: Record of the run.
         args: Its settings, adapted to this machine.
         precision: Its mode, resolved for this machine.
@@ -62,6 +67,7 @@ class Rebuilt:
         started: Time and memory at the start of the audit.
     """
 
+    folder: Path
     record: RunRecord
     args: ClassifyArguments
     precision: Precision
@@ -83,16 +89,30 @@ class Rebuilt:
         """Whether this machine's CPU model differs from the run's."""
         return any(difference.startswith("CPU ") for difference in self.differences)
 
+    @property
+    def tolerance(self) -> Tolerance:
+        """Largest differences that the rounding of another machine explains."""
+        precision = self.precision
+        allows_tf32 = precision.properties.allows_tf32
+        return tolerance_of(precision.compute_dtype, allows_tf32=allows_tf32)
+
+    def micro_batches(self, rows: Sequence[HistoryRow]) -> list[int]:
+        """Return the number of micro-batches of each step that cuts it as the run did."""
+        per_process = self.record.topology.num_processes / self.world_size
+        most = self.args.per_device_train_batch_size * self.args.gradient_accumulation_steps
+        return [min(most, max(1, math.ceil(row.micro_batches * per_process))) for row in rows]
+
     def prepare(self) -> Prepared:
         """Return a new training of this run; call it inside `separate_accelerators`."""
         return prepare_mode(self.args, self.precision, self.task, started=self.started)
 
 
-def rebuild(record: RunRecord, flags: Sequence[str], *, cpu: bool) -> Rebuilt:
+def rebuild(folder: Path, record: RunRecord, flags: Sequence[str], *, cpu: bool) -> Rebuilt:
     """Rebuild a run on this machine.
 
     Args:
-        record: Record of a run.
+        folder: Folder of a run.
+        record: Its record.
         flags: Flags of classify.py that replace recorded settings, such as paths of moved files.
         cpu: Whether to use the CPU even if there is an accelerator.
 
@@ -114,7 +134,7 @@ def rebuild(record: RunRecord, flags: Sequence[str], *, cpu: bool) -> Rebuilt:
     with PartialState().main_process_first():
         task = load_task(args)
     differences = _differences(record, precision, threads, world_size)
-    return Rebuilt(record, args, precision, task, differences, world_size, started)
+    return Rebuilt(folder, record, args, precision, task, differences, world_size, started)
 
 
 def recorded_arguments(record: RunRecord, flags: Sequence[str]) -> ClassifyArguments:
@@ -131,7 +151,12 @@ def recorded_arguments(record: RunRecord, flags: Sequence[str]) -> ClassifyArgum
                 "files, and pass these: --train_file FILE, --validation_file and --test_file."
             )
         recorded["dataset_name"] = None
-    words = [word for name, value in recorded.items() for word in _words(name, value)]
+    words = []
+    for name, value in recorded.items():
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        elif value is not None:
+            words.append(f"--{name}={value}")
     try:
         return parse_classify_arguments([*words, *flags])
     except InputError as error:
@@ -139,14 +164,6 @@ def recorded_arguments(record: RunRecord, flags: Sequence[str]) -> ClassifyArgum
             f"the settings in {RECORD_NAME}, with the flags of this command, cannot be used "
             f"({error}) Check the flags, or use the version of ampft that the record names."
         ) from error
-
-
-def _words(name: str, value: object) -> list[str]:
-    if value is None:
-        return []
-    if isinstance(value, bool):
-        return [f"--{name}" if value else f"--no-{name}"]
-    return [f"--{name}={value}"]
 
 
 def _micro_batches(record: RunRecord, args: ClassifyArguments, world_size: int) -> int:
@@ -174,11 +191,13 @@ def _differences(
     gpus = [torch.cuda.get_device_name()] if kind == "cuda" else []
     here = hardware(gpus)
     installed = versions()
+    # The Accelerator, which reads it too, does not exist yet.
+    backend = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower()
     pairs: dict[str, tuple[object, object]] = {
         "device": (kind, record.topology.device),
         "processes": (world_size, record.topology.num_processes),
         "sharding": (bool(parse_flag_from_env("ACCELERATE_USE_FSDP")), record.topology.sharded),
-        "compilation": (_compile_backend(), record.topology.compiled),
+        "compilation": (None if backend == "no" else backend, record.topology.compiled),
         "execution": (precision.execution, record.precision.resolved.get("execution")),
         **{name: (installed.get(name), record.versions.get(name)) for name in COMPARED_VERSIONS},
     }
@@ -189,25 +208,16 @@ def _differences(
         pairs["GPU"] = (", ".join(gpus), ", ".join(map(str, record.hardware.get("gpus") or ())))
     changed = {name for part in record.resumes for name in (*part.topology, *part.environment)}
     resumed = [f"the run was resumed with another {inert(name)}" for name in sorted(changed)]
-    return (*resumed, *_unequal(pairs))
-
-
-def _compile_backend() -> str | None:
-    # The Accelerator, which reads it too, does not exist yet.
-    backend = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower()
-    return None if backend == "no" else backend
+    unequal = [
+        f"{name} {_shown(actual)} instead of {_shown(recorded)}"
+        for name, (actual, recorded) in pairs.items()
+        if actual != recorded
+    ]
+    return (*resumed, *unequal)
 
 
 def _shown(value: object) -> str:
-    return "none" if value in (None, "") else str(value)
-
-
-def _unequal(pairs: Mapping[str, tuple[object, object]]) -> tuple[str, ...]:
-    return tuple(
-        f"{name} {inert(_shown(actual))} instead of {inert(_shown(recorded))}"
-        for name, (actual, recorded) in pairs.items()
-        if actual != recorded
-    )
+    return "none" if value in (None, "") else inert(str(value))
 
 
 def check_data(rebuilt: Rebuilt) -> Check:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +21,7 @@ from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import numerics
 from ampft.runs.audit.findings import DIFFERS, EQUAL, WITHIN, Check
 from ampft.runs.audit.rebuild import Rebuilt
-from ampft.runs.audit.tolerances import TOLERANCES, Tolerance, tolerance_of
+from ampft.runs.audit.tolerances import TOLERANCES
 from ampft.runs.predictions import RESERVED_COLUMNS, read_predictions
 from ampft.runs.prepared import Prepared
 from ampft.tasks.outcome import Outcome, TunableOutcome
@@ -32,33 +30,32 @@ from ampft.text.numbers import counted
 FILES = {"metrics": "predictions.parquet", "metrics_fp32": "predictions_fp32.parquet"}
 
 
-def read_outcomes(folder: Path, rebuilt: Rebuilt) -> dict[str, Outcome]:
+def read_outcomes(rebuilt: Rebuilt) -> dict[str, Outcome]:
     """Return the outcomes of a run, by the field of the record that holds their metrics.
 
     Raises:
         InputError: A file is missing or not the predictions of a run.
     """
-    record = rebuilt.record
-    outcomes = {"metrics": read_predictions(folder / FILES["metrics"])}
-    if record.metrics_fp32 is not None:
-        path = folder / FILES["metrics_fp32"]
+    outcomes = {"metrics": read_predictions(rebuilt.folder / FILES["metrics"])}
+    if rebuilt.record.metrics_fp32 is not None:
+        path = rebuilt.folder / FILES["metrics_fp32"]
         # A run in fp32 predicts in fp32 only once.
         outcomes["metrics_fp32"] = read_predictions(path) if path.is_file() else outcomes["metrics"]
     return outcomes
 
 
-def load_model(folder: Path, rebuilt: Rebuilt, *, padding_free: bool) -> nn.Module:
+def load_model(rebuilt: Rebuilt, *, padding_free: bool) -> nn.Module:
     """Return the saved model as the evaluation of the run used it.
 
     Args:
-        folder: Folder of the run.
         rebuilt: The run on this machine.
         padding_free: Whether the run computed without padding.
 
     Raises:
         InputError: The model cannot be loaded.
     """
-    model: nn.Module = load_saved(getattr(transformers, rebuilt.task.row.model_class), str(folder))
+    model_class = getattr(transformers, rebuilt.task.row.model_class)
+    model: nn.Module = load_saved(model_class, str(rebuilt.folder))
     cast_in_place(model, rebuilt.precision.storage_dtype)
     if padding_free and packing_support(model).supported:
         install_packing(model)
@@ -66,39 +63,49 @@ def load_model(folder: Path, rebuilt: Rebuilt, *, padding_free: bool) -> nn.Modu
 
 
 def check_predictions(
-    folder: Path, rebuilt: Rebuilt, prepared: Prepared, model: nn.Module, name: str, stored: Outcome
+    rebuilt: Rebuilt, prepared: Prepared, model: nn.Module, name: str, stored: Outcome
 ) -> Check:
     """Predict the final split with the saved model, and compare with the stored predictions.
 
     Args:
-        folder: Folder of the run.
         rebuilt: The run on this machine.
         prepared: Its training, whose accelerator runs the model.
         model: The saved model.
         name: Key of `FILES`: predictions in the mode of the run, or in fp32.
         stored: Stored predictions.
     """
-    task, split = rebuilt.task, prepared.final_split
-    if name == "metrics":
-        if stored.split != split or stored.label_names != task.label_names:
-            return Check("predicted", DIFFERS, f"{FILES[name]} is of another split or other labels")
-        if not np.array_equal(stored.truth, task.labels[split]):
-            return Check("predicted", DIFFERS, f"{FILES[name]} has other labels than the data")
-        if (problem := _input_problem(folder, rebuilt, split)) is not None:
-            return Check("predicted", DIFFERS, problem)
+    in_fp32 = name != "metrics"
+    if not in_fp32 and (problem := _data_problem(rebuilt, stored, prepared.final_split)):
+        return Check("predicted", DIFFERS, problem)
     try:
-        outcome = _predict(prepared, model, split, in_fp32=name != "metrics")
+        outcome = _predict(prepared, model, prepared.final_split, in_fp32=in_fp32)
         if prepared.args.tune_thresholds and isinstance(outcome, TunableOutcome):
             validation = _predict(prepared, model, "validation", in_fp32=False)
             assert isinstance(validation, TunableOutcome)
             outcome = outcome.decided_like(validation.tuned())
     except TrainingStopped as error:
         return Check("predicted", DIFFERS, str(error))
-    precision = rebuilt.precision
-    tolerance = tolerance_of(precision.compute_dtype, allows_tf32=precision.properties.allows_tf32)
-    if name != "metrics":
-        tolerance = TOLERANCES[torch.float32]
-    return _compared(rebuilt, outcome, stored, tolerance, FILES[name])
+    tolerance = TOLERANCES[torch.float32] if in_fp32 else rebuilt.tolerance
+    return _compared(rebuilt, outcome, stored, tolerance.probability, FILES[name])
+
+
+def _data_problem(rebuilt: Rebuilt, stored: Outcome, split: str) -> str | None:
+    """Return how labels or inputs in the predictions differ from the data; None if they do not."""
+    task, path = rebuilt.task, rebuilt.folder / FILES["metrics"]
+    if stored.split != split or stored.label_names != task.label_names:
+        return f"{path.name} is of another split or other labels"
+    if not np.array_equal(stored.truth, task.labels[split]):
+        return f"{path.name} has other labels than the data"
+    expected = task.references(split, slice(0, len(task.data.splits[split])))
+    for name, values in expected.items():
+        column = f"input_{name}" if name in RESERVED_COLUMNS else name
+        try:
+            found = pq.read_table(path.absolute(), columns=[column])[column].to_pylist()
+        except (OSError, LookupError, ValueError) as error:
+            return f"{path.name} has no column {column} ({error})"
+        if found != list(map(str, values)):
+            return f"{path.name} has other inputs than the data in the column {column}"
+    return None
 
 
 def _predict(prepared: Prepared, model: nn.Module, split: str, *, in_fp32: bool) -> Outcome:
@@ -113,7 +120,7 @@ def _predict(prepared: Prepared, model: nn.Module, split: str, *, in_fp32: bool)
 
 
 def _compared(
-    rebuilt: Rebuilt, outcome: Outcome, stored: Outcome, tolerance: Tolerance, file: str
+    rebuilt: Rebuilt, outcome: Outcome, stored: Outcome, tolerance: float, file: str
 ) -> Check:
     ours, theirs = _probabilities(outcome), _probabilities(stored)
     if ours.shape != theirs.shape:
@@ -121,18 +128,17 @@ def _compared(
     worst = float(np.abs(ours - theirs).max())
     flipped = int((outcome.choices != stored.choices).reshape(len(stored), -1).any(axis=1).sum())
     examples = counted(len(stored), "example")
+    if worst == 0 and flipped == 0:
+        text = f"the saved model gives the {examples} of {file}, bit for bit"
+        return Check("predicted", EQUAL, text)
     found = (
         f"the saved model predicts {flipped} of {examples} differently than {file}; probabilities "
         f"differ by at most {worst:.1e}"
     )
-    if worst == 0 and flipped == 0:
-        text = f"the saved model gives the {examples} of {file}, bit for bit"
-        return Check("predicted", EQUAL, text)
     if rebuilt.repeats_exactly:
         return Check("predicted", DIFFERS, f"{found}, although this machine is that of the run")
-    is_within = worst <= tolerance.probability
-    limit = f"(tolerance {tolerance.probability:g})"
-    return Check("predicted", WITHIN if is_within else DIFFERS, f"{found} {limit}")
+    status = WITHIN if worst <= tolerance else DIFFERS
+    return Check("predicted", status, f"{found} (tolerance {tolerance:g})")
 
 
 def _probabilities(outcome: Outcome) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -142,26 +148,3 @@ def _probabilities(outcome: Outcome) -> np.ndarray[Any, np.dtype[np.float64]]:
         columns["probabilities"].flatten() if "probabilities" in columns else columns["confidence"]
     )
     return column.to_numpy(zero_copy_only=False).astype(np.float64)
-
-
-def _input_problem(folder: Path, rebuilt: Rebuilt, split: str) -> str | None:
-    """Return how the inputs in the predictions differ from the data; None if they do not."""
-    path, count = folder / FILES["metrics"], len(rebuilt.task.data.splits[split])
-    expected = rebuilt.task.references(split, slice(0, count))
-    for name, values in expected.items():
-        column = f"input_{name}" if name in RESERVED_COLUMNS else name
-        try:
-            stored = pq.read_table(path.absolute(), columns=[column])[column].to_pylist()
-        except (OSError, LookupError, ValueError) as error:
-            return f"{path.name} has no column {column} ({error})"
-        if stored != list(map(str, values)):
-            return f"{path.name} has other inputs than the data in the column {column}"
-    return None
-
-
-def iterate_outcomes(outcomes: dict[str, Outcome]) -> Iterator[tuple[str, Outcome]]:
-    """Yield the stored outcomes whose predictions are in separate files."""
-    yield "metrics", outcomes["metrics"]
-    second = outcomes.get("metrics_fp32")
-    if second is not None and second is not outcomes["metrics"]:
-        yield "metrics_fp32", second

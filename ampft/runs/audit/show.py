@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from accelerate import PartialState
-
 from ampft.runs.audit.findings import (
     CONFIRMED,
     CONFIRMED_WITHIN,
@@ -20,11 +18,6 @@ CHARACTER = 6.6  # mean width in pixels at 11 px
 PADDING = 8
 
 
-def is_main_process() -> bool:
-    """Return whether this process prints and writes."""
-    return bool(PartialState().is_main_process)
-
-
 def audit_text(audit: Audit) -> str:
     """Return a line per comparison, what was not repeated, and the verdict."""
     machine = "; ".join(audit.machine) or "as in the record"
@@ -33,26 +26,19 @@ def audit_text(audit: Audit) -> str:
         # "Equal" is the rule, and would be repeated in every line.
         prefix = "" if check.status == EQUAL else f"{check.status}: "
         lines.append(labelled(check.name, f"{prefix}{check.text}"))
-    lines.append(labelled("repeated", _repeated(audit)))
-    lines.append(labelled("verdict", _verdict(audit)))
-    return "\n".join(lines)
-
-
-def _repeated(audit: Audit) -> str:
-    if audit.steps == audit.steps_of_run:
-        return f"all {counted(audit.steps, 'step')} of the training"
-    return (
-        f"{audit.steps} of {counted(audit.steps_of_run, 'step')} of the training; losses after "
-        "that are as recorded (--steps all repeats them)"
-    )
-
-
-def _verdict(audit: Audit) -> str:
+    steps = f"all {counted(audit.steps, 'step')} of the training"
+    if audit.steps != audit.steps_of_run:
+        steps = (
+            f"{audit.steps} of {counted(audit.steps_of_run, 'step')} of the training; losses after "
+            "that are as recorded (--steps all repeats them)"
+        )
+    verdict = audit.verdict
+    skipped = ", ".join(check.name for check in audit.checks if check.status == NOT_COMPARED)
     if audit.different:
-        names = ", ".join(dict.fromkeys(check.name for check in audit.different))
-        return f"{NOT_CONFIRMED}: {names}"
-    skipped = ", ".join(c.name for c in audit.checks if c.status == NOT_COMPARED)
-    return f"{audit.verdict}{f' (not compared: {skipped})' if skipped else ''}"
+        verdict += f": {', '.join(dict.fromkeys(check.name for check in audit.different))}"
+    elif skipped:
+        verdict += f" (not compared: {skipped})"
+    return "\n".join([*lines, labelled("repeated", steps), labelled("verdict", verdict)])
 
 
 def badge_markdown(audit: Audit, name: str) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,96 +22,80 @@ from ampft.runs.audit.tolerances import (
     MASK_DEVIATIONS,
     MASK_REPLAYS,
     NEIGHBOURS,
-    tolerance_of,
 )
 from ampft.runs.history import HistoryRow
-from ampft.runs.prepared import Prepared
-from ampft.runs.record import RunRecord
 from ampft.text.json_io import json_values
 from ampft.text.numbers import counted
+from ampft.training.step import StepOutcome
 
 Values = npt.NDArray[np.float64]
+"""(2, steps): the values in `MEASURED` of each step."""
+MEASURED = ("loss", "gradient norm")
 STORED = ("parameters", "gradients", "optimizer_state")
 COMPARED_KINDS = ("projection", "convolution", "recurrent")
 MUST_REPEAT = "although CPU, versions, threads and processes are those of the run"
 
 
-@dataclass(frozen=True)
-class Repeated:
-    """The first steps of a run, as recorded and as repeated."""
-
-    rebuilt: Rebuilt
-    rows: Sequence[HistoryRow]
-    first: Replay
-
-    @property
-    def has_masks_of_run(self) -> bool:
-        """Whether dropout drew the masks of the run, or none."""
-        return self.first.random_state == self.rebuilt.record.random_state_sha256
-
-    def again(self, **changes: Any) -> Replay:
-        """Repeat the steps with other dropout masks or weights."""
-        return replay(self.rebuilt.prepare(), micro_batches(self.rebuilt, self.rows), **changes)
-
-
-def repeat_steps(
-    rebuilt: Rebuilt, prepared: Prepared, rows: Sequence[HistoryRow], kept: int
-) -> Repeated:
-    """Repeat the steps of `rows`.
+def check_training(rebuilt: Rebuilt, rows: Sequence[HistoryRow], first: Replay) -> Iterator[Check]:
+    """Yield the comparisons of the first steps of a run, as recorded and as repeated.
 
     Args:
         rebuilt: The run on this machine.
-        prepared: Its training before the first step.
         rows: First rows of its history.
-        kept: Number of steps after which the run saved its model.
+        first: The same steps on this machine.
     """
-    validated = frozenset(part.step for part in rebuilt.record.validations)
-    cut = micro_batches(rebuilt, rows)
-    return Repeated(rebuilt, rows, replay(prepared, cut, validated=validated, kept=kept))
+    yield check_loss(rebuilt, rows, first)
+    yield check_loss_scale(rebuilt, rows, first.outcomes)
+    yield check_executed(rebuilt, first.executed)
+    parts = [part for part in rebuilt.record.validations if part.step in first.validations]
+    if parts and not rebuilt.repeats_exactly:
+        yield Check("validated", NOT_COMPARED, "metrics after training on another machine")
+    elif parts:
+        problems = [
+            f"the validation after {counted(part.step, 'step')} gives other metrics"
+            for part in parts
+            if dict(part.metrics) != json_values(all_metrics(first.validations[part.step]))
+        ]
+        yield judged("validated", problems, f"{counted(len(parts), 'validation')}, bit for bit")
 
 
-def micro_batches(rebuilt: Rebuilt, rows: Sequence[HistoryRow]) -> list[int]:
-    """Return the number of micro-batches of each step that cuts it as the run did."""
-    per_process = rebuilt.record.topology.num_processes / rebuilt.world_size
-    batch_size = rebuilt.args.per_device_train_batch_size
-    most = batch_size * rebuilt.args.gradient_accumulation_steps
-    return [min(most, max(1, math.ceil(row.micro_batches * per_process))) for row in rows]
-
-
-def check_loss(repeated: Repeated) -> Check:
+def check_loss(rebuilt: Rebuilt, rows: Sequence[HistoryRow], first: Replay) -> Check:
     """Compare loss and gradient norm of each step."""
-    rows, first = repeated.rows, repeated.first
     if first.stopped is not None:
         return Check("loss", DIFFERS, f"step {len(first.outcomes) + 1} stopped: {first.stopped}")
-    actual = {name: _values(first, name) for name in ("loss", "grad_norm")}
-    recorded = {name: np.array([getattr(row, name) for row in rows]) for name in actual}
-    if all(np.array_equal(actual[name], recorded[name], equal_nan=True) for name in actual):
+    actual, recorded = _measured(first.outcomes), _measured(rows)
+    if np.array_equal(actual, recorded, equal_nan=True):
         steps = counted(len(rows), "step")
         return Check("loss", EQUAL, f"loss and gradient norm of {steps}, bit for bit")
-    if not repeated.has_masks_of_run and not repeated.rebuilt.repeats_exactly:
-        return _within_scatter(repeated, recorded)
-    worst, step, name = _largest_difference(actual, recorded)
-    found = f"the largest relative difference is {worst:.1e} ({_title(name)} of step {step})"
-    if repeated.rebuilt.repeats_exactly:
+    has_masks_of_run = first.random_state == rebuilt.record.random_state_sha256
+    if not has_masks_of_run and not rebuilt.repeats_exactly:
+        return _within_scatter(rebuilt, rows, first)
+    relative = _relative(actual, recorded)
+    kind, step = np.unravel_index(relative.argmax(), relative.shape)
+    found = (
+        f"the largest relative difference is {relative.max():.1e} ({MEASURED[kind]} of step "
+        f"{step + 1})"
+    )
+    if rebuilt.repeats_exactly:
         return Check("loss", DIFFERS, f"{found}, {MUST_REPEAT}")
-    limits = _limits(repeated, actual)
-    if _exceeded(actual, recorded, limits) is not None and len(rows) > 1:
-        limits = _amplified_limits(repeated, actual, limits)
+    limits = _limits(rebuilt, actual)
+    if len(_exceeded(actual, recorded, limits)) and len(rows) > 1:
+        limits += _amplification(rebuilt, rows, actual)
     exceeded = _exceeded(actual, recorded, limits)
-    if exceeded is not None:
-        name, index = exceeded
+    if len(exceeded):
+        step, kind = exceeded[0]
         return Check(
             "loss",
             DIFFERS,
-            f"the {_title(name)} of step {index + 1} is {actual[name][index]:.7g}, and the record "
-            f"states {recorded[name][index]:.7g}; rounding explains a difference of "
-            f"{limits[name][index]:.1e}",
+            f"the {MEASURED[kind]} of step {step + 1} is {actual[kind, step]:.7g}, and the record "
+            f"states {recorded[kind, step]:.7g}; rounding explains a difference of "
+            f"{limits[kind, step]:.1e}",
         )
     return Check("loss", WITHIN, f"{found}, which rounding explains")
 
 
-def _values(result: Replay, name: str) -> Values:
-    return np.array([getattr(outcome, name) for outcome in result.outcomes], dtype=np.float64)
+def _measured(steps: Iterable[HistoryRow | StepOutcome]) -> Values:
+    return np.array([(step.loss, step.grad_norm) for step in steps], dtype=np.float64).T
 
 
 def _relative(actual: Values, expected: Values) -> Values:
@@ -124,128 +106,97 @@ def _relative(actual: Values, expected: Values) -> Values:
     return np.where(same, 0.0, np.where(np.isfinite(difference), difference, np.inf))
 
 
-def _largest_difference(
-    actual: Mapping[str, Values], recorded: Mapping[str, Values]
-) -> tuple[float, int, str]:
-    relative = {name: _relative(actual[name], recorded[name]) for name in actual}
-    name = max(relative, key=lambda key: float(relative[key].max()))
-    index = int(relative[name].argmax())
-    return float(relative[name][index]), index + 1, name
-
-
-def _title(name: str) -> str:
-    return {"grad_norm": "gradient norm"}.get(name, name)
-
-
-def _limits(repeated: Repeated, actual: Mapping[str, Values]) -> dict[str, Values]:
+def _limits(rebuilt: Rebuilt, actual: Values) -> Values:
     """Return the largest absolute differences that rounding explains without amplification."""
-    precision = repeated.rebuilt.precision
-    tolerance = tolerance_of(precision.compute_dtype, allows_tf32=precision.properties.allows_tf32)
-    return {name: getattr(tolerance, name) * np.abs(actual[name]) for name in actual}
+    tolerance = rebuilt.tolerance
+    return np.array([[tolerance.loss], [tolerance.grad_norm]]) * np.abs(actual)
 
 
-def _exceeded(
-    actual: Mapping[str, Values], recorded: Mapping[str, Values], limits: Mapping[str, Values]
-) -> tuple[str, int] | None:
-    """Return name and index of the first value beyond its limit; skipped steps have no norm."""
-    for index in range(len(next(iter(actual.values())))):
-        for name in actual:
-            ours, theirs = actual[name][index], recorded[name][index]
-            both_overflow = not math.isfinite(ours) and not math.isfinite(theirs)
-            if not both_overflow and not abs(ours - theirs) <= limits[name][index]:
-                return name, index
-    return None
+def _exceeded(actual: Values, recorded: Values, limits: Values) -> npt.NDArray[np.intp]:
+    """Return step and kind of the values beyond their limits; skipped steps have no norm."""
+    both_overflow = ~np.isfinite(actual) & ~np.isfinite(recorded)
+    with np.errstate(invalid="ignore"):
+        is_within = np.abs(actual - recorded) <= limits
+    return np.argwhere((~both_overflow & ~is_within).T)
 
 
-def _amplified_limits(
-    repeated: Repeated, actual: Mapping[str, Values], limits: Mapping[str, Values]
-) -> dict[str, Values]:
-    """Return the limits with the measured amplification of a rounding of the initial weights."""
-    unit = torch.finfo(repeated.rebuilt.precision.compute_dtype).eps / 2
-    grown = {name: np.zeros_like(limits[name]) for name in limits}
+def _amplification(rebuilt: Rebuilt, rows: Sequence[HistoryRow], actual: Values) -> Values:
+    """Return by how much a rounding of the initial weights changes the values of each step."""
+    unit = torch.finfo(rebuilt.precision.compute_dtype).eps / 2
+    grown = np.zeros_like(actual)
     for seed in range(AMPLIFIED_REPLAYS):
-        other = repeated.again(rounding=(unit, seed))
-        if len(other.outcomes) < len(repeated.rows):
-            return dict(limits)
-        for name in grown:
-            difference = np.abs(_values(other, name) - actual[name])
-            finite = np.where(np.isfinite(difference), difference, 0.0)
-            grown[name] = np.maximum(grown[name], np.maximum.accumulate(finite))
-    # The first step has its own rounding, but nothing that could be amplified.
-    return {
-        name: limits[name]
-        + np.where(np.arange(len(grown[name])) > 0, AMPLIFICATION * grown[name], 0)
-        for name in limits
-    }
+        other = replay(rebuilt.prepare(), rebuilt.micro_batches(rows), rounding=(unit, seed))
+        if len(other.outcomes) < len(rows):
+            return np.zeros_like(actual)
+        with np.errstate(invalid="ignore"):
+            difference = np.abs(_measured(other.outcomes) - actual)
+        finite = np.where(np.isfinite(difference), difference, 0.0)
+        grown = np.maximum(grown, np.maximum.accumulate(finite, axis=1))
+    grown[:, 0] = 0  # the first step has its own rounding, but nothing that could be amplified
+    return AMPLIFICATION * grown
 
 
-def _within_scatter(repeated: Repeated, recorded: Mapping[str, Values]) -> Check:
+def _within_scatter(rebuilt: Rebuilt, rows: Sequence[HistoryRow], first: Replay) -> Check:
     """Compare the record with replays that differ from each other only in their dropout masks."""
-    replays = [repeated.first]
-    replays += [repeated.again(mask_seed=seed) for seed in range(1, MASK_REPLAYS + 1)]
-    if any(len(other.outcomes) < len(repeated.rows) for other in replays):
+    cut = rebuilt.micro_batches(rows)
+    seeds = range(1, MASK_REPLAYS + 1)
+    replays = [first, *(replay(rebuilt.prepare(), cut, mask_seed=seed) for seed in seeds)]
+    if any(len(other.outcomes) < len(rows) for other in replays):
         return Check("loss", DIFFERS, "a replay with other dropout masks stopped")
-    largest = {}
-    limits = _limits(repeated, {name: _values(repeated.first, name) for name in recorded})
-    for name, values in recorded.items():
-        stacked = np.stack([_values(other, name) for other in replays])
-        stacked = np.where(np.isfinite(stacked), stacked, np.nan)
-        mean = np.nanmean(stacked, axis=0)
-        variance = _smoothed(np.nanvar(stacked, axis=0, ddof=1))
-        deviation = np.sqrt(variance * (1 + 1 / len(replays))) + limits[name] / MASK_DEVIATIONS
-        distance = np.abs(values - mean) / np.maximum(deviation, np.finfo(float).tiny)
-        largest[name] = float(np.nanmax(np.where(np.isfinite(values), distance, np.nan)))
-    worst = max(largest, key=lambda key: largest[key])
+    stacked = np.stack([_measured(other.outcomes) for other in replays])
+    stacked = np.where(np.isfinite(stacked), stacked, np.nan)
+    variance = np.nanvar(stacked, axis=0, ddof=1)
+    windows = (slice(max(0, i - NEIGHBOURS), i + NEIGHBOURS + 1) for i in range(len(rows)))
+    smoothed = np.stack([np.nanmean(variance[:, window], axis=1) for window in windows], axis=1)
+    rounding = _limits(rebuilt, _measured(first.outcomes)) / MASK_DEVIATIONS
+    deviation = np.sqrt(smoothed * (1 + 1 / len(replays))) + rounding
+    recorded = _measured(rows)
+    distance = np.abs(recorded - np.nanmean(stacked, axis=0))
+    distance = distance / np.maximum(deviation, np.finfo(float).tiny)
+    largest = np.nanmax(np.where(np.isfinite(recorded), distance, np.nan), axis=1).tolist()
+    worst = largest.index(max(largest))
     text = (
         f"dropout cannot draw the masks of the run here; of {len(replays)} replays with other "
         f"masks, the record is at most {largest[worst]:.1f} standard deviations away "
-        f"({_title(worst)}; limit "
-        f"{MASK_DEVIATIONS:g})"
+        f"({MEASURED[worst]}; limit {MASK_DEVIATIONS:g})"
     )
     return Check("loss", WITHIN if largest[worst] <= MASK_DEVIATIONS else DIFFERS, text)
 
 
-def _smoothed(values: Values) -> Values:
-    """Return the mean of each value with its neighbours."""
-    count = len(values)
-    windows = (slice(max(0, i - NEIGHBOURS), i + NEIGHBOURS + 1) for i in range(count))
-    return np.array([np.nanmean(values[window]) for window in windows])
-
-
-def check_loss_scale(repeated: Repeated) -> Check:
+def check_loss_scale(
+    rebuilt: Rebuilt, rows: Sequence[HistoryRow], outcomes: Sequence[StepOutcome]
+) -> Check:
     """Compare the loss scale after each step, and which steps were skipped."""
-    rows, outcomes = repeated.rows, repeated.first.outcomes
     pairs = list(zip(rows, outcomes, strict=False))
     if all((r.loss_scale, r.skipped) == (o.loss_scale, o.skipped) for r, o in pairs):
         skipped = sum(row.skipped for row, _ in pairs)
-        text = f"{counted(skipped, 'step')} skipped of {len(pairs)}, as recorded"
-        return Check("scale", EQUAL, text)
+        return Check(
+            "scale", EQUAL, f"{counted(skipped, 'step')} skipped of {len(pairs)}, as recorded"
+        )
     for row, outcome in pairs:
         ours, theirs = outcome.loss_scale, row.loss_scale
         if (ours is None) != (theirs is None):
-            return Check(
-                "scale", DIFFERS, f"step {row.step} has the loss scale {ours}, not {theirs}"
-            )
+            text = f"step {row.step} has the loss scale {ours}, not {theirs}"
+            return Check("scale", DIFFERS, text)
         ratio = 1.0 if ours is None or theirs is None or not theirs else ours / theirs
         is_near = 1 / LOSS_SCALE_FACTOR <= ratio <= LOSS_SCALE_FACTOR
-        if repeated.rebuilt.repeats_exactly or not is_near:
+        if rebuilt.repeats_exactly or not is_near:
             text = f"step {row.step} has the loss scale {ours}, and the record states {theirs}"
             return Check("scale", DIFFERS, text)
     return Check("scale", WITHIN, "overflows in neighbouring steps, at scales one halving apart")
 
 
-def check_executed(record: RunRecord, executed: ExecutedDtypes | None, *, exact: bool) -> Check:
+def check_executed(rebuilt: Rebuilt, executed: ExecutedDtypes | None) -> Check:
     """Compare the dtypes that the first step multiplied and stored."""
-    recorded = record.precision.executed
+    recorded = rebuilt.record.precision.executed
     if executed is None or recorded is None:
         return Check("dtypes", DIFFERS, "the dtypes of the first step are missing")
     actual = json_values(executed.as_dict())
     assert isinstance(actual, dict)
-    if exact:
-        names = [name for name in actual if actual[name] != recorded.get(name)]
-        problems = [f"{name.replace('_', ' ')} of the first step differ" for name in names]
-    else:
-        problems = list(_dtype_problems(actual, recorded))
+    if not rebuilt.repeats_exactly:
+        return judged("dtypes", _dtype_problems(actual, recorded), executed.summary())
+    names = [name for name in actual if actual[name] != recorded.get(name)]
+    problems = [f"{name.replace('_', ' ')} of the first step differ" for name in names]
     return judged("dtypes", problems, executed.summary())
 
 
@@ -273,34 +224,14 @@ def _products(executed: Mapping[str, Any]) -> set[tuple[str, str]]:
     }
 
 
-def check_validations(repeated: Repeated) -> Check | None:
-    """Compare the validations within the repeated steps; None if there are none."""
-    parts = [p for p in repeated.rebuilt.record.validations if p.step in repeated.first.validations]
-    if not parts:
-        return None
-    if not repeated.rebuilt.repeats_exactly:
-        return Check("validated", NOT_COMPARED, "metrics after training on another machine")
-    problems = [
-        f"the validation after {counted(part.step, 'step')} gives other metrics"
-        for part in parts
-        if dict(part.metrics) != json_values(all_metrics(repeated.first.validations[part.step]))
-    ]
-    return judged("validated", problems, f"{counted(len(parts), 'validation')}, bit for bit")
-
-
-def check_kept_weights(repeated: Repeated, saved: nn.Module) -> Check | None:
-    """Compare the saved model with the repeated training, if it reached the saved weights."""
-    weights = repeated.first.weights
-    if weights is None:
-        return None
-    if not repeated.rebuilt.repeats_exactly:
-        text = "AdamW amplifies the rounding of another machine"
-        return Check("model", NOT_COMPARED, text)
+def check_kept_weights(rebuilt: Rebuilt, weights: Mapping[str, Tensor], saved: nn.Module) -> Check:
+    """Compare the saved model with the weights that the repeated training has at its step."""
+    if not rebuilt.repeats_exactly:
+        return Check("model", NOT_COMPARED, "AdamW amplifies the rounding of another machine")
     stored: Mapping[str, Tensor] = saved.state_dict()
-    names = [
-        n
-        for n, w in weights.items()
-        if n not in stored or not torch.equal(stored[n].to(w.dtype), w)
+    problems = [
+        f"{name} of the saved model is not that of the repeated training"
+        for name, weight in weights.items()
+        if name not in stored or not torch.equal(stored[name].to(weight.dtype), weight)
     ]
-    problems = [f"{n} of the saved model is not that of the repeated training" for n in names]
     return judged("model", problems, "the repeated training ends in the saved weights, bit for bit")

@@ -22,7 +22,8 @@ from ampft.evaluation.sanity import (
 from ampft.features.validations import all_metrics
 from ampft.files import describe_file, is_inside
 from ampft.machine import versions
-from ampft.runs.audit.findings import DIFFERS, EQUAL, NOT_COMPARED, WITHIN, Check, judged
+from ampft.runs.audit.findings import DIFFERS, NOT_COMPARED, WITHIN, Check, judged
+from ampft.runs.audit.rebuild import Rebuilt
 from ampft.runs.audit.tolerances import SUM_TOLERANCE
 from ampft.runs.card import model_card
 from ampft.runs.history import HistoryRow, parse_rows
@@ -39,7 +40,7 @@ from ampft.text.numbers import counted
 from ampft.training.optimizer import make_schedule
 
 
-def read_rows(folder: Path) -> tuple[HistoryRow, ...]:
+def history_rows(folder: Path) -> tuple[HistoryRow, ...]:
     """Return the rows of the history of a run.
 
     Raises:
@@ -52,7 +53,7 @@ def read_rows(folder: Path) -> tuple[HistoryRow, ...]:
         raise InputError(f"{path}: this is not the history of a run ({error}).") from error
 
 
-def check_files(folder: Path, record: RunRecord) -> Check:
+def compare_files(folder: Path, record: RunRecord) -> Check:
     """Compare all files of the run with their hashes, and the record with its own."""
     problems = []
     if not hash_is_correct(folder):
@@ -108,9 +109,9 @@ def _step_problems(
 
 def _row_problems(rows: Sequence[HistoryRow], prepared: Prepared) -> Iterator[str]:
     batches, lengths = prepared.step_batches, prepared.step_batches.examples.lengths
-    rates = _learning_rates([row.skipped for row in rows], prepared)
-    scales = _loss_scales([row.skipped for row in rows], scaled=prepared.precision.uses_scaler)
-    for index, (row, rate, scale) in enumerate(zip(rows, rates, scales, strict=True)):
+    skipped = [row.skipped for row in rows]
+    expected_rates = _learning_rates_and_scales(skipped, prepared)
+    for index, (row, (rate, scale)) in enumerate(zip(rows, expected_rates, strict=True)):
         epoch, step_in_epoch = divmod(index, len(batches))
         ids = batches.effective_ids(epoch, step_in_epoch)
         expected = (index + 1, epoch, len(ids), int(lengths[ids].sum()), scale)
@@ -125,31 +126,30 @@ def _row_problems(rows: Sequence[HistoryRow], prepared: Prepared) -> Iterator[st
             yield f"row {index + 1} has the learning rate {row.learning_rate:g}, not {rate:g}"
 
 
-def _learning_rates(skipped: Sequence[bool], prepared: Prepared) -> Iterator[float]:
-    """Yield the learning rate of each step; skipped steps do not advance the schedule."""
-    args = prepared.args
+def _learning_rates_and_scales(
+    skipped: Sequence[bool], prepared: Prepared
+) -> Iterator[tuple[float, float | None]]:
+    """Yield the learning rate of each step, and the loss scale after it; None without a scaler.
+
+    Skipped steps do not advance the schedule. The scale follows `torch.amp.GradScaler`.
+    """
+    args, scaler = prepared.args, torch.amp.GradScaler("cpu")
     peak = max(group["initial_lr"] for group in prepared.optimizer.param_groups)
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=peak)
     schedule = make_schedule(optimizer, prepared.total_steps, args.schedule_settings())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the optimizer makes no steps
-        for was_skipped in skipped:
-            yield float(schedule.get_last_lr()[0])
-            if not was_skipped:
-                schedule.step()
-
-
-def _loss_scales(skipped: Sequence[bool], *, scaled: bool) -> Iterator[float | None]:
-    """Yield the loss scale after each step, by the rule of `torch.amp.GradScaler`."""
-    scaler = torch.amp.GradScaler("cpu")
-    scale, interval, good_steps = scaler.get_scale(), scaler.get_growth_interval(), 0
+    scale, good_steps = scaler.get_scale(), 0
     for was_skipped in skipped:
+        rate = float(schedule.get_last_lr()[0])
         good_steps = 0 if was_skipped else good_steps + 1
         if was_skipped:
             scale *= scaler.get_backoff_factor()
-        elif good_steps == interval:
+        elif good_steps == scaler.get_growth_interval():
             scale, good_steps = scale * scaler.get_growth_factor(), 0
-        yield scale if scaled else None
+        yield rate, scale if prepared.precision.uses_scaler else None
+        if not was_skipped:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the optimizer makes no steps
+                schedule.step()
 
 
 def check_ids(record: RunRecord, steps: int, batches: StepBatches) -> Check:
@@ -165,78 +165,65 @@ def check_ids(record: RunRecord, steps: int, batches: StepBatches) -> Check:
     return judged("examples", problems, f"the ids of all {counted(steps, 'step')} are the recorded")
 
 
-def check_metrics(
-    folder: Path,
-    record: RunRecord,
-    task: Task,
-    outcomes: Mapping[str, Outcome],
-) -> Check:
+def check_metrics(rebuilt: Rebuilt, outcomes: Mapping[str, Outcome]) -> Check:
     """Compute all metrics from the predictions again, and compare them with record and report.
 
     Args:
-        folder: Folder of the run.
-        record: Its record.
-        task: Its task, with the data.
+        rebuilt: The run on this machine.
         outcomes: Its predictions, by the field of the record that holds their metrics.
     """
-    comparison = _Comparison()
-    for name, outcome in outcomes.items():
-        comparison.add(f"{name} of {RECORD_NAME}", getattr(record, name), all_metrics(outcome))
-    outcome = outcomes["metrics"]
-    report = _report_values(folder)
+    record, outcome = rebuilt.record, outcomes["metrics"]
+    try:
+        report = read_json_object(rebuilt.folder / REPORT_NAME)
+    except (OSError, ValueError):
+        report = {}
+    parts: list[tuple[str, Any, Any]] = [
+        (f"{name} of {RECORD_NAME}", getattr(record, name), all_metrics(each))
+        for name, each in outcomes.items()
+    ]
     expected = outcome.report().as_dict()
-    comparison.add(REPORT_NAME, {name: report.get(name) for name in expected}, expected)
+    parts.append((REPORT_NAME, {name: report.get(name) for name in expected}, expected))
     if record.metrics_chance is not None:
-        chance = constant_outcome(task, outcome.split).metrics()
-        comparison.add("metrics_chance", record.metrics_chance, chance)
-    problems = [*comparison.problems, *_best_problems(record, task)]
-    if problems:
-        return judged("metrics", problems, "")
-    text = f"{counted(comparison.count, 'value')} of {RECORD_NAME} and {REPORT_NAME} follow from "
-    text += "the predictions"
-    if comparison.is_exact:
-        return Check("metrics", EQUAL, text)
+        chance = constant_outcome(rebuilt.task, outcome.split).metrics()
+        parts.append(("metrics_chance", record.metrics_chance, chance))
+    values = [value for part in parts for value in _value_pairs(*part)]
+    problems = [
+        f"{where} is {inert(str(stored))}, not {value}"
+        for where, stored, value in values
+        if stored != value and not _is_close(stored, value)
+    ]
+    problems += _best_problems(record, rebuilt.task)
+    text = f"{counted(len(values), 'value')} of {RECORD_NAME} and {REPORT_NAME} follow from the "
+    text += "predictions"
+    if problems or all(stored == value for _, stored, value in values):
+        return judged("metrics", problems, text)
     return Check("metrics", WITHIN, f"{text}, within {SUM_TOLERANCE:g}: sums in another order")
 
 
-class _Comparison:
-    """Compares values in any nesting; numbers may differ by the rounding of a sum."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.is_exact = True
-        self.problems: list[str] = []
-
-    def add(self, where: str, stored: Any, expected: Any) -> None:
-        if isinstance(expected, Mapping):
-            for name, value in expected.items():
-                inner = stored.get(name) if isinstance(stored, Mapping) else None
-                self.add(f"{where}: {name}", inner, value)
-            return
-        if isinstance(expected, list | tuple):
-            same_length = isinstance(stored, list | tuple) and len(stored) == len(expected)
-            for index, value in enumerate(expected):
-                self.add(where, stored[index] if same_length else None, value)
-            return
-        self.count += 1
-        if isinstance(expected, float) and not math.isfinite(expected):
-            expected = None
-        if isinstance(stored, float) and not math.isfinite(stored):
-            stored = None
-        if stored == expected:
-            return
-        numbers = isinstance(stored, int | float) and isinstance(expected, int | float)
-        if numbers and math.isclose(stored, expected, rel_tol=SUM_TOLERANCE, abs_tol=SUM_TOLERANCE):
-            self.is_exact = False
-        else:
-            self.problems.append(f"{where} is {inert(str(stored))}, not {expected}")
+def _value_pairs(where: str, stored: Any, expected: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield stored and expected values in any nesting; None for a number that is not finite."""
+    if isinstance(expected, Mapping):
+        for name, value in expected.items():
+            inner = stored.get(name) if isinstance(stored, Mapping) else None
+            yield from _value_pairs(f"{where}: {name}", inner, value)
+    elif isinstance(expected, list | tuple):
+        same_length = isinstance(stored, list | tuple) and len(stored) == len(expected)
+        for index, value in enumerate(expected):
+            yield from _value_pairs(where, stored[index] if same_length else None, value)
+    else:
+        yield where, _finite(stored), _finite(expected)
 
 
-def _report_values(folder: Path) -> dict[str, Any]:
-    try:
-        return read_json_object(folder / REPORT_NAME)
-    except (OSError, ValueError):
-        return {}
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _is_close(stored: Any, expected: Any) -> bool:
+    """Return whether two numbers differ only by the rounding of a sum."""
+    are_numbers = isinstance(stored, int | float) and isinstance(expected, int | float)
+    return are_numbers and math.isclose(
+        stored, expected, rel_tol=SUM_TOLERANCE, abs_tol=SUM_TOLERANCE
+    )
 
 
 def _best_problems(record: RunRecord, task: Task) -> Iterator[str]:
@@ -283,8 +270,9 @@ def check_warnings(
     return judged("warnings", problems, f"{counted(len(expected), 'warning')}, as recorded")
 
 
-def check_texts(folder: Path, record: RunRecord) -> Check:
+def check_card(rebuilt: Rebuilt) -> Check:
     """Compare model card and text report with those that the record and the report give."""
+    folder, record = rebuilt.folder, rebuilt.record
     if record.versions.get("ampft") != versions().get("ampft"):
         return Check("card", NOT_COMPARED, "another version of ampft wrote it")
     try:
@@ -299,10 +287,7 @@ def check_texts(folder: Path, record: RunRecord) -> Check:
     problems = [
         f"{name} does not state what {RECORD_NAME} and {REPORT_NAME} do"
         for name, text in expected.items()
-        if _text(folder / name) != text.encode("utf-8", "backslashreplace")
+        if not (folder / name).is_file()
+        or (folder / name).read_bytes() != text.encode("utf-8", "backslashreplace")
     ]
     return judged("card", problems, f"{' and '.join(expected)} state what {RECORD_NAME} does")
-
-
-def _text(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
