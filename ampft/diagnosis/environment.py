@@ -48,10 +48,15 @@ def collect_environment(measure: bool = True) -> dict[str, Any]:
         `versions`, `system`, `devices`, `modes`, `cpu_features`, `matrix_products`, `formats` and
         `amp`, as dictionaries, lists, strings, numbers, booleans and None that JSON can represent.
     """
-    devices = _devices()
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    devices = [torch.device("cpu")] + ([accelerator] if accelerator is not None else [])
+    system = platform.system()
+    if system == "Linux":
+        with suppress(OSError):  # some Linux systems have no os-release
+            system = platform.freedesktop_os_release().get("PRETTY_NAME", system)
     return {
         "versions": _versions(),
-        "system": _system(),
+        "system": {"os": system, "machine": platform.machine()},
         "devices": [_describe(device) for device in devices],
         "modes": {d.type: [asdict(entry) for entry in survey_modes(d)] for d in devices},
         "cpu_features": _cpu_features(),
@@ -59,11 +64,6 @@ def collect_environment(measure: bool = True) -> dict[str, Any]:
         "formats": [asdict(entry) for entry in FORMATS],
         "amp": {"advice": ADVICE, "entry_points": [asdict(e) for e in amp_entry_points()]},
     }
-
-
-def _devices() -> list[torch.device]:
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    return [torch.device("cpu")] + ([accelerator] if accelerator is not None else [])
 
 
 def _versions() -> dict[str, str | None]:
@@ -77,19 +77,12 @@ def _versions() -> dict[str, str | None]:
     return versions
 
 
-def _system() -> dict[str, str]:
-    name = platform.system()
-    if name == "Linux":
-        with suppress(OSError):  # some Linux systems have no os-release
-            name = platform.freedesktop_os_release().get("PRETTY_NAME", name)
-    return {"os": name, "machine": platform.machine()}
-
-
 def _describe(device: torch.device) -> dict[str, Any]:
     if device.type == "cpu":
+        name = torch.cpu.get_capabilities().get("cpu_name")
         return {
             "type": "cpu",
-            "name": _cpu_name(),
+            "name": str(name or platform.processor() or platform.machine()),
             "physical_cores": psutil.cpu_count(logical=False),
             "threads": torch.get_num_threads(),
             "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
@@ -104,11 +97,6 @@ def _describe(device: torch.device) -> dict[str, Any]:
             "memory_gib": round(properties.total_memory / 2**30, 1),
         }
     return {"type": device.type, "name": device.type, "count": torch.accelerator.device_count()}
-
-
-def _cpu_name() -> str:
-    cpu_name = torch.cpu.get_capabilities().get("cpu_name")
-    return str(cpu_name or platform.processor() or platform.machine())
 
 
 def _cpu_features() -> dict[str, dict[str, bool | None]]:
@@ -150,23 +138,48 @@ def _tf32_rate(device: torch.device) -> MatrixRate:
 
 def format_environment(environment: dict[str, Any]) -> str:
     """Return the result of `collect_environment` as text of at most 96 columns."""
-    sections = [
-        _titled("Versions", _versions_table(environment)),
-        _titled("Devices", [_device_line(device) for device in environment["devices"]]),
-        *(
-            _titled(f"Modes on {device}", _modes_table(entries))
-            for device, entries in environment["modes"].items()
-        ),
-        _titled("CPU features for 16-bit arithmetic", _features_table(environment["cpu_features"])),
-        _titled("Measured matrix product rates", _rates_table(environment["matrix_products"])),
-        _titled("Formats", _formats_table(environment["formats"])),
-        _titled("Entry points of automatic mixed precision", _amp_table(environment["amp"])),
+    versions = [[name, version or "-"] for name, version in environment["versions"].items()]
+    system = environment["system"]
+    labels = {True: "yes", False: "no", None: "unknown"}
+    features = [
+        [name, labels[found["torch"]], labels[found["kernel"]]]
+        for name, found in environment["cpu_features"].items()
     ]
-    return "\n\n".join(sections)
-
-
-def _titled(title: str, lines: Sequence[str]) -> str:
-    return "\n".join([title, *(f"  {line}".rstrip() for line in lines)])
+    rates = [
+        [f"{rate['device']}, {rate['dtype']}", f"{rate['gflops']:.1f}", f"{rate['size']}"]
+        for rate in environment["matrix_products"]
+    ]
+    rate_header = ("device, operand dtype", "GFLOP/s", "matrix size")
+    columns = ("largest", "smallest_normal", "smallest_subnormal", "epsilon")
+    formats = [
+        [entry["name"], *(f"{entry[column]:.6g}" for column in columns)]
+        for entry in environment["formats"]
+    ]
+    amp = environment["amp"]
+    calls = [[entry["name"], entry["status"], entry["call"]] for entry in amp["entry_points"]]
+    sections = {
+        "Versions": _table([*versions, ["system", f"{system['os']}, {system['machine']}"]]),
+        "Devices": [_device_line(device) for device in environment["devices"]],
+        **{
+            f"Modes on {device}": _table([[e["mode"], e["status"], e["reason"]] for e in entries])
+            for device, entries in environment["modes"].items()
+        },
+        "CPU features for 16-bit arithmetic": _table(features, header=("", "torch", "kernel")),
+        "Measured matrix product rates": _table(rates, header=rate_header, numbers=True)
+        or ["not measured"],
+        "Formats": _table(
+            formats, header=["", *(each.replace("_", " ") for each in columns)], numbers=True
+        ),
+        "Entry points of automatic mixed precision": [
+            *textwrap.wrap(amp["advice"], _WIDTH - 2),
+            "",
+            *_table(calls, header=("", "status", "current call")),
+        ],
+    }
+    return "\n\n".join(
+        "\n".join([title, *(f"  {line}".rstrip() for line in lines)])
+        for title, lines in sections.items()
+    )
 
 
 def _table(
@@ -181,12 +194,6 @@ def _table(
     return terminal_table(table, width=_WIDTH - 2).split("\n")
 
 
-def _versions_table(environment: dict[str, Any]) -> list[str]:
-    rows = [[name, version or "-"] for name, version in environment["versions"].items()]
-    system = environment["system"]
-    return _table([*rows, ["system", f"{system['os']}, {system['machine']}"]])
-
-
 def _device_line(device: dict[str, Any]) -> str:
     details = [
         f"{value} {key.replace('_', ' ')}" if isinstance(value, int) else f"{key} {value}"
@@ -196,40 +203,6 @@ def _device_line(device: dict[str, Any]) -> str:
     memory = [f"{device['memory_gib']} GiB"] if "memory_gib" in device else []
     text = ", ".join([str(device["name"]), *details, *memory])
     return f"{device['type']}: {text.replace('compute_capability', 'compute capability')}"
-
-
-def _modes_table(entries: list[dict[str, str]]) -> list[str]:
-    return _table([[entry["mode"], entry["status"], entry["reason"]] for entry in entries])
-
-
-def _features_table(features: dict[str, dict[str, bool | None]]) -> list[str]:
-    labels = {True: "yes", False: "no", None: "unknown"}
-    rows = [[name, labels[f["torch"]], labels[f["kernel"]]] for name, f in features.items()]
-    return _table(rows, header=("", "torch", "kernel"))
-
-
-def _rates_table(rates: list[dict[str, Any]]) -> list[str]:
-    if not rates:
-        return ["not measured"]
-    rows = [
-        [f"{rate['device']}, {rate['dtype']}", f"{rate['gflops']:.1f}", f"{rate['size']}"]
-        for rate in rates
-    ]
-    header = ("device, operand dtype", "GFLOP/s", "matrix size")
-    return _table(rows, header=header, numbers=True)
-
-
-def _formats_table(formats: list[dict[str, Any]]) -> list[str]:
-    columns = ("largest", "smallest_normal", "smallest_subnormal", "epsilon")
-    header = ["", *(column.replace("_", " ") for column in columns)]
-    rows = [[entry["name"], *(f"{entry[column]:.6g}" for column in columns)] for entry in formats]
-    return _table(rows, header=header, numbers=True)
-
-
-def _amp_table(amp: dict[str, Any]) -> list[str]:
-    rows = [[entry["name"], entry["status"], entry["call"]] for entry in amp["entry_points"]]
-    table = _table(rows, header=("", "status", "current call"))
-    return [*textwrap.wrap(amp["advice"], _WIDTH - 2), "", *table]
 
 
 CURRENT_IMPORT = "from torch.amp import autocast, GradScaler"

@@ -9,15 +9,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ampft.arguments.flags import ArgumentParser, split_at_dashes
 from ampft.errors import InputError
 from ampft.files import describe_file
+from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME
 from ampft.text.json_io import read_json_lines, read_json_object
 from ampft.text.numbers import counted
 
@@ -61,10 +61,19 @@ def main(argv: Sequence[str]) -> None:
             temporary = tempfile.TemporaryDirectory(prefix="ampft-resume-check-")
             folder = Path(stack.enter_context(temporary))
         else:
-            folder = _new_folder(Path(args.output_dir))
+            folder = Path(args.output_dir)
+            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                raise InputError(f"--output_dir {folder}: it exists and is not an empty folder.")
+            folder.mkdir(parents=True, exist_ok=True)
         stops = check(command, folder, interruptions=args.interruptions, seed=args.seed)
         found = list(differences(folder / STRAIGHT, folder / INTERRUPTED))
-    _print_result(stops, found)
+    from ampft.text.terminal import labelled, print_line
+
+    killed = f"killed after step {', '.join(map(str, stops))}, and continued each time"
+    equal = "equal bit for bit: weights, predictions, report, examples, history"
+    print_line(labelled("result", f"{'not equal' if found else equal}; {killed}"))
+    for text in found:
+        print_line(labelled("differs", text))
     if found:
         raise SystemExit(1)
 
@@ -84,17 +93,20 @@ def check(command: Sequence[str], folder: Path, *, interruptions: int, seed: int
     Raises:
         InputError: A training fails, or ends before it can be interrupted.
     """
+    from ampft.text.terminal import print_line
+
     straight = _Training(command, folder / STRAIGHT)
-    _say("training once straight")
+    print_line("training once straight")
     straight.run(("--checkpointing_steps", "epoch"))
     total = straight.steps()
     interval = max(1, total // CHECKPOINTS_PER_RUN)
-    positions = _positions(total, interruptions, random.Random(seed))
+    count = min(interruptions, total - 1)
+    positions = sorted(random.Random(seed).sample(range(1, total), count))
     training = _Training(command, folder / INTERRUPTED)
     flags = ("--checkpointing_steps", str(interval), "--resume_from_checkpoint", "latest")
     stops: list[int] = []
     for position in positions:
-        _say(f"training until step {position} of {total}, and killing it")
+        print_line(f"training until step {position} of {total}, and killing it")
         # The history of the steps that are repeated is there until the training continues.
         if not training.run(flags, stop=max(position, training.steps() + 1)):
             break
@@ -104,8 +116,9 @@ def check(command: Sequence[str], folder: Path, *, interruptions: int, seed: int
             f"the training ended before it could be interrupted, after {counted(total, 'step')}. "
             "Train for more steps: raise --num_train_epochs or --max_train_steps."
         )
-    if not training.has_finished():
-        _say("training to the end")
+    record = folder / INTERRUPTED / RECORD_NAME
+    if not record.is_file() or read_json_object(record)["status"] != "finished":
+        print_line("training to the end")
         training.run(flags)
     return stops
 
@@ -137,7 +150,12 @@ class _Training:
                         return True
                     time.sleep(POLL_SECONDS)
             finally:
-                _kill(process)
+                # As a lack of memory or a scheduler does, with all its processes.
+                if process.poll() is None and sys.platform == "win32":
+                    process.kill()
+                elif process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
         if process.returncode != 0:
             tail = "\n".join(log.read_text("utf-8", "replace").splitlines()[-10:])
             raise InputError(
@@ -149,31 +167,9 @@ class _Training:
     def steps(self) -> int:
         """Return the number of steps in the history."""
         try:
-            return (self.folder / "history.jsonl").read_bytes().count(b"\n")
+            return (self.folder / HISTORY_NAME).read_bytes().count(b"\n")
         except FileNotFoundError:
             return 0
-
-    def has_finished(self) -> bool:
-        try:
-            record = read_json_object(self.folder / "run.json")
-        except FileNotFoundError:
-            return False
-        return bool(record["status"] == "finished")
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a training with all its processes, as a lack of memory or a scheduler does."""
-    if process.poll() is None:
-        if sys.platform == "win32":
-            process.kill()
-        else:
-            os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _positions(total: int, count: int, generator: random.Random) -> list[int]:
-    """Return the steps after which to interrupt, ascending; fewer than `count` if `total` is."""
-    return sorted(generator.sample(range(1, total), min(count, total - 1)))
 
 
 def differences(straight: Path, interrupted: Path) -> Iterator[str]:
@@ -189,35 +185,29 @@ def differences(straight: Path, interrupted: Path) -> Iterator[str]:
             yield f"{name} exists only in {STRAIGHT if one.is_file() else INTERRUPTED}"
         elif one.is_file() and describe_file(one) != describe_file(other):
             yield f"{name} has other contents"
-    yield from _history_differences(_rows(straight), _rows(interrupted))
-    one_record, other_record = _record(straight), _record(interrupted)
+    yield from _history_differences(straight, interrupted)
+    records = [read_json_object(folder / RECORD_NAME) for folder in (straight, interrupted)]
     for name in COMPARED_FIELDS:
-        if one_record.get(name) != other_record.get(name):
-            yield f"{name} in run.json differs"
+        if records[0].get(name) != records[1].get(name):
+            yield f"{name} in {RECORD_NAME} differs"
 
 
-def _history_differences(
-    one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]
-) -> Iterator[str]:
+def _history_differences(straight: Path, interrupted: Path) -> Iterator[str]:
+    one, other = (
+        list(read_json_lines((folder / HISTORY_NAME).read_bytes(), HISTORY_NAME))
+        for folder in (straight, interrupted)
+    )
     if len(one) != len(other):
-        yield f"history.jsonl has {len(other)} steps instead of {len(one)}"
+        yield f"{HISTORY_NAME} has {len(other)} steps instead of {len(one)}"
     for row, same in zip(one, other, strict=False):
         names = [k for k in {**row, **same} if k not in TIMES and row.get(k) != same.get(k)]
         if names:
             first = names[0]
             yield (
-                f"history.jsonl: from step {row.get('step')}, first {first}: {same.get(first)} "
+                f"{HISTORY_NAME}: from step {row.get('step')}, first {first}: {same.get(first)} "
                 f"instead of {row.get(first)}"
             )
             return
-
-
-def _rows(folder: Path) -> list[dict[str, Any]]:
-    return list(read_json_lines((folder / "history.jsonl").read_bytes(), "history.jsonl"))
-
-
-def _record(folder: Path) -> dict[str, Any]:
-    return read_json_object(folder / "run.json")
 
 
 def _command(words: Sequence[str]) -> list[str]:
@@ -235,32 +225,6 @@ def _command(words: Sequence[str]) -> list[str]:
     if not Path(words[0]).is_file():
         raise InputError(f"{words[0]}: this file does not exist. Name a script after ` -- `.")
     return [sys.executable, *words]
-
-
-def _new_folder(folder: Path) -> Path:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"--output_dir {folder}: it exists and is not an empty folder.")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _say(text: str) -> None:
-    from ampft.text.terminal import print_line
-
-    print_line(text)
-
-
-def _print_result(stops: Sequence[int], found: Sequence[str]) -> None:
-    from ampft.text.terminal import labelled
-
-    killed = f"killed after step {', '.join(map(str, stops))}, and continued each time"
-    if not found:
-        text = f"equal bit for bit: weights, predictions, report, examples, history; {killed}"
-        _say(labelled("result", text))
-        return
-    _say(labelled("result", f"not equal; {killed}"))
-    for text in found:
-        _say(labelled("differs", text))
 
 
 def _parser() -> ArgumentParser:

@@ -1,4 +1,4 @@
-"""Finds the most confident errors of a run and its most confused pairs."""
+"""The most confident errors of a run and its most confused pairs: errors.html."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ampft.comparison.report import html
 from ampft.errors import InputError
 from ampft.kinds.views import CasePrediction
 from ampft.runs.case_views import CaseViews
@@ -21,10 +21,13 @@ from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import problem_of, task_row
 from ampft.tasks.mistakes import OutcomeMistakes
 from ampft.tasks.outcome import headline
+from ampft.text.numbers import percent
 from ampft.text.shown_case import ShownCase
+from ampft.text.tables import Name, Table
 
 ORIGINS = ("id", "file", "file_line", "file_row", "position")
 PAIR_EXAMPLES = 3
+TEMPLATE = "errors.html.j2"
 PAIRS_WITH_FILES = 6  # pairs whose examples are shown if these are pictures or sounds
 
 
@@ -200,7 +203,9 @@ def _rows(path: Path, cases: Sequence[int]) -> dict[int, tuple[dict[str, str], s
         case: (
             {name: str(value) for name, value in row.items() if is_input(name)},
             ", ".join(
-                f"{name.replace('_', ' ')} {_value(row[name])}" for name in ORIGINS if name in row
+                f"{name.replace('_', ' ')} {'unknown' if row[name] is None else row[name]}"
+                for name in ORIGINS
+                if name in row
             )
             or f"row {case}",
         )
@@ -208,5 +213,27 @@ def _rows(path: Path, cases: Sequence[int]) -> dict[int, tuple[dict[str, str], s
     }
 
 
-def _value(value: Any) -> str:
-    return "unknown" if value is None else str(value)
+def page_text(mistakes: Mistakes) -> str:
+    """Return the mistakes as one HTML document, in which every string is inert."""
+    environment = html.environment(Path(__file__).parent)
+    return environment.get_template(TEMPLATE).render(m=mistakes, pairs=pair_table(mistakes))
+
+
+def pair_table(mistakes: Mistakes) -> Table:
+    """Return the confused pairs."""
+    rows = [
+        (
+            Name(pair.label),
+            Name(pair.prediction),
+            f"{pair.count:,}",
+            percent(pair.count / pair.support) if pair.support else "",
+            f"{pair.reverse:,}",
+        )
+        for pair in mistakes.pairs
+    ]
+    return Table(
+        header=("label", "predicted as", "count", "of the label", "the other way round"),
+        rows=rows,
+        note=f"Counts are {mistakes.pair_unit}.",
+        left=2,
+    )

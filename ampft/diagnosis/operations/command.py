@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
@@ -28,13 +27,22 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         InputError: A flag is invalid, or the mode has no autocast on this device.
     """
-    args, classify = _parse(argv)
+    words, flags = split_at_dashes(argv)
+    args = _parser().parse_args(words)
+    if args.model_name_or_path is not None:
+        flags += ["--model_name_or_path", args.model_name_or_path]
+    classify = parse_classify_arguments(flags) if flags else None
+    if classify is not None and classify.mixed_precision is not None:
+        raise InputError(
+            f"--mixed_precision {classify.mixed_precision} after ` -- `: the flag belongs before "
+            "` -- `. Move it."
+        )
     from ampft.diagnosis.operations.report import format_operations
     from ampft.text.json_io import json_text
     from ampft.text.terminal import print_line
 
     report = examine(canonical_mode(args.mixed_precision), classify, cpu=args.use_cpu)
-    print_line(json_text(asdict(report)) if args.json else format_operations(report))
+    print_line(json_text(report) if args.json else format_operations(report))
 
 
 def examine(mode: str, classify: ClassifyArguments | None, *, cpu: bool) -> OperationsReport:
@@ -61,7 +69,8 @@ def examine(mode: str, classify: ClassifyArguments | None, *, cpu: bool) -> Oper
         operations = autocast_operations(precision)
     table = "cuda" if precision.emulates_binary16 else precision.device_type
     documented = documented_policies(table)
-    found = {(_base(each.name), each.policy) for each in operations}
+    found = {(each.base_name, each.policy) for each in operations}
+    other = {name for name, p in found if p != REFUSED and documented.get(name) != p}
     report = OperationsReport(
         mode=mode,
         execution=precision.execution,
@@ -69,17 +78,10 @@ def examine(mode: str, classify: ClassifyArguments | None, *, cpu: bool) -> Oper
         table=table,
         torch=torch.__version__,
         operations=operations,
-        undocumented=tuple(
-            sorted({n for n, p in found if p != REFUSED and documented.get(n) != p})
-        ),
+        undocumented=tuple(sorted(other)),
         not_found=tuple(sorted(n for n, p in documented.items() if (n, p) not in found)),
     )
     return report if classify is None else _with_model(report, precision, classify)
-
-
-def _base(name: str) -> str:
-    """Return the name of an operation without its overload."""
-    return name.partition(".")[0]
 
 
 def _with_model(
@@ -91,6 +93,7 @@ def _with_model(
     from ampft.runs.prepare import load_task, prepare_mode, start_clock
 
     started = start_clock()
+    classify = replace(classify, output_dir=None)
     task = load_task(classify)
     with separate_accelerators(), numerics(precision):
         prepared = prepare_mode(classify, precision, task, started=started)
@@ -99,25 +102,9 @@ def _with_model(
         prepared.model.train()
         unlisted = unlisted_operations(
             lambda: task.loss(prepared.model, micro_batch),
-            {_base(operation.name) for operation in report.operations},
+            {operation.base_name for operation in report.operations},
         )
     return replace(report, model=prepared.loaded.name, unlisted=unlisted)
-
-
-def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, ClassifyArguments | None]:
-    arguments, flags = split_at_dashes(argv)
-    args = _parser().parse_args(arguments)
-    if args.model_name_or_path is not None:
-        flags += ["--model_name_or_path", args.model_name_or_path]
-    if not flags:
-        return args, None
-    classify = parse_classify_arguments(flags)
-    if classify.mixed_precision is not None:
-        raise InputError(
-            f"--mixed_precision {classify.mixed_precision} after ` -- `: the flag belongs before "
-            "` -- `. Move it."
-        )
-    return args, replace(classify, output_dir=None)
 
 
 def _parser() -> ArgumentParser:

@@ -62,19 +62,16 @@ class _Observer(TorchDispatchMode):
         if func.is_view:
             return func(*args, **kwargs)
         leaves = tree_leaves((args, kwargs))
-        self.dtypes = {leaf.dtype for leaf in leaves if _is_floating(leaf)}
+        tensors = (leaf for leaf in leaves if isinstance(leaf, Tensor))
+        self.dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
         requested = {leaf for leaf in leaves if isinstance(leaf, torch.dtype)}
         if requested:  # of a cast, or of a sum
             self.dtypes = requested
         raise _ReachedError
 
 
-def _is_floating(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
-
-
 @dataclass(frozen=True)
-class Operation:
+class AutocastOperation:
     """What autocast does with an operation.
 
     Attributes:
@@ -85,8 +82,13 @@ class Operation:
     name: str
     policy: str
 
+    @property
+    def base_name(self) -> str:
+        """The name without the overload."""
+        return self.name.partition(".")[0]
 
-def autocast_operations(precision: Precision) -> tuple[Operation, ...]:
+
+def autocast_operations(precision: Precision) -> tuple[AutocastOperation, ...]:
     """Return what autocast does with every operation that it knows, sorted by name.
 
     Call it inside `numerics(precision)`. Of an emulated GPU, these are the operations that the
@@ -110,7 +112,7 @@ def autocast_operations(precision: Precision) -> tuple[Operation, ...]:
         policy = _policy(operator_overload(name), precision)
         # The emulation leaves other operations to the CPU's kernels, rounded as on a GPU.
         if on_device is None or name in on_device or policy == REFUSED:
-            found += [] if policy is None else [Operation(name, policy)]
+            found += [] if policy is None else [AutocastOperation(name, policy)]
     return tuple(found)
 
 

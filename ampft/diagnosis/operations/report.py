@@ -12,7 +12,7 @@ from ampft.diagnosis.operations.probe import (
     POLICIES,
     REFUSED,
     WIDEST,
-    Operation,
+    AutocastOperation,
 )
 from ampft.diagnosis.operations.unlisted import UnlistedOperation
 from ampft.text.escaping import inert
@@ -50,7 +50,7 @@ class OperationsReport:
     device: str
     table: str
     torch: str
-    operations: tuple[Operation, ...]
+    operations: tuple[AutocastOperation, ...]
     undocumented: tuple[str, ...]
     not_found: tuple[str, ...]
     model: str | None = None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from ampft.arguments import ClassifyArguments, parse_classify_arguments
+from ampft.arguments import parse_classify_arguments
 from ampft.arguments.flags import ArgumentParser, split_at_dashes
 from ampft.errors import InputError
 from ampft.ownership import check_output_file
@@ -25,7 +24,13 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         InputError: A flag is invalid, or `measure_yardstick` fails.
     """
-    args, classify = _parse(argv)
+    words, flags = split_at_dashes(argv)
+    args, classify = _parser().parse_args(words), parse_classify_arguments(flags)
+    if classify.mixed_precision is not None:
+        raise InputError(
+            f"--mixed_precision {classify.mixed_precision} after ` -- `: --modes names the "
+            "precisions of the yardstick. Remove the flag."
+        )
     if args.output is not None:
         check_output_file("--output", Path(args.output))
     from ampft.diagnosis.yardstick.measure import measure_yardstick
@@ -33,6 +38,7 @@ def main(argv: Sequence[str]) -> None:
     from ampft.text.terminal import labelled, print_line
 
     modes = [name.strip() for name in args.modes.split(",")]
+    classify = dataclasses.replace(classify, output_dir=None)
     yardstick = measure_yardstick(
         classify, modes, batches=args.batches, checkpoints=args.checkpoints
     )
@@ -44,18 +50,6 @@ def main(argv: Sequence[str]) -> None:
         with special_or_atomic_path(Path(args.output)) as path:
             path.write_text(json_text(yardstick), encoding="utf-8")
         print_line(labelled("wrote", args.output))
-
-
-def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, ClassifyArguments]:
-    arguments, flags = split_at_dashes(argv)
-    args = _parser().parse_args(arguments)
-    classify = parse_classify_arguments(flags)
-    if classify.mixed_precision is not None:
-        raise InputError(
-            f"--mixed_precision {classify.mixed_precision} after ` -- `: --modes names the "
-            "precisions of the yardstick. Remove the flag."
-        )
-    return args, dataclasses.replace(classify, output_dir=None)
 
 
 def _parser() -> ArgumentParser:

@@ -19,7 +19,6 @@ from ampft.data.steps import StepBatch, StepBatches
 from ampft.diagnosis.yardstick.figures import (
     INITIAL_WEIGHTS,
     CheckpointFigures,
-    GradientNoise,
     ModeFigures,
     Yardstick,
     YardstickSettings,
@@ -73,15 +72,13 @@ def measure_yardstick(
     started = start_clock()
     if batches < 2:
         raise InputError(f"--batches {batches}: measuring noise needs at least 2 batches.")
-    names = _canonical_modes(modes)
     device = training_device(cpu=args.use_cpu)
+    precisions = _resolved(modes, device)
     if PartialState().num_processes > 1:
         raise InputError(
             "ampft yardstick runs in a single process. Start it without accelerate launch or "
             "torchrun."
         )
-    precisions = [resolve(name, device) for name in names]
-    _refuse_16_bit_weights(precisions)
     folders = [Path(folder) for folder in checkpoints]
     records = [check_record(folder) for folder in folders]
     threads = restore_cpu_threads(args.cpu_threads)
@@ -97,16 +94,28 @@ def measure_yardstick(
         assert first is not None
         for folder, record in zip(folders, records, strict=True):
             check_model(folder, record, first.model, task.label_names)
-        steps = sources[names[0]].prepared.step_batches
-        _check_steps(steps)
-        reference = _reference(task, sources[names[0]].model, device)
+        source = sources[precisions[0].mode]
+        steps = source.prepared.step_batches
+        examples, size = len(steps.examples.weights), steps.effective_batch_size
+        if examples < 2 * size:
+            raise InputError(
+                f"--per_device_train_batch_size: a step batch has {size} of the {examples} "
+                "training examples, but measuring noise needs at least two step batches. Use a "
+                "smaller batch size."
+            )
+        settings = replace(task.settings, padding=True, gradient_checkpointing=False)
+        padded = replace(task, settings=settings).load_model().model
+        # Apple's GPUs have no float64.
+        place = torch.device("cpu") if device.type == "mps" else device
+        reference = Float64Gradients(task, padded, place)
+        reference.model.load_state_dict(source.model.state_dict())
         results = [_measure_weights(INITIAL_WEIGHTS, reference, sources, steps, batches)]
         for folder in folders:
-            load_weights(folder, [reference.model, *(source.model for source in sources.values())])
+            load_weights(folder, [reference.model, *(each.model for each in sources.values())])
             results.append(_measure_weights(str(folder), reference, sources, steps, batches))
     return Yardstick(
         settings=YardstickSettings(
-            modes=names,
+            modes=tuple(sources),
             batches=batches,
             effective_batch_size=steps.effective_batch_size,
             micro_batches=steps.micro_batches,
@@ -119,15 +128,6 @@ def measure_yardstick(
         ),
         checkpoints=tuple(results),
     )
-
-
-def _refuse_16_bit_weights(precisions: Sequence[Precision]) -> None:
-    for precision in precisions:
-        if precision.rounding is not None:
-            raise InputError(
-                f"--modes {precision.mode}: this mode stores rounded weights, but the yardstick "
-                "compares gradients at the same weights. Use bf16, which has the same products."
-            )
 
 
 def accumulate(
@@ -156,13 +156,21 @@ def accumulate(
     return noise, errors
 
 
-def _canonical_modes(modes: Sequence[str]) -> tuple[str, ...]:
-    names = tuple(canonical_mode(mode) for mode in modes)
+def _resolved(modes: Sequence[str], device: torch.device) -> list[Precision]:
+    """Return the precisions of modes, none of which stores 16-bit weights or appears twice."""
+    names = [canonical_mode(mode) for mode in modes]
     if not names:
         raise InputError("--modes: no mode was named. Use a value such as --modes fp32,bf16.")
     if len(set(names)) < len(names):
         raise InputError(f"--modes {','.join(modes)}: a mode appears twice.")
-    return names
+    precisions = [resolve(name, device) for name in names]
+    for precision in precisions:
+        if precision.rounding is not None:
+            raise InputError(
+                f"--modes {precision.mode}: this mode stores rounded weights, but the yardstick "
+                "compares gradients at the same weights. Use bf16, which has the same products."
+            )
+    return precisions
 
 
 def _load(task: Task, seed: int, first: LoadedModel | None) -> LoadedModel:
@@ -175,27 +183,6 @@ def _load(task: Task, seed: int, first: LoadedModel | None) -> LoadedModel:
         for parameter, shared in zip(loaded.model.parameters(), shared_parameters, strict=True):
             parameter.data = shared.data
     return loaded
-
-
-def _reference(task: Task, source: nn.Module, device: torch.device) -> Float64Gradients:
-    """Return the padded model in float64 with the weights of `source`."""
-    settings = replace(task.settings, padding=True, gradient_checkpointing=False)
-    model = replace(task, settings=settings).load_model().model
-    # Apple's GPUs have no float64.
-    reference_device = torch.device("cpu") if device.type == "mps" else device
-    reference = Float64Gradients(task, model, reference_device)
-    reference.model.load_state_dict(source.state_dict())
-    return reference
-
-
-def _check_steps(steps: StepBatches) -> None:
-    examples, size = len(steps.examples.weights), steps.effective_batch_size
-    if examples < 2 * size:
-        raise InputError(
-            f"--per_device_train_batch_size: a step batch has {size} of the {examples} training "
-            "examples, but measuring noise needs at least two step batches. Use a smaller batch "
-            "size."
-        )
 
 
 def _pairs(steps: StepBatches, batches: int) -> Iterator[tuple[StepBatch, StepBatch]]:
@@ -229,34 +216,23 @@ def _measure_weights(
     )
     noise, errors = accumulate(pairs, reference, sources, blocks_of(reference.model))
     whole, modules = noise.figures()
-    return CheckpointFigures(
-        name=name,
-        whole=whole,
-        modules=modules,
-        modes=tuple(
-            _mode_figures(sources[mode], sums, whole, modules) for mode, sums in errors.items()
-        ),
-    )
-
-
-def _mode_figures(
-    source: ModeGradients,
-    sums: ErrorSums,
-    whole: GradientNoise,
-    modules: tuple[GradientNoise, ...],
-) -> ModeFigures:
-    all_entries, by_module = sums.figures(whole, modules)
-    return ModeFigures(
-        mode=source.precision.mode,
-        execution=source.precision.execution,
-        executed=source.executed or "",
-        initial_scale=source.initial_scale,
-        lowest_scale=sums.lowest_scale,
-        overflowed_batches=sums.overflowed,
-        failed_batches=sums.failed,
-        whole=all_entries,
-        modules=by_module,
-    )
+    modes = []
+    for mode, sums in errors.items():
+        source, (all_entries, by_module) = sources[mode], sums.figures(whole, modules)
+        modes.append(
+            ModeFigures(
+                mode=mode,
+                execution=source.precision.execution,
+                executed=source.executed or "",
+                initial_scale=source.initial_scale,
+                lowest_scale=sums.lowest_scale,
+                overflowed_batches=sums.overflowed,
+                failed_batches=sums.failed,
+                whole=all_entries,
+                modules=by_module,
+            )
+        )
+    return CheckpointFigures(name=name, whole=whole, modules=modules, modes=tuple(modes))
 
 
 def check_record(folder: Path) -> RunRecord:
@@ -296,12 +272,10 @@ def check_model(
             f"{architecture}. Pass the arguments of that run."
         )
     if tuple(record.label_names) != label_names:
-        run_labels, data_labels = (
-            inert(", ".join(names)) for names in (record.label_names, label_names)
-        )
+        theirs, ours = (inert(", ".join(names)) for names in (record.label_names, label_names))
         raise InputError(
-            f"{CHECKPOINTS_FLAG} {folder}: the run has the labels {run_labels}, but the data has "
-            f"{data_labels}. Pass the arguments of that run."
+            f"{CHECKPOINTS_FLAG} {folder}: the run has the labels {theirs}, but the data has "
+            f"{ours}. Pass the arguments of that run."
         )
 
 

@@ -22,11 +22,18 @@ MIN_PERCENT = 1e-5  # smaller values are shown as "<"
 
 def format_yardstick(yardstick: Yardstick) -> str:
     """Return the yardstick as text; at most 100 columns wide for up to five modes."""
-    parts = [_heading(yardstick.settings)]
-    parts += [
-        format_checkpoint(checkpoint, yardstick.settings) for checkpoint in yardstick.checkpoints
-    ]
-    return "\n\n".join(parts)
+    settings = yardstick.settings
+    padding = "without padding" if settings.padding_free else "padded"
+    lines = {
+        "yardstick": "gradient error (compared with float64) relative to batch noise",
+        "model": f"{inert(settings.model)}, {padding}",
+        "data": inert(settings.data),
+        "batches": f"{settings.batches} step batches of {settings.effective_batch_size} examples, "
+        f"dropout off; {settings.device}, {counted(settings.cpu_threads, 'thread')}",
+    }
+    heading = "\n".join(labelled(name, text) for name, text in lines.items())
+    parts = (format_checkpoint(checkpoint, settings) for checkpoint in yardstick.checkpoints)
+    return "\n\n".join([heading, *parts])
 
 
 def format_checkpoint(checkpoint: CheckpointFigures, settings: YardstickSettings) -> str:
@@ -75,18 +82,6 @@ def share(value: float | None) -> str:
     return f"{percent:,.{digits}f} %"
 
 
-def _heading(settings: YardstickSettings) -> str:
-    padding = "without padding" if settings.padding_free else "padded"
-    lines = {
-        "yardstick": "gradient error (compared with float64) relative to batch noise",
-        "model": f"{inert(settings.model)}, {padding}",
-        "data": inert(settings.data),
-        "batches": f"{settings.batches} step batches of {settings.effective_batch_size} examples, "
-        f"dropout off; {settings.device}, {counted(settings.cpu_threads, 'thread')}",
-    }
-    return "\n".join(labelled(name, text) for name, text in lines.items())
-
-
 def _mode_table(checkpoint: CheckpointFigures, settings: YardstickSettings) -> str:
     rows = []
     for mode in checkpoint.modes:
@@ -96,7 +91,7 @@ def _mode_table(checkpoint: CheckpointFigures, settings: YardstickSettings) -> s
             (
                 f"{mode.mode}, {mode.execution}",
                 share(whole.error_over_noise),
-                _bias(whole),
+                share(whole.bias_over_noise) if whole.has_significant_bias else "not significant",
                 share(whole.underflow),
                 "-" if mode.initial_scale is None else f"{overflow} at {mode.initial_scale:g}",
             )
@@ -106,18 +101,15 @@ def _mode_table(checkpoint: CheckpointFigures, settings: YardstickSettings) -> s
 
 
 def _module_table(checkpoint: CheckpointFigures) -> str:
-    modes = checkpoint.modes
-    rows = []
+    modes, rows = checkpoint.modes, []
     for index, noise in enumerate(checkpoint.modules):
         errors = (share(mode.modules[index].error_over_noise) for mode in modes)
-        size = f"{noise.parameters:,}"
-        rows.append((_module(noise.name), size, _number(noise.noise), *errors))
+        name = inert(noise.name)
+        if len(name) > MAX_MODULE_WIDTH:
+            name = f"…{name[1 - MAX_MODULE_WIDTH :]}"
+        rows.append((name, f"{noise.parameters:,}", _number(noise.noise), *errors))
     header = ("error / noise by module", "weights", "noise", *(mode.mode for mode in modes))
     return terminal_table(Table(header=header, rows=rows), rule=True)
-
-
-def _bias(figures: GradientError) -> str:
-    return share(figures.bias_over_noise) if figures.has_significant_bias else "not significant"
 
 
 def _bias_text(figures: GradientError) -> str:
@@ -129,11 +121,6 @@ def _bias_text(figures: GradientError) -> str:
         f"The bias that all batches share, {share(figures.bias_over_noise)}, stays below the noise "
         f"for about {steps:,.0f} steps"
     )
-
-
-def _module(name: str) -> str:
-    text = inert(name)
-    return text if len(text) <= MAX_MODULE_WIDTH else f"…{text[1 - MAX_MODULE_WIDTH :]}"
 
 
 def _number(value: float) -> str:
