@@ -223,7 +223,7 @@ def _command(words: Sequence[str]) -> list[str]:
     if words[0].startswith("-"):
         return [sys.executable, "-m", "ampft", "train", *words]
     if not Path(words[0]).is_file():
-        raise InputError(f"{words[0]}: this file does not exist. Name a script after ` -- `.")
+        raise InputError(f"{words[0]}: this file does not exist. Pass a script after ` -- `.")
     return [sys.executable, *words]
 
 

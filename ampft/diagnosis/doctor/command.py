@@ -44,14 +44,14 @@ def main(argv: Sequence[str]) -> None:
     folder = None if args.output_dir is None else Path(args.output_dir)
     if folder is not None and not is_writable_folder(nearest_existing(folder)):
         raise InputError(
-            f"--output_dir {folder}: this is not a folder in which you can write. Name another one."
+            f"--output_dir {folder}: this is not a folder in which you can write. Pass another one."
         )
     if folder is not None:
         check_replaceable("--output_dir", folder, [DIAGNOSIS_NAME, PAGE_NAME])
     case = _case(args, flags)
-    diagnosis = _diagnosis(case, args.tolerated, search=not args.no_cure)
     from accelerate import PartialState
 
+    diagnosis = _diagnosis(case, args.tolerated, search=not args.no_cure)
     if PartialState().is_main_process:
         _report(diagnosis, folder)
     wait_for_main_process()  # a launcher ends all processes when the first one fails
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> None:
 def wait_for_main_process() -> None:
     """Wait until all processes have called this; the main one may call it hours after the others.
 
-    A barrier alone would fail after the timeout of the process group, which is 30 minutes or less.
+    A barrier alone would fail after the timeout of the process group, which is at most 30 minutes.
     """
     from accelerate import PartialState
 
@@ -151,7 +151,7 @@ def _report(diagnosis: Diagnosis, folder: Path | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         write_text(folder / name, text)
-    print_line("\n" + labelled("wrote", f"{folder / PAGE_NAME} and {DIAGNOSIS_NAME} beside it"))
+    print_line("\n" + labelled("wrote", f"{folder / PAGE_NAME} and {DIAGNOSIS_NAME} next to it"))
 
 
 def _parser() -> ArgumentParser:

@@ -119,6 +119,10 @@ class BatchShape:
         return None
 
 
+UNKNOWN_SHAPE = BatchShape(())
+"""Says nothing about examples."""
+
+
 def named_tensors(batch: Any) -> dict[str, Tensor]:
     """Return the tensors of a batch by name, or by position where they have none."""
     inputs = getattr(batch, "inputs", batch)

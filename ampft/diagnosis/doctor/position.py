@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import linecache
 import sys
 import sysconfig
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import accelerate
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 _PACKAGE = Path(__file__).parents[2]
 _LIBRARIES = tuple(Path(str(library.__file__)).parent for library in (torch, accelerate))
@@ -33,7 +31,7 @@ class ModuleStack:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._running: list[str] = []
-        self._handles: list[RemovableHandle] = []
+        self._hooks = ExitStack()
 
     @property
     def path(self) -> str | None:
@@ -42,23 +40,20 @@ class ModuleStack:
 
     def __enter__(self) -> ModuleStack:
         for name, module in self._model.named_modules():
-            self._handles += [
-                module.register_forward_pre_hook(self._entering(name), prepend=True),
-                module.register_forward_hook(self._leave, always_call=True),
-            ]
+            enter = partial(self._enter, name)
+            before = module.register_forward_pre_hook(enter, prepend=True)
+            after = module.register_forward_hook(self._leave, always_call=True)
+            self._hooks.callback(before.remove)
+            self._hooks.callback(after.remove)
         return self
 
     def __exit__(self, *_: object) -> None:
-        while self._handles:
-            self._handles.pop().remove()
+        self._hooks.close()
         self._running.clear()
 
-    def _entering(self, name: str) -> Any:
-        def enter(module: nn.Module, args: object) -> None:
-            del module, args
-            self._running.append(name)
-
-        return enter
+    def _enter(self, name: str, module: nn.Module, args: object) -> None:
+        del module, args
+        self._running.append(name)
 
     def _leave(self, module: nn.Module, args: object, output: object) -> None:
         del module, args, output
@@ -80,14 +75,10 @@ class Frame:
     @property
     def text(self) -> str:
         """File, number and text of the line, such as `models/t5/modeling.py:12: x = self.wo(x)`."""
-        shown = Path(self.file)
-        for root in (_SITE_PACKAGES, str(Path.cwd())):
-            with contextlib.suppress(ValueError):
-                shown = Path(self.file).relative_to(root)
-                break
-        else:
-            shown = Path(shown.name)
-        return f"{shown.as_posix()}:{self.line}: {linecache.getline(self.file, self.line).strip()}"
+        path = Path(self.file)
+        roots = [each for each in (_SITE_PACKAGES, Path.cwd()) if path.is_relative_to(each)]
+        shown = path.relative_to(roots[0]).as_posix() if roots else path.name
+        return f"{shown}:{self.line}: {linecache.getline(self.file, self.line).strip()}"
 
 
 def calling_frame() -> Frame | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -137,7 +138,9 @@ class RangeRecorder:
         self, name: str, is_leaf: bool, module: nn.Module, args: object, output: Any
     ) -> None:
         del module, args
-        for tensor in _outputs(output):
+        # A mapping, such as an output of transformers, is not a tuple.
+        tensors = list(output.values()) if isinstance(output, Mapping) else output
+        for tensor in floating(tensors):
             self._of(name, "forward").add(tensor, self.shape)
             if tensor.requires_grad:
                 # The gradient of a view would come from the same values again.
@@ -153,41 +156,39 @@ class RangeRecorder:
 
 
 def module_ranges(
-    model: nn.Module, values: Mapping[tuple[str, str], Values]
+    model: nn.Module, found: Mapping[tuple[str, str], Values]
 ) -> tuple[ModuleRange, ...]:
     """Return the ranges of the modules that have values, in the order of the model."""
-    kinds = {name: type(module).__name__ for name, module in model.named_modules()}
-    return tuple(
-        _module_range(name, kinds[name], direction, values[name, direction])
-        for direction in ("forward", "backward")
-        for name in kinds
-        if (name, direction) in values
-    )
-
-
-def _module_range(name: str, kind: str, direction: str, values: Values) -> ModuleRange:
-    largest = values.largest
-    has_range = 0 < largest < math.inf
-    below = values.share_below(math.log2(BINARY16.smallest_subnormal))
-    normal = values.share_below(math.log2(BINARY16.smallest_normal))
-    fp8 = FP8[direction]
-    top = math.log2(fp8.smallest_subnormal * largest / fp8.largest) if has_range else 0
-    step = BFLOAT16.epsilon * 2.0 ** math.floor(math.log2(largest)) if has_range else None
-    return ModuleRange(
-        module=name,
-        kind=kind,
-        direction=direction,
-        largest=largest if math.isfinite(largest) else None,
-        entries=values.entries,
-        zeros=values.zeros,
-        exponents={str(exponent): count for exponent, count in values.exponents.items()},
-        examples_above=len(values.examples_above),
-        headroom=math.log2(BINARY16.largest / largest) if has_range else None,
-        below_smallest=below,
-        subnormal=None if below is None or normal is None else normal - below,
-        bf16_step=step,
-        fp8_lost=values.share_below(math.floor(top)) if has_range else None,
-    )
+    ranges = []
+    for direction, (name, module) in product(("forward", "backward"), model.named_modules()):
+        values = found.get((name, direction))
+        if values is None:
+            continue
+        largest, fp8 = values.largest, FP8[direction]
+        below = values.share_below(math.log2(BINARY16.smallest_subnormal))
+        normal = values.share_below(math.log2(BINARY16.smallest_normal))
+        part = ModuleRange(
+            module=name,
+            kind=type(module).__name__,
+            direction=direction,
+            largest=largest if math.isfinite(largest) else None,
+            entries=values.entries,
+            zeros=values.zeros,
+            exponents={str(exponent): count for exponent, count in values.exponents.items()},
+            examples_above=len(values.examples_above),
+            below_smallest=below,
+            subnormal=None if below is None or normal is None else normal - below,
+        )
+        if 0 < largest < math.inf:
+            fp8_smallest = fp8.smallest_subnormal * largest / fp8.largest
+            part = replace(
+                part,
+                headroom=math.log2(BINARY16.largest / largest),
+                bf16_step=BFLOAT16.epsilon * 2.0 ** math.floor(math.log2(largest)),
+                fp8_lost=values.share_below(math.floor(math.log2(fp8_smallest))),
+            )
+        ranges.append(part)
+    return tuple(ranges)
 
 
 def largest_scale(values: Mapping[tuple[str, str], Values]) -> float | None:
@@ -248,8 +249,3 @@ def bf16_lost_updates(model: nn.Module) -> dict[str, float]:
         for rate in LEARNING_RATES
     }
     return {f"{rate:g}": count / max(values.entries, 1) for rate, count in lost.items()}
-
-
-def _outputs(output: Any) -> list[Tensor]:
-    """Return the floating-point tensors in the output of a module."""
-    return list(floating(list(output.values()) if isinstance(output, Mapping) else output))

@@ -12,7 +12,6 @@ from ampft.diagnosis.doctor.findings import (
     BatchMean,
     Cause,
     Diagnosis,
-    Examined,
     Fault,
     ModuleError,
     ModuleRange,
@@ -35,7 +34,7 @@ ROLES = {
     "forgiven": "it is forgiven: it at least halves",
 }
 EXPLANATION = (
-    "Values are those of float32. Headroom: bits between the largest value and 65504, negative if "
+    "Values are from float32. Headroom: bits between the largest value and 65504, negative if "
     "it overflows. Subnormal: share of the values in which binary16 has fewer significant bits. "
     "Lost: share of the gradient below 2^-24 without a loss scale. Zeros do not count."
 )
@@ -43,7 +42,15 @@ EXPLANATION = (
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:
     """Return the answer, the faults, the cure and the modules with the least headroom."""
-    parts = [_wrapped(answer(diagnosis)), labelled("examined", _examined(diagnosis.setting))]
+    setting = diagnosis.setting
+    batches = f"{counted(setting.examples, 'example')} in {counted(setting.batches, 'batch')}"
+    processes = f", {setting.processes} processes" if setting.processes > 1 else ""
+    padding = ", without padding" if setting.padding_free else ""
+    examined = (
+        f"{inert(setting.model)} with {inert(setting.data)}: {batches}; {setting.mode}, "
+        f"{setting.execution}, on {setting.device}{processes}{padding}"
+    )
+    parts = [_wrapped(answer(diagnosis)), labelled("examined", examined)]
     parts += ["\n".join(fault_lines(fault)) for fault in diagnosis.faults]
     if diagnosis.cure is not None:
         parts.append(labelled("cure", inert(diagnosis.cure.sentence)))
@@ -51,17 +58,6 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
         table = module_table(diagnosis, limit=TOP_MODULES)
         parts += [terminal_table(table, rule=True), _wrapped(table.note)]
     return "\n\n".join(parts)
-
-
-def _examined(setting: Examined) -> str:
-    """Return what was examined, and how."""
-    batches = f"{counted(setting.examples, 'example')} in {counted(setting.batches, 'batch')}"
-    processes = f", {setting.processes} processes" if setting.processes > 1 else ""
-    padding = ", without padding" if setting.padding_free else ""
-    return (
-        f"{inert(setting.model)} with {inert(setting.data)}: {batches}; {setting.mode}, "
-        f"{setting.execution}, on {setting.device}{processes}{padding}"
-    )
 
 
 def answer(diagnosis: Diagnosis) -> str:
@@ -301,7 +297,7 @@ def summary(alignment: Alignment) -> str:
             parts.append(f"The error is {name} in {listed}{more}.")
     cosine, loss = alignment.gradient_cosine, alignment.loss_change
     parts.append(
-        f"The gradient has a cosine of {cosine.mean:.6f} with that of float32, and the loss "
+        f"The gradient has a cosine of {cosine.mean:.6f} with float32's, and the loss "
         f"differs by {loss.mean:+.2g}{_interval(loss)}."
     )
     return " ".join(parts)

@@ -172,7 +172,7 @@ def _saved_step(folder: Path) -> tuple[Path, Path | None]:
         return folder.parents[1], folder
     if not folder.is_dir():
         raise InputError(
-            f"RUN {folder}: this is not a folder. Name the --output_dir of a run, or pass "
+            f"RUN {folder}: this is not a folder. Pass the --output_dir of a run, or pass "
             "--mixed_precision M -- and the flags of a training."
         )
     steps = (folder / NONFINITE_NAME).glob(f"step-*/{STEP_NAME}")

@@ -25,7 +25,7 @@ from ampft.diagnosis.doctor.causes import (
 )
 from ampft.diagnosis.doctor.findings import Cause
 from ampft.diagnosis.doctor.origins import Event, Key, Origins, address
-from ampft.diagnosis.doctor.places import BatchShape, Places, named_tensors
+from ampft.diagnosis.doctor.places import UNKNOWN_SHAPE, BatchShape, Places, named_tensors
 from ampft.diagnosis.doctor.position import Frame, ModuleStack, calling_frame
 
 # Their results are memory that is not initialized.
@@ -54,7 +54,7 @@ class OperationWatch(TorchDispatchMode):
 
     Args:
         model: Model whose modules are named.
-        shape: How the batch is laid out; None does not name examples.
+        shape: How the batch is laid out; without it, examples are not named.
         batch: Batch, whose floating-point tensors are checked; None checks none.
         probe: Call to be kept in `probed`.
     """
@@ -62,7 +62,7 @@ class OperationWatch(TorchDispatchMode):
     def __init__(
         self,
         model: nn.Module,
-        shape: BatchShape | None = None,
+        shape: BatchShape = UNKNOWN_SHAPE,
         batch: Any = None,
         probe: Key | None = None,
     ) -> None:
@@ -83,8 +83,11 @@ class OperationWatch(TorchDispatchMode):
         self._weights = {tuple(p.shape) for p in model.parameters() if p.dim() > 1}
         self._weights |= {shape[::-1] for shape in self._weights}
         self._contexts = ExitStack()
-        self._check_weights()
-        self._check_batch(batch)
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            module, _, own = name.rpartition(".")
+            self._seed(tensor, (module, "forward", f"parameter {own}", 0), Cause.PARAMETER)
+        for name, tensor in named_tensors(batch).items():
+            self._seed(tensor, ("", "forward", name, 0), Cause.INPUT)
 
     def __enter__(self) -> OperationWatch:
         """Start watching."""
@@ -217,13 +220,13 @@ class OperationWatch(TorchDispatchMode):
         inherited = frozenset().union(*(self._events.events(operand) for operand, _ in sick))
         has_nan = any(bool(operand[bad].isnan().any()) for operand, bad in sick)
         is_new = not has_nan and (bool(output.isnan().any()) or not sick)
-        places = None if self._shape is None else self._places(output, key[1])
+        places = self._places(output, key[1])
         failed: Call | None = operation.with_result(output)
         if not is_new:
             failed = self._of_other_examples(key[1], operation, places, [bad for _, bad in sick])
         if failed is not None and failed.result is not None:
             event = self._add(key, failed, None, frame)
-            event.places = self._places(failed.result, key[1]) if self._shape else None
+            event.places = self._places(failed.result, key[1])
             event.has_nan = bool(failed.result.isnan().any())
             inherited |= {event}
         for event in inherited:
@@ -241,7 +244,7 @@ class OperationWatch(TorchDispatchMode):
             places: Where its result is not finite.
             sick: Where each of these operands is not finite.
         """
-        if self._shape is None or places is None or direction == "backward":
+        if places is None or direction == "backward":
             return None
         known = [self._shape.places(bad) for bad in sick]
         if torch.Tag.nondeterministic_seeded in operation.func.tags or None in known:
@@ -274,34 +277,21 @@ class OperationWatch(TorchDispatchMode):
         return address(tensor) in self._derived
 
     def _places(self, output: Tensor, direction: str) -> Places | None:
-        assert self._shape is not None
         if direction == "backward" and tuple(output.shape) in self._weights:
             return None
         return self._shape.places(~output.isfinite())
 
-    def _check_weights(self) -> None:
-        """Find parameters, and buffers that are not masks, which are not finite before the pass."""
-        for name, tensor in (*self._model.named_parameters(), *self._model.named_buffers()):
-            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-                module, _, own = name.rpartition(".")
-                self._seed(tensor, (module, "forward", f"parameter {own}", 0), Cause.PARAMETER)
-
-    def _check_batch(self, batch: Any) -> None:
-        for name, tensor in named_tensors(batch).items():
-            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-                event = self._seed(tensor, ("", "forward", name, 0), Cause.INPUT)
-                event.places = (
-                    None if self._shape is None else self._shape.places(~tensor.isfinite())
-                )
-
-    def _seed(self, tensor: Tensor, key: Key, cause: Cause) -> Event:
+    def _seed(self, tensor: Tensor, key: Key, cause: Cause) -> None:
+        """Add an event if a tensor is not finite before the pass."""
+        if not tensor.is_floating_point() or bool(tensor.isfinite().all()):
+            return
         bad = tensor[~tensor.isfinite()]
         # Models keep causal masks in buffers, and users pass masks.
         only_masks = bool((bad == -torch.inf).all()) and not isinstance(tensor, nn.Parameter)
-        event = Event(key, cause, writes_mask=only_masks)
+        places = self._shape.places(~tensor.isfinite()) if cause is Cause.INPUT else None
+        event = Event(key, cause, writes_mask=only_masks, places=places)
         self.events.append(event)
         self._events.write(tensor, frozenset({event}))
-        return event
 
 
 @contextmanager

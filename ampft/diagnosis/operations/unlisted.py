@@ -78,8 +78,11 @@ def _standard_error_discarded() -> Iterator[None]:
 def _unlisted(event: Any, listed: Collection[str]) -> Iterator[Any]:
     if _name(event) in listed:
         return
-    if _is_operation(event) and not any(_name(part) in listed for part in _inside(event)):
-        if _dtypes(event) and any(_computes(part) for part in (event, *_inside(event))):
+    inside = list(_inside(event))
+    if _is_operation(event) and not any(_name(part) in listed for part in inside):
+        kernels = (part for part in (event, *inside) if not part.cpu_children)
+        computes = any(_is_operation(part) and not _moves(_name(part)) for part in kernels)
+        if computes and _dtypes(event):
             yield event
         return
     for part in event.cpu_children:
@@ -103,12 +106,6 @@ def _name(event: Any) -> str:
 def _dtypes(event: Any) -> str:
     names = {_DTYPES[kind] for kind in event.input_dtypes or () if kind in _DTYPES}
     return " and ".join(sorted(names))
-
-
-def _computes(event: Any) -> bool:
-    """Return whether an event is a kernel that computes values."""
-    name = _name(event)
-    return _is_operation(event) and not event.cpu_children and not _moves(name)
 
 
 @cache

@@ -243,14 +243,14 @@ def check_record(folder: Path) -> RunRecord:
     """
     if not folder.is_dir():
         raise InputError(
-            f"{CHECKPOINTS_FLAG} {folder}: the folder does not exist. Name the --output_dir of a "
+            f"{CHECKPOINTS_FLAG} {folder}: the folder does not exist. Pass the --output_dir of a "
             "run."
         )
     record = read_record(folder)
     if record.status != "finished":
         raise InputError(
             f"{CHECKPOINTS_FLAG} {folder}: the status of the run is {record.status}, so it has no "
-            "final model. Name a finished run."
+            "final model. Pass a finished run."
         )
     check_files(folder, record.files, sorted(model_files(folder, record.files)))
     return record

@@ -50,7 +50,7 @@ def audit_run(folder: Path, flags: Sequence[str], *, steps: int | None, cpu: boo
     record = read_record(folder, verify=False)
     if record.status != "finished":
         raise InputError(
-            f"RUN {folder}: the run is {record.status}, so that it has no result to confirm. Name "
+            f"RUN {folder}: the run is {record.status}, so it has nothing to confirm. Pass "
             "the folder of a finished run."
         )
     checks = [compare_files(folder, record)]

@@ -67,7 +67,7 @@ def _check_output(flag: str, path: Path, run: Path) -> None:
     if path.resolve().is_relative_to(run.resolve()):
         raise InputError(
             f"{flag} {path}: an audit writes nothing into the folder of the run, whose files have "
-            "hashes in its record. Name a file elsewhere."
+            "hashes in its record. Pass a file elsewhere."
         )
 
 

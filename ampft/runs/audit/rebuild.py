@@ -233,7 +233,7 @@ def check_data(rebuilt: Rebuilt) -> Check:
     if sizes != dict(recorded.examples):
         problems.append(f"the splits have the sizes {sizes}, not {dict(recorded.examples)}")
     if rebuilt.task.label_names != tuple(rebuilt.record.label_names):
-        problems.append("the labels, or their order, are not those of the record")
+        problems.append("the labels, or their order, differ from the record")
     if rebuilt.task.name != rebuilt.record.task:
         problems.append(f"the task is {rebuilt.task.name}, not {inert(rebuilt.record.task)}")
     total = f"{sum(sizes.values()):,} examples"

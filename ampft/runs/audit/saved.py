@@ -136,7 +136,7 @@ def _compared(
         f"differ by at most {worst:.1e}"
     )
     if rebuilt.repeats_exactly:
-        return Check("predicted", DIFFERS, f"{found}, although this machine is that of the run")
+        return Check("predicted", DIFFERS, f"{found}, although this is the machine of the run")
     status = WITHIN if worst <= tolerance else DIFFERS
     return Check("predicted", status, f"{found} (tolerance {tolerance:g})")
 

@@ -33,7 +33,7 @@ Values = npt.NDArray[np.float64]
 MEASURED = ("loss", "gradient norm")
 STORED = ("parameters", "gradients", "optimizer_state")
 COMPARED_KINDS = ("projection", "convolution", "recurrent")
-MUST_REPEAT = "although CPU, versions, threads and processes are those of the run"
+MUST_REPEAT = "although CPU, versions, threads and processes are the same"
 
 
 def check_training(rebuilt: Rebuilt, rows: Sequence[HistoryRow], first: Replay) -> Iterator[Check]:
@@ -230,7 +230,7 @@ def check_kept_weights(rebuilt: Rebuilt, weights: Mapping[str, Tensor], saved: n
         return Check("model", NOT_COMPARED, "AdamW amplifies the rounding of another machine")
     stored: Mapping[str, Tensor] = saved.state_dict()
     problems = [
-        f"{name} of the saved model is not that of the repeated training"
+        f"{name} of the saved model differs from the repeated training"
         for name, weight in weights.items()
         if name not in stored or not torch.equal(stored[name].to(weight.dtype), weight)
     ]

@@ -158,7 +158,7 @@ def check_ids(record: RunRecord, steps: int, batches: StepBatches) -> Check:
     for step in range(steps):
         step_ids.update(batches.effective_ids(*divmod(step, len(batches))))
     problems = (
-        ["the examples of the steps, or their order, are not those of the record"]
+        ["the examples of the steps, or their order, differ from the record"]
         if step_ids.hexdigest() != record.example_ids_sha256
         else []
     )
