@@ -116,9 +116,9 @@ def _diagnosis(case: Case, tolerated: float, *, search: bool) -> Diagnosis:
 
     from ampft.diagnosis.doctor.alignment import align
     from ampft.diagnosis.doctor.cure import prescribe
-    from ampft.diagnosis.doctor.examine import conclude, examine, merged
+    from ampft.diagnosis.doctor.examine import diagnose
 
-    diagnosis = conclude(case, merged(examine(case, tolerated=tolerated)), tolerated=tolerated)
+    diagnosis = diagnose(case, tolerated=tolerated)
     if not PartialState().is_main_process:
         return diagnosis
     if diagnosis.holds:

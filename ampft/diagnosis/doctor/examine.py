@@ -89,21 +89,6 @@ class Examination:
         self.ids |= other.ids
 
 
-def merged(found: Examination) -> Examination:
-    """Return what all processes of the group found; all of them call it."""
-    count = world_size()
-    if count == 1:
-        return found
-    every: list[Any] = [None] * count
-    torch.distributed.all_gather_object(every, found)
-    first, *others = every
-    for other in others:
-        first.merge(other)
-    first.faults.sort(key=lambda fault: fault.is_harmless)
-    assert isinstance(first, Examination)
-    return first
-
-
 def _joined(one: Fault, other: Fault) -> Fault:
     sizes = [size for size in (one.largest, other.largest) if size is not None]
     in_float32 = one.in_float32 or other.in_float32
@@ -183,30 +168,39 @@ def examine(
     return found
 
 
-def conclude(case: Case, found: Examination, *, tolerated: float = DEFAULT_TOLERATED) -> Diagnosis:
-    """Return the diagnosis of what one process, or several together, found."""
-    precision = case.precision
-    examined = Examined(
-        model=case.model_name or type(case.model).__name__,
-        data=case.data_name,
-        mode=precision.mode,
-        execution=precision.execution,
-        device=precision.device_type,
-        batches=found.batches,
-        examples=len(found.ids),
-        processes=world_size(),
-        padding_free=case.padding_free,
-    )
+def diagnose(case: Case, *, tolerated: float = DEFAULT_TOLERATED) -> Diagnosis:
+    """Return the diagnosis of a case, without a cure.
+
+    In a group of several processes, all of them call it with their own batches, and all get the
+    diagnosis of all batches. Arguments and exceptions are as in `examine`.
+    """
+    found, processes = examine(case, tolerated=tolerated), world_size()
+    if processes > 1:
+        every: list[Any] = [None] * processes
+        torch.distributed.all_gather_object(every, found)
+        found, *others = every
+        for other in others:
+            found.merge(other)
+        found.faults.sort(key=lambda fault: fault.is_harmless)
     change = sum(found.changes, GradientChange.of((), ()))
+    figures = GradientFigures(
+        cosine=change.cosine, size=change.size, error=change.error, lost_share=change.lost_share
+    )
     return Diagnosis(
-        setting=examined,
+        setting=Examined(
+            model=case.model_name or type(case.model).__name__,
+            data=case.data_name,
+            mode=case.precision.mode,
+            execution=case.precision.execution,
+            device=case.precision.device_type,
+            batches=found.batches,
+            examples=len(found.ids),
+            processes=processes,
+            padding_free=case.padding_free,
+        ),
         holds=found.holds,
         faults=tuple(found.faults),
-        gradient=GradientFigures(
-            cosine=change.cosine, size=change.size, error=change.error, lost_share=change.lost_share
-        )
-        if len(change.sums)
-        else None,
+        gradient=figures if found.changes else None,
         ranges=module_ranges(case.model, found.values),
         loss_scales=loss_scales(
             found.values,
@@ -328,8 +322,7 @@ def scan(
             `batches` is empty.
     """
     case = _given(model, batches, loss, mixed_precision, loss_scale)
-    found = merged(examine(case, tolerated=tolerated))
-    return conclude(case, found, tolerated=tolerated)
+    return diagnose(case, tolerated=tolerated)
 
 
 def locate(

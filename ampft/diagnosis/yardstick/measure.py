@@ -80,7 +80,7 @@ def measure_yardstick(
             "torchrun."
         )
     folders = [Path(folder) for folder in checkpoints]
-    records = [check_record(folder) for folder in folders]
+    records = [_finished_record(folder) for folder in folders]
     threads = restore_cpu_threads(args.cpu_threads)
     task = load_task(args)
     with separate_accelerators():
@@ -93,7 +93,7 @@ def measure_yardstick(
             sources[precision.mode] = ModeGradients(prepared)
         assert first is not None
         for folder, record in zip(folders, records, strict=True):
-            check_model(folder, record, first.model, task.label_names)
+            _check_model(folder, record, first.model, task.label_names)
         source = sources[precisions[0].mode]
         steps = source.prepared.step_batches
         examples, size = len(steps.examples.weights), steps.effective_batch_size
@@ -111,7 +111,7 @@ def measure_yardstick(
         reference.model.load_state_dict(source.model.state_dict())
         results = [_measure_weights(INITIAL_WEIGHTS, reference, sources, steps, batches)]
         for folder in folders:
-            load_weights(folder, [reference.model, *(each.model for each in sources.values())])
+            _load_weights(folder, [reference.model, *(each.model for each in sources.values())])
             results.append(_measure_weights(str(folder), reference, sources, steps, batches))
     return Yardstick(
         settings=YardstickSettings(
@@ -235,12 +235,8 @@ def _measure_weights(
     return CheckpointFigures(name=name, whole=whole, modules=modules, modes=tuple(modes))
 
 
-def check_record(folder: Path) -> RunRecord:
-    """Return the record of a finished run.
-
-    Raises:
-        InputError: The folder does not hold a finished run.
-    """
+def _finished_record(folder: Path) -> RunRecord:
+    """Return the record of a finished run, whose files are as it wrote them."""
     if not folder.is_dir():
         raise InputError(
             f"{CHECKPOINTS_FLAG} {folder}: the folder does not exist. Pass the --output_dir of a "
@@ -256,14 +252,10 @@ def check_record(folder: Path) -> RunRecord:
     return record
 
 
-def check_model(
+def _check_model(
     folder: Path, record: RunRecord, model: nn.Module, label_names: tuple[str, ...]
 ) -> None:
-    """Check that a run trained this architecture on these labels.
-
-    Raises:
-        InputError: It did not.
-    """
+    """Check that a run trained this architecture on these labels."""
     architecture = type(model).__name__
     if record.model.architecture != architecture:
         raise InputError(
@@ -279,12 +271,8 @@ def check_model(
         )
 
 
-def load_weights(folder: Path, models: Iterable[nn.Module]) -> None:
-    """Copy the weights of a run into `models`, converted to their dtypes.
-
-    Raises:
-        InputError: They cannot be loaded, are not finite, or have other shapes.
-    """
+def _load_weights(folder: Path, models: Iterable[nn.Module]) -> None:
+    """Copy the weights of a run into models of the same shapes, converted to their dtypes."""
     for model in models:
         saved = load_saved(type(model), str(folder), flag=CHECKPOINTS_FLAG).state_dict()
         current = model.state_dict()

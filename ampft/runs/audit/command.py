@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> None:
     from accelerate import PartialState
 
     from ampft.runs.audit.audit import audit_run
-    from ampft.runs.audit.show import audit_text, badge_markdown, badge_svg
+    from ampft.runs.audit.findings import audit_text, badge_markdown, badge_svg
     from ampft.text.json_io import json_text, json_values
     from ampft.text.terminal import labelled, print_line
 
