@@ -1,11 +1,15 @@
-"""The result of `ampft ops`, and its text."""
+"""What autocast does on this device and in a model: the result of `ampft ops`, and its text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import wrap
 
+import torch
+
+from ampft.arguments import ClassifyArguments
+from ampft.diagnosis.operations.documented import documented_policies
 from ampft.diagnosis.operations.probe import (
     FLOAT32,
     LOWER,
@@ -13,8 +17,11 @@ from ampft.diagnosis.operations.probe import (
     REFUSED,
     WIDEST,
     AutocastOperation,
+    autocast_operations,
 )
-from ampft.diagnosis.operations.unlisted import UnlistedOperation
+from ampft.diagnosis.operations.unlisted import UnlistedOperation, unlisted_operations
+from ampft.precision.accelerator import numerics, separate_accelerators, training_device
+from ampft.precision.resolve import resolve
 from ampft.text.escaping import inert
 from ampft.text.numbers import counted
 from ampft.text.tables import Table, terminal_table
@@ -55,6 +62,52 @@ class OperationsReport:
     not_found: tuple[str, ...]
     model: str | None = None
     unlisted: tuple[UnlistedOperation, ...] = ()
+
+
+def examine(mode: str, classify: ClassifyArguments | None, *, cpu: bool) -> OperationsReport:
+    """Return what autocast does in a mode on this device.
+
+    Args:
+        mode: One of `ampft.MODES`.
+        classify: Settings of a run whose model is examined; None examines none.
+        cpu: Whether to use the CPU even if there is an accelerator.
+
+    Raises:
+        InputError: The mode has no autocast on this device, or the model cannot be loaded.
+    """
+    precision = resolve(mode, training_device(cpu=cpu))
+    with numerics(precision):
+        operations = autocast_operations(precision)
+    table = "cuda" if precision.emulates_binary16 else precision.device_type
+    documented = documented_policies(table)
+    found = {(each.base_name, each.policy) for each in operations}
+    other = {name for name, p in found if p != REFUSED and documented.get(name) != p}
+    report = OperationsReport(
+        mode=mode,
+        execution=precision.execution,
+        device=precision.device_type,
+        table=table,
+        torch=torch.__version__,
+        operations=operations,
+        undocumented=tuple(sorted(other)),
+        not_found=tuple(sorted(n for n, p in documented.items() if (n, p) not in found)),
+    )
+    if classify is None:
+        return report
+    from ampft.runs.prepare import load_task, prepare_mode, start_clock
+
+    started = start_clock()
+    classify = replace(classify, output_dir=None)
+    task = load_task(classify)
+    with separate_accelerators(), numerics(precision):
+        prepared = prepare_mode(classify, precision, task, started=started)
+        step_batch = next(iter(prepared.step_batches.epoch(0)))
+        prepared.model.train()
+        unlisted = unlisted_operations(
+            lambda: task.loss(prepared.model, step_batch.micro_batches[0]),
+            {name for name, _ in found},
+        )
+    return replace(report, model=prepared.loaded.name, unlisted=unlisted)
 
 
 def format_operations(report: OperationsReport) -> str:
