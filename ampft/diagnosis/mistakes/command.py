@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> None:
         check_output_file("--output_file", output)
     else:
         check_replaceable("RUN", Path(args.run), [PAGE_NAME])
-    from ampft.diagnosis.mistakes.find import find_mistakes, page_text, pair_table
+    from ampft.diagnosis.mistakes.report import find_mistakes, page_text, pair_table
     from ampft.files import special_or_atomic_path, write_new_text
     from ampft.text.numbers import counted
     from ampft.text.tables import terminal_table

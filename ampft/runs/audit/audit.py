@@ -17,7 +17,7 @@ from ampft.runs.audit.rebuild import (
     rebuild,
 )
 from ampft.runs.audit.replay import Replay, replay
-from ampft.runs.audit.saved import check_predictions, load_model, read_outcomes
+from ampft.runs.audit.saved_model import check_predictions, load_model, read_outcomes
 from ampft.runs.audit.steps import check_kept_weights, check_training
 from ampft.runs.audit.written import (
     check_card,
