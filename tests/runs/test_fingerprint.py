@@ -20,6 +20,7 @@ import ampft
 from ampft.arguments import parse_classify_arguments
 from ampft.comparison.analysis.comparability import difference_stamps
 from ampft.comparison.analysis.loading import RecordedRun, RunGroup
+from ampft.comparison.remarks import remark_text
 from ampft.errors import InputError
 from ampft.runs.audit.findings import DIFFERS, EQUAL, NOT_COMPARED
 from ampft.runs.audit.rebuild import check_configuration
@@ -163,7 +164,7 @@ def stamps_of(before: Prepared, after: Prepared) -> tuple[str, ...]:
         record = replace(initial_record(prepared), warnings={})
         run = RecordedRun(folder=Path(name), record=record, mode=name, name=name, seed=42)
         groups.append(RunGroup(name=name, runs=(run,)))
-    return difference_stamps(groups)
+    return tuple(map(remark_text, difference_stamps(groups)))
 
 
 def refusal(before: Prepared, after: Prepared) -> str | None:
@@ -223,7 +224,7 @@ def test_records_and_checkpoints_of_an_earlier_version(prepared_from, tmp_path):
         for name, each in (("fp32", record), ("bf16", old))
     ]
     groups = [RunGroup(name=run.name, runs=(run,)) for run in runs]
-    (stamp,) = difference_stamps(groups)
+    (stamp,) = map(remark_text, difference_stamps(groups))
     assert stamp.startswith("not known: whether model configuration and preprocessing were the")
     assert "1 of 2 records" in stamp
     settings = settings_of(prepared)
