@@ -5,7 +5,6 @@ A class that is absent from a split has support, precision, recall and F1 of 0.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,16 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.metrics.sums import class_counts, cohen_kappa, f1_per_class, matthews, single_label_sums
-from ampft.text.escaping import display_width, inert
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 Average = Literal["micro", "macro", "weighted", "samples"]
 
-DIGITS = 3
 MAX_MATRIX_CLASSES = 200  # with more, nothing of K x K size is stored or computed
-MAX_NAME_WIDTH = 60  # columns; the table, and only the table, shortens longer class names
 
 
 @dataclass(frozen=True)
@@ -53,6 +49,40 @@ def class_scores(labels: IntArray, predicted: IntArray, classes: int) -> tuple[S
         Scores(float(p), float(r), float(f1), int(support))
         for p, r, f1, support in zip(*columns, strict=True)
     )
+
+
+def report_scores(
+    labels: IntArray, predicted: IntArray, classes: int
+) -> tuple[tuple[Scores, ...], Scores, Scores]:
+    """Return scikit-learn's classification report: each class, macro and weighted average.
+
+    Args:
+        labels: True classes, shape (n,).
+        predicted: Predicted classes, shape (n,).
+        classes: Number of classes of the label map.
+    """
+    from sklearn.metrics import classification_report
+
+    names = [str(index) for index in range(classes)]
+    report = classification_report(
+        labels,
+        predicted,
+        labels=np.arange(classes),
+        target_names=names,
+        output_dict=True,
+        zero_division=0,
+    )
+    rows = (report[name] for name in (*names, "macro avg", "weighted avg"))
+    *of_classes, macro, weighted = (
+        Scores(
+            precision=float(row["precision"]),
+            recall=float(row["recall"]),
+            f1=float(row["f1-score"]),
+            support=int(row["support"]),
+        )
+        for row in rows
+    )
+    return tuple(of_classes), macro, weighted
 
 
 def scores_of_sums(totals: npt.NDArray[np.float64]) -> tuple[Scores, ...]:
@@ -236,83 +266,10 @@ def case_f1(labels: BoolArray, predicted: BoolArray) -> npt.NDArray[np.float64]:
     return scores
 
 
-def report_table(
-    confusion_matrix: Sequence[Sequence[int]], label_names: Sequence[str], *, digits: int = DIGITS
-) -> str:
-    """Return scikit-learn's classification report.
-
-    Args:
-        confusion_matrix: (C, C) counts, row = true class, column = predicted class. A saved report
-            has it, and so prints the same table.
-        label_names: The C class names.
-        digits: Decimal places.
-
-    Returns:
-        The table, with a newline at its end.
-    """
-    matrix = np.asarray(confusion_matrix, dtype=np.int64)
-    labels, predicted = np.nonzero(matrix)
-    counts = matrix[labels, predicted]
-    return score_table(labels.repeat(counts), predicted.repeat(counts), label_names, digits=digits)
-
-
-def score_table(
-    labels: IntArray,
-    predicted: IntArray,
-    label_names: Sequence[str],
-    *,
-    digits: int = DIGITS,
-    rows: Sequence[int] | None = None,
-) -> str:
-    """Return scikit-learn's classification report.
-
-    Args:
-        labels: True classes, shape (n,).
-        predicted: Predicted classes, shape (n,).
-        label_names: The C class names.
-        digits: Decimal places.
-        rows: Classes to show, in this order; None shows all. The averages are over all.
-
-    Returns:
-        The table, with a newline at its end.
-    """
-    from sklearn.metrics import classification_report
-
-    shown = range(len(label_names)) if rows is None else rows
-    names = {index: _shorten(inert(label_names[index])) for index in shown}
-    table: str = classification_report(
-        labels,
-        predicted,
-        labels=np.arange(len(label_names)),
-        # scikit-learn aligns by the number of characters: placeholders have the width of the names.
-        target_names=[
-            "x" * display_width(names.get(index, "")) for index in range(len(label_names))
-        ],
-        digits=digits,
-        zero_division=0,
-    )
-    # Without a correct prediction, scikit-learn prints supports as floats: 5.0.
-    table = re.sub(r"(\d+)\.0$", r"  \1", table, flags=re.MULTILINE)
-    header, blank, *lines = table.split("\n")
-    named = []
-    for index, name in names.items():
-        line, width = lines[index], display_width(name)
-        start = len(line) - len(line.lstrip())
-        named.append(" " * start + name + line[start + width :] if width else line)
-    return "\n".join([header, blank, *named, *lines[len(label_names) :]])
-
-
 def _normalized(probabilities: FloatArray) -> npt.NDArray[np.float64]:
     rows: npt.NDArray[np.float64] = probabilities.astype(np.float64)
     rows /= rows.sum(axis=1, keepdims=True)
     return rows
-
-
-def _shorten(name: str) -> str:
-    if display_width(name) <= MAX_NAME_WIDTH:
-        return name
-    end = next(i for i in range(len(name)) if display_width(name[: i + 1]) >= MAX_NAME_WIDTH)
-    return f"{name[:end]}…"
 
 
 def top_accuracy(labels: IntArray, probabilities: FloatArray, k: int) -> float:

@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ampft.errors import quoted_list
-from ampft.metrics.scores import MAX_MATRIX_CLASSES, Scores, report_table, score_table
+from ampft.metrics.scores import MAX_MATRIX_CLASSES, Scores
 from ampft.tasks.added_metrics import AddedMetric, added_text, added_values, report_dict
 from ampft.tasks.outcome import HubMetric, flat_averages, report_from_json, score_cells
-from ampft.text.tables import Cell, Name, Table, html_tables
+from ampft.text.escaping import display_width, inert
+from ampft.text.tables import Cell, Name, Table, html_tables, terminal_table
 
 SHOWN_CLASSES = 10  # best and worst, of very many classes
+MAX_NAME_WIDTH = 60  # columns; the table in a terminal, and only that, cuts longer class names
+# As wide as scikit-learn's columns, so that its table is equal to the character.
+HEADER = ("", "precision", "  recall", "f1-score", " support")
 
 
 @dataclass(frozen=True)
@@ -87,17 +89,21 @@ class ClassificationReport:
         """Return the table of `sklearn.metrics.classification_report` with digits=3.
 
         With more than 200 classes it has only the 10 best and the 10 worst. A sentence after it
-        lists the classes without an example.
+        lists the classes without an example. Class names of more than 60 columns are cut.
         """
-        notes = filter(None, (self.absence, added_text(self.added).strip()))
-        absent = "".join(f"\n{note}\n" for note in notes)
-        if self.confusion_matrix is not None:
-            return report_table(self.confusion_matrix, self.label_names) + absent
-        labels, predicted, counts = np.array(self.confusion_counts or (), dtype=np.int64).T
-        table = score_table(
-            labels.repeat(counts), predicted.repeat(counts), self.label_names, rows=self.shown
-        )
-        return f"{table}\n{self.omission} report.json has all.\n{absent}"
+        classes = [_row(_cut(self.label_names[i]), self.per_class[i]) for i in self.shown]
+        blank = ("",) * len(HEADER)
+        averages = {"macro avg": self.macro_avg, "weighted avg": self.weighted_avg}
+        rows = [
+            *(blank, *classes, blank),
+            ("accuracy", "", "", f"{self.accuracy:.3f}", str(self.examples)),
+            *(_row(name, scores) for name, scores in averages.items()),
+        ]
+        sentences = [*filter(None, (self.absence, added_text(self.added).strip()))]
+        if len(classes) < len(self.per_class):
+            sentences.insert(0, f"{self.omission} report.json has all.")
+        table = terminal_table(Table(header=HEADER, rows=rows, left=0))
+        return "\n".join(f"{part}\n" for part in (table, *sentences))
 
     @property
     def absence(self) -> str:
@@ -187,3 +193,16 @@ class ClassificationReport:
         """
         absent = {"confusion_matrix": None} if "confusion_counts" in values else {}
         return report_from_json(cls, absent | dict(values))
+
+
+def _row(name: str, scores: Scores) -> tuple[str, ...]:
+    values = (scores.precision, scores.recall, scores.f1)
+    return name, *(f"{value:.3f}" for value in values), str(scores.support)
+
+
+def _cut(name: str) -> str:
+    shown = inert(name)
+    if display_width(shown) <= MAX_NAME_WIDTH:
+        return shown
+    end = next(i for i in range(len(shown)) if display_width(shown[: i + 1]) >= MAX_NAME_WIDTH)
+    return f"{shown[:end]}…"

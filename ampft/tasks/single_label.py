@@ -17,12 +17,12 @@ from ampft.metrics.calibration import calibration_sums, expected_calibration_err
 from ampft.metrics.scores import (
     MAX_MATRIX_CLASSES,
     Scores,
-    average_scores,
     case_brier_scores,
     case_log_losses,
     class_scores,
     confusion,
     confusion_counts,
+    report_scores,
     scalar_scores,
     top_accuracy,
 )
@@ -293,15 +293,15 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
     labels, predicted = predictions.labels, predictions.predicted
     classes = len(predictions.label_names)
     large = classes > MAX_MATRIX_CLASSES
-    rows = class_scores(labels, predicted, classes)
+    rows, macro, weighted = report_scores(labels, predicted, classes)
     flat = scalar_scores(labels, predicted, classes)
     report = ClassificationReport(
         split=predictions.split,
         label_names=predictions.label_names,
         per_class=rows,
         accuracy=flat["accuracy"],
-        macro_avg=average_scores(rows, weighted=False),
-        weighted_avg=average_scores(rows, weighted=True),
+        macro_avg=macro,
+        weighted_avg=weighted,
         balanced_accuracy=flat["balanced_accuracy"],
         cohen_kappa=None if math.isnan(flat["cohen_kappa"]) else flat["cohen_kappa"],
         matthews=flat["matthews"],

@@ -6,13 +6,26 @@ import numpy as np
 import pytest
 from sklearn import metrics as sklearn_metrics
 
-from ampft.metrics.scores import report_table
 from ampft.tasks.single_label import Predictions
 from ampft.text.escaping import display_width, inert
 
 MATRIX = ((3, 1, 0), (2, 4, 0), (0, 1, 0))
 LABELS = np.repeat([0, 1, 2], [4, 6, 1])
 PREDICTED = np.array([0, 0, 0, 1, 0, 0, 1, 1, 1, 1, 1])
+
+
+def report_table(matrix, names):
+    """Return the printed report of predictions with a confusion matrix."""
+    labels, predicted = np.nonzero(np.array(matrix))
+    counts = np.array(matrix)[labels, predicted]
+    outcome = Predictions(
+        example_ids=np.arange(counts.sum()),
+        labels=labels.repeat(counts),
+        probabilities=np.eye(len(names), dtype=np.float32)[predicted.repeat(counts)],
+        label_names=tuple(names),
+        split="test",
+    )
+    return outcome.report().text()
 
 
 @pytest.mark.parametrize("names", [("a", "b", "c"), ("a much longer class name", "", "x y")])
