@@ -28,8 +28,11 @@ class TagError(ValueError):
     """A tag that its scheme does not allow there; `word` is the index in its sentence."""
 
     def __init__(self, word: int, problem: str) -> None:
-        super().__init__(problem)
-        self.word = word
+        super().__init__(word, problem)  # both, so that a copy in another process is whole
+        self.word, self._problem = word, problem
+
+    def __str__(self) -> str:
+        return self._problem
 
 
 @dataclass(frozen=True)

@@ -102,9 +102,7 @@ def test_log_loss_of_a_certain_mistake_is_finite():
 
 def test_two_classes_keep_the_sum_of_squares():
     predictions = make([0, 1, 1, 0], [0, 0, 1, 1], 2)
-    halved = sklearn_metrics.brier_score_loss(
-        predictions.labels, predictions.probabilities[:, 1], scale_by_half=True
-    )
+    halved = sklearn_metrics.brier_score_loss(predictions.labels, predictions.probabilities[:, 1])
     assert classification_report(predictions).brier == pytest.approx(2 * halved, **NORMALISED)
 
 
