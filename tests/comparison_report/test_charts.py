@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from example_comparison import broken, realistic
 
-import ampft.comparison.report
 from ampft.comparison.report.arm_styles import LAST, arm_styles
 from ampft.comparison.report.curve_charts import (
     loss_chart,
@@ -17,9 +16,10 @@ from ampft.comparison.report.curve_charts import (
 from ampft.comparison.report.html import matrix_cells
 from ampft.comparison.report.prediction_tables import confusions
 from ampft.comparison.report.strips import difference_axis, difference_strip
+from ampft.text import charts
 from ampft.text.charts import Axis, element, picture
 
-STYLE = (Path(ampft.comparison.report.__file__).parent / "style.css").read_text(encoding="utf-8")
+STYLE = Path(charts.__file__).with_name("style.css").read_text(encoding="utf-8")
 
 
 def test_children_and_values_are_escaped_unless_they_are_markup():

@@ -167,7 +167,7 @@ def test_templates_and_style_are_packaged():
     settings = Path(sys.modules["ampft"].__file__).parents[1] / "pyproject.toml"
     listed = settings.read_text(encoding="utf-8")
     assert len(list(folder.glob("*.j2"))) > 3
-    assert '"comparison/report/*.j2", "comparison/report/style.css"' in listed
+    assert '"text/*.j2", "text/style.css", "comparison/report/*.j2"' in listed
 
 
 def test_the_answer_comes_first_and_every_verdict_has_a_chip():

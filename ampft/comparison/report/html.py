@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
 
@@ -24,63 +23,18 @@ from ampft.comparison.report.curve_charts import (
 )
 from ampft.comparison.report.headline import cards, condition, headline
 from ampft.comparison.report.sections import sections
-from ampft.text.escaping import one_line
-from ampft.text.numbers import counted, percent, seed_list, signed
-from ampft.text.tables import Cell, Table, html_table, isolated, plain
+from ampft.text.numbers import seed_list, signed
+from ampft.text.page import page_text
+from ampft.text.tables import Cell, Table, isolated, plain
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
-TEMPLATE = "comparison.html.j2"
-NO_BREAK = "\N{NO-BREAK SPACE}"
-_UNIT = re.compile(r"(?<=\d) (?=%|points?\b)")
-MAX_ROWS = 30  # of a table; further rows are folded
+TEMPLATE = Path(__file__).with_name("comparison.html.j2")
 MAX_MATRIX_CLASSES = 30  # a matrix of more classes is not readable
 SHADES = 8
 
 
-def no_break_units(text: str) -> Markup:
-    """Return untrusted text in which no line breaks between a number and its unit."""
-    return isolated(_UNIT.sub(NO_BREAK, text))
-
-
-def rows(table: Table, start: int, stop: int | None = None) -> Table:
-    """Return a table with only the rows from `start` to `stop`."""
-    return replace(table, rows=table.rows[start:stop])
-
-
 def html_text(comparison: Comparison) -> str:
-    """Return the report as one HTML document.
-
-    Every string of the comparison is escaped and isolated, and its direction and control
-    characters are shown as escapes, so that it cannot affect the document. A content security
-    policy forbids what the document does not need: scripts, external resources and forms.
-
-    Args:
-        comparison: Comparison to render.
-    """
-    return environment().get_template(TEMPLATE).render(_context(comparison))
-
-
-def environment(*folders: Path) -> Environment:
-    """Return an environment that escapes, with the style sheet and the filters of the page.
-
-    Args:
-        folders: Further folders of templates.
-    """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        autoescape=True,
-        loader=FileSystemLoader([*folders, Path(__file__).parent]),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    filters = (counted, html_table, isolated, no_break_units, one_line, percent, rows)
-    environment.filters |= {each.__name__: each for each in filters}
-    return environment
+    """Return the report as one HTML document, in which every string of the comparison is inert."""
+    return page_text(TEMPLATE, **_context(comparison))
 
 
 def _context(comparison: Comparison) -> dict[str, Any]:
@@ -90,6 +44,11 @@ def _context(comparison: Comparison) -> dict[str, Any]:
     answer = answer_text(comparison)
     keys = {arm.name: style.key() for arm, style in zip(arms, styles, strict=True)}
     strip_of = {each.name: each for each in strips.columns(comparison, styles)}
+    flipped = [
+        (arm, shown)
+        for arm in arms
+        if arm.flips and (shown := [each for each in arm.flips.examples if each.shown])
+    ]
     has_many = len(comparison.label_names) > MAX_MATRIX_CLASSES
     return {
         "c": comparison,
@@ -125,15 +84,11 @@ def _context(comparison: Comparison) -> dict[str, Any]:
             for arm, style in zip(arms, styles, strict=True)
             if arm.confusion
         ),
-        "flipped": tuple(
-            (arm, shown)
-            for arm in arms
-            if arm.flips and (shown := [each for each in arm.flips.examples if each.shown])
-        ),
+        "flipped": flipped,
+        "has_media": bool(flipped),
         "panels": calibration_panels(arms, styles),
         "has_broken_arm": any(arm.status != "complete" for arm in arms),
         "min_count": MIN_COUNT,
-        "max_rows": MAX_ROWS,
     }
 
 

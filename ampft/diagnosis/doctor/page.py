@@ -6,7 +6,6 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from ampft.comparison.report import html
 from ampft.diagnosis.doctor.charts import alignment_chart, exponent_chart, lost_chart
 from ampft.diagnosis.doctor.findings import Diagnosis, Fault
 from ampft.diagnosis.doctor.show import (
@@ -18,41 +17,38 @@ from ampft.diagnosis.doctor.show import (
     range_text,
     summary,
 )
+from ampft.text import page
 from ampft.text.charts import element
 from ampft.text.numbers import or_dash
 from ampft.text.tables import Name, Quote, Table, isolated
 
-TEMPLATE = "doctor.html.j2"
-MAX_ROWS = 30
+TEMPLATE = Path(__file__).with_name("doctor.html.j2")
 
 
 def page_text(diagnosis: Diagnosis) -> str:
     """Return the diagnosis as one HTML document, in which every string is inert."""
     alignment = diagnosis.alignment
-    return (
-        html.environment(Path(__file__).parent)
-        .get_template(TEMPLATE)
-        .render(
-            d=diagnosis,
-            answer=_with_code(answer(diagnosis)),
-            cure=None if diagnosis.cure is None else _with_code(diagnosis.cure.sentence),
-            faults=[(fault, _fault_table(fault)) for fault in diagnosis.faults],
-            title=_title,
-            exponents=exponent_chart(diagnosis),
-            lost=lost_chart(diagnosis),
-            modules=module_table(diagnosis) if diagnosis.ranges else None,
-            updates=_updates_text(diagnosis),
-            bits=_bits_table(diagnosis) if diagnosis.ranges else None,
-            max_rows=MAX_ROWS,
-            alignment=None
-            if alignment is None
-            else {
-                "chart": alignment_chart(alignment),
-                "table": alignment_table(alignment),
-                "summary": _with_code(summary(alignment)),
-                "roles": ROLES,
-            },
-        )
+    return page.page_text(
+        TEMPLATE,
+        d=diagnosis,
+        answer=_with_code(answer(diagnosis)),
+        cure=None if diagnosis.cure is None else _with_code(diagnosis.cure.sentence),
+        faults=[(fault, _fault_table(fault)) for fault in diagnosis.faults],
+        title=_title,
+        exponents=exponent_chart(diagnosis),
+        lost=lost_chart(diagnosis),
+        modules=module_table(diagnosis) if diagnosis.ranges else None,
+        updates=_updates_text(diagnosis),
+        bits=_bits_table(diagnosis) if diagnosis.ranges else None,
+        alignment=None
+        if alignment is None
+        else {
+            "chart": alignment_chart(alignment),
+            "table": alignment_table(alignment),
+            "summary": _with_code(summary(alignment)),
+            "roles": ROLES,
+        },
+        has_media=False,
     )
 
 
@@ -69,7 +65,7 @@ def _with_code(text: str) -> Markup:
             spans.append(element("code", isolated(part)))
         elif words:  # outer spaces would collapse inside an element
             before, _, after = part.partition(words)
-            spans.append(Markup(before) + html.no_break_units(words) + Markup(after))
+            spans.append(Markup(before) + page.no_break_units(words) + Markup(after))
         else:
             spans.append(Markup(part))
     return Markup("").join(spans)

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ampft.comparison.report import html
 from ampft.errors import InputError
 from ampft.kinds.views import CasePrediction
 from ampft.runs.case_views import CaseViews
@@ -21,13 +20,14 @@ from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import problem_of, task_row
 from ampft.tasks.mistakes import OutcomeMistakes
 from ampft.tasks.outcome import headline
+from ampft.text import page
 from ampft.text.numbers import percent
 from ampft.text.shown_case import ShownCase
 from ampft.text.tables import Name, Table
 
 ORIGINS = ("id", "file", "file_line", "file_row", "position")
 PAIR_EXAMPLES = 3
-TEMPLATE = "errors.html.j2"
+TEMPLATE = Path(__file__).with_name("errors.html.j2")
 PAIRS_WITH_FILES = 6  # pairs whose examples are shown if these are pictures or sounds
 
 
@@ -215,8 +215,7 @@ def _rows(path: Path, cases: Sequence[int]) -> dict[int, tuple[dict[str, str], s
 
 def page_text(mistakes: Mistakes) -> str:
     """Return the mistakes as one HTML document, in which every string is inert."""
-    environment = html.environment(Path(__file__).parent)
-    return environment.get_template(TEMPLATE).render(m=mistakes, pairs=pair_table(mistakes))
+    return page.page_text(TEMPLATE, m=mistakes, pairs=pair_table(mistakes), has_media=True)
 
 
 def pair_table(mistakes: Mistakes) -> Table:
