@@ -195,9 +195,9 @@ def test_a_comparison_is_understood(command, reader, monkeypatch):
     monkeypatch.chdir(reader)
     words = shlex.split(command)[2:]
     if "--arm" in words:
-        assert len(parse_compare_arms_arguments(words).arms) >= 2
+        assert len(parse_compare_arms_arguments(words).design.arm_settings) >= 2
     elif command.startswith("python") or is_comparison_to_run(words):
-        assert len(parse_compare_arguments(words).seed_counts) >= 1
+        assert len(parse_compare_arguments(words).design.seed_counts) >= 1
     else:
         assert _parser().parse_args(["compare", *words]).command == "compare"
 
