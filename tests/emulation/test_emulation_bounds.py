@@ -59,7 +59,9 @@ def truncating(products, *, block=4, bits=24):
 
 @pytest.mark.parametrize(("count", "seed"), CASES)
 @pytest.mark.parametrize(
-    ("gpu", "factor"), [(in_any_order, 2), (split_k, 2), (truncating, 4)], ids=lambda x: str(x)
+    ("gpu", "factor"),
+    [(in_any_order, 2), (split_k, 2), (truncating, 4)],
+    ids=lambda value: getattr(value, "__name__", None),
 )
 def test_products(gpu, factor, count, seed):
     left, right = operands(count, seed)

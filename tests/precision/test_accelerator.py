@@ -14,7 +14,6 @@ from torch._dynamo.utils import counters
 
 from ampft.errors import InputError
 from ampft.precision.accelerator import (
-    _refuse_deepspeed,
     check_world_size,
     make_accelerator,
     numerics,
@@ -285,8 +284,8 @@ def test_a_thread_limit_of_the_launcher_is_recognized(environ, expected):
     assert not launcher_set_one_thread(environ, launcher={"OMP_NUM_THREADS": "1"})
 
 
-def test_deepspeed_is_refused_until_its_steps_are_proven_exact():
+def test_deepspeed_is_refused_until_its_steps_are_proven_exact(monkeypatch):
     sharded = SimpleNamespace(distributed_type=DistributedType.DEEPSPEED)
+    monkeypatch.setattr("ampft.precision.accelerator.Accelerator", lambda **_: sharded)
     with pytest.raises(InputError, match="DeepSpeed is not supported, because its engine"):
-        _refuse_deepspeed(sharded)
-    _refuse_deepspeed(SimpleNamespace(distributed_type=DistributedType.MULTI_GPU))
+        make_accelerator(resolve("fp32", CPU))
