@@ -14,11 +14,11 @@ from ampft.arguments.compare import ArmSettings, is_comparison_to_run
 from ampft.comparison.execution.estimate import KIND_OF_LABELS, ExpectedRun, TrialResult, fit
 from ampft.comparison.execution.folder import compare_planned_runs
 from ampft.comparison.execution.plan import PLAN_NAME, plan_difference, read_plan
+from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.planning import (
     _check_compared,
     _check_selection,
     metric_of_task,
-    plan_lines,
     requested_arguments,
 )
 from ampft.comparison.execution.session import open_comparison

@@ -23,7 +23,8 @@ from ampft.comparison.execution.plan import (
     read_plan,
     with_more_seeds,
 )
-from ampft.comparison.execution.planning import plan_comparison, plan_lines
+from ampft.comparison.execution.plan_text import plan_lines
+from ampft.comparison.execution.planning import plan_comparison
 from ampft.comparison.remarks import remark
 from ampft.errors import InputError
 from ampft.runs.folder import RunFolder

@@ -69,19 +69,14 @@ def run_ending(folder: Path, log: Path | None = None) -> RunEnding:
         record = None
     if record is not None and record.status in COMPLETE:
         return RunEnding(record.status, record)
-    return RunEnding("failed", record, None if log is None else _input_error(log))
-
-
-def _input_error(log: Path) -> str | None:
-    """Return the last `InputError` message in a log. The launcher hides the exit code 2."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _TAIL))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-    except OSError:
-        return None
-    errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
-    return errors[-1] if errors else None
+    errors: list[str] = []
+    with contextlib.suppress(OSError):
+        if log is not None:
+            with log.open("rb") as file:  # the launcher hides the exit code 2
+                file.seek(max(0, log.stat().st_size - _TAIL))
+                lines = file.read().decode("utf-8", "replace").splitlines()
+            errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
+    return RunEnding("failed", record, errors[-1] if errors else None)
 
 
 def compare_planned_runs(
@@ -107,11 +102,8 @@ def compare_planned_runs(
     """
     from ampft.comparison.analysis.compare import compare_folders
 
-    planned = {
-        "metric": plan.metric,
-        "margin": f"{100 * plan.design.margin:g}",
-        "baseline": plan.arms[0].name,
-    }
+    planned = {"metric": plan.metric, "margin": f"{100 * plan.design.margin:g}"}
+    planned["baseline"] = plan.arms[0].name
     margin_text = None if margin is None else f"{margin:g}"
     requested = {"metric": metric, "margin": margin_text, "baseline": baseline}
     for name, value in requested.items():
@@ -170,9 +162,7 @@ def complete_runs(plan: Plan, folder: Path, seeds: int) -> list[Path]:
             "complete seeds are needed. Repeat the command of the comparison to train the missing "
             "runs."
         )
-    position = plan.arms.index
-    runs = sorted(plan.runs(seeds), key=lambda run: (run.seed, position(run.arm)))
-    return [run_folder(folder, run) for run in runs if run.seed not in missing]
+    return [run_folder(folder, run) for run in _by_seed(plan, seeds) if run.seed not in missing]
 
 
 def plan_facts(plan: Plan, folder: Path, seeds: int) -> PlanFacts:
@@ -199,11 +189,15 @@ def plan_facts(plan: Plan, folder: Path, seeds: int) -> PlanFacts:
     )
 
 
+def _by_seed(plan: Plan, seeds: int) -> list[PlannedRun]:
+    """Return the runs of the first `seeds` seeds by seed, then in the order of the arms."""
+    return sorted(plan.runs(seeds), key=lambda run: (run.seed, plan.arms.index(run.arm)))
+
+
 def _arms_without_record(plan: Plan, folder: Path, seeds: int) -> dict[int, list[JSONValue]]:
     """Return the names of the arms without a run record, by ascending seed."""
     arms: dict[int, list[JSONValue]] = {}
-    position = plan.arms.index
-    for run in sorted(plan.runs(seeds), key=lambda run: (run.seed, position(run.arm))):
+    for run in _by_seed(plan, seeds):
         if run_ending(run_folder(folder, run)).record is None:
             arms.setdefault(run.seed, []).append(run.arm.name)
     return arms

@@ -269,12 +269,22 @@ def _value_text(value: object) -> str:
     return inert(",".join(map(str, value)) if isinstance(value, tuple) else str(value))
 
 
+def keeps_model(plan: Plan, run: PlannedRun, keep_models: str) -> bool:
+    """Return whether the weights of a complete run stay, by the value of `--keep_models`."""
+    return keep_models == "all" or (keep_models == "baseline" and run.arm == plan.arms[0])
+
+
 def with_more_seeds(plan: Plan, seed_counts: tuple[int, ...]) -> Plan:
     """Return the plan with more seeds, marked if results have already been analysed."""
     if seed_counts == plan.design.seed_counts:
         return plan
+    notes = plan.notes
+    if seed_counts[-1] > plan.design.seed_counts[-1] and plan.reductions:
+        note = "Seeds were added after runs were reduced to fit the budget; runs keep that size."
+        notes = (*notes, note)
     return replace(
         plan,
         design=replace(plan.design, seed_counts=seed_counts),
         added_after_analysis=plan.added_after_analysis or bool(plan.seeds_analysed),
+        notes=notes,
     )

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from ampft.arguments.compare import CompareCommand
 from ampft.comparison.analysis.loading import RUNS_NAME
-from ampft.comparison.arms import Arm
 from ampft.comparison.execution.folder import (
     LOGS_NAME,
     YARDSTICK_NAME,
@@ -30,8 +29,9 @@ from ampft.comparison.execution.launch import (
     run_command,
     wait_for_runs_left,
 )
-from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun, read_plan
-from ampft.comparison.execution.planning import command_seconds, keeps_model, plan_lines
+from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun, keeps_model, read_plan
+from ampft.comparison.execution.plan_text import plan_lines
+from ampft.comparison.execution.planning import command_seconds
 from ampft.comparison.execution.progress import Progress
 from ampft.comparison.execution.selection import selection_remark, with_selection
 from ampft.comparison.remarks import choice_text
@@ -43,7 +43,7 @@ from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.runs.manifest import remove_weights
 from ampft.runs.resume_point import damage
 from ampft.text.escaping import inert
-from ampft.text.numbers import counted
+from ampft.text.numbers import counted, percent
 from ampft.text.terminal import labelled, print_line
 from ampft.training.checkpoints.store import CheckpointStore
 
@@ -54,7 +54,6 @@ UNDECIDED = "undecided"
 # So rare that the cost does not show, and none in runs of less than ten minutes. The clock of the
 # steps stops while a checkpoint is written.
 CHECKPOINTING = ("--checkpointing_steps", "10min", "--checkpoint_total_limit", "1")
-TRAIN_COMMAND = ("-m", "ampft", "train")
 
 
 @dataclass
@@ -74,14 +73,10 @@ class ComparisonSession:
     plan: Plan
     progress: Progress
     recipe: Path | None
-    _runs_before: float = field(init=False)
-    _own_before: float = field(init=False)
-    _yardstick_before: float = field(init=False)
+    _plan_before: Plan = field(init=False)
 
     def __post_init__(self) -> None:
-        self._runs_before = self.plan.runs_seconds
-        self._own_before = self.plan.own_seconds
-        self._yardstick_before = self.plan.yardstick_seconds
+        self._plan_before = self.plan
 
     def missing(self, seeds: int | None = None) -> tuple[PlannedRun, ...]:
         """Return the runs of the first `seeds` seeds without a result, in execution order."""
@@ -136,32 +131,29 @@ class ComparisonSession:
         self.remove_models()
         summary = ending.summary(self.plan.metric)
         print_line(self.progress.finish(duration, summary, finished=ending.status == "finished"))
+        lost = "no arm" if run.arm == self.plan.arms[0] else f"{run.arm.name} no longer"
+        consequence = f"With this run, {lost} can get a verdict. Ctrl-C stops the comparison."
         for warning in ending.record.warnings.values() if ending.record else ():
-            print_line(labelled("warning", self._without_verdict(run.arm, inert(warning))))
+            print_line(labelled("warning", f"{inert(warning)} {consequence}"))
         self.write_plan()
-        if ending.input_error and not self._has_complete_run(run.arm):
+        missing = self.missing()
+        is_first = not any(r.arm == run.arm and r not in missing for r in self.plan.all_runs())
+        if ending.input_error and is_first:
             raise InputError(ending.input_error)
-
-    def _without_verdict(self, arm: Arm, warning: str) -> str:
-        """Return a warning about a run that did not train well, and what it costs."""
-        is_baseline = arm == self.plan.arms[0]
-        arms = "no arm" if is_baseline else f"{arm.name} no longer"
-        return f"{warning} With this run, {arms} can get a verdict. Ctrl-C stops the comparison."
 
     def argv(self, run: PlannedRun) -> list[str]:
         """Return the recipe, or `-m ampft train`, and all its arguments for a run."""
         overrides = [a for name, v in self.plan.overrides.items() for a in (f"--{name}", str(v))]
-        output = str(run_folder(self.folder.path, run))
-        flags = [*overrides, *run.flags, "--output_dir", output, *self._continuation(run)]
-        program = TRAIN_COMMAND if self.recipe is None else (str(self.recipe),)
-        return [*program, *self.command.classify_argv, *flags]
-
-    def _continuation(self, run: PlannedRun) -> tuple[str, ...]:
-        """Return flags with which a run that was killed continues, and any other one begins."""
+        # A run that was killed continues, and any other one begins.
+        continuation = ["--resume_from_checkpoint", "latest"]
         if MODE_TABLE[run.arm.mode].replaces_layers:  # such models cannot be resumed
-            return ("--overwrite_output_dir",)
-        flags = () if self._user_wants_checkpoints else CHECKPOINTING
-        return (*flags, "--resume_from_checkpoint", "latest")
+            continuation = ["--overwrite_output_dir"]
+        elif not self._user_wants_checkpoints:
+            continuation = [*CHECKPOINTING, *continuation]
+        output = ["--output_dir", str(run_folder(self.folder.path, run))]
+        program = ("-m", "ampft", "train") if self.recipe is None else (str(self.recipe),)
+        own = [*overrides, *run.flags, *output, *continuation]
+        return [*program, *self.command.classify_argv, *own]
 
     def _remove_damaged_checkpoints(self, run: PlannedRun) -> None:
         """Let a run continue from its last intact checkpoint, or begin again without one."""
@@ -202,23 +194,21 @@ class ComparisonSession:
 
     def measure_yardstick(self) -> None:
         """Measure the noise yardstick in a separate process, unless the folder already has it."""
-        if (self.folder / YARDSTICK_NAME).exists():
+        target, log = self.folder / YARDSTICK_NAME, self.folder.path / LOGS_NAME / "yardstick.log"
+        if target.exists():
             return
         print_line(
             "yardstick  measuring the gradient error of each mode relative to the batch noise"
         )
-        log = self.folder.path / LOGS_NAME / "yardstick.log"
         # There is no reference gradient for weights that are stored in fewer bits.
         modes = [
             mode for mode in self.plan.design.modes or () if not MODE_TABLE[mode].stores_16_bits
         ]
-        output = ["--output", str(self.folder / YARDSTICK_NAME)]
-        yardstick = [sys.executable, "-m", "ampft.cli", "yardstick", "--modes", ",".join(modes)]
-        started = time.perf_counter()
-        run_command([*yardstick, *output, "--", *self.command.classify_argv], log)
-        seconds = self.plan.yardstick_seconds + time.perf_counter() - started
-        self.plan = replace(self.plan, yardstick_seconds=seconds)
-        if not (self.folder / YARDSTICK_NAME).exists():
+        words = ["yardstick", "--modes", ",".join(modes), "--output", str(target), "--"]
+        command = [sys.executable, "-m", "ampft.cli", *words, *self.command.classify_argv]
+        _, seconds = run_command(command, log)
+        self.plan = replace(self.plan, yardstick_seconds=self.plan.yardstick_seconds + seconds)
+        if not target.exists():
             print_line(labelled("yardstick", f"the measurement failed; see {log}"))
 
     def facts(self, seeds: int) -> PlanFacts:
@@ -261,7 +251,7 @@ class ComparisonSession:
         names = "comparison.html, comparison.md, comparison.json"
         print_line(labelled("wrote", f"{self.folder.path}: {names}, runs, logs"))
         if self.plan.overhead_share is not None:
-            share = f"{self.plan.overhead_share:.1%}".replace("%", " %")
+            share = percent(self.plan.overhead_share, 1)
             print_line(
                 labelled("overhead", f"the comparison added {share} to the time of the runs")
             )
@@ -285,15 +275,12 @@ class ComparisonSession:
         logs = ", ".join(str(log_file(self.folder.path, run)) for run in failed)
         return f"{counted(len(failed), 'run')} failed. Repeat the command to retry. Logs: {logs}"
 
-    def _has_complete_run(self, arm: Arm) -> bool:
-        missing = self.missing()
-        return any(run.arm == arm and run not in missing for run in self.plan.all_runs())
-
     def _update_own_seconds(self) -> None:
         """Set the comparison's own time: the time of its processes minus their waiting time."""
-        waited = self.plan.runs_seconds - self._runs_before
-        waited += self.plan.yardstick_seconds - self._yardstick_before
-        own_seconds = self._own_before + command_seconds(self.command) - waited
+        before = self._plan_before
+        waited = self.plan.runs_seconds - before.runs_seconds
+        waited += self.plan.yardstick_seconds - before.yardstick_seconds
+        own_seconds = before.own_seconds + command_seconds(self.command) - waited
         self.plan = replace(self.plan, own_seconds=own_seconds)
 
 
