@@ -153,7 +153,8 @@ def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
         "runs",
         metavar="RUN",
         nargs="*",
-        help="output folders of runs or of a comparison; all arms need runs with the same seeds",
+        help="output folders of runs or of a comparison; all arms need runs with the same seeds: "
+        "at least 3, or one run each, which compares these models only",
     )
     compare.add_argument(
         "--predictions",
@@ -162,7 +163,8 @@ def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
         help="instead of runs, tables of predictions from any framework (CSV, TSV, JSON, JSON "
         "Lines or Parquet) with the columns id, label, and prediction, probabilities (an object "
         "by class) or one probability_CLASS per class; text and group are optional. Arm and seed "
-        "come from columns arm and seed, from names like ARM-seed1.csv, or from ARM:SEED=FILE",
+        "come from columns arm and seed, from names like ARM-seed1.csv, or from ARM:SEED=FILE; "
+        "with ARM=FILE, each arm is one model",
     )
     compare.add_argument(
         "--inference",

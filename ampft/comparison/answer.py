@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from ampft.comparison.cost_text import gain_text, speed_up_of
 from ampft.comparison.findings import INFERENCE, PREDICTIONS, ArmResult, Comparison
-from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, UNDECIDED, WORSE
-from ampft.comparison.verdict_text import needed_text
+from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, OUTCOMES, UNDECIDED, WORSE
+from ampft.comparison.verdict_text import needed_text, these_models
 
 RELATIONS = {EQUIVALENT: "equivalent to", BETTER: "better than", WORSE: "worse than"}
 
@@ -18,7 +18,7 @@ def answer_text(comparison: Comparison) -> str:
     An arm is recommended if it is equivalent or better, and if it ran natively and is faster (95 %
     CI) or needs less memory. If several qualify, the fastest is recommended. Unless the arms are
     modes, being better is enough. No single best is named: the examples that chose it would
-    overstate its gain.
+    overstate its gain. With one model per arm, nothing is recommended for other trainings.
 
     Args:
         comparison: Comparison. Its stamps say what the answer depends on.
@@ -29,7 +29,7 @@ def answer_text(comparison: Comparison) -> str:
         return ""
     if baseline.status != "complete" or baseline.suspect_runs:
         return f"No answer: {baseline.name} did not train well with every seed."
-    if comparison.kind == PREDICTIONS:
+    if comparison.kind == PREDICTIONS or comparison.has_one_model_each:
         return " ".join(_on_predictions(comparison, arms))
     gaining = [arm for arm in arms if gain_text(comparison, arm)]
     best = max(gaining, key=speed_up_of, default=None)
@@ -77,7 +77,7 @@ def _on_inference(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator
 
 
 def _on_predictions(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[str]:
-    """Yield what the verdicts say about arms whose costs are unknown."""
+    """Yield what the verdicts say, without costs, and for which models they hold."""
     for outcome, relation in RELATIONS.items():
         if some := [arm for arm in arms if arm.outcome == outcome]:
             yield (
@@ -85,6 +85,12 @@ def _on_predictions(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterat
                 f"{comparison.units.title}."
             )
     yield from _undecided(comparison, arms)
+    if comparison.has_one_model_each and any(arm.outcome in OUTCOMES.values() for arm in arms):
+        models = these_models(comparison)
+        yield (
+            f"{models.capitalize()}, on examples like these; nothing is said about training them "
+            "again."
+        )
 
 
 def _undecided(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from ampft.comparison.cost_findings import Inference, Memory, Speed
 from ampft.comparison.remarks import Remark
+from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.comparison.statistics.speed_up import is_reliable_speed
 from ampft.comparison.statistics.verdict import OUTCOMES, Difference
 from ampft.comparison.subgroups import SubgroupLosses
@@ -147,6 +148,7 @@ class Flips:
         mcnemar_mid_p: McNemar's mid-p per seed; it compares only the two checkpoints of a seed. A
             group of examples counts once.
         examples: A few examples, those that differ for the largest number of seeds first.
+        both_correct: Mean number that both predict correctly; None in files of earlier versions.
     """
 
     per_seed: tuple[int, ...]
@@ -155,6 +157,7 @@ class Flips:
     lost: float
     mcnemar_mid_p: tuple[float, ...]
     examples: tuple[FlippedExample, ...]
+    both_correct: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -409,6 +412,17 @@ class Comparison:
     def an_arm(self) -> str:
         """The noun with its article."""
         return "an arm" if self.noun == "arm" else f"a {self.noun}"
+
+    @property
+    def has_one_model_each(self) -> bool:
+        """Whether each arm is one finished model, so that nothing is known about trainings."""
+        return self.kind != INFERENCE and len(self.seeds) == 1
+
+    @property
+    def has_fixed_models(self) -> bool:
+        """Whether the intervals are over examples only, and hold for these models only."""
+        few_models = self.kind == INFERENCE and len(self.seeds) < MIN_SEEDS
+        return few_models or self.has_one_model_each
 
     @property
     def heading(self) -> str:

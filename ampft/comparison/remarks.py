@@ -94,7 +94,13 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
     "suspect_model": lambda warning: f"not trained well: {warning.rstrip('.')}",
     "no_baseline": lambda arm, status: f"no baseline: {arm} is {status}",
     "few_seeds": lambda seeds, needed: (
-        f"only {counted(seeds, 'seed')}: error bars and verdicts need at least {needed}"
+        f"only {counted(seeds, 'seed')}: error bars and verdicts need at least {needed}, or one "
+        "run per arm to compare these models only"
+    ),
+    "one_model_each": lambda needed: (
+        "one model per arm: intervals and verdicts hold for these models on other examples like "
+        "these, not for models that are trained again; for that, compare runs of at least "
+        f"{needed} seeds"
     ),
     "screening": lambda seeds: (
         f"screening: {seeds} seeds are usually too few to establish equivalence"
@@ -156,6 +162,10 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
         "of the error bars"
     ),
     "copied": _copied,
+    "same_predictions": lambda arms: (
+        f"identical predictions: {'; '.join(map(', '.join, arms))} predict exactly the same, as if "
+        "one table had been given twice"
+    ),
     # On the speed
     "unreliable_speeds": lambda baseline, ratio: (
         f"speeds are unreliable: the placebo, which computes the same as {baseline}, ran at "

@@ -92,6 +92,8 @@ def difference_text(comparison: Comparison, difference: Difference) -> str:
         analysis = f", planned analysis {planned.index(seeds) + 1} of {len(planned)}"
     # Too few seeds for an interval over seeds are models of their own.
     samples = f"{seeds} seeds" if seeds >= MIN_SEEDS else counted(seeds, "model")
+    if comparison.has_one_model_each:
+        samples = "one model each"
     return (
         f"{units.capitalized()} difference {units.difference_with_unit(difference.estimate)} "
         f"({level(difference.level95)} CI {units.interval(difference.interval95)}{cut}, "
@@ -148,6 +150,7 @@ def without_interval(comparison: Comparison, arm: ArmResult) -> str:
     return (
         f"{text} over {seeds} {'seeds' if seeds > 1 else 'seed'}{listed}: no verdict, because a "
         f"confidence interval needs at least {MIN_SEEDS} seeds"
+        + (f", or one run per {comparison.noun} to compare these models only" if seeds > 1 else "")
     )
 
 
@@ -216,19 +219,37 @@ def _not_excluded(comparison: Comparison, difference: Difference) -> list[str]:
     count, noun = _cases(comparison)
     if difference.unseen_share is not None:
         share = f"{100 * difference.unseen_share:.2g} %"
+        at_every_seed = "" if comparison.has_one_model_each else " at every seed"
         parts.append(
-            f"a subgroup of up to {share} of {noun} could fail at every seed without being among "
+            f"a subgroup of up to {share} of {noun} could fail{at_every_seed} without being among "
             f"these {count:,} (probability 5 %)"
         )
-    if comparison.kind == INFERENCE and len(difference.per_seed) < MIN_SEEDS:
-        models = "this model" if len(difference.per_seed) == 1 else "these models"
-        parts.append(f"the verdict holds for {models}, not for models that are trained again")
+    if comparison.has_fixed_models:
+        parts.append(
+            f"the verdict holds for {these_models(comparison)}, not for models that are trained "
+            "again"
+        )
     if difference.failure_rate is not None:
         parts.append(
             f"{len(difference.per_seed)} seeds without a failure exclude only failure rates above "
             f"{percent(difference.failure_rate)}"
         )
     return parts
+
+
+def these_models(comparison: Comparison) -> str:
+    """Return which models a verdict holds for, if it holds for no others."""
+    if comparison.kind == INFERENCE:
+        return "this model" if len(comparison.seeds) == 1 else "these models"
+    models = len(comparison.arms)
+    return f"these {'two' if models == 2 else models} models"
+
+
+def trainings(comparison: Comparison) -> str:
+    """Return the seeds of each arm, as "seeds 1 to 5", or "one model per arm"."""
+    if comparison.has_one_model_each:
+        return f"one model per {comparison.noun}"
+    return seed_list(comparison.seeds)
 
 
 def _cases_needed(comparison: Comparison, difference: Difference) -> str:

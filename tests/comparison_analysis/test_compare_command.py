@@ -103,7 +103,7 @@ def test_real_runs_are_compared(tmp_path, capsys):
         assert done.returncode == 0, done.stderr
     assert cli.main(["compare", str(tmp_path / "fp32"), str(tmp_path / "bf16")]) == 0
     printed = capsys.readouterr().out
-    assert "! only 1 seed: error bars and verdicts need at least 3" in printed
+    assert "! one model per arm: intervals and verdicts hold for these models" in printed
     assert "not like for like" not in printed
     comparison = compare_folders([tmp_path / "fp32", tmp_path / "bf16"])
     arm = comparison.arm("bf16")

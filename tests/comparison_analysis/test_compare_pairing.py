@@ -154,20 +154,27 @@ def test_unfinished_runs_are_refused(tmp_path):
         compare_folders(runs)
 
 
-@pytest.mark.parametrize("seeds", [1, 2])
-def test_fewer_than_three_seeds_give_a_table_without_error_bars(tmp_path, seeds):
-    runs = write_runs(
-        tmp_path, {arm: each[:seeds] for arm, each in WRONG.items()}, seeds=SEEDS[:seeds]
-    )
+def test_two_seeds_give_a_table_without_error_bars(tmp_path):
+    runs = write_runs(tmp_path, {arm: each[:2] for arm, each in WRONG.items()}, seeds=SEEDS[:2])
     comparison = compare_folders(runs)
     arm = comparison.arm("bf16")
     assert arm.difference is None
     assert arm.flips is not None
-    assert (arm.metrics["accuracy"].sd is None) == (seeds == 1)
-    count = "1 seed" if seeds == 1 else "2 seeds"
-    assert f"only {count}: error bars and verdicts need at least 3" in remark_texts(
-        comparison.stamps
-    )
+    assert arm.metrics["accuracy"].sd is not None
+    ways = "need at least 3, or one run per arm to compare these models only"
+    assert f"only 2 seeds: error bars and verdicts {ways}" in remark_texts(comparison.stamps)
+    (text,) = verdict_texts(comparison)
+    assert "needs at least 3 seeds, or one run per mode to compare these models only" in text
+
+
+def test_one_run_per_mode_gives_error_bars_over_examples(tmp_path):
+    runs = write_runs(tmp_path, {arm: each[:1] for arm, each in WRONG.items()}, seeds=SEEDS[:1])
+    comparison = compare_folders(runs)
+    arm = comparison.arm("bf16")
+    assert arm.difference is not None
+    assert arm.difference.seed_variance is None
+    assert arm.metrics["accuracy"].sd is None
+    assert any(text.startswith("one model per arm") for text in remark_texts(comparison.stamps))
     assert len(verdict_texts(comparison)) == 1
 
 

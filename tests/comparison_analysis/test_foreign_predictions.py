@@ -225,9 +225,9 @@ def test_bad_probabilities_are_refused(tmp_path, capsys, shares, message):
 
 def test_what_is_not_a_comparison_is_refused(tmp_path, capsys):
     tables = write_tables(tmp_path)
-    one_seed = [path for path in tables if path.endswith(f"seed{SEEDS[0]}.csv")]
+    two_seeds = [path for path in tables if path.endswith(tuple(f"{s}.csv" for s in SEEDS[:2]))]
     assert_refused(
-        ["--predictions", *one_seed], "received 1 seed, but error bars", tmp_path, capsys
+        ["--predictions", *two_seeds], "received 2 seeds per arm, but error bars", tmp_path, capsys
     )
     assert_refused(["--predictions", *tables[:5]], "the only arm is fp32", tmp_path, capsys)
     assert_refused(

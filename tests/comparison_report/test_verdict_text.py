@@ -261,7 +261,8 @@ def test_incomplete_arms():
     bf16, fp16, fp8 = verdict_texts(broken())
     assert bf16.startswith("Speed and memory of bf16 were not measured. Accuracy difference ")
     assert (
-        ": no verdict, because a confidence interval needs at least 3 seeds. bf16 changes" in bf16
+        ": no verdict, because a confidence interval needs at least 3 seeds, or one run per mode "
+        "to compare these models only. bf16 changes" in bf16
     )
     assert fp16 == (
         "fp16 (emulated) is unstable because 1 of 2 runs diverged (seed 2): the loss was not "

@@ -21,7 +21,7 @@ from ampft.comparison.analysis.run_predictions import (
     RunPredictions,
     check_metric,
 )
-from ampft.comparison.analysis.stamps import screening_stamp
+from ampft.comparison.analysis.stamps import seed_stamps
 from ampft.comparison.findings import (
     CALIBRATION_ERROR,
     PREDICTIONS,
@@ -59,7 +59,7 @@ def compare_tables(
     """Compare tables of predictions by the statistics of `compare_folders`.
 
     Args:
-        sources: Files, each as FILE or ARM:SEED=FILE.
+        sources: Files, each as FILE or ARM:SEED=FILE, or as ARM=FILE if each arm is one model.
         metric: Name of the primary metric; None for accuracy.
         margin: Equivalence margin as a fraction (0.01 is one point).
         baseline: Arm that all others are compared with; None for the first one.
@@ -116,7 +116,11 @@ def compare_tables(
         groups=cases.group_count,
         label_names=names,
         arms=tuple(_arm(arm, by_seed) for arm, by_seed in runs.items()),
-        stamps=(remark("no_record"), *_copies(runs, seeds), *screening_stamp(len(seeds))),
+        stamps=(
+            remark("no_record"),
+            *_copies(runs, seeds),
+            *seed_stamps(len(seeds)),
+        ),
         setup={
             "files": ", ".join(dict.fromkeys(Path(run.origin).name for run in everything)),
             "examples": f"{len(ids):,}; {counted(len(names), 'class')}",
@@ -167,11 +171,11 @@ def _checked_seeds(runs: Runs) -> tuple[int, ...]:
             f"{FLAG}: predictions are compared in pairs with the same seed, but some are missing: "
             f"{missing}. Add them, or leave out those seeds."
         )
-    if len(seeds) < MIN_SEEDS:
+    if 1 < len(seeds) < MIN_SEEDS:
         raise InputError(
-            f"{FLAG}: received {counted(len(seeds), 'seed')}, but error bars over trainings need "
-            f"at least {MIN_SEEDS}. Add trainings with other seeds; to compare precisions of one "
-            "trained model, use --inference."
+            f"{FLAG}: received {counted(len(seeds), 'seed')} per arm, but error bars over "
+            f"trainings need at least {MIN_SEEDS}. Add trainings with other seeds, or give one "
+            "table per arm to compare these models only."
         )
     return tuple(seeds)
 
@@ -205,8 +209,10 @@ def _copies(runs: Runs, seeds: Sequence[int]) -> tuple[Remark, ...]:
             run = by_seed[seed]
             values = [(i, run.predictions.get(i), run.probabilities.get(i)) for i in run.labels]
             content = hashlib.sha256(str(sorted(values, key=itemgetter(0))).encode()).hexdigest()
-            same.setdefault(content, []).append(f"{arm} {seed}")
+            same.setdefault(content, []).append(arm if len(seeds) == 1 else f"{arm} {seed}")
     copies: list[JSONValue] = [names[:LISTED] for names in same.values() if len(names) > 1]
+    if len(seeds) == 1:
+        return (remark("same_predictions", arms=copies[:LISTED]),) if copies else ()
     return (remark("copied", tables=copies[:LISTED]),) if copies else ()
 
 

@@ -19,10 +19,11 @@ TEXT, GROUP = "text", "group"
 COLUMNS = (ARM, SEED, ID, LABEL, PREDICTION, PROBABILITIES, TEXT, GROUP)
 WAYS = (
     "Give the table the columns arm and seed, name the files like ARM-seed1.csv, or write "
-    "ARM:SEED=FILE"
+    "ARM:SEED=FILE, or ARM=FILE for the only table of an arm"
 )
+ONLY_TABLE = 0  # stands for the seed of ARM=FILE
 
-_ASSIGNED = re.compile(r"(?P<arm>[^=]+):(?P<seed>[0-9]+)=(?P<file>.+)", re.DOTALL)
+_ASSIGNED = re.compile(r"(?P<arm>[^=]+?)(?::(?P<seed>[0-9]+))?=(?P<file>.+)", re.DOTALL)
 _NAMED = re.compile(r"(?P<arm>.+?)[-_.]?seed[-_]?(?P<seed>[0-9]+)")
 
 
@@ -56,28 +57,43 @@ def read_tables(sources: Sequence[str]) -> Runs:
     """Read tables of predictions.
 
     Args:
-        sources: Files in a format of `READERS`, each as FILE or ARM:SEED=FILE.
+        sources: Files in a format of `READERS`, each as FILE, ARM:SEED=FILE, or ARM=FILE if every
+            arm has one table.
 
     Returns:
-        The rows by arm and seed, in the order of their first rows.
+        The rows by arm and seed, in the order of their first rows. The seed of ARM=FILE is
+        `ONLY_TABLE`.
 
     Raises:
-        InputError: A file cannot be read, its arm and seed are unknown, or a row is damaged.
+        InputError: A file cannot be read, its arm and seed are unknown, a row is damaged, or an arm
+            of ARM=FILE has several tables.
     """
     runs: Runs = {}
-    for source in sources:
-        named, path = _arm_and_seed(source)
+    matches = [_assigned(source) for source in sources]
+    without_seed = [match["arm"].strip() for match in matches if match and match["seed"] is None]
+    if without_seed and len(set(without_seed)) < len(sources):
+        raise InputError(
+            f"{FLAG} {without_seed[0]}=FILE: a table without a seed stands for one model, so each "
+            f"of the {len(sources)} tables must be named ARM=FILE with an arm of its own. Add the "
+            "seeds as ARM:SEED=FILE to compare trainings."
+        )
+    for source, match in zip(sources, matches, strict=True):
+        named, path = _arm_and_seed(source, match)
         table = rename_columns(open_table(path, flag=FLAG, encoding="utf-8"), COLUMNS)
         _read_table(table, named, runs)
     return runs
 
 
-def _arm_and_seed(source: str) -> tuple[tuple[str, int] | None, Path]:
-    """Return the arm and the seed in ARM:SEED=FILE, or None, and the file."""
-    match = _ASSIGNED.fullmatch(source)
-    if match is None or Path(source).is_file():
+def _assigned(source: str) -> re.Match[str] | None:
+    """Return the parts of ARM:SEED=FILE or ARM=FILE; None for the name of a file."""
+    return None if Path(source).is_file() else _ASSIGNED.fullmatch(source)
+
+
+def _arm_and_seed(source: str, match: re.Match[str] | None) -> tuple[tuple[str, int] | None, Path]:
+    """Return the arm and the seed in a source, or None, and the file."""
+    if match is None:
         return None, Path(source)
-    return (match["arm"].strip(), int(match["seed"])), Path(match["file"])
+    return (match["arm"].strip(), int(match["seed"] or ONLY_TABLE)), Path(match["file"])
 
 
 def _read_table(table: Table, named: tuple[str, int] | None, runs: Runs) -> None:
@@ -90,7 +106,7 @@ def _read_table(table: Table, named: tuple[str, int] | None, runs: Runs) -> None
     own = {ARM, SEED} & set(table.columns)
     if named is not None and own:
         raise InputError(
-            f"{FLAG} {named[0]}:{named[1]}={table.origin}: the table has its own column "
+            f"{FLAG} {table.origin}: an arm is named for it, but the table has its own column "
             f"{' and '.join(sorted(own))}. Name only the file."
         )
     if named is None and own != {ARM, SEED}:

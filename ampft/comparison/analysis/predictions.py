@@ -20,7 +20,6 @@ from ampft.comparison.analysis.run_predictions import (
 from ampft.comparison.analysis.stamps import group_stamps
 from ampft.comparison.analysis.subgroup_losses import class_differences, with_subgroup_losses
 from ampft.comparison.findings import (
-    INFERENCE,
     ArmResult,
     CalibrationBin,
     ClassDifference,
@@ -138,7 +137,7 @@ def _estimates(
 ) -> tuple[dict[str, DifferenceEstimate], dict[str, DifferenceEstimate]]:
     """Return the estimates of the arms in their modes and in float32; empty for too few seeds."""
     base = predictions.get(draft.baseline.name)
-    if base is None or (draft.kind != INFERENCE and len(draft.seeds) < MIN_SEEDS):
+    if base is None or (len(draft.seeds) < MIN_SEEDS and not draft.has_fixed_models):
         return {}, {}
     base_fp32 = base.in_mode if draft.baseline.mode == BASELINE else base.in_fp32
 
@@ -195,6 +194,7 @@ def flips(
     flipped = np.stack([rows_differ(arm.choices, base.choices) for arm, base in pairs])
     gained = [int((arm.correct & ~base.correct).sum()) for arm, base in pairs]
     lost = [int((base.correct & ~arm.correct).sum()) for arm, base in pairs]
+    both = [int((arm.correct & base.correct).sum()) for arm, base in pairs]
     per_seed = flipped.sum(axis=1).tolist()
     return Flips(
         per_seed=tuple(per_seed),
@@ -203,6 +203,7 @@ def flips(
         lost=float(np.mean(lost)),
         mcnemar_mid_p=tuple(_mcnemar(arm, base, cases.groups) for arm, base in pairs),
         examples=_examples(cases, predictions.in_mode, baseline.in_mode, flipped, inputs),
+        both_correct=float(np.mean(both)),
     )
 
 

@@ -100,7 +100,14 @@ def _seed_stamps(groups: Sequence[RunGroup]) -> Iterator[Remark]:
     baseline, seeds = groups[0], len(groups[0].runs)
     if baseline.status != "complete":
         yield remark("no_baseline", arm=baseline.name, status=baseline.status_words)
-    if seeds < MIN_SEEDS:
+    yield from seed_stamps(seeds)
+
+
+def seed_stamps(seeds: int) -> Iterator[Remark]:
+    """Yield what a number of seeds per arm leaves open."""
+    if seeds == 1:
+        yield remark("one_model_each", needed=MIN_SEEDS)
+    elif seeds < MIN_SEEDS:
         yield remark("few_seeds", seeds=seeds, needed=MIN_SEEDS)
     yield from screening_stamp(seeds)
 

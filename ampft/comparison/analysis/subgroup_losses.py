@@ -16,10 +16,8 @@ from ampft.comparison.findings import ArmResult, ClassDifference
 from ampft.comparison.statistics.interval import (
     MIN_SEEDS,
     DifferenceEstimate,
-    estimate_difference,
     estimate_of_sums,
 )
-from ampft.comparison.statistics.jackknife import jackknife_differences
 from ampft.comparison.statistics.multiplicity import holm
 from ampft.comparison.statistics.power import power
 from ampft.comparison.subgroups import SubgroupLoss, SubgroupLosses
@@ -232,8 +230,8 @@ def class_differences(
 ) -> dict[str, tuple[ClassDifference | None, ...]]:
     """Return the difference in F1 of each class by arm, after Holm over classes and arms.
 
-    A class without an example has no difference. An arm has none with fewer than three seeds, or if
-    its problem does not count classes.
+    A class without an example has no difference. An arm has none if its problem does not count
+    classes. With fewer than three seeds, the differences are for these models only.
 
     Args:
         predictions: Predictions by seed of each arm, without the baseline.
@@ -242,7 +240,7 @@ def class_differences(
         alpha: Level of the analysis.
     """
     sums = [each.class_sums for each in baseline]
-    if len(baseline) < MIN_SEEDS or sums[0] is None:
+    if sums[0] is None:
         return {}
     classes = len(sums[0].totals()) // 3
     if classes * len(sums[0]) * len(baseline) * (len(predictions) + 1) > MAX_WORK:
@@ -252,7 +250,7 @@ def class_differences(
         base = _sums_of_class(sums, label)
         for name, runs in predictions.items():
             arm = _sums_of_class([run.class_sums for run in runs], label)
-            estimates[name, label] = estimate_difference(jackknife_differences(arm, base, MACRO_F1))
+            estimates[name, label] = estimate_of_sums(arm, base, MACRO_F1)
     p_values = {key: each.p_difference() for key, each in estimates.items() if key[0] in judged}
     corrected = holm({f"{name} {label}": p for (name, label), p in p_values.items()})
     found = {

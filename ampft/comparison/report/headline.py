@@ -20,7 +20,7 @@ from ampft.comparison.report import strips
 from ampft.comparison.report.arm_styles import ArmStyle
 from ampft.comparison.report.costs import cost_columns
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, UNDECIDED, WORSE
-from ampft.comparison.verdict_text import verdict_text
+from ampft.comparison.verdict_text import these_models, verdict_text
 from ampft.text.charts import Axis
 from ampft.text.numbers import NOT_MEASURED, counted, level, mean_count
 from ampft.text.tables import plain
@@ -74,7 +74,10 @@ def headline(comparison: Comparison) -> str:
     ]
     keys = (WORSE, BROKEN, EQUIVALENT, UNDECIDED, "")
     shown = [part for key, part in zip(keys, parts, strict=True) if _has(by_verdict, key)]
-    return "; ".join([*shown, *_largest_gain(comparison, arms)])
+    text = "; ".join([*shown, *_largest_gain(comparison, arms)])
+    if comparison.has_one_model_each and any(by_verdict[word] for word in CHIPS):
+        return f"{text} ({these_models(comparison)}, on examples like these)"
+    return text
 
 
 def _largest_gain(comparison: Comparison, arms: Sequence[ArmResult]) -> list[str]:
@@ -113,9 +116,12 @@ def condition(comparison: Comparison) -> str:
     cases = f"{comparison.groups or comparison.examples:,} {noun} of {comparison.split}"
     if comparison.kind == INFERENCE:
         evidence = f"{counted(seeds, 'trained model')} and {cases}"
+    elif comparison.has_one_model_each:
+        evidence = f"one model per {comparison.noun} and {cases}"
     else:
         evidence = f"{counted(seeds, 'seed')} and {cases}"
-    machine = "" if comparison.kind not in (TRAINING, INFERENCE) else ", on this machine"
+    on_machine = comparison.kind in (TRAINING, INFERENCE) and not comparison.has_one_model_each
+    machine = ", on this machine" * on_machine
     return (
         f"This holds if differences of up to {units.margin_with_unit} in {units.title} do not "
         f"matter to you. It rests on {evidence}{machine}."

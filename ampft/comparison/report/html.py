@@ -23,7 +23,8 @@ from ampft.comparison.report.curve_charts import (
 )
 from ampft.comparison.report.headline import cards, condition, headline
 from ampft.comparison.report.sections import sections
-from ampft.text.numbers import seed_list, signed
+from ampft.comparison.verdict_text import trainings
+from ampft.text.numbers import signed
 from ampft.text.page import page_text
 from ampft.text.tables import Cell, Table, isolated, plain
 
@@ -59,7 +60,7 @@ def _context(comparison: Comparison) -> dict[str, Any]:
         "stamps": remark_texts(comparison.stamps),
         "has_placebo": any(arm.is_placebo and arm.difference for arm in arms),
         "cards": cards(comparison, styles),
-        "seeds": seed_list(comparison.seeds),
+        "seeds": trainings(comparison),
         "modes": _with_graphics(tables.modes(comparison), keys, strip_of["modes"]),
         "settings": tables.settings(comparison),
         "executed": tables.executed(comparison),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ampft.comparison.findings import INFERENCE, PREDICTIONS, TRAINING, Comparison
-from ampft.comparison.statistics.interval import MIN_SEEDS
-from ampft.text.numbers import level, percent, seed_list
+from ampft.comparison.verdict_text import these_models, trainings
+from ampft.text.numbers import level, percent
 
 FORMULAS = (
     "Seeds are treated as readers and examples as cases (Obuchowski and Rockette 1995). The "
@@ -92,10 +92,9 @@ def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
     """
     estimand = (
         f"{_estimand(comparison)} It is based on {comparison.examples:,} examples of the split "
-        f"{comparison.split} and {seed_list(comparison.seeds)}. {_planning(comparison)}"
+        f"{comparison.split} and {trainings(comparison)}. {_planning(comparison)}"
     )
-    has_few_models = len(comparison.seeds) < MIN_SEEDS
-    formulas = FIXED_MODELS if comparison.kind == INFERENCE and has_few_models else FORMULAS
+    formulas = FIXED_MODELS if comparison.has_fixed_models else FORMULAS
     parts = [
         estimand,
         formulas + RARE_LOSSES,
@@ -121,7 +120,13 @@ def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
 
 def _estimand(comparison: Comparison) -> str:
     base, metric = comparison.baseline.name, comparison.units.title
-    if comparison.kind == INFERENCE and len(comparison.seeds) < MIN_SEEDS:
+    if comparison.has_one_model_each:
+        return (
+            f"The estimate is the expected difference in {metric} ({comparison.noun} minus {base}) "
+            f"over test examples, for {these_models(comparison)} only. It says nothing about "
+            "training them again, with other seeds or data."
+        )
+    if comparison.kind == INFERENCE and comparison.has_fixed_models:
         return (
             f"The estimate is the expected difference in {metric} (mode minus {base}) over test "
             "examples, for this trained model only. It says nothing about models trained with "

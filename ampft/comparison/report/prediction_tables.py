@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from ampft.comparison.findings import (
     CALIBRATION_ERROR,
+    ArmResult,
     ClassDifference,
     Comparison,
+    Flips,
     MetricInfo,
     MetricValues,
 )
@@ -38,12 +40,14 @@ def changed(comparison: Comparison) -> Iterator[Table]:
     if not arms:
         return
     base, names = comparison.baseline.name, seed_names(comparison)
+    is_one = comparison.has_one_model_each
+    same_seed = "" if is_one else " with the same seed"
     yield Table(
-        title=f"Predictions that differ from those of {base} with the same seed, out of "
+        title=f"Predictions that differ from those of {base}{same_seed}, out of "
         f"{comparison.examples:,}",
         header=(
-            *(comparison.noun, *names, "mean", f"only this {comparison.noun} correct"),
-            "only the baseline correct",
+            *(comparison.noun, *names, "number" if is_one else "mean"),
+            *(f"only this {comparison.noun} correct", "only the baseline correct"),
         ),
         rows=[
             (
@@ -54,7 +58,9 @@ def changed(comparison: Comparison) -> Iterator[Table]:
             for arm, flips in arms
         ],
     )
-    if any(flips.gained or flips.lost for _, flips in arms):
+    if is_one and any(flips.gained or flips.lost or flips.both_correct for _, flips in arms):
+        yield _mcnemar(comparison, arms)
+    elif any(flips.gained or flips.lost for _, flips in arms):
         yield Table(
             title="McNemar's test per seed, mid-p",
             header=(comparison.noun, *names),
@@ -68,11 +74,14 @@ def changed(comparison: Comparison) -> Iterator[Table]:
     for arm, flips in arms:
         if flips.examples:
             yield Table(
-                title=f"Examples that {arm.name} changes for the largest number of seeds, with "
+                title=f"Examples that {arm.name} changes, with predictions and confidence"
+                if is_one
+                else f"Examples that {arm.name} changes for the largest number of seeds, with "
                 "predictions and confidence at the first of these seeds",
                 header=(
                     *("example", "label", Name(base), Name(arm.name), "input"),
-                    *(f"confidence of {base}", f"confidence of {arm.name}", "seeds"),
+                    *(f"confidence of {base}", f"confidence of {arm.name}"),
+                    *([] if is_one else ["seeds"]),
                 ),
                 rows=[
                     (
@@ -83,12 +92,43 @@ def changed(comparison: Comparison) -> Iterator[Table]:
                             or_dash(each.baseline_confidence, percent),
                             or_dash(each.arm_confidence, percent),
                         ),
-                        f"{each.seeds}",
+                        *([] if is_one else [f"{each.seeds}"]),
                     )
                     for each in flips.examples
                 ],
                 left=5,
             )
+
+
+def _mcnemar(comparison: Comparison, arms: Sequence[tuple[ArmResult, Flips]]) -> Table:
+    """Return McNemar's table of each arm, one model and the baseline's, in one row."""
+    note = "McNemar's test compares these models only."
+    if comparison.groups is not None:
+        note += " In the test, a group of examples counts once; the columns count examples."
+    return Table(
+        title="McNemar's table and test, mid-p",
+        header=(
+            *(comparison.noun, "both correct", f"only this {comparison.noun} correct"),
+            *("only the baseline correct", "both wrong", "mid-p"),
+        ),
+        rows=[
+            (
+                Name(arm.name),
+                or_dash(flips.both_correct, mean_count),
+                *(mean_count(flips.gained), mean_count(flips.lost)),
+                or_dash(_both_wrong(comparison, flips), mean_count),
+                *map(p_value, flips.mcnemar_mid_p),
+            )
+            for arm, flips in arms
+        ],
+        note=note,
+    )
+
+
+def _both_wrong(comparison: Comparison, flips: Flips) -> float | None:
+    if flips.both_correct is None:
+        return None
+    return comparison.examples - flips.both_correct - flips.gained - flips.lost
 
 
 def classes(comparison: Comparison, *, limit: int | None = None) -> Table | None:
@@ -111,8 +151,9 @@ def classes(comparison: Comparison, *, limit: int | None = None) -> Table | None
     if count > MANY_CLASSES:
         order = sorted(order, key=lambda index: -largest(index))[:limit]
     omitted = count - len(order)
+    over_seeds = "" if comparison.has_one_model_each else ", means over the seeds"
     return Table(
-        title=f"F1 of {base.name} in % and differences to it in points, means over the seeds",
+        title=f"F1 of {base.name} in % and differences to it in points{over_seeds}",
         header=("class", "examples", *(Name(arm.name) for arm in (base, *arms))),
         rows=[
             (
@@ -186,8 +227,9 @@ def confusions(comparison: Comparison) -> Table | None:
     largest = sorted(totals, key=lambda pair: (-totals[pair], pair))[:MAX_CONFUSIONS]
     if not largest:
         return None
+    over_seeds = "" if comparison.has_one_model_each else ", summed over the seeds"
     return Table(
-        title="Most frequent confusions, summed over the seeds",
+        title=f"Most frequent confusions{over_seeds}",
         header=("label", "predicted as", *(Name(arm.name) for arm in arms)),
         rows=[
             (
@@ -216,7 +258,9 @@ def metrics(comparison: Comparison) -> Table | None:
             for info in comparison.metrics
             if any(info.name in arm.metrics for arm in arms)
         ],
-        note=f"Means {PLUS_MINUS} standard deviations over seeds. The calibration error (15 bins "
+        note=f"Means {PLUS_MINUS} standard deviations over seeds. "
+        * (not comparison.has_one_model_each)
+        + "The calibration error (15 bins "
         "of equal width) is biased upwards, more so with fewer examples, and has no confidence "
         "interval.",
     )

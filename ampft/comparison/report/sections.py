@@ -104,7 +104,9 @@ def _sections(comparison: Comparison, max_classes: int | None) -> Iterator[Secti
     )
     yield Section(
         name="seeds",
-        heading="Results per seed, intervals and p-values",
+        heading="Intervals and p-values"
+        if comparison.has_one_model_each
+        else "Results per seed, intervals and p-values",
         is_folded=True,
         tables=tuple(tables.seeds(comparison)),
     )

@@ -69,9 +69,12 @@ def _differences(
 ) -> Column:
     units, axis = comparison.units, difference_axis(comparison, of_fp32=of_fp32)
     wide, narrow = level(1 - comparison.alpha), level(1 - 2 * comparison.alpha)
+    is_one = comparison.has_one_model_each
     dots = (
-        f"Dot: mean difference over the seeds. Thin whisker: {wide} confidence interval (CI); "
-        f"thick whisker: {narrow} CI, which decides equivalence. Small ticks: individual seeds. "
+        f"Dot: {'difference' if is_one else 'mean difference over the seeds'}. Thin whisker: "
+        f"{wide} confidence interval (CI); thick whisker: {narrow} CI, which decides equivalence. "
+        + "Small ticks: individual seeds. "
+        * (not is_one)
     )
     band = f" Shaded: the {wide} CI of the placebo."
     has_band = any(arm.is_placebo and arm.difference for arm, _ in pairs)

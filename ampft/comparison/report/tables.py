@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
-from ampft.comparison.findings import INFERENCE, UNKNOWN, ArmResult, Comparison
+from ampft.comparison.findings import INFERENCE, PREDICTIONS, UNKNOWN, ArmResult, Comparison
 from ampft.comparison.report.costs import (
     ArmColumn,
     cost_columns,
@@ -16,6 +16,7 @@ from ampft.comparison.report.costs import (
 )
 from ampft.comparison.statistics.speed_up import SpeedUp
 from ampft.comparison.statistics.verdict import Difference
+from ampft.comparison.verdict_text import trainings
 from ampft.text.numbers import (
     NOT_MEASURED,
     PLUS_MINUS,
@@ -25,7 +26,6 @@ from ampft.text.numbers import (
     or_dash,
     p_value,
     percent,
-    seed_list,
 )
 from ampft.text.tables import Cell, Detailed, Name, Quote, Table
 
@@ -57,7 +57,7 @@ def scope(comparison: Comparison) -> str:
     """Return metric, split, number of examples and seeds in one clause."""
     return (
         f"{comparison.units.capitalized()} on {comparison.split}, {comparison.examples:,} "
-        f"examples, {seed_list(comparison.seeds)}"
+        f"examples, {trainings(comparison)}"
     )
 
 
@@ -199,6 +199,7 @@ def executed(comparison: Comparison) -> tuple[str, ...]:
 def seeds(comparison: Comparison) -> Iterator[Table]:
     """Yield the metric and the difference per seed, and the components of the intervals."""
     units, base = comparison.units, comparison.baseline.name
+    is_one = comparison.has_one_model_each
     header = (comparison.noun, *seed_names(comparison))
     metrics: list[tuple[Cell, ...]] = [
         (
@@ -211,18 +212,22 @@ def seeds(comparison: Comparison) -> Iterator[Table]:
         for values in [arm.metrics.get(comparison.metric)]
         if values is not None
     ]
-    yield Table(
-        title=f"{units.heading[0].upper()}{units.heading[1:]}",
-        header=(*header, "mean", "standard deviation"),
-        rows=metrics,
-    )
+    if not is_one:  # then the table of arms shows them
+        yield Table(
+            title=f"{units.heading[0].upper()}{units.heading[1:]}",
+            header=(*header, "mean", "standard deviation"),
+            rows=metrics,
+        )
     tested = [(arm, arm.difference) for arm in comparison.arms if arm.difference is not None]
     if not tested:
         return
     first = tested[0][1]
     yield Table(
         title=f"Difference to {base}{units.difference_suffix}",
-        header=(*header, "mean", f"{level(first.level95)} CI", f"{level(first.level90)} CI"),
+        header=(
+            *(*header, "difference" if is_one else "mean"),
+            *(f"{level(first.level95)} CI", f"{level(first.level90)} CI"),
+        ),
         rows=[
             (
                 Name(arm.name),
@@ -275,12 +280,16 @@ def seeds(comparison: Comparison) -> Iterator[Table]:
 
 
 def seed_names(comparison: Comparison) -> list[str]:
-    """Return the column names of the seeds."""
+    """Return the column names of the seeds; none if the mean is of one model."""
+    if comparison.has_one_model_each:
+        return []
     return [f"seed {seed}" for seed in comparison.seeds]
 
 
 def by_seed(comparison: Comparison, arm: ArmResult, cells: Iterable[str]) -> list[str]:
-    """Return one cell per seed of the comparison; "-" if the arm has no run."""
+    """Return one cell per name of `seed_names`; "-" if the arm has no run."""
+    if comparison.has_one_model_each:
+        return []
     cell_of = dict(zip((run.seed for run in arm.runs), cells, strict=False))
     return [cell_of.get(seed, NOT_MEASURED) for seed in comparison.seeds]
 
@@ -390,13 +399,15 @@ def memory(comparison: Comparison) -> Table | None:
 def runs(comparison: Comparison) -> Table:
     """Return one row per run: its folder, how it ended, and its steps."""
     rows: list[tuple[Cell, ...]] = []
+    has_seeds = not (comparison.kind == PREDICTIONS and comparison.has_one_model_each)
     for arm in comparison.arms:
         skipped, total = dict(enumerate(arm.skipped_steps)), dict(enumerate(arm.total_steps))
         for index, run in enumerate(arm.runs):
             ending = run.status + (f": {run.reason}" if run.reason else "")
             rows.append(
                 (
-                    *(Name(arm.name), Name(run.folder), Quote(ending), f"{run.seed}"),
+                    *(Name(arm.name), Name(run.folder), Quote(ending)),
+                    f"{run.seed}" if has_seeds else NOT_MEASURED,
                     or_dash(total.get(index), "{:,}".format),
                     or_dash(skipped.get(index), "{:,}".format),
                 )
