@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from run_folders import NAMES, labels, predicted, write_run
+import test_compare_multi_label
+import test_compare_pixels
+from run_folders import NAMES, SEEDS, labels, predicted, write_outcomes, write_run
 from test_foreign_predictions import write_table
 
 from ampft import cli
@@ -23,6 +25,7 @@ from ampft.comparison.report.files import read_comparison
 from ampft.comparison.report.headline import headline
 from ampft.comparison.report.html import html_text
 from ampft.comparison.report.method import method_paragraphs
+from ampft.comparison.verdict_text import verdict_texts
 from ampft.data.groups import numbered
 
 N = 600
@@ -157,6 +160,26 @@ def test_runs_and_tables_agree(tmp_path, tables, groups):
     assert one == other
     assert headline(of_runs).startswith("bf16 loses accuracy")
     assert SCOPE in headline(of_runs)
+
+
+@pytest.mark.parametrize(
+    ("task", "outcomes"),
+    [
+        ("pixels", [test_compare_pixels.outcome(seed) for seed in (1, 2)]),
+        ("multi-label", [test_compare_multi_label.outcome(seed, 0.1) for seed in (1, 2)]),
+    ],
+    ids=["pixels", "multi-label"],
+)
+def test_other_tasks_have_an_interval_and_classes(tmp_path, task, outcomes):
+    both = dict(zip(("fp32", "bf16"), outcomes, strict=True))
+    every_seed = {arm: [outcome] * len(SEEDS) for arm, outcome in both.items()}
+    write_outcomes(tmp_path, every_seed, task=task)
+    comparison = compare_folders([tmp_path / f"{arm}-{SEEDS[0]}" for arm in both])
+    arm = comparison.arm("bf16")
+    assert arm.difference is not None
+    assert arm.difference.cases == len(outcomes[0])
+    assert all(each.difference is not None for each in arm.classes)
+    assert "one model each" in " ".join(verdict_texts(comparison))
 
 
 def test_the_method_and_the_page_say_which_models_are_meant(tables):
