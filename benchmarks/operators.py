@@ -43,13 +43,13 @@ def restart_on_fake_device() -> None:
         sys.exit(subprocess.run(command, env=environment, check=False).returncode)
 
 
-def bert(layers: int, width: int) -> Any:
-    """Return a BERT of this size with random weights, whose tables are small."""
+def bert(layers: int, width: int, *, vocabulary: int = 99) -> Any:
+    """Return a BERT of this size with random weights; by default its embedding table is small."""
     from transformers import BertConfig, BertForSequenceClassification
 
     heads = width // 64 if width > 384 else 12
     config = BertConfig(
-        vocab_size=99,
+        vocab_size=vocabulary,
         hidden_size=width,
         num_hidden_layers=layers,
         num_attention_heads=heads,

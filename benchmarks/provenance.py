@@ -1,7 +1,9 @@
 """The provenance of a results file: commit, versions, hardware and command."""
 
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,11 +11,13 @@ from ampft.machine import hardware, versions
 from ampft.runs.redaction import redact_command
 
 
-def provenance() -> dict[str, object]:
-    """Return what is needed to repeat a measurement."""
+def provenance(gpu_names: Iterable[str] = ()) -> dict[str, object]:
+    """Return what is needed to repeat a measurement; `gpu_names` are the names of its GPUs."""
     root = Path(__file__).resolve().parent.parent
 
     def git(*arguments: str) -> str:
+        if shutil.which("git") is None:
+            return ""
         completed = subprocess.run(
             ["git", *arguments], cwd=root, capture_output=True, text=True, check=False
         )
@@ -25,5 +29,5 @@ def provenance() -> dict[str, object]:
         "date": datetime.now(UTC).date().isoformat(),
         "command": redact_command(sys.argv),
         "versions": versions(),
-        "hardware": hardware(),
+        "hardware": hardware(gpu_names),
     }
