@@ -371,7 +371,7 @@ def start_afresh(device: torch.device) -> None:
 
 
 def run_turn(system: str, job: Job, turn: Turn) -> None:
-    """Train once with a system. The Trainer sets variables of Accelerate, which are restored."""
+    """Train once with a system; variables that it sets in the environment are restored."""
     job.precision()  # an unsupported mode is said before anything is prepared
     start_afresh(job.scale.device)
     with patch.dict(os.environ):
