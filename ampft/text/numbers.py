@@ -110,9 +110,8 @@ class Units:
 
     def difference_with_unit(self, value: float) -> str:
         """Return "+0.3 points", "+1.0 point" or "+0.012"."""
-        text = self.difference(value)
-        magnitude = abs(float(text.replace(MINUS, "-")))
-        return f"{text}{self._points(magnitude)}"
+        magnitude = abs(round(self.factor * value, self.decimals))
+        return f"{self.difference(value)}{self._points(magnitude)}"
 
     def capitalized(self) -> str:
         """Return the metric's name with a capital, for the start of a sentence."""

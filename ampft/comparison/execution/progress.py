@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ampft.comparison.execution.plan import Plan, PlannedRun
-from ampft.text.numbers import approximate_duration
+from ampft.text.numbers import approximate_duration, percent
 from ampft.text.progress import progress_bar
 
 MAX_SHARE = 0.99  # of a run that has not ended yet
@@ -127,9 +127,9 @@ class Progress:
         expected = self._pace.seconds(self._run)
         done = min(MAX_SHARE, max(steps / total * MAX_SHARE, 0.0))
         return (
-            f"{self._heading()}, epoch {epoch}/{epochs}, {done:.0%}, "
+            f"{self._heading()}, epoch {epoch}/{epochs}, {percent(done)}, "
             f"{approximate_duration(max(expected - seconds, 0.0) + self._later())} left"
-        ).replace("%", " %")
+        )
 
     def finish(self, seconds: float, summary: str, *, finished: bool) -> str:
         """Return the line for the run that ended after `seconds`."""
