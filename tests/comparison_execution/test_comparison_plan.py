@@ -131,6 +131,13 @@ def test_a_repeated_analysis_is_counted_once():
     assert with_analysis.with_analysis(3).with_analysis(6) == with_analysis
 
 
+def test_seeds_added_to_shortened_runs_are_noted():
+    shortened = plan(reductions=("--num_train_epochs reduced from 5 to 2 to fit the budget.",))
+    (note,) = with_more_seeds(shortened, (5,)).notes
+    assert note.endswith("runs keep that size.")
+    assert with_more_seeds(shortened, (3,)).notes == with_more_seeds(plan(), (5,)).notes == ()
+
+
 def test_a_folder_with_other_contents_is_refused(tmp_path):
     (tmp_path / "notes").touch()
     with pytest.raises(InputError, match=r"is not empty \(notes\) and has no plan\.json"):
