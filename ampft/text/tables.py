@@ -18,9 +18,15 @@ GAP = "  "
 
 @dataclass(frozen=True)
 class Name:
-    """A name from data or from a file, such as a class, a mode or a folder."""
+    """A name from data or from a file, such as a class, a mode or a folder.
+
+    Attributes:
+        text: The name.
+        kind: What it is a name of, such as "arm", if a page shows a symbol next to it.
+    """
 
     text: str
+    kind: str = ""
 
 
 @dataclass(frozen=True)

@@ -220,3 +220,14 @@ def test_only_differences_of_confusions_are_shown_beside_the_baseline():
 
 def test_a_page_about_a_million_examples_stays_small():
     assert len(html_text(replace(large(), examples=1_000_000)).encode()) < 2 * 2**20
+
+
+def test_a_class_with_the_name_of_an_arm_gets_no_line_style():
+    classes = [replace(realistic().arms[0].classes[0], name="bf16")]
+    arms = tuple(replace(arm, classes=tuple(classes)) for arm in realistic().arms)
+    page = html_text(replace(realistic(), arms=arms))
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>', page)
+    of_class = [row for row in rows if row == '<bdi translate="no">bf16</bdi>']
+    of_arm = [row for row in rows if 'class="key"' in row and "<bdi>bf16</bdi>" in row]
+    assert len(of_class) >= 1
+    assert len(of_arm) > 3

@@ -26,7 +26,7 @@ from ampft.comparison.report.sections import sections
 from ampft.comparison.verdict_text import trainings
 from ampft.text.numbers import signed
 from ampft.text.page import page_text
-from ampft.text.tables import Cell, Table, isolated, plain
+from ampft.text.tables import Cell, Name, Table, isolated, plain
 
 TEMPLATE = Path(__file__).with_name("comparison.html.j2")
 MAX_MATRIX_CLASSES = 30  # a matrix of more classes is not readable
@@ -97,10 +97,17 @@ def _with_graphics(
     table: Table, keys: Mapping[str, Markup], column: strips.Column | None = None
 ) -> Table:
     """Return a table with the line styles of the arms next to their names, and a strip per row."""
-    header = tuple(
-        _with_key(cell, {**keys, **(column.keys if column else {})}) for cell in table.header
-    )
-    rows = [(_with_key(row[0], keys), *row[1:]) for row in table.rows]
+
+    def with_key(cell: Cell) -> Cell:
+        key = None
+        if isinstance(cell, Name):
+            key = keys[cell.text] if cell.kind == "arm" else None
+        elif column is not None and isinstance(cell, str):
+            key = column.keys.get(cell)
+        return Markup("{} {}").format(key, isolated(plain(cell))) if key else cell
+
+    header = tuple(with_key(cell) for cell in table.header)
+    rows = [(with_key(row[0]), *row[1:]) for row in table.rows]
     if column is None:
         return replace(table, header=header, rows=rows)
     names = [plain(row[0]) for row in table.rows]
@@ -115,11 +122,6 @@ def _with_graphics(
         note=f"{column.explanation} {table.note}".strip(),
         left=table.left + 1,
     )
-
-
-def _with_key(cell: Cell, keys: Mapping[str, Markup]) -> Cell:
-    key = keys.get(plain(cell))
-    return Markup("{} {}").format(key, isolated(plain(cell))) if key else cell
 
 
 @dataclass(frozen=True)

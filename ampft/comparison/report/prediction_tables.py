@@ -51,7 +51,7 @@ def changed(comparison: Comparison) -> Iterator[Table]:
         ),
         rows=[
             (
-                Name(arm.name),
+                Name(arm.name, "arm"),
                 *by_seed(comparison, arm, [f"{count:,}" for count in flips.per_seed]),
                 *map(mean_count, (flips.mean, flips.gained, flips.lost)),
             )
@@ -65,7 +65,10 @@ def changed(comparison: Comparison) -> Iterator[Table]:
             title="McNemar's test per seed, mid-p",
             header=(comparison.noun, *names),
             rows=[
-                (Name(arm.name), *by_seed(comparison, arm, map(p_value, flips.mcnemar_mid_p)))
+                (
+                    Name(arm.name, "arm"),
+                    *by_seed(comparison, arm, map(p_value, flips.mcnemar_mid_p)),
+                )
                 for arm, flips in arms
             ],
             note="McNemar's test compares only the two checkpoints of a seed and does not cover "
@@ -79,7 +82,7 @@ def changed(comparison: Comparison) -> Iterator[Table]:
                 else f"Examples that {arm.name} changes for the largest number of seeds, with "
                 "predictions and confidence at the first of these seeds",
                 header=(
-                    *("example", "label", Name(base), Name(arm.name), "input"),
+                    *("example", "label", Name(base, "arm"), Name(arm.name, "arm"), "input"),
                     *(f"confidence of {base}", f"confidence of {arm.name}"),
                     *([] if is_one else ["seeds"]),
                 ),
@@ -113,7 +116,7 @@ def _mcnemar(comparison: Comparison, arms: Sequence[tuple[ArmResult, Flips]]) ->
         ),
         rows=[
             (
-                Name(arm.name),
+                Name(arm.name, "arm"),
                 or_dash(flips.both_correct, mean_count),
                 *(mean_count(flips.gained), mean_count(flips.lost)),
                 or_dash(_both_wrong(comparison, flips), mean_count),
@@ -154,7 +157,7 @@ def classes(comparison: Comparison, *, limit: int | None = None) -> Table | None
     over_seeds = "" if comparison.has_one_model_each else ", means over the seeds"
     return Table(
         title=f"F1 of {base.name} in % and differences to it in points{over_seeds}",
-        header=("class", "examples", *(Name(arm.name) for arm in (base, *arms))),
+        header=("class", "examples", *(Name(arm.name, "arm") for arm in (base, *arms))),
         rows=[
             (
                 Name(base.classes[index].name),
@@ -196,7 +199,7 @@ def class_intervals(comparison: Comparison, *, limit: int | None = None) -> Tabl
         ),
         rows=[
             (
-                *(Name(arm.name), Name(figures.name), f"{figures.support:,}"),
+                *(Name(arm.name, "arm"), Name(figures.name), f"{figures.support:,}"),
                 points(each.estimate),
                 f"{points(each.interval[0])} to {points(each.interval[1])}",
                 p_value(each.p_difference),
@@ -230,7 +233,7 @@ def confusions(comparison: Comparison) -> Table | None:
     over_seeds = "" if comparison.has_one_model_each else ", summed over the seeds"
     return Table(
         title=f"Most frequent confusions{over_seeds}",
-        header=("label", "predicted as", *(Name(arm.name) for arm in arms)),
+        header=("label", "predicted as", *(Name(arm.name, "arm") for arm in arms)),
         rows=[
             (
                 *(Name(names[row]), Name(names[column])),
@@ -249,7 +252,7 @@ def metrics(comparison: Comparison) -> Table | None:
         return None
     return Table(
         title="All metrics",
-        header=("metric", *(Name(arm.name) for arm in arms)),
+        header=("metric", *(Name(arm.name, "arm") for arm in arms)),
         rows=[
             (
                 f"{info.title}, %" if info.is_share else info.title,
@@ -283,7 +286,7 @@ def calibration(comparison: Comparison) -> Table | None:
         return None
     return Table(
         title="Mean confidence, accuracy (number of predictions)",
-        header=("confidence", *(Name(arm.name) for arm in arms)),
+        header=("confidence", *(Name(arm.name, "arm") for arm in arms)),
         rows=[
             (
                 f"{percent(bins[0].low)} to {percent(bins[0].high)}",

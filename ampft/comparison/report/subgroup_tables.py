@@ -21,12 +21,12 @@ def subgroup_losses(comparison: Comparison) -> Iterator[Table]:
     rows: list[tuple[Cell, ...]] = []
     for arm, subgroups in examined:
         if not subgroups.losses:
-            rows.append((Name(arm.name), "none", "", "", "", ""))
+            rows.append((Name(arm.name, "arm"), "none", "", "", "", ""))
         for each in subgroups.losses:
             low, high = each.interval
             rows.append(
                 (
-                    *(Name(arm.name), f"{each.kind}:", Name(each.name)),
+                    *(Name(arm.name, "arm"), f"{each.kind}:", Name(each.name)),
                     *(f"{each.examples:,}", points(each.estimate)),
                     f"{points(low)} to {points(high)}{'; a loss' if each.is_loss else ''}",
                 )

@@ -69,7 +69,10 @@ def settings(comparison: Comparison) -> Table | None:
         title="Settings in which the arms differ",
         header=(comparison.noun, *(Quote(f"--{name}") for name in comparison.varied)),
         rows=[
-            (Name(arm.name), *(Quote(arm.settings.get(name, "")) for name in comparison.varied))
+            (
+                Name(arm.name, "arm"),
+                *(Quote(arm.settings.get(name, "")) for name in comparison.varied),
+            )
             for arm in comparison.arms
             if not arm.is_placebo
         ],
@@ -97,7 +100,7 @@ def arm_columns(comparison: Comparison) -> tuple[ArmColumn, ...]:
         return mean_count(arm.flips.mean)
 
     return (
-        ArmColumn(comparison.noun, ("", comparison.noun), lambda arm: Name(arm.name)),
+        ArmColumn(comparison.noun, ("", comparison.noun), lambda arm: Name(arm.name, "arm")),
         ArmColumn(
             "execution",
             ("", ""),
@@ -203,7 +206,7 @@ def seeds(comparison: Comparison) -> Iterator[Table]:
     header = (comparison.noun, *seed_names(comparison))
     metrics: list[tuple[Cell, ...]] = [
         (
-            Name(arm.name),
+            Name(arm.name, "arm"),
             *by_seed(comparison, arm, [units.value(x, 1) for x in values.per_seed]),
             units.value(values.mean, 1),
             or_dash(values.sd, lambda sd: units.value(sd, 1)),
@@ -230,7 +233,7 @@ def seeds(comparison: Comparison) -> Iterator[Table]:
         ),
         rows=[
             (
-                Name(arm.name),
+                Name(arm.name, "arm"),
                 *by_seed(comparison, arm, [units.difference(x, 1) for x in each.per_seed]),
                 units.difference(each.estimate, 1),
                 units.interval(each.interval95, 1),
@@ -250,7 +253,7 @@ def seeds(comparison: Comparison) -> Iterator[Table]:
         ),
         rows=[
             (
-                Name(arm.name),
+                Name(arm.name, "arm"),
                 or_dash(each.seed_variance, lambda variance: units.value(variance**0.5, 2)),
                 units.value(each.jackknife_variance**0.5, 2),
                 units.value(each.jackknife_covariance**0.5, 2),
@@ -270,7 +273,7 @@ def seeds(comparison: Comparison) -> Iterator[Table]:
         ),
         rows=[
             (
-                Name(arm.name),
+                Name(arm.name, "arm"),
                 *map(p_value, (each.p_difference, each.p_difference_holm)),
                 *map(p_value, (each.p_equivalence, each.p_equivalence_holm)),
             )
@@ -308,7 +311,7 @@ def predicted_in_fp32(comparison: Comparison) -> Table | None:
         ),
         rows=[
             (
-                Name(arm.name),
+                Name(arm.name, "arm"),
                 _metric(comparison, arm),
                 units.value(arm.metrics_fp32[comparison.metric].mean),
                 _difference(comparison, arm),
@@ -339,7 +342,7 @@ def speed(comparison: Comparison) -> Table | None:
         ),
         rows=[
             (
-                Name(arm.name),
+                Name(arm.name, "arm"),
                 step_time(arm),
                 or_dash(each.speed_up, speed_up_text) if arm is not comparison.baseline else "",
                 _speed_verdict(each.speed_up),
@@ -382,7 +385,7 @@ def memory(comparison: Comparison) -> Table | None:
         ),
         rows=[
             (
-                Name(arm.name),
+                Name(arm.name, "arm"),
                 mebibytes(each.peak),
                 "" if each.ratio is None else percent(each.ratio),
                 *map(mebibytes, (each.baseline, each.weights, each.gradients)),
@@ -406,7 +409,7 @@ def runs(comparison: Comparison) -> Table:
             ending = run.status + (f": {run.reason}" if run.reason else "")
             rows.append(
                 (
-                    *(Name(arm.name), Name(run.folder), Quote(ending)),
+                    *(Name(arm.name, "arm"), Name(run.folder), Quote(ending)),
                     f"{run.seed}" if has_seeds else NOT_MEASURED,
                     or_dash(total.get(index), "{:,}".format),
                     or_dash(skipped.get(index), "{:,}".format),
