@@ -118,7 +118,7 @@ def state() -> tuple:
         torch.get_rng_state().tolist(),
         torch.get_num_threads(),
         [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)],
-        inside_emulation(),
+        [inside_emulation(dtype) for dtype in (torch.float16, torch.bfloat16)],
         torch.backends.mkldnn.matmul.fp32_precision,
         dict(os.environ),
         list(warnings.filters),
