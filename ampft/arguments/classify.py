@@ -113,8 +113,8 @@ class EvaluationArguments:
     )
     evaluate_fp32: bool = _evaluation(
         False,
-        "also predict the final split in fp32, to separate the effect of training in a precision "
-        "from that of predicting in it",
+        "also predict the final split in fp32, to tell the effect of training in a precision from "
+        "the effect of predicting in it",
     )
     baseline: bool = _evaluation(
         False,

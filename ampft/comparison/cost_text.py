@@ -140,7 +140,7 @@ def _unranked(comparison: Comparison, arm: ArmResult, memory: tuple[int, str, st
         )
     elif arm.speed is not None and arm.speed.speed_up is not None:
         why = (
-            f"is not ranked because its runs and those of {baseline.name} did not take turns "
+            f"is not ranked because its runs did not take turns with the runs of {baseline.name} "
             f"(speed-up {ratio_text(arm.speed.speed_up.ratio)}x, which drift of the machine can "
             "cause)"
         )

@@ -161,7 +161,7 @@ def missing_splits(
             if not len(second):
                 rows, different = len(groups), len(np.unique(groups))
                 what = "different " if different != rows else ""
-                which = f", of which {different} are different," if what else ""
+                which = f" ({different} different)" if what else ""
                 raise InputError(
                     f"--{split}_fraction: {rows} training rows{which} are too few for a {split}"
                     f" split. Add {what}rows, pass --{split}_file, or set --{split}_fraction 0."

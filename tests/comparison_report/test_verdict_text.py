@@ -201,7 +201,7 @@ def test_speed_and_memory(ratios, memory, words):
 def test_runs_that_did_not_take_turns_are_not_ranked():
     text = costs(ratios=(1.5, 1.5, 1.5), memory=None, in_turns=False)
     assert text == (
-        "The speed of bf16 is not ranked because its runs and those of fp32 did not take turns "
+        "The speed of bf16 is not ranked because its runs did not take turns with the runs of fp32 "
         "(speed-up 1.5x, which drift of the machine can cause)."
     )
 

@@ -177,7 +177,7 @@ class ComparisonSession:
     def remove_models(self) -> None:
         """Remove the weights of complete runs that the command does not keep.
 
-        Those of the runs that choose an arm go too: records and predictions are all that is read.
+        Runs that choose an arm lose theirs too: only records and predictions are read later.
         """
         missing = self.missing()
         for run in self.plan.all_runs():

@@ -97,7 +97,7 @@ def loss_difference_chart(comparison: Comparison, styles: Sequence[ArmStyle]) ->
     if len(_steps(lines)) < 2:
         return None
     y_axis = _y_axis(min(*_values(lines), 0.0), max(*_values(lines), 0.0))
-    alt = _with_ends(f"Loss minus that of {styles[0].name}", lines)
+    alt = _with_ends(f"Loss minus the loss of {styles[0].name}", lines)
     return _chart(lines, y_axis, fraction, alt=alt)
 
 

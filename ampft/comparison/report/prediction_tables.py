@@ -43,8 +43,7 @@ def changed(comparison: Comparison) -> Iterator[Table]:
     is_one = comparison.has_one_model_each
     same_seed = "" if is_one else " with the same seed"
     yield Table(
-        title=f"Predictions that differ from those of {base}{same_seed}, out of "
-        f"{comparison.examples:,}",
+        title=f"Predictions that differ from {base}{same_seed}, out of {comparison.examples:,}",
         header=(
             *(comparison.noun, *names, "number" if is_one else "mean"),
             *(f"only this {comparison.noun} correct", "only the baseline correct"),

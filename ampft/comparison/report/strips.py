@@ -218,7 +218,7 @@ def _classes(comparison: Comparison, pairs: Pairs) -> Column:
         heading="difference, points",
         scale=points_head(axis),
         strips=strips,
-        explanation=f"Compare the marks of {comparison.an_arm} with those of the placebo."
+        explanation=f"Compare the marks of {comparison.an_arm} with the marks of the placebo."
         * any(arm.is_placebo for arm, _ in others),
     )
 
