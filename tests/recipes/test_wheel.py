@@ -33,7 +33,7 @@ def installed(tmp_path_factory):
     built = subprocess.run(
         [*pip, "-w", folder, REPOSITORY], capture_output=True, text=True, check=False
     )
-    if built.returncode and "setuptools" in built.stderr:
+    if "No matching distribution found for setuptools" in built.stderr:
         pytest.skip("the build needs setuptools>=77, which could not be installed")
     assert built.returncode == 0, built.stderr
     (wheel,) = folder.glob("*.whl")
