@@ -19,6 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 from global_state import fresh_global_state
+from warm_processes import WarmPopen
 
 REPOSITORY = Path(__file__).parents[1]
 CLASSIFY = "recipes/classify.py"
@@ -77,12 +78,25 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 
 def call(
-    *words: object, cwd: Path = REPOSITORY, timeout: float = 300, **environment: str
+    *words: object,
+    cwd: Path = REPOSITORY,
+    timeout: float = 300,
+    warm: bool = True,
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(word) for word in words], cwd=cwd, env=clean_environment(**environment),
-        capture_output=True, text=True, check=False, timeout=timeout,
-    )  # fmt: skip
+    """Run a command in a process, whose imports are shared if it is `warm` and Python."""
+    command = [str(word) for word in words]
+    start = WarmPopen if warm else subprocess.Popen
+    with start(
+        command, cwd=cwd, env=clean_environment(**environment), text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def call_here(
@@ -110,6 +124,15 @@ def call_here(
 def succeeded(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
+
+
+def own_lines(stderr: str) -> list[str]:
+    """Return the lines of standard error without what torchao, if installed, says of itself."""
+    return [
+        line
+        for line in stderr.splitlines()
+        if "torchao" not in line and "register_constant()" not in line
+    ]
 
 
 def printed(text: str, name: str) -> str:
