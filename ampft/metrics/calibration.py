@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from ampft.metrics.bootstrap import Statistic
+
 BINS = 15  # the number that Guo et al. (2017) use throughout
 
 
@@ -23,6 +25,64 @@ def calibration_sums(
     weights = (None, values, correct)
     sums = [np.bincount(bin_of, weights=w, minlength=bins) for w in weights]
     return np.stack(sums).astype(np.float64)
+
+
+def calibration_gaps(
+    confidence: npt.NDArray[np.floating], correct: npt.NDArray[np.bool_], *, bins: int
+) -> npt.NDArray[np.float64]:
+    """Return (n, bins + 1) what each case adds to the gaps of the bins and to the count.
+
+    The expected calibration error is the sum of the absolute gaps, over the count.
+
+    Args:
+        confidence: (n, M) probabilities of the M decisions of each case.
+        correct: (n, M) whether the decisions are correct.
+        bins: Number of bins of equal width.
+    """
+    values = confidence.astype(np.float64)
+    cases, decisions = values.shape
+    bin_of = np.digitize(values, np.arange(1, bins) / bins, right=True)
+    columns = (bin_of + (bins + 1) * np.arange(cases)[:, None]).ravel()
+    sums = np.bincount(columns, (correct - values).ravel(), minlength=cases * (bins + 1))
+    gaps = sums.astype(np.float64).reshape(cases, bins + 1)
+    gaps[:, -1] = decisions
+    return gaps
+
+
+def calibration_statistic(
+    confidence: npt.NDArray[np.floating],
+    correct: npt.NDArray[np.bool_],
+    groups: npt.NDArray[np.int64] | None,
+) -> Statistic:
+    """Return the expected calibration error with `BINS` bins as a function of sums.
+
+    Chance makes the absolute gaps of the bins larger. So the cases are cut into two random halves:
+    the signs of the gaps in one half, times the gaps in the other, add up to at most the true error
+    on average.
+
+    Args:
+        confidence: (n, M) probabilities of the M decisions of each case.
+        correct: (n, M) whether the decisions are correct.
+        groups: (n,) group of each case, 0..G-1, which stay in one half; None for none.
+    """
+    gaps = calibration_gaps(confidence, correct, bins=BINS)
+    ids = np.arange(len(gaps)) if groups is None else groups
+    in_first = (np.random.default_rng(0).permutation(int(ids.max()) + 1) % 2 == 0)[ids, None]
+
+    def error(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        both = sums[..., : BINS + 1] + sums[..., BINS + 1 :]
+        return np.asarray(np.abs(both[..., :-1]).sum(axis=-1) / both[..., -1])
+
+    def at_most(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        first, second = sums[..., : BINS + 1], sums[..., BINS + 1 :]
+        crossed = [
+            (np.sign(one[..., :-1]) * other[..., :-1]).sum(axis=-1) / np.maximum(other[..., -1], 1)
+            for one, other in ((first, second), (second, first))
+        ]
+        return np.asarray(sum(crossed) / 2)
+
+    vectors = np.concatenate([gaps * in_first, gaps * ~in_first], axis=1)
+    return Statistic(vectors, error, at_most, limits=(0.0, 1.0))
 
 
 def expected_calibration_error(

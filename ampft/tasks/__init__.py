@@ -27,6 +27,8 @@ class TaskRow:
         pipeline_tag: Name of the task on the hub, and for `transformers.pipeline`.
         several_labels: Whether an example can have any number of labels; otherwise it has one.
         pipeline_arguments: Other arguments of a call of that pipeline, as Python source.
+        decides_per_case: Whether each case has probabilities and a prediction of its own; otherwise
+            its units do, such as words.
     """
 
     kind: Kind
@@ -35,6 +37,7 @@ class TaskRow:
     pipeline_tag: str
     several_labels: bool = False
     pipeline_arguments: str = ""
+    decides_per_case: bool = True
 
     def problem_type(self) -> type[Problem]:
         """Return the class of the problem, without importing torch."""
@@ -55,6 +58,7 @@ TASKS = {
     "tokens": TaskRow(
         WORDS, "ampft.tasks.token_labels:TokenLabels", "AutoModelForTokenClassification",
         "token-classification", pipeline_arguments='aggregation_strategy="first"',
+        decides_per_case=False,
     ),
     "images": TaskRow(
         IMAGES, "ampft.tasks.single_label:SingleLabel", "AutoModelForImageClassification",
@@ -66,7 +70,7 @@ TASKS = {
     ),
     "pixels": TaskRow(
         PIXELS, "ampft.tasks.pixel_labels:PixelLabels", "AutoModelForSemanticSegmentation",
-        "image-segmentation",
+        "image-segmentation", decides_per_case=False,
     ),
 }  # fmt: skip
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from ampft.errors import InputError
 from ampft.flag import EVALUATION, OPTIMIZER, flag
+from ampft.tasks.decision_settings import DecisionSettings
 
 
 @dataclass(frozen=True)
-class LossSettings:
+class LossSettings(DecisionSettings):
     """The loss, and when a label is predicted. `--help` describes each setting."""
 
     class_weights: str | None = flag(

@@ -26,18 +26,18 @@ from ampft.metrics.sums import (
     class_count_sums,
     mean_sums,
 )
-from ampft.metrics.thresholds import best_threshold
 from ampft.tasks.added_metrics import added_metrics
 from ampft.tasks.class_weights import parse_class_weights
 from ampft.tasks.constant import constant_loss, constant_probabilities, log_odds, only_choice
+from ampft.tasks.decisions import UNTOUCHED, Decisions
 from ampft.tasks.mistakes import OutcomeMistakes
 from ampft.tasks.multi_label_report import (
     MEANS,
     MultiLabelReport,
 )
 from ampft.tasks.outcome import (
-    THRESHOLDS,
     FloatArray,
+    answered_column,
     check_names,
     check_shapes,
     label_arguments,
@@ -68,8 +68,9 @@ class MultiLabelPredictions:
         probabilities: Shape (n, K), float32: sigmoid in float32.
         label_names: The K label names, distinct.
         split: Name of the split, such as "test".
-        threshold: Probability from which a label is predicted.
-        thresholds: The same for each label, if they were tuned; otherwise None.
+        threshold: Probability from which a label is predicted, if none was tuned.
+        decisions: Tuned thresholds, and the temperature that has changed the probabilities.
+        logits: Shape (n, K), float32, before the temperature; None unless one is fitted.
 
     Raises:
         ValueError: A shape, a dtype or a value is wrong. The message names the first wrong
@@ -81,7 +82,8 @@ class MultiLabelPredictions:
     label_names: tuple[str, ...]
     split: str
     threshold: float = 0.5
-    thresholds: tuple[float, ...] | None = None
+    decisions: Decisions = UNTOUCHED
+    logits: FloatArray | None = None
 
     kind: ClassVar[str] = "multi_label"
 
@@ -104,29 +106,15 @@ class MultiLabelPredictions:
             )
 
     @property
+    def thresholds(self) -> tuple[float, ...] | None:
+        """Probability from which each label is predicted; None if they were not tuned."""
+        return self.decisions.thresholds
+
+    @property
     def predicted(self) -> BoolArray:
         """Whether a label is predicted, shape (n, K)."""
         limits = self.threshold if self.thresholds is None else self.thresholds
         return self.probabilities >= np.asarray(limits, dtype=np.float32)
-
-    def tuned(self) -> MultiLabelPredictions:
-        """Return the predictions with the threshold of each label that has the best F1 here.
-
-        A label that no example has keeps `threshold`.
-        """
-        thresholds = tuple(
-            best_threshold(has, scores, self.threshold)
-            for has, scores in zip(self.labels.T, self.probabilities.T, strict=True)
-        )
-        return replace(self, thresholds=thresholds)
-
-    def decided_like(self, other: MultiLabelPredictions) -> MultiLabelPredictions:
-        """Return the predictions with the thresholds of others."""
-        return replace(self, thresholds=other.thresholds)
-
-    def decision_settings(self) -> dict[str, Any]:
-        """Return the tuned thresholds as entries of a configuration of transformers."""
-        return {} if self.thresholds is None else {THRESHOLDS: list(self.thresholds)}
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -253,15 +241,16 @@ class MultiLabelPredictions:
             "prediction_id": label_lists(predicted),
             "confidence": pa.array(self.confidence[rows]),
             "probabilities": probability_column(probabilities),
+            **answered_column(self.decisions.answers(self.confidence), rows),
         }
 
     def metadata(self) -> dict[str, Any]:
-        """Return the split, the label names and the threshold or thresholds."""
+        """Return the split, the label names, the threshold and the decisions."""
         return {
             "split": self.split,
             "label_names": list(self.label_names),
             "threshold": self.threshold,
-            **self.decision_settings(),
+            **self.decisions.entries(self.label_names),
         }
 
     @classmethod
@@ -277,7 +266,7 @@ class MultiLabelPredictions:
             label_names=tuple(names),
             split=metadata["split"],
             threshold=float(metadata["threshold"]),
-            thresholds=tuple(metadata[THRESHOLDS]) if THRESHOLDS in metadata else None,
+            decisions=Decisions.from_entries(metadata, names),
         )
 
 
@@ -326,19 +315,21 @@ class MultiLabel:
         positive_weights: (K,) float32 weights in the loss of examples with a label, as `pos_weight`
             of `torch.nn.BCEWithLogitsLoss`; None for equal weights.
         label_smoothing: Share of each target that is moved to one half, 0 to 1.
-        threshold: Probability from which a label is predicted.
-        thresholds: The same for each label, if they were tuned; otherwise None.
+        threshold: Probability from which a label is predicted, if none was tuned.
+        decisions: Decisions of a saved model.
         focal_gamma: Exponent of the focal loss; 0 for cross entropy.
         separator: Text between the labels of a printed prediction.
+        keeps_logits: Whether predictions have their logits, from which a temperature is fitted.
     """
 
     label_names: tuple[str, ...]
     positive_weights: npt.NDArray[np.float32] | None = None
     label_smoothing: float = 0.0
     threshold: float = 0.5
-    thresholds: tuple[float, ...] | None = None
+    decisions: Decisions = UNTOUCHED
     focal_gamma: float = 0.0
     separator: str = ","
+    keeps_logits: bool = False
 
     name: ClassVar[str] = "multi_label"
     metrics: ClassVar = METRICS
@@ -376,18 +367,18 @@ class MultiLabel:
             settings.label_smoothing_factor,
             settings.threshold,
             focal_gamma=settings.focal_gamma,
+            keeps_logits=settings.calibrate,
         )
 
     @classmethod
     def from_arguments(
         cls, label_names: tuple[str, ...], arguments: Mapping[str, Any]
     ) -> MultiLabel:
-        """Return the problem of a saved model, with the threshold or thresholds of its training."""
-        thresholds = arguments.get(THRESHOLDS)
+        """Return the problem of a saved model, with its threshold and its decisions."""
         return cls(
             label_names,
             threshold=float(arguments["threshold"]),
-            thresholds=None if thresholds is None else tuple(map(float, thresholds)),
+            decisions=Decisions.from_entries(arguments, label_names),
             separator=str(arguments["label_separator"]),
         )
 
@@ -423,8 +414,11 @@ class MultiLabel:
         )
 
     def decode(self, logits: Tensor, inputs: Any = None) -> dict[str, Tensor]:
-        """Return the (m, K) sigmoid probabilities of float32 logits."""
-        return {"probabilities": logits.sigmoid()}
+        """Return the (m, K) sigmoid probabilities of float32 logits, and the logits if kept."""
+        temperature = self.decisions.temperature
+        scaled = logits if temperature is None else logits / temperature
+        kept = {"logits": logits} if self.keeps_logits else {}
+        return {"probabilities": scaled.sigmoid(), **kept}
 
     def outcome(
         self, split: str, targets: BoolArray, decoded: Mapping[str, npt.NDArray[Any]]
@@ -436,7 +430,8 @@ class MultiLabel:
             self.label_names,
             split,
             self.threshold,
-            self.thresholds,
+            self.decisions,
+            decoded.get("logits"),
         )
 
     def constant(self, train: BoolArray, targets: BoolArray) -> dict[str, Any]:

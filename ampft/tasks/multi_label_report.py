@@ -125,8 +125,8 @@ class MultiLabelReport:
         if thresholds:
             header = (*header, "threshold")
             rule = (
-                "A label is predicted if its probability is at least its threshold, which has the "
-                "best F1 on the validation split."
+                "A label is predicted if its probability is at least its threshold, which was "
+                "chosen on the validation split."
             )
         means = (
             f"{TITLES[name]} {value:.4f}"

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import CaseSums, Metric
+from ampft.tasks.decisions import Decisions
 from ampft.tasks.mistakes import OutcomeMistakes
 from ampft.text.json_io import from_json
 from ampft.text.tables import Table
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from ampft.tasks.loss_settings import LossSettings
-
-THRESHOLDS = "label_thresholds"  # entry of config.json, if they were tuned
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
@@ -193,18 +192,31 @@ class Outcome(Protocol):
 
 @runtime_checkable
 class TunableOutcome(Outcome, Protocol):
-    """Predictions whose decisions depend on settings that a validation split can choose."""
+    """Predictions of cases that have one label, or any number of labels, of K."""
 
-    def tuned(self) -> Self:
-        """Return the predictions with the settings that are best for them."""
+    @property
+    def decisions(self) -> Decisions:
+        """How the probabilities became predictions."""
         ...
 
-    def decided_like(self, other: Self) -> Self:
-        """Return the predictions with the settings of others."""
+    @property
+    def probabilities(self) -> FloatArray:
+        """The (n, K) probabilities, float32, after the temperature."""
         ...
 
-    def decision_settings(self) -> dict[str, Any]:
-        """Return the settings as entries of a configuration of transformers."""
+    @property
+    def logits(self) -> FloatArray | None:
+        """The (n, K) logits before the temperature; None unless one is fitted."""
+        ...
+
+    @property
+    def predicted(self) -> npt.NDArray[Any]:
+        """The predicted classes, (n,), or whether each label is predicted, (n, K)."""
+        ...
+
+    @property
+    def threshold(self) -> float:
+        """Probability from which a label is predicted, if none was tuned."""
         ...
 
 
@@ -422,6 +434,13 @@ def read_probabilities(table: pa.Table, classes: int) -> FloatArray:
     """Return the (n, classes) probabilities of a table of `predictions.parquet`."""
     flat = table["probabilities"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return flat.astype(np.float32, copy=False).reshape(table.num_rows, classes)
+
+
+def answered_column(answered: npt.NDArray[np.bool_] | None, rows: slice) -> dict[str, pa.Array]:
+    """Return the column of the rows that are answered; none without abstention."""
+    import pyarrow as pa
+
+    return {} if answered is None else {"answered": pa.array(answered[rows])}
 
 
 def label_lists(has: npt.NDArray[np.bool_], names: Sequence[str] | None = None) -> pa.Array:

@@ -45,10 +45,12 @@ from ampft.tasks.added_metrics import added_metrics
 from ampft.tasks.class_weights import parse_class_weights
 from ampft.tasks.classification_report import ClassificationReport
 from ampft.tasks.constant import constant_loss, constant_probabilities, only_choice
+from ampft.tasks.decisions import UNTOUCHED, Decisions
 from ampft.tasks.mistakes import OutcomeMistakes, off_diagonal
 from ampft.tasks.outcome import (
     FloatArray,
     IntArray,
+    answered_column,
     check_ids_complete,
     check_names,
     check_shapes,
@@ -90,6 +92,8 @@ class Predictions:
         probabilities: Shape (n, K), float32: softmax in float32, so that rows sum to one.
         label_names: The K class names, distinct.
         split: Name of the split, such as "test".
+        decisions: How the probabilities, which the temperature has changed, become predictions.
+        logits: Shape (n, K), float32, before the temperature; None unless one is fitted.
 
     Raises:
         ValueError: A shape, a dtype or a value is wrong, or an example is missing or counted twice.
@@ -101,8 +105,11 @@ class Predictions:
     probabilities: FloatArray
     label_names: tuple[str, ...]
     split: str
+    decisions: Decisions = UNTOUCHED
+    logits: FloatArray | None = None
 
     kind: ClassVar[str] = "single_label"
+    threshold: ClassVar[float] = 0.5
     metric_rows: ClassVar[Mapping[str, Metric]] = METRICS
 
     def __post_init__(self) -> None:
@@ -144,13 +151,14 @@ class Predictions:
 
     @property
     def predicted(self) -> IntArray:
-        """The most probable class, shape (n,), int64; the lowest index if several are equal."""
-        return self.probabilities.argmax(axis=1).astype(np.int64)
+        """The predicted class, shape (n,), int64: the most probable, unless a threshold decides."""
+        return self.decisions.classes(self.probabilities)
 
     @property
     def confidence(self) -> FloatArray:
         """The probability of the predicted class, shape (n,), float32."""
-        return self.probabilities.max(axis=1)
+        chosen: FloatArray = self.probabilities[np.arange(len(self)), self.predicted]
+        return chosen
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -233,21 +241,26 @@ class Predictions:
         """Return labels, predictions, their indices, confidences and probabilities of some rows."""
         import pyarrow as pa
 
-        labels, probabilities = self.labels[rows], self.probabilities[rows]
-        predicted = probabilities.argmax(axis=1).astype(np.int64)
+        labels, predicted = self.labels[rows], self.predicted[rows]
         names = np.asarray(self.label_names, dtype=object)
         return {
             "label": pa.array(names[labels], pa.string()),
             "prediction": pa.array(names[predicted], pa.string()),
             "label_id": pa.array(labels),
             "prediction_id": pa.array(predicted),
-            "confidence": pa.array(probabilities.max(axis=1)),
-            "probabilities": probability_column(probabilities),
+            "confidence": pa.array(self.confidence[rows]),
+            "probabilities": probability_column(self.probabilities[rows]),
+            **answered_column(self.decisions.answers(self.confidence), rows),
         }
 
     def metadata(self) -> dict[str, Any]:
-        """Return the split and the label names."""
-        return {"split": self.split, "label_names": list(self.label_names)}
+        """Return the split, the label names and the decisions."""
+        names = self.label_names
+        return {
+            "split": self.split,
+            "label_names": list(names),
+            **self.decisions.entries(names),
+        }
 
     @classmethod
     def from_table(cls, table: pa.Table, metadata: Mapping[str, Any]) -> Predictions:
@@ -259,6 +272,7 @@ class Predictions:
             probabilities=read_probabilities(table, len(names)),
             label_names=tuple(names),
             split=metadata["split"],
+            decisions=Decisions.from_entries(metadata, names),
         )
 
     def _check_values(self) -> None:
@@ -332,12 +346,16 @@ class SingleLabel:
         class_weights: (K,) float32 weights of the classes in the loss; None for equal weights.
         label_smoothing: Share of the target that is spread evenly over the classes, 0 to 1.
         focal_gamma: Exponent of the focal loss; 0 for cross entropy.
+        decisions: Decisions of a saved model.
+        keeps_logits: Whether predictions have their logits, from which a temperature is fitted.
     """
 
     label_names: tuple[str, ...]
     class_weights: npt.NDArray[np.float32] | None = None
     label_smoothing: float = 0.0
     focal_gamma: float = 0.0
+    decisions: Decisions = UNTOUCHED
+    keeps_logits: bool = False
 
     name: ClassVar[str] = "single_label"
     metrics: ClassVar = METRICS
@@ -377,14 +395,15 @@ class SingleLabel:
             InputError: `--class_weights` does not fit the classes.
         """
         weights = parse_class_weights(settings.class_weights, counts)
-        return cls(label_names, weights, settings.label_smoothing_factor, settings.focal_gamma)
+        smoothing, gamma = settings.label_smoothing_factor, settings.focal_gamma
+        return cls(label_names, weights, smoothing, gamma, keeps_logits=settings.calibrate)
 
     @classmethod
     def from_arguments(
         cls, label_names: tuple[str, ...], arguments: Mapping[str, Any]
     ) -> SingleLabel:
-        """Return the problem of a saved model; prediction needs only the labels."""
-        return cls(label_names)
+        """Return the problem of a saved model, with its decisions."""
+        return cls(label_names, decisions=Decisions.from_entries(arguments, label_names))
 
     def model_arguments(self) -> dict[str, Any]:
         """Return the labels as arguments of a configuration of transformers."""
@@ -425,8 +444,11 @@ class SingleLabel:
         )
 
     def decode(self, logits: Tensor, inputs: Any = None) -> dict[str, Tensor]:
-        """Return the (m, K) softmax probabilities of float32 logits."""
-        return {"probabilities": logits.softmax(dim=-1)}
+        """Return the (m, K) softmax probabilities of float32 logits, and the logits if kept."""
+        temperature = self.decisions.temperature
+        scaled = logits if temperature is None else logits / temperature
+        kept = {"logits": logits} if self.keeps_logits else {}
+        return {"probabilities": scaled.softmax(dim=-1), **kept}
 
     def outcome(
         self, split: str, targets: IntArray, decoded: Mapping[str, npt.NDArray[Any]]
@@ -438,6 +460,8 @@ class SingleLabel:
             probabilities=decoded["probabilities"],
             label_names=self.label_names,
             split=split,
+            decisions=self.decisions,
+            logits=decoded.get("logits"),
         )
 
     def constant(self, train: IntArray, targets: IntArray) -> dict[str, Any]:
@@ -452,11 +476,11 @@ class SingleLabel:
         return np.bincount(targets, minlength=len(self.label_names)) / len(targets)
 
     def predicted(self, decoded: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
-        """Return the most probable class of each example, and its probability."""
-        probabilities = decoded["probabilities"]
-        best = probabilities.argmax(axis=1)
-        confidence = probabilities.max(axis=1)
-        return [(self.label_names[i], float(p)) for i, p in zip(best, confidence, strict=True)]
+        """Return the predicted class of each example, and its probability."""
+        unknown = np.zeros(len(decoded["probabilities"]), dtype=np.int64)
+        outcome = self.outcome("prediction", unknown, decoded)
+        pairs = zip(outcome.predicted, outcome.confidence, strict=True)
+        return [(self.label_names[index], float(confidence)) for index, confidence in pairs]
 
     @staticmethod
     def has_class(

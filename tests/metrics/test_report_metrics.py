@@ -40,6 +40,7 @@ def any_predictions(draw: st.DrawFn) -> Predictions:
     return make(labels, predicted, classes, seed=draw(st.integers(0, 99)))
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(any_predictions())
 def test_metrics_equal_scikit_learn(predictions: Predictions):
@@ -112,6 +113,12 @@ def test_calibration_bins_matter():
     right = np.array([True] * 9 + [False] + [True] * 6 + [False] * 4)
     assert expected_calibration_error(confidence, right) == pytest.approx(0.3, abs=1e-6)
     assert expected_calibration_error(confidence, right, bins=1) == pytest.approx(0, abs=1e-6)
+
+
+def test_a_confidence_between_two_bins_is_in_the_lower_one():
+    confidence, right = np.array([0.5, 0.4], dtype=np.float32), np.array([True, False])
+    error = expected_calibration_error(confidence, right, bins=2)
+    assert error == pytest.approx((0.5 - 0.4) / 2, abs=1e-6)
 
 
 def test_an_absent_class_has_support_zero():

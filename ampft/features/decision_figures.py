@@ -1,0 +1,425 @@
+"""What fitted decisions change on the final split, with intervals, beside the untouched model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ampft.metrics.abstention import Halves, exact_interval
+from ampft.metrics.bootstrap import Statistic, difference_interval, interval, resampled_sums
+from ampft.metrics.calibration import BINS
+from ampft.metrics.targets import parse_target
+from ampft.tasks.decision_settings import DecisionSettings
+from ampft.tasks.decisions import Abstention, Decisions
+from ampft.tasks.outcome import TunableOutcome
+from ampft.tasks.tuning import calibration_error, decided, label_columns, proper_scores
+from ampft.text.escaping import inert
+from ampft.text.numbers import counted, percent, signed
+from ampft.text.tables import Cell, Detailed, Name, Table, terminal_table
+
+MAX_SHOWN_LABELS = 30
+USE = (
+    "config.json of the model holds these numbers, and ampft predict uses them. A pipeline of "
+    "transformers does not read them: its probabilities and labels are the untouched model's."
+)
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+Ends = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigurePart:
+    """A figure of the final split, with 95 % intervals over its rows.
+
+    `untouched` is without the fitted decisions, `fitted` is with them; `difference_interval` is of
+    fitted minus untouched, on the same rows. It is None if no row changes, which proves nothing
+    about others.
+    """
+
+    title: str
+    untouched: float
+    untouched_interval: Ends
+    fitted: float
+    fitted_interval: Ends
+    difference_interval: Ends | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelPart:
+    """The threshold of a label, and precision and recall with it, with exact 95 % intervals.
+
+    `right` of `predicted` predictions are right, and `labelled` examples have the label. Of the
+    untouched model, the same.
+    """
+
+    label: str
+    threshold: float
+    right: int
+    predicted: int
+    labelled: int
+    precision_interval: Ends
+    recall_interval: Ends
+    untouched_right: int
+    untouched_predicted: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbstentionPart:
+    """The promise, and what became of it on the final split.
+
+    Of `rows` rows, `answered` are answered and `wrong` of them are wrong; without abstention,
+    `wrong_of_all` would be. The interval of the error among the answered rows is exact.
+    """
+
+    error: float
+    confidence: float
+    least_confidence: float | None
+    proving_rows: int
+    rows: int
+    answered: int
+    wrong: int
+    wrong_of_all: int
+    interval: Ends
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedPart:
+    """What was fitted on validation, and what it changes on the final split.
+
+    Attributes:
+        split: Name of the final split.
+        examples: Number of its examples.
+        fitted_rows: Number of validation rows that temperature and thresholds were fitted on.
+        temperature: Temperature; None for none.
+        target: Target of the thresholds, as the user wrote it; None without thresholds.
+        figures: Log loss, Brier score, calibration error, F1, cost, by name.
+        labels: The thresholds; empty without.
+        abstention: The promise; None without.
+    """
+
+    split: str
+    examples: int
+    fitted_rows: int
+    temperature: float | None = None
+    target: str | None = None
+    figures: Mapping[str, FigurePart] = field(default_factory=dict)
+    labels: Sequence[LabelPart] = ()
+    abstention: AbstentionPart | None = None
+
+    def tables(self) -> tuple[Table, ...]:
+        """Return the figures beside the untouched model, and the thresholds, as tables."""
+        tables = []
+        if self.figures:
+            rows = [_figure_row(figure) for figure in self.figures.values()]
+            header = ("", "untouched", "fitted", "difference")
+            note = ""
+            if self.temperature is not None:
+                note = f"Logits are divided by the temperature {self.temperature:.4f}."
+            tables.append(Table(header=header, rows=rows, title=self._heading, note=note))
+        if self.labels:
+            tables.append(self._thresholds_table())
+        return tuple(tables)
+
+    @property
+    def _heading(self) -> str:
+        return (
+            f"decisions, {self.split}, {counted(self.examples, 'example')}, fitted on "
+            f"{counted(self.fitted_rows, 'validation example')}; 95 % intervals in parentheses"
+        )
+
+    def _thresholds_table(self) -> Table:
+        assert self.target is not None
+        shown = self.labels[:MAX_SHOWN_LABELS]
+        omitted = len(self.labels) - len(shown)
+        more = f" {omitted} more labels are in run.json." if omitted else ""
+        header = ("label", "threshold", "precision", "recall", "untouched precision", "recall")
+        return Table(
+            title=f"thresholds, {self.split}, chosen for {parse_target(self.target).rule}",
+            header=header,
+            rows=[_label_row(label) for label in shown],
+            note=f"The choice is made on validation; on new rows it is no promise.{more}",
+        )
+
+    def sentences(self) -> tuple[str, ...]:
+        """Return the promise and what became of it; empty without abstention."""
+        part = self.abstention
+        if part is None:
+            return ()
+        promise = (
+            f"Abstention: at most {percent(part.error, 1)} of the answered rows are wrong. This is "
+            f"proven with {percent(part.confidence)} confidence on "
+            f"{counted(part.proving_rows, 'validation example')} that nothing else has used, for "
+            "rows drawn as they were."
+        )
+        if part.least_confidence is None:
+            return (
+                f"Abstention: these {counted(part.proving_rows, 'validation example')} prove no "
+                f"error of at most {percent(part.error, 1)} at any confidence, so no row is "
+                "answered.",
+            )
+        which = "all are answered, whatever their confidence"
+        if part.least_confidence > 0:
+            share = percent(part.answered / part.rows, 1)
+            which = (
+                f"{part.answered:,} are answered ({share}), which have a confidence of at least "
+                f"{part.least_confidence:.4f}"
+            )
+        answered = (
+            f"Of {part.rows:,} rows of {inert(self.split)}, {which}; {part.wrong:,} are wrong"
+        )
+        if part.answered:
+            answered += f": {percent(part.wrong / part.answered, 2)} ({_percents(part.interval)})"
+        of_all = f"Answering all, {percent(part.wrong_of_all / part.rows, 2)} would be wrong."
+        return promise, f"{answered}. {of_all}" if part.least_confidence > 0 else f"{answered}."
+
+    def text(self) -> str:
+        """Return all of it for a terminal."""
+        parts = [
+            part
+            for table in self.tables()
+            for part in (table.title, terminal_table(table), table.note)
+            if part
+        ]
+        return "\n\n".join([*parts, *self.sentences(), USE])
+
+
+def abstention_sentence(outcome: TunableOutcome) -> str | None:
+    """Return how many labelled rows are answered, and how many of these are wrong."""
+    abstention = outcome.decisions.abstention
+    answered = outcome.decisions.answers(outcome.confidence)
+    if answered is None or abstention is None:
+        return None
+    count = int(answered.sum())
+    text = f"{count:,} of {len(outcome):,} labelled rows are answered"
+    if not count:
+        return f"{text}."
+    wrong = int((answered & ~outcome.correct).sum())
+    return (
+        f"{text}, and {wrong:,} of them are wrong: {percent(wrong / count, 2)} "
+        f"({_percents(exact_interval(wrong, count))}; promised at most "
+        f"{percent(abstention.error, 1)})."
+    )
+
+
+def fitted_part(
+    untouched: TunableOutcome,
+    fitted: TunableOutcome,
+    settings: DecisionSettings,
+    *,
+    fitted_on: Halves | int,
+    groups: IntArray | None,
+) -> FittedPart:
+    """Return what fitted decisions change.
+
+    Args:
+        untouched: Predictions of the final split, without them.
+        fitted: The same predictions with them.
+        settings: What was fitted.
+        fitted_on: Halves of the validation split, or its number of rows if it was not halved.
+        groups: (n,) group of each example of the final split; None if all are independent.
+    """
+    decisions = fitted.decisions
+    independent = None if groups is None else int(groups.max()) + 1
+    halves = fitted_on if isinstance(fitted_on, Halves) else None
+    abstention = None
+    if halves is not None and decisions.abstention is not None:
+        abstention = _abstention_part(fitted, decisions.abstention, halves, independent)
+    return FittedPart(
+        split=fitted.split,
+        examples=len(fitted),
+        fitted_rows=len(fitted_on.fit) if isinstance(fitted_on, Halves) else fitted_on,
+        temperature=decisions.temperature,
+        target=settings.tune_thresholds,
+        figures=_figures(untouched, fitted, settings, groups),
+        labels=_label_parts(untouched, fitted, groups),
+        abstention=abstention,
+    )
+
+
+def _abstention_part(
+    outcome: TunableOutcome, abstention: Abstention, halves: Halves, independent: int | None
+) -> AbstentionPart:
+    answered = outcome.decisions.answers(outcome.confidence)
+    assert answered is not None, "it has an abstention"
+    count, wrong = int(answered.sum()), int((answered & ~outcome.correct).sum())
+    of_groups = None if independent is None else count * independent / len(outcome)
+    return AbstentionPart(
+        error=abstention.error,
+        confidence=abstention.confidence,
+        least_confidence=abstention.least_confidence,
+        proving_rows=len(halves.promise),
+        rows=len(outcome),
+        answered=count,
+        wrong=wrong,
+        wrong_of_all=int((~outcome.correct).sum()),
+        interval=exact_interval(wrong, count, independent=of_groups),
+    )
+
+
+def _label_parts(
+    untouched: TunableOutcome, fitted: TunableOutcome, groups: IntArray | None
+) -> tuple[LabelPart, ...]:
+    (every, after), (_, earlier) = label_columns(fitted), label_columns(untouched)
+    parts = []
+    for index, threshold in _thresholds(fitted).items():
+        has, now, before = every[:, index], after[:, index], earlier[:, index]
+        right = int((has & now).sum())
+        parts.append(
+            LabelPart(
+                label=fitted.label_names[index],
+                threshold=threshold,
+                right=right,
+                predicted=int(now.sum()),
+                labelled=int(has.sum()),
+                precision_interval=_share_interval(right, now, groups),
+                recall_interval=_share_interval(right, has, groups),
+                untouched_right=int((has & before).sum()),
+                untouched_predicted=int(before.sum()),
+            )
+        )
+    return tuple(parts)
+
+
+def _thresholds(fitted: TunableOutcome) -> dict[int, float]:
+    """Return the tuned thresholds by the index of their label."""
+    decisions = fitted.decisions
+    if decisions.positive is not None and decisions.positive_threshold is not None:
+        return {decisions.positive: decisions.positive_threshold}
+    return dict(enumerate(decisions.thresholds or ()))
+
+
+def _share_interval(count: int, of: npt.NDArray[np.bool_], groups: IntArray | None) -> Ends:
+    independent = None if groups is None else len(np.unique(groups[of]))
+    return exact_interval(count, int(of.sum()), independent=independent)
+
+
+def _figures(
+    untouched: TunableOutcome,
+    fitted: TunableOutcome,
+    settings: DecisionSettings,
+    groups: IntArray | None,
+) -> dict[str, FigurePart]:
+    """Return the figures that the settings can change; empty if they only abstain."""
+    columns = list(_thresholds(fitted))
+    tempered = decided(untouched, Decisions(fitted.decisions.temperature))
+    of_both = [
+        _probability_statistics(outcome, settings, groups)
+        | _threshold_statistics(other, settings, columns)
+        for outcome, other in ((untouched, untouched), (tempered, fitted))
+    ]
+    names = list(of_both[0])
+    if not names:
+        return {}
+    sums = resampled_sums([both[name] for both in of_both for name in names], groups)
+    parts = {}
+    for name, old_sums, new_sums in zip(names, sums[: len(names)], sums[len(names) :], strict=True):
+        old, new = (both[name] for both in of_both)
+        parts[name] = FigurePart(
+            title=_TITLES[name],
+            untouched=old.observed(),
+            untouched_interval=interval(old, old_sums),
+            fitted=new.observed(),
+            fitted_interval=interval(new, new_sums),
+            difference_interval=difference_interval(old, old_sums, new, new_sums),
+        )
+    return parts
+
+
+_TITLES = {
+    "log_loss": "log loss (nats)",
+    "brier": "Brier score",
+    "expected_calibration_error": f"expected calibration error ({BINS} bins)",
+    "accuracy": "share of right predictions",
+    "f1": "F1",
+    "macro_f1": "macro F1 of the labels",
+    "cost": "cost per example",
+}
+
+
+def _probability_statistics(
+    outcome: TunableOutcome, settings: DecisionSettings, groups: IntArray | None
+) -> dict[str, Statistic]:
+    """Return what `--calibrate` changes; thresholds do not count here."""
+    if not settings.calibrate:
+        return {}
+    found = {name: _mean(values) for name, values in proper_scores(outcome).items()}
+    return {**found, "expected_calibration_error": calibration_error(outcome, groups)}
+
+
+def _threshold_statistics(
+    outcome: TunableOutcome, settings: DecisionSettings, columns: Sequence[int]
+) -> dict[str, Statistic]:
+    """Return what `--tune_thresholds` changes, for the labels with the indices `columns`."""
+    if settings.tune_thresholds is None:
+        return {}
+    target = parse_target(settings.tune_thresholds)
+    has, predicted = (every[:, columns] for every in label_columns(outcome))
+    counts = np.concatenate([has & predicted, has, predicted], axis=1).astype(np.float64)
+    found = {
+        "accuracy": _mean(outcome.correct.astype(np.float64), most=1.0),
+        "f1" if len(columns) == 1 else "macro_f1": Statistic(counts, _mean_f1, limits=(0.0, 1.0)),
+    }
+    if target.name == "cost":
+        misses, alarms = (has & ~predicted).sum(axis=1), (predicted & ~has).sum(axis=1)
+        found["cost"] = _mean(target.miss * misses + target.false_alarm * alarms)
+    return found
+
+
+def _mean(values: FloatArray, most: float = np.inf) -> Statistic:
+    vectors = np.stack([values, np.ones(len(values))], axis=1)
+    return Statistic(vectors, _ratio, limits=(0.0, most))
+
+
+def _ratio(sums: FloatArray) -> FloatArray:
+    ratio: FloatArray = sums[..., 0] / sums[..., 1]
+    return ratio
+
+
+def _mean_f1(sums: FloatArray) -> FloatArray:
+    right, labelled, predicted = np.split(sums, 3, axis=-1)
+    mean: FloatArray = (2 * right / np.maximum(labelled + predicted, 1)).mean(axis=-1)
+    return mean
+
+
+def _figure_row(figure: FigurePart) -> tuple[Cell, ...]:
+    difference: Cell = "no row changes"
+    if figure.difference_interval is not None:
+        low, high = figure.difference_interval
+        value = signed(figure.fitted - figure.untouched, 4)
+        difference = Detailed(value, f"({signed(low, 4)} to {signed(high, 4)})")
+    return (
+        figure.title,
+        Detailed(f"{figure.untouched:.4f}", _interval(figure.untouched_interval)),
+        Detailed(f"{figure.fitted:.4f}", _interval(figure.fitted_interval)),
+        difference,
+    )
+
+
+def _label_row(label: LabelPart) -> tuple[Cell, ...]:
+    return (
+        Name(label.label),
+        f"{label.threshold:.4f}",
+        _share(label.right, label.predicted, label.precision_interval),
+        _share(label.right, label.labelled, label.recall_interval),
+        _share(label.untouched_right, label.untouched_predicted),
+        _share(label.untouched_right, label.labelled),
+    )
+
+
+def _share(count: int, total: int, ends: Ends | None = None) -> Cell:
+    if not total:
+        return "none"
+    share = f"{count / total:.3f}"
+    return share if ends is None else Detailed(share, f"({ends[0]:.3f} to {ends[1]:.3f})")
+
+
+def _interval(ends: Ends) -> str:
+    return f"({ends[0]:.4f} to {ends[1]:.4f})"
+
+
+def _percents(ends: Ends) -> str:
+    low, high = (f"{100 * end:.2f}" for end in ends)
+    return f"95 % interval {low} to {high} %"

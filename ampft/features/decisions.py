@@ -1,0 +1,139 @@
+"""`--calibrate`, `--tune_thresholds`, `--abstain`: decisions fitted on the validation split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ampft.data.groups import dependent_groups
+from ampft.features.decision_figures import FittedPart, fitted_part
+from ampft.features.feature import Feature
+from ampft.metrics.abstention import (
+    Halves,
+    candidate_confidences,
+    least_confidence,
+    split_in_halves,
+)
+from ampft.metrics.temperature import HIGHEST, LOWEST
+from ampft.tasks.decision_settings import DecisionSettings
+from ampft.tasks.decisions import Abstention, Decisions
+from ampft.tasks.outcome import Outcome, TunableOutcome
+from ampft.tasks.task import Task
+from ampft.tasks.tuning import decided, only, tuned
+
+
+def validation_halves(task: Task) -> Halves:
+    """Return the parts of the validation split of a run with `--abstain`."""
+    groups = dependent_groups(task.data, "validation")
+    rows = len(task.data.splits["validation"])
+    return split_in_halves(rows, None if groups is None else groups.ids)
+
+
+class FittedDecisions(Feature):
+    """Decides by numbers fitted on the validation split, and saves them with the model.
+
+    With `--abstain`, one half of the split is kept for the promise: validations are of the other
+    half, so that neither the choice of the weights nor any other number has seen it.
+    """
+
+    name = "decisions"
+
+    def __init__(self, settings: DecisionSettings, task: Task) -> None:
+        """Begin without decisions.
+
+        Args:
+            settings: What is fitted.
+            task: Task of the run.
+        """
+        self._settings, self._task = settings, task
+        self._validation: TunableOutcome | None = None
+        self._decisions: Decisions | None = None
+        self._untouched: TunableOutcome | None = None
+
+    @cached_property
+    def _halves(self) -> Halves:
+        return validation_halves(self._task)
+
+    def decided(self, outcome: Outcome, validation: Callable[[], Outcome]) -> Outcome:
+        """Return the outcome with fitted decisions: a validation with its own.
+
+        Those of any other split are fitted once, by the weights that are saved.
+        """
+        assert isinstance(outcome, TunableOutcome), "checked with the other arguments"
+        if outcome.split == "validation":
+            self._validation = outcome
+            is_split = self._settings.abstain is not None
+            seen = only(outcome, self._halves.fit) if is_split else outcome
+            return tuned(seen, self._settings)
+        if self._decisions is None:
+            fitted = validation()
+            assert isinstance(fitted, TunableOutcome)
+            self._decisions, self._untouched = self._with_promise(fitted), outcome
+        return decided(outcome, self._decisions)
+
+    def _with_promise(self, fitted: TunableOutcome) -> Decisions:
+        """Return the decisions of a validation, and which rows are answered."""
+        error, decisions = self._settings.abstain, fitted.decisions
+        if error is None:
+            return decisions
+        assert self._validation is not None, "predicted with the fitted outcome"
+        proof = decided(only(self._validation, self._halves.promise), decisions)
+        candidates = candidate_confidences(fitted.confidence, fitted.correct, error)
+        least = least_confidence(candidates, proof.confidence, proof.correct, error)
+        return replace(decisions, abstention=Abstention(error, least))
+
+    @cached_property
+    def _part(self) -> FittedPart | None:
+        if self._untouched is None or self._decisions is None or self._validation is None:
+            return None
+        groups = dependent_groups(self._task.data, self._untouched.split)
+        return fitted_part(
+            self._untouched,
+            decided(self._untouched, self._decisions),
+            self._settings,
+            fitted_on=self._halves if self._settings.abstain is not None else len(self._validation),
+            groups=None if groups is None else groups.ids,
+        )
+
+    def save(self, folder: Path, model: nn.Module) -> None:
+        """Write the decisions into the configuration of the model."""
+        del folder
+        assert self._decisions is not None, "the final split is predicted before"
+        config: Any = model.config
+        config.update(self._decisions.entries(self._task.label_names))
+
+    def record(self) -> Mapping[str, Any]:
+        """Return what was fitted, and what it changes on the final split."""
+        return {} if self._decisions is None else {"decisions": self._part}
+
+    def warnings(self) -> Mapping[str, str]:
+        """Return what could not be fitted."""
+        return {} if self._decisions is None else decision_warnings(self._settings, self._decisions)
+
+
+def decision_warnings(settings: DecisionSettings, decisions: Decisions) -> dict[str, str]:
+    """Return what was asked for and could not be fitted, by name.
+
+    Args:
+        settings: What was to be fitted.
+        decisions: What was.
+    """
+    found = {}
+    if settings.calibrate and decisions.temperature is None:
+        found["temperature"] = (
+            f"--calibrate: no temperature between {LOWEST:g} and {HIGHEST:g} has the lowest log "
+            "loss on the validation split, for example because every row is right. The "
+            "probabilities are unchanged."
+        )
+    if decisions.abstention is not None and decisions.abstention.least_confidence is None:
+        found["abstention"] = (
+            f"--abstain {decisions.abstention.error:g}: the validation split does not prove this "
+            "promise at any confidence, so no row is answered. Promise a larger error, use more "
+            "validation rows, or a better model."
+        )
+    return found

@@ -1,0 +1,101 @@
+"""Refusals of `--calibrate`, `--tune_thresholds` and `--abstain`, before the training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from ampft.errors import InputError, quoted_list
+from ampft.metrics.targets import FLAG, parse_target
+from ampft.tasks import TASKS
+from ampft.tasks.decision_settings import DecisionSettings
+
+
+def check_decision_flags(settings: DecisionSettings, task: str | None) -> None:
+    """Reject settings that contradict each other or the task.
+
+    Args:
+        settings: The user's choices.
+        task: Task of the run; None if it is not known yet.
+
+    Raises:
+        InputError: The target is not one, or a flag has no meaning for the task.
+    """
+    if settings.tune_thresholds is not None:
+        parse_target(settings.tune_thresholds)
+    elif settings.positive_label is not None:
+        raise InputError(
+            f"--positive_label {settings.positive_label} has no effect without {FLAG}. Add it, or "
+            "remove the flag."
+        )
+    if task is not None and settings.fitted_flags and not TASKS[task].decides_per_case:
+        allowed = [name for name, row in TASKS.items() if row.decides_per_case]
+        raise InputError(
+            f"{settings.fitted_flags[0]}: the flag is for tasks in which each "
+            f"example has one prediction ({', '.join(allowed)}), and the task is {task}. Remove "
+            "the flag."
+        )
+
+
+def check_decisions(
+    settings: DecisionSettings,
+    task: str,
+    label_names: Sequence[str],
+    rows: Mapping[str, int],
+    independent: int,
+) -> None:
+    """Reject settings that the data cannot fulfil, before the training.
+
+    Args:
+        settings: The user's choices.
+        task: Task of the run.
+        label_names: Names of the classes.
+        rows: Number of rows of each split.
+        independent: Number of independent rows, or groups of rows, of the validation split that
+            are for the promise.
+
+    Raises:
+        InputError: A split is missing, the classes are not two, or the promise needs more rows.
+    """
+    check_decision_flags(settings, task)
+    if not settings.fitted_flags:
+        return
+    if not {"validation", "test"} <= rows.keys():
+        raise InputError(
+            f"{settings.fitted_flags[0]}: the data have only {', '.join(rows)}. Decisions are "
+            "fitted on a validation split, and the report needs another one. Add a "
+            "--validation_file or a --test_file, or remove the flag."
+        )
+    if settings.tune_thresholds is not None and not TASKS[task].several_labels:
+        if len(label_names) != 2:
+            raise InputError(
+                f"{FLAG}: thresholds are for two classes or for several labels per example, and "
+                f"the data have {len(label_names)} classes, of which each example has one. Remove "
+                "the flag."
+            )
+    elif settings.positive_label is not None:
+        raise InputError(
+            "--positive_label is for two classes; with several labels per example, each has a "
+            "threshold. Remove the flag."
+        )
+    if settings.positive_label is not None and settings.positive_label not in label_names:
+        raise InputError(
+            f"--positive_label {settings.positive_label}: the classes are "
+            f"{quoted_list(list(label_names))}."
+        )
+    _check_promise(settings.abstain, rows["validation"], independent)
+
+
+def _check_promise(error: float | None, rows: int, independent: int) -> None:
+    from ampft.metrics.abstention import least_error, rows_needed  # imports NumPy
+
+    if error is None or independent >= rows_needed(error):
+        return
+    needed = rows_needed(error)
+    least = math.ceil(1000 * least_error(independent)) / 1000
+    possible = f", or a promise of at least {least:g}" if least < 0.5 else ""
+    raise InputError(
+        f"--abstain {error:g}: the promise needs {2 * needed} independent validation rows "
+        f"({needed} to choose what is answered, {needed} to prove it), and of the {rows} there are "
+        f"{independent} to prove it. Use more validation rows (--validation_fraction){possible}."
+    )

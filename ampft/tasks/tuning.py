@@ -1,0 +1,122 @@
+"""Numbers fitted on the predictions of a validation split: a temperature, and thresholds."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from ampft.metrics.bootstrap import Statistic
+from ampft.metrics.calibration import calibration_statistic
+from ampft.metrics.scores import case_brier_scores, case_decision_losses, case_log_losses
+from ampft.metrics.targets import parse_target
+from ampft.metrics.temperature import fit_temperature, sigmoid, softmax
+from ampft.metrics.thresholds import best_threshold
+from ampft.tasks.decision_settings import DecisionSettings
+from ampft.tasks.decisions import Decisions
+from ampft.tasks.outcome import IntArray, Outcome, TunableOutcome
+
+BoolArray = npt.NDArray[np.bool_]
+FloatRows = npt.NDArray[np.float64]
+
+
+T = TypeVar("T", bound=TunableOutcome)
+
+
+def has_several(outcome: Outcome) -> bool:
+    """Return whether a case can have any number of labels; otherwise it has one."""
+    return outcome.truth.ndim == 2
+
+
+def label_columns(outcome: TunableOutcome) -> tuple[BoolArray, BoolArray]:
+    """Return (n, K) whether each case has each label, and whether the label is predicted."""
+    if has_several(outcome):
+        return outcome.truth, outcome.predicted
+    classes = np.arange(len(outcome.label_names))
+    return outcome.truth[:, None] == classes, outcome.predicted[:, None] == classes
+
+
+def only(outcome: T, rows: IntArray) -> T:
+    """Return the predictions of some cases, by their indices."""
+    parts: dict[str, Any] = {
+        name: getattr(outcome, name)[rows] for name in ("labels", "probabilities")
+    }
+    if outcome.logits is not None:
+        parts["logits"] = outcome.logits[rows]
+    names = {field.name for field in fields(cast("Any", outcome))}
+    if "example_ids" in names:
+        parts["example_ids"] = np.arange(len(rows))
+    return _changed(outcome, **parts)
+
+
+def decided(outcome: T, decisions: Decisions) -> T:
+    """Return the predictions with other decisions; with a temperature, from their logits."""
+    probabilities = outcome.probabilities
+    if decisions.temperature is not None:
+        assert outcome.logits is not None, "kept with --calibrate"
+        shares = sigmoid if has_several(outcome) else softmax
+        probabilities = shares(outcome.logits, decisions.temperature).astype(np.float32)
+    return _changed(outcome, probabilities=probabilities, decisions=decisions)
+
+
+def tuned(outcome: T, settings: DecisionSettings) -> T:
+    """Return the predictions with the temperature and the thresholds that are best for them.
+
+    A label that no case has keeps `threshold`.
+
+    Args:
+        outcome: Predictions of a validation split.
+        settings: What is fitted, and for which target.
+    """
+    has, _ = label_columns(outcome)
+    several, temperature = has_several(outcome), None
+    if settings.calibrate:
+        assert outcome.logits is not None, "kept with --calibrate"
+        temperature = fit_temperature(outcome.logits, has, several=several)
+    tempered = decided(outcome, Decisions(temperature))
+    if settings.tune_thresholds is None:
+        return tempered
+    target = parse_target(settings.tune_thresholds)
+
+    def threshold(column: int) -> float:
+        scores = tempered.probabilities[:, column]
+        return best_threshold(has[:, column], scores, outcome.threshold, target)
+
+    if several:
+        thresholds = tuple(map(threshold, range(has.shape[1])))
+        return _changed(tempered, decisions=Decisions(temperature, thresholds))
+    name = settings.positive_label
+    positive = 1 if name is None else outcome.label_names.index(name)
+    decisions = Decisions(temperature, positive=positive, positive_threshold=threshold(positive))
+    return _changed(tempered, decisions=decisions)
+
+
+def proper_scores(outcome: TunableOutcome) -> dict[str, FloatRows]:
+    """Return the log loss and the Brier score of each case, (n,), by name.
+
+    With several labels, both are means over the decisions.
+    """
+    labels, shares = outcome.truth, outcome.probabilities
+    if has_several(outcome):
+        squares = ((shares.astype(np.float64) - labels) ** 2).mean(axis=1)
+        return {"log_loss": case_decision_losses(labels, shares), "brier": squares}
+    return {
+        "log_loss": case_log_losses(labels, shares),
+        "brier": case_brier_scores(labels, shares),
+    }
+
+
+def calibration_error(outcome: TunableOutcome, groups: IntArray | None) -> Statistic:
+    """Return the expected calibration error as a function of sums, see `calibration_statistic`."""
+    if not has_several(outcome):
+        confidence, correct = outcome.confidence[:, None], outcome.correct[:, None]
+        return calibration_statistic(confidence, correct, groups)
+    has, predicted = label_columns(outcome)
+    confidence = np.where(predicted, outcome.probabilities, 1 - outcome.probabilities)
+    return calibration_statistic(confidence, has == predicted, groups)
+
+
+def _changed(outcome: T, **changes: Any) -> T:
+    return cast("T", replace(cast("Any", outcome), **changes))
