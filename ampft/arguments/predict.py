@@ -22,7 +22,7 @@ def check_inputs(args: argparse.Namespace) -> None:
     if bool(args.text) == bool(args.files):
         return  # `predict_file` refuses it
     if not Path(args.model).is_dir():
-        raise InputError(f"--model {args.model}: not a folder. Name the --output_dir of a run.")
+        raise InputError(f"--model {args.model}: not a folder. Give the --output_dir of a run.")
     for name in args.files:
         path = Path(name)
         if name == STANDARD_INPUT or path.exists():

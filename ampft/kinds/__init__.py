@@ -53,6 +53,9 @@ class Kind:
         holds: Function that returns whether a folder shows by its layout that it holds this kind.
         open_rows: Function that returns the rows that a prediction request names.
         rows_in_memory: Function that returns the inputs of each row of one input or of a list.
+        samples: Function that returns four inputs in memory, of unequal lengths if the kind has
+            any, from the number of input columns: a model is traced with them. None if models of
+            the kind cannot be exported.
         view: Function that shows a case, or returns None if it cannot be read; None if cases are
             shown as their texts.
         new_output: Function that returns what a prediction adds to its rows, from the request and
@@ -77,6 +80,7 @@ class Kind:
     rows_in_memory: Callable[[Any, Trained], Sequence[tuple[Any, ...]]]
     load: Callable[[DataRequest, DatasetDict | None], ClassificationData] = _LOAD_DATA
     holds: Callable[[Path], object] = lambda folder: False
+    samples: Callable[[int], Sequence[Any]] | None = None
     view: Callable[[Case], ShownCase | None] | None = None
     new_output: Callable[[PredictRequest, Any], RowOutput] = _LABEL_OUTPUT
     max_rows: int | None = None
@@ -123,6 +127,7 @@ TEXT = Kind(
     module="ampft.kinds.text",
     open_rows=late("ampft.kinds.rows:text_rows"),
     rows_in_memory=late("ampft.kinds.rows:texts_in_memory"),
+    samples=late("ampft.kinds.samples:texts"),
     flags=_OF_WORDS,
     has_default_data=True,
     has_words=True,
@@ -135,6 +140,7 @@ WORDS = Kind(
     module="ampft.kinds.words",
     open_rows=late("ampft.kinds.sentences:open_rows"),
     rows_in_memory=late("ampft.kinds.sentences:rows_in_memory"),
+    samples=late("ampft.kinds.samples:sentences"),
     view=late("ampft.kinds.views:sentence"),
     new_output=late("ampft.kinds.sentences:sentence_output"),
     units="words, which have a class each",
@@ -149,6 +155,7 @@ IMAGES = Kind(
     module="ampft.kinds.images",
     open_rows=late("ampft.kinds.rows:image_rows"),
     rows_in_memory=late("ampft.kinds.rows:images_in_memory"),
+    samples=late("ampft.kinds.samples:pictures"),
     view=late("ampft.kinds.views:picture"),
     flags=frozenset({"augment", "channels_last"}),
     examples=('"a picture.png"',),
@@ -161,6 +168,7 @@ SOUNDS = Kind(
     module="ampft.kinds.sounds",
     open_rows=late("ampft.kinds.rows:sound_rows"),
     rows_in_memory=late("ampft.kinds.rows:sounds_in_memory"),
+    samples=late("ampft.kinds.samples:sounds"),
     view=late("ampft.kinds.views:sound"),
     flags=frozenset({"augment"}),
     examples=('"a sound.wav"',),
@@ -173,6 +181,7 @@ PIXELS = Kind(
     module="ampft.kinds.pixels",
     open_rows=late("ampft.kinds.rows:mask_rows"),
     rows_in_memory=late("ampft.kinds.rows:images_in_memory"),
+    samples=late("ampft.kinds.samples:pictures"),
     view=late("ampft.kinds.views:masks"),
     new_output=late("ampft.kinds.predicted_masks:mask_output"),
     max_rows=4,  # logits are as large as the images

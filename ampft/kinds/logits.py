@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ampft.kinds.windows import select_logits
+from ampft.kinds.windows import WORD_COUNTS, select_logits
 from ampft.precision.transfer import to_device
 
 
@@ -34,6 +34,18 @@ def forward_logits(
         for start in range(0, rows, max_rows)
     ]
     return select_logits(torch.cat([_row_logits(model, part) for part in parts]), inputs)
+
+
+def logits_of_rows(logits: Tensor, inputs: Mapping[str, Tensor], rows: int) -> tuple[Tensor, ...]:
+    """Return the logits of each row of a batch: (1, K, ...), or (w, K) of the w words of a row.
+
+    Args:
+        logits: Result of `forward_logits`.
+        inputs: The collated batch.
+        rows: Number of its rows.
+    """
+    counts = inputs.get(WORD_COUNTS)
+    return logits.split([1] * rows if counts is None else counts.tolist())
 
 
 def _row_logits(model: nn.Module, arguments: Mapping[str, Tensor]) -> Tensor:

@@ -36,7 +36,7 @@ def mask_output(request: PredictRequest, config: Any) -> RowOutput:
         return RowOutput(_pictures)
     if request.output_file is None:
         raise InputError(
-            "--output_file is missing: the masks are written into a folder beside it. Name a "
+            "--output_file is missing: the masks are written into a folder beside it. Choose a "
             "table, such as --output_file predicted.csv for masks in predicted_masks/."
         )
     path = Path(request.output_file)
@@ -44,7 +44,7 @@ def mask_output(request: PredictRequest, config: Any) -> RowOutput:
     if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
         raise InputError(
             f"--output_file {path}: {folder.path}, the folder of the masks, exists. Remove it, "
-            "or name another file."
+            "or choose another file."
         )
     return RowOutput(folder.columns, summary=folder.summary)
 

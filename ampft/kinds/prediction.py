@@ -165,15 +165,17 @@ class Predictions:
         confidence: The probability of each.
         decoded: Arrays of n rows, such as `probabilities`.
         label_names: Names of the K classes.
+        answered: Whether each row is answered; None without abstention.
     """
 
     labels: list[str]
     confidence: list[float]
     decoded: Decoded
     label_names: tuple[str, ...]
+    answered: list[bool] | None = None
 
     def columns(self, *, top_k: int = 0, all_probabilities: bool = False) -> dict[str, list[Any]]:
-        """Return the columns of the output.
+        """Return the columns of the output. A row that is not answered has an empty prediction.
 
         Args:
             top_k: Number of most probable labels to add, with their probabilities.
@@ -183,6 +185,10 @@ class Predictions:
             "prediction": self.labels,
             "confidence": [round(value, 6) for value in self.confidence],
         }
+        if self.answered is not None:
+            pairs = zip(self.labels, self.answered, strict=True)
+            columns["prediction"] = [label if is_answered else "" for label, is_answered in pairs]
+            columns["answered"] = self.answered
         if not top_k and not all_probabilities:
             return columns
         probabilities = self.decoded["probabilities"].round(6)

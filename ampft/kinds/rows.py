@@ -171,7 +171,7 @@ def text_rows(request: PredictRequest, trained: Trained) -> InputRows:
     if request.texts:
         table, inputs = texts_as_table(request.texts, names), InputColumns.of(names, names)
     else:
-        needed = "texts. Name a table of texts"
+        needed = "texts. Give a table of texts"
         table, inputs = _table(request, trained, flag="--text_column_names", needed=needed)
 
     def convert(cells: Sequence[Any], place: str) -> tuple[Any, ...] | None:
@@ -231,7 +231,7 @@ def _table(
     """Return the rows of a file or of standard input, and their input columns."""
     if len(request.files) > 1:
         raise InputError(
-            f"FILE: received {len(request.files)} files; name one. Several are possible only for"
+            f"FILE: received {len(request.files)} files; give one. Several are possible only for"
             " images and sounds."
         )
     (file,) = request.files
@@ -255,7 +255,7 @@ def _requested_columns(requested: str | None, trained: Sequence[str]) -> tuple[s
         raise InputError(
             f"--text_column_names {requested}: the model was trained on "
             f"{counted(len(trained), 'text column')} ({', '.join(trained)}), but received "
-            f"{len(columns)}. Name as many columns as in training."
+            f"{len(columns)}. Give as many columns as in training."
         )
     return columns
 

@@ -176,7 +176,7 @@ def _table(request: PredictRequest, trained: Trained) -> tuple[Table, str]:
     if request.texts:
         return texts_as_table(request.texts, (TEXT,)), TEXT
     if len(request.files) > 1:
-        raise InputError(f"FILE: received {len(request.files)} files; name one.")
+        raise InputError(f"FILE: received {len(request.files)} files; give one.")
     (file,) = request.files
     if file == STANDARD_INPUT:
         return lines_as_table((TEXT,)), TEXT
@@ -201,7 +201,7 @@ def _check_separators(words: Sequence[Word], place: str) -> None:
         if any(character in word.text for character in conll.SEPARATORS):
             raise InputError(
                 f"{place}: the word {quoted(word.text)} has a tab or a line break, which separate"
-                " cells and words in a CoNLL file. Remove it from the word, or name a .jsonl or"
+                " cells and words in a CoNLL file. Remove it from the word, or give a .jsonl or"
                 " .parquet file for --output_file."
             )
 

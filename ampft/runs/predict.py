@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
@@ -15,11 +16,11 @@ import numpy.typing as npt
 from ampft.arguments.keywords import messages_for_python
 from ampft.data.sources.table import Row, Table
 from ampft.errors import InputError
+from ampft.features.decision_figures import abstention_sentence
 from ampft.files import describe_file
 from ampft.kinds.prediction import (
     InputRows,
     LabelReader,
-    Predictions,
     PredictRequest,
     RowOutput,
     Trained,
@@ -32,7 +33,7 @@ from ampft.runs.predict_output import opened_output
 from ampft.runs.predictor import Predictor
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import report_with_heading, task_row
-from ampft.tasks.outcome import Problem
+from ampft.tasks.outcome import Problem, TunableOutcome
 from ampft.text.escaping import inert_lines
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled, quiet_libraries
@@ -43,15 +44,47 @@ if TYPE_CHECKING:
 ROWS_SORTED_AT_ONCE = 8192
 
 
-def predict_file(model: str, request: PredictRequest) -> None:
+@dataclass(frozen=True)
+class SavedClassifier:
+    """A saved model whose files have been checked, before it is loaded.
+
+    Attributes:
+        record: Record of the run that trained it.
+        load: Function that returns its predictor for a request.
+    """
+
+    record: RunRecord
+    load: Callable[[PredictRequest], Predictor]
+
+
+def run_classifier(folder: Path) -> SavedClassifier:
+    """Return the model of a finished run.
+
+    Raises:
+        InputError: The folder does not hold a finished run, or its files were changed.
+    """
+    record = _run_record(folder)
+
+    def load(request: PredictRequest) -> Predictor:
+        return Predictor.of_run(folder, record, request.mixed_precision, request.batch_size)
+
+    return SavedClassifier(record, load)
+
+
+def predict_file(
+    model: str,
+    request: PredictRequest,
+    classifier: Callable[[Path], SavedClassifier] = run_classifier,
+) -> None:
     """Write the rows of a request with all their columns and the columns of the predictions.
 
     If the rows have labels, the report of the predictions is printed, on standard error if the rows
     go to standard output.
 
     Args:
-        model: Output folder of a run.
+        model: Folder of the model.
         request: What to predict, and how.
+        classifier: Function that reads the folder, which is the output folder of a run by default.
 
     Raises:
         InputError: The folder does not hold a finished run, the rows cannot be read, or an option
@@ -62,15 +95,20 @@ def predict_file(model: str, request: PredictRequest) -> None:
     _check_files(request)
     if request.texts or list(request.files) == [STANDARD_INPUT]:
         request.refuse_table_options("--text" if request.texts else "standard input")
-    folder = Path(model)
-    record = _run_record(folder)
+    saved = classifier(Path(model))
+    record = saved.record
     _check_columns(request, record)
     _note_training_files(request, record)
     kind = task_row(record).kind
     rows = kind.open_rows(request, trained_as(record))
     rows.check()
-    predictor = Predictor(folder, record, request.mixed_precision, request.batch_size)
+    predictor = saved.load(request)
     output = kind.new_output(request, predictor.config)
+    promise = predictor.decisions.abstention
+    if promise is not None and promise.least_confidence is None:
+        note = f"no row is answered: validation did not prove --abstain {promise.error:g}, as the "
+        note += "report of the run says."
+        print(inert_lines(labelled("note", note)), file=_stream(request))
     scores = None
     if rows.labels is not None:
         required = request.label_column_name is not None
@@ -102,9 +140,8 @@ def _write(
     request: PredictRequest,
 ) -> int:
     """Predict rows and write them; return their number."""
-    table, names = rows.table, predictor.problem.label_names
-    nothing = Predictions([], [], {"probabilities": np.zeros((0, len(names)))}, names)
-    added = list(output.columns([], nothing))
+    table = rows.table
+    added = list(output.columns([], predictor.no_rows()))
     places = [table.columns.index(name) for name in rows.sources]
     label_places = [table.columns.index(name) for name in scores.reader.columns] if scores else []
     new = new_names(added, table.columns)
@@ -225,7 +262,9 @@ class ScoredRows:
             f"{count} rows with {what} are left out" for what, count in left_out.items() if count
         ]
         heading = f"labels from column {column!r}{''.join(f'; {note}' for note in notes)}"
-        return f"{heading}\n{report_with_heading(outcome.report(), selected=False)}"
+        report = report_with_heading(outcome.report(), selected=False)
+        answers = abstention_sentence(outcome) if isinstance(outcome, TunableOutcome) else None
+        return f"{heading}\n{report}" + ("" if answers is None else f"\nAbstention: {answers}")
 
 
 def predict_inputs(
@@ -253,16 +292,20 @@ def predict_inputs(
     with messages_for_python(), caller_state_kept():
         quiet_libraries()
         request = PredictRequest(
-            batch_size=batch_size, top_k=top_k, all_probabilities=all_probabilities
+            batch_size=batch_size,
+            mixed_precision=mixed_precision,
+            top_k=top_k,
+            all_probabilities=all_probabilities,
         )
         _check_batch_size(request)
-        record = _run_record(folder)
+        saved = run_classifier(folder)
+        record = saved.record
         _check_columns(request, record)
         kind = task_row(record).kind
         rows = kind.rows_in_memory(inputs, trained_as(record))
         if not rows:
             raise InputError("the list is empty. Pass at least one row.")
-        predictor = Predictor(folder, record, mixed_precision, batch_size)
+        predictor = saved.load(request)
         output = kind.new_output(request, predictor.config)
         with predictor.numerics:
             predictions = predictor(list(zip(*rows, strict=True)))
@@ -278,7 +321,7 @@ def _check_files(request: PredictRequest) -> None:
     if bool(request.texts) == bool(request.files):
         problem = "received both" if request.texts else "received neither"
         raise InputError(
-            f"FILE or --text: {problem}. Name a file (or - for standard input, one text per line),"
+            f"FILE or --text: {problem}. Give a file (or - for standard input, one text per line),"
             " or pass --text TEXT."
         )
     if request.output_file is not None:
@@ -326,12 +369,12 @@ def _check_columns(request: PredictRequest, record: RunRecord) -> None:
 def _check_output(output: Path, files: Sequence[Path]) -> None:
     check_output_file("--output_file", output)
     if output.exists() and any(file.exists() and output.samefile(file) for file in files):
-        raise InputError(f"--output_file {output}: this is the input file. Name another file.")
+        raise InputError(f"--output_file {output}: this is the input file. Choose another file.")
 
 
 def _run_record(folder: Path) -> RunRecord:
     if not folder.is_dir():
-        raise InputError(f"--model {folder}: not a folder. Name the --output_dir of a run.")
+        raise InputError(f"--model {folder}: not a folder. Give the --output_dir of a run.")
     record = read_record(folder)
     if record.status != "finished":
         raise InputError(f"--model {folder}: the run is {record.status}; it has no final model.")

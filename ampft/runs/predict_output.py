@@ -200,7 +200,7 @@ def _parquet(
             reason = " ".join(str(error).split())
             raise InputError(
                 f"--output_file: a column has values of several types ({reason}), which Parquet"
-                " cannot hold. Name a .csv or .jsonl file."
+                " cannot hold. Choose a .csv or .jsonl file."
             ) from None
         if writer is None:
             # A column without values so far may have texts later.

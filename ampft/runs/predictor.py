@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import transformers
+from torch import Tensor, nn
 
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
-from ampft.kinds.logits import forward_logits
-from ampft.kinds.prediction import Decoded, Predictions
+from ampft.kinds.inputs import Reader
+from ampft.kinds.logits import forward_logits, logits_of_rows
+from ampft.kinds.prediction import Predictions
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import load_saved
@@ -25,33 +31,50 @@ from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import resolve
 from ampft.runs.record import RunRecord
 from ampft.runs.show import problem_of, task_row
-from ampft.tasks.outcome import THRESHOLDS, Problem
+from ampft.tasks.decisions import Decisions, fitted_entries
+from ampft.tasks.outcome import Problem
 from ampft.training.out_of_memory import is_out_of_memory
+
+IntArray = npt.NDArray[np.int64]
 
 
 def saved_problem(record: RunRecord, config: Any) -> Problem:
-    """Return the problem of a saved model, with the thresholds in its configuration.
+    """Return the problem of a saved model, with the decisions in its configuration.
 
     Args:
         record: Record of the run.
         config: Configuration of its model.
     """
-    tuned = {THRESHOLDS: getattr(config, THRESHOLDS, None)}
+    fitted = fitted_entries(config)
     problem_type = problem_of(record)
-    return problem_type.from_arguments(tuple(record.label_names), {**record.arguments, **tuned})
+    return problem_type.from_arguments(tuple(record.label_names), {**record.arguments, **fitted})
 
 
+@dataclass(frozen=True, eq=False)
 class Predictor:
     """A saved model, ready to predict lists of inputs; enter `numerics` around the calls.
 
     Attributes:
-        numerics: Context for the numerics of the precision.
+        model: Model in evaluation mode, or a module that calls another runtime.
         config: Configuration of the model.
         problem: Decoding and outcome of the model's labels.
+        reader: Conversion of rows to the inputs of the model.
+        batch_size: Inputs per forward pass; of split texts, windows.
+        numerics: Context for the numerics of the precision.
+        not_finite: Message for logits that are not finite.
     """
 
-    def __init__(self, folder: Path, record: RunRecord, mode: str, batch_size: int) -> None:
-        """Load the model and its tokenizer or image processor.
+    model: nn.Module
+    config: Any
+    problem: Problem
+    reader: Reader
+    batch_size: int
+    numerics: AbstractContextManager[None]
+    not_finite: str
+
+    @classmethod
+    def of_run(cls, folder: Path, record: RunRecord, mode: str, batch_size: int) -> Predictor:
+        """Load the model of a run and its tokenizer or image processor.
 
         Args:
             folder: Folder of a finished run.
@@ -60,23 +83,37 @@ class Predictor:
             batch_size: Inputs per forward pass; of split texts, windows.
         """
         precision = resolve(canonical_mode(mode), training_device())
-        self._mode = precision.mode
         accelerator = make_accelerator(precision)
         turn_compilation_off(accelerator)
-        self.numerics = numerics(precision)
         row = task_row(record)
         tensors = row.kind.tensors  # registers the models of the kind
         model = load_saved(getattr(transformers, row.model_class), str(folder))
-        self.config = model.config
-        self.problem = saved_problem(record, model.config)
-        self._reader = tensors.saved_reader(folder, record.arguments, model.config)
-        self._batch_size = min(batch_size, row.kind.max_rows or batch_size)
+        config = model.config
+        problem = saved_problem(record, config)
+        reader = tensors.saved_reader(folder, record.arguments, config)
         check_float32_modules(model, precision)
         cast_in_place(model, precision.storage_dtype)
         # A training that found other logits without padding ran with it. Older records do not say.
         if packing_support(model).supported and record.model.padding_free is not False:
             install_packing(model)
-        self._model = accelerator.prepare(model).eval()
+        remedy = "Use another model."
+        if precision.mode != "fp32":
+            remedy = "Use --mixed_precision fp32."
+        return cls(
+            model=accelerator.prepare(model).eval(),
+            config=config,
+            problem=problem,
+            reader=reader,
+            batch_size=min(batch_size, row.kind.max_rows or batch_size),
+            numerics=numerics(precision),
+            not_finite=f"--mixed_precision {precision.mode}: the model's predictions are not finite"
+            f" in this precision. {remedy}",
+        )
+
+    @cached_property
+    def decisions(self) -> Decisions:
+        """What was fitted on validation."""
+        return Decisions.from_entries(fitted_entries(self.config), self.problem.label_names)
 
     def __call__(self, columns: Sequence[Sequence[Any]]) -> Predictions:
         """Predict rows, in batches of similar length.
@@ -84,33 +121,66 @@ class Predictor:
         Args:
             columns: Inputs of the rows, one sequence per input column.
         """
-        lengths = [self._reader.length(row) for row in zip(*columns, strict=True)]
-        order = np.argsort(-np.array(lengths), kind="stable")
-        parts = [
-            self._decode([[column[row] for row in rows] for column in columns])
-            for rows in np.split(order, range(self._batch_size, len(order), self._batch_size))
-        ]
-        back = np.argsort(order)
+        order, parts = [], []
+        for rows, inputs, logits in self._batches(columns):
+            order.append(rows)
+            decoded = self.problem.decode(logits, inputs)
+            parts.append({name: as_array(tensor) for name, tensor in decoded.items()})
+        back = np.argsort(np.concatenate(order))
         decoded = {name: np.concatenate([p[name] for p in parts])[back] for name in parts[0]}
         labels, confidence = zip(*self.problem.predicted(decoded), strict=True)
-        return Predictions(list(labels), list(confidence), decoded, self.problem.label_names)
+        answered = self.decisions.answers(np.array(confidence, dtype=np.float32))
+        return Predictions(
+            list(labels),
+            list(confidence),
+            decoded,
+            self.problem.label_names,
+            None if answered is None else answered.tolist(),
+        )
+
+    def no_rows(self) -> Predictions:
+        """Return the predictions of no rows, which have the same columns."""
+        names = self.problem.label_names
+        answered: list[bool] | None = None if self.decisions.abstention is None else []
+        return Predictions([], [], {"probabilities": np.zeros((0, len(names)))}, names, answered)
+
+    def logits(self, columns: Sequence[Sequence[Any]]) -> npt.NDArray[np.float32]:
+        """Return the logits of n rows in their order, computed in batches of similar length.
+
+        Args:
+            columns: Inputs of the rows, one sequence per input column.
+
+        Returns:
+            (n, K) float32; for words (m, K), with the m words of all sentences in order; for pixels
+            (n, K, h, w) in the size of the model's output.
+        """
+        of_rows: dict[int, npt.NDArray[np.float32]] = {}
+        for rows, inputs, logits in self._batches(columns):
+            of_batch = logits_of_rows(logits, inputs, len(rows))
+            of_rows |= {int(row): as_array(part) for row, part in zip(rows, of_batch, strict=True)}
+        return np.concatenate([of_rows[row] for row in range(len(of_rows))])
+
+    def _batches(
+        self, columns: Sequence[Sequence[Any]]
+    ) -> Iterator[tuple[IntArray, Mapping[str, Tensor], Tensor]]:
+        """Yield the rows of each batch, its inputs and its logits."""
+        lengths = [self.reader.length(row) for row in zip(*columns, strict=True)]
+        order = np.argsort(-np.array(lengths), kind="stable")
+        for rows in np.split(order, range(self.batch_size, len(order), self.batch_size)):
+            yield rows, *self._forward([[column[row] for row in rows] for column in columns])
 
     @torch.no_grad()
-    def _decode(self, columns: list[list[Any]]) -> Decoded:
+    def _forward(self, columns: list[list[Any]]) -> tuple[Mapping[str, Tensor], Tensor]:
         try:
-            inputs = self._reader.collate(columns)
-            logits = forward_logits(self._model, inputs, max_rows=self._batch_size)
+            inputs = self.reader.collate(columns)
+            logits = forward_logits(self.model, inputs, max_rows=self.batch_size)
         except (RuntimeError, ValueError, IndexError, ZeroDivisionError) as error:
             if is_out_of_memory(error):
                 raise
-            refusal = self._reader.refused(columns, type(self._model).__name__, error)
+            refusal = self.reader.refused(columns, type(self.model).__name__, error)
             if refusal is None:
                 raise
             raise refusal from error
         if not torch.isfinite(logits).all():
-            remedy = "Use another model." if self._mode == "fp32" else "Use --mixed_precision fp32."
-            raise InputError(
-                f"--mixed_precision {self._mode}: the model's predictions are not finite in this "
-                f"precision. {remedy}"
-            )
-        return {name: as_array(t) for name, t in self.problem.decode(logits, inputs).items()}
+            raise InputError(self.not_finite)
+        return inputs, logits

@@ -1,0 +1,8 @@
+"""Artifacts: trained models as files for onnxruntime, OpenVINO or PyTorch.
+
+`__init__.pyi` lists the public names and where each has its home.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

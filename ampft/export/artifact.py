@@ -1,0 +1,147 @@
+"""Opens an artifact and predicts with its own runtime."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from ampft.errors import InputError
+from ampft.export.manifest import (
+    SOURCE_NAME,
+    Manifest,
+    check_artifact_files,
+    read_manifest,
+)
+from ampft.kinds.inputs import Reader
+from ampft.kinds.prediction import PredictRequest
+from ampft.models.pretrained import SAVED_MODEL_FLAG, load_config
+from ampft.precision.accelerator import numerics
+from ampft.precision.modes import BASELINE
+from ampft.precision.resolve import resolve
+from ampft.runs.predict import SavedClassifier, predict_file, trained_as
+from ampft.runs.predictor import Predictor, saved_problem
+from ampft.runs.record import RunRecord, read_record
+from ampft.runs.show import task_row
+
+
+@dataclass(frozen=True, eq=False)
+class Artifact:
+    """An artifact, ready to predict on this machine.
+
+    Attributes:
+        folder: Its folder.
+        manifest: Its manifest, artifact.json.
+        record: Record of the run that trained it.
+        config: Configuration of the model.
+        reader: Conversion of rows to the inputs of the model, as in its training.
+        model: Module whose forward pass is a call of the runtime, on the CPU.
+    """
+
+    folder: Path
+    manifest: Manifest
+    record: RunRecord
+    config: Any
+    reader: Reader
+    model: nn.Module
+
+    def predictor(self, batch_size: int) -> Predictor:
+        """Return what predicts rows with this artifact.
+
+        Args:
+            batch_size: Inputs per call of the runtime; of split texts, windows.
+        """
+        most = task_row(self.record).kind.max_rows or batch_size
+        return Predictor(
+            model=self.model,
+            config=self.config,
+            problem=saved_problem(self.record, self.config),
+            reader=self.reader,
+            batch_size=min(batch_size, most),
+            numerics=numerics(resolve(BASELINE, torch.device("cpu"))),
+            not_finite=f"--model {self.folder}: the predictions of this {self.manifest.precision} "
+            "artifact are not finite. Export the run in another precision.",
+        )
+
+    def logits(self, examples: Any, batch_size: int) -> npt.NDArray[np.float32]:
+        """Return the logits of examples in their order, computed in batches of similar length.
+
+        Args:
+            examples: One text, image or path of one, or a list of them; a list of pairs if the
+                model reads pairs, and of lists of words if it reads words.
+            batch_size: Inputs per call of the runtime; of split texts, windows.
+
+        Returns:
+            (n, K) float32; for words (m, K), with the m words of all sentences in order; for pixels
+            (n, K, h, w) in the size of the model's output.
+
+        Raises:
+            InputError: There is no example, one is not what the model reads, or a logit is not
+                finite.
+        """
+        rows = task_row(self.record).kind.rows_in_memory(examples, trained_as(self.record))
+        if not rows:
+            raise InputError("the list is empty. Pass at least one row.")
+        predictor = self.predictor(batch_size)
+        with predictor.numerics:
+            return predictor.logits(list(zip(*rows, strict=True)))
+
+
+def open_artifact(folder: str | Path) -> Artifact:
+    """Open an artifact with its runtime.
+
+    Args:
+        folder: Folder that `ampft export` wrote.
+
+    Raises:
+        InputError: It is not an artifact, one of its files was changed, or its runtime is not
+            installed.
+    """
+    path = Path(folder)
+    manifest = read_manifest(path)
+    check_artifact_files(path, manifest)
+    record = read_record(path / SOURCE_NAME)
+    return load_artifact(path, manifest, record)
+
+
+def load_artifact(folder: Path, manifest: Manifest, record: RunRecord) -> Artifact:
+    """Load an artifact whose files have been checked."""
+    tensors = task_row(record).kind.tensors  # registers the models of the kind
+    config = load_config(str(folder), trust_remote_code=False, flag=SAVED_MODEL_FLAG)
+    reader = tensors.saved_reader(folder, record.arguments, config)
+    row = manifest.format_row
+    purpose = f"--model {folder}, an artifact for {manifest.runtime}"
+    row.require(row.runtime_packages(manifest.precision), purpose)
+    model = row.code.load(folder, manifest, config)
+    return Artifact(folder, manifest, record, config, reader, model)
+
+
+def artifact_classifier(folder: Path) -> SavedClassifier:
+    """Return an artifact for `runs.predict.predict_file`.
+
+    Raises:
+        InputError: It is not an artifact, or one of its files was changed.
+    """
+    manifest = read_manifest(folder)
+    check_artifact_files(folder, manifest)
+    record = read_record(folder / SOURCE_NAME)
+
+    def load(request: PredictRequest) -> Predictor:
+        if request.mixed_precision not in (BASELINE, manifest.precision):
+            raise InputError(
+                f"--mixed_precision {request.mixed_precision} has no effect on an artifact, whose "
+                f"precision is {manifest.precision}. Remove the flag."
+            )
+        return load_artifact(folder, manifest, record).predictor(request.batch_size)
+
+    return SavedClassifier(record, load)
+
+
+def predict_with_artifact(model: str, request: PredictRequest) -> None:
+    """Predict as `ampft predict` does, with the runtime of an artifact."""
+    predict_file(model, request, artifact_classifier)

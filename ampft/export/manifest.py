@@ -1,0 +1,146 @@
+"""artifact.json: what an artifact is, where it comes from, and the hashes of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+from ampft.errors import InputError
+from ampft.export.formats import FORMATS, Format
+from ampft.files import FilePart, describe_file, write_text
+from ampft.runs.manifest import describe_files
+from ampft.text.json_io import (
+    JSONValue,
+    check_schema,
+    from_json,
+    json_text,
+    json_values,
+    read_json_object,
+    values_hash,
+)
+
+MANIFEST_NAME = "artifact.json"
+SOURCE_NAME = "source"  # folder with the record of the run, which is not taken for a run itself
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextPart:
+    """How texts become tokens: at most `max_length` of them, special tokens included.
+
+    Longer texts are truncated if `stride` is None; otherwise they are split into windows that share
+    `stride` tokens. The logits of a text are then the mean over its windows; a word is predicted in
+    the window with most context.
+    """
+
+    max_length: int
+    stride: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Everything about an artifact except its contents.
+
+    Attributes:
+        format: Name of its row in `FORMATS`.
+        precision: Precision that was asked for.
+        task: Name of the task, such as "text".
+        label_names: Class names, in the order of the logits.
+        input_columns: Input columns of the training.
+        model: Model file, relative to the folder.
+        inputs: Names of the model's inputs.
+        run_sha256: SHA-256 of run.json of the run that trained it; `source/run.json` is a copy.
+        files: Hash and size of every file except this one, by relative path.
+        runtime: Package that runs it.
+        versions: Versions of the packages that wrote it, and of the runtime.
+        text: How texts become tokens; None for other kinds of data.
+        decision: Entries of the configuration that turn logits into predictions, such as tuned
+            thresholds; empty if the most probable class is predicted.
+        preprocessing: What the tokenizer or processor does, as in the record of the run.
+        created: Time, ISO 8601 in UTC.
+        schema: Version of this layout.
+    """
+
+    format: str
+    precision: str
+    task: str
+    label_names: Sequence[str]
+    input_columns: Sequence[str]
+    model: str
+    inputs: Sequence[str]
+    run_sha256: str
+    files: Mapping[str, FilePart]
+    runtime: str
+    versions: Mapping[str, str]
+    text: TextPart | None = None
+    decision: Mapping[str, Any] = field(default_factory=dict)
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    schema: int = SCHEMA
+
+    @property
+    def format_row(self) -> Format:
+        """The row of `FORMATS`."""
+        return FORMATS[self.format]
+
+
+def is_artifact(folder: Path) -> bool:
+    """Return whether a folder claims to hold an artifact."""
+    return (folder / MANIFEST_NAME).is_file()
+
+
+def artifact_files(folder: Path) -> dict[str, FilePart]:
+    """Return hash and size of every file of an artifact except its manifest."""
+    files = describe_files(folder)
+    files.pop(MANIFEST_NAME, None)
+    return files
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write artifact.json with the hash of its values."""
+    values = cast("dict[str, JSONValue]", json_values(manifest))
+    text = json_text({**values, "sha256": values_hash(values)})
+    write_text(folder / MANIFEST_NAME, text)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check artifact.json.
+
+    Raises:
+        InputError: The folder does not hold an artifact that this version can run, or its manifest
+            is damaged.
+    """
+    path = folder / MANIFEST_NAME
+    try:
+        values = read_json_object(path)
+        check_schema(path, values, SCHEMA, "Use the version of ampft that wrote it.")
+        if values.pop("sha256", None) != values_hash(values):
+            raise ValueError("its values do not have the hash that it states")
+        manifest = from_json(Manifest, values, MANIFEST_NAME)
+        if manifest.precision not in FORMATS[manifest.format].files:
+            raise ValueError(f"{manifest.format} has no {manifest.precision}")
+        return manifest
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"--model {folder}: this is not an artifact, because {MANIFEST_NAME} is missing or "
+            f"damaged ({type(error).__name__}: {error}). Name a folder that ampft export wrote."
+        ) from error
+
+
+def check_artifact_files(folder: Path, manifest: Manifest) -> None:
+    """Check that the files of an artifact are as `ampft export` wrote them.
+
+    Raises:
+        InputError: A file is missing or was changed; the message names it.
+    """
+    for name, part in manifest.files.items():
+        path = folder / name
+        if not path.is_file() or describe_file(path) != part:
+            problem = "was changed after the export" if path.is_file() else "is missing"
+            raise InputError(
+                f"{path}: the file {problem}, according to {MANIFEST_NAME}. Restore the folder "
+                "from a copy, or export the run again."
+            )
