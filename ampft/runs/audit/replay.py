@@ -18,9 +18,9 @@ from ampft.models.sharded import whole_state
 from ampft.models.weights import perturb_weights
 from ampft.precision.accelerator import numerics
 from ampft.precision.executed import ExecutedDtypes
-from ampft.runs.features import averaged_weights
+from ampft.runs.features import averaged_weights, fitted_decisions
 from ampft.runs.prepared import Prepared
-from ampft.tasks.outcome import Outcome, TunableOutcome
+from ampft.tasks.outcome import Outcome
 from ampft.training.first_step import FirstStep
 from ampft.training.step import StepOutcome, accumulate_gradient, apply_step, shared_autocast_cache
 
@@ -132,9 +132,8 @@ def _validation(prepared: Prepared) -> Outcome:
         "validation",
         batch_size=prepared.args.per_device_eval_batch_size,
     )
-    if prepared.args.tune_thresholds and isinstance(outcome, TunableOutcome):
-        return outcome.tuned()
-    return outcome
+    decisions = fitted_decisions(prepared)
+    return outcome if decisions is None else decisions.decided(outcome, lambda: outcome)
 
 
 def _weights(prepared: Prepared) -> dict[str, Tensor]:

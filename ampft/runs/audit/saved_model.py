@@ -22,9 +22,10 @@ from ampft.precision.accelerator import numerics
 from ampft.runs.audit.findings import DIFFERS, EQUAL, WITHIN, Check
 from ampft.runs.audit.rebuild import Rebuilt
 from ampft.runs.audit.tolerances import TOLERANCES
+from ampft.runs.features import fitted_decisions
 from ampft.runs.predictions import RESERVED_COLUMNS, read_predictions
 from ampft.runs.prepared import Prepared
-from ampft.tasks.outcome import Outcome, TunableOutcome
+from ampft.tasks.outcome import Outcome
 from ampft.text.numbers import counted
 
 FILES = {"metrics": "predictions.parquet", "metrics_fp32": "predictions_fp32.parquet"}
@@ -79,10 +80,10 @@ def check_predictions(
         return Check("predicted", DIFFERS, problem)
     try:
         outcome = _predict(prepared, model, prepared.final_split, in_fp32=in_fp32)
-        if prepared.args.tune_thresholds and isinstance(outcome, TunableOutcome):
+        if (decisions := fitted_decisions(prepared)) is not None:
             validation = _predict(prepared, model, "validation", in_fp32=False)
-            assert isinstance(validation, TunableOutcome)
-            outcome = outcome.decided_like(validation.tuned())
+            fitted = decisions.decided(validation, lambda: validation)
+            outcome = decisions.decided(outcome, lambda: fitted)
     except TrainingStopped as error:
         return Check("predicted", DIFFERS, str(error))
     tolerance = TOLERANCES[torch.float32] if in_fp32 else rebuilt.tolerance

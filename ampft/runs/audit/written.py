@@ -19,6 +19,7 @@ from ampft.evaluation.sanity import (
     outcome_warnings,
     validation_warnings,
 )
+from ampft.features.decisions import decision_warnings
 from ampft.features.validations import all_metrics
 from ampft.files import describe_file, is_inside
 from ampft.machine import versions
@@ -31,8 +32,8 @@ from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, is_result_name
 from ampft.runs.plan import BATCH_NORM
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord, StepIdsHash, hash_is_correct
-from ampft.runs.show import REPORT_NAME, problem_of, report_with_heading
-from ampft.tasks.outcome import Outcome
+from ampft.runs.show import REPORT_NAME, decisions_text, problem_of, report_with_heading
+from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.tasks.task import Task
 from ampft.text.escaping import inert
 from ampft.text.json_io import read_json_object
@@ -263,6 +264,8 @@ def check_warnings(
         **validation_warnings([part.metrics for part in record.validations]),
         **outcome_warnings(outcome, constant_outcome(task, outcome.split)),
     }
+    if isinstance(outcome, TunableOutcome):
+        expected |= decision_warnings(task.settings, outcome.decisions)
     problems = [
         f"the warning {name!r} is {'missing' if name in expected else 'unfounded'}"
         for name in sorted(expected.keys() ^ record.warnings.keys() - {BATCH_NORM})
@@ -281,7 +284,8 @@ def check_card(rebuilt: Rebuilt) -> Check:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return Check("card", DIFFERS, f"{REPORT_NAME} cannot be read ({error})")
     expected = {
-        "report.txt": report_with_heading(report, selected=bool(record.metrics.get("selected"))),
+        "report.txt": report_with_heading(report, selected=bool(record.metrics.get("selected")))
+        + decisions_text(record),
         "README.md": model_card(record, report),
     }
     problems = [

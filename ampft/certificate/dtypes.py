@@ -1,0 +1,204 @@
+"""The dtypes of an artifact, read from its files and from what its runtime executes.
+
+Nothing here trusts the name of a file or the settings of an export. Stored weights are read from
+the file; products are read from the runtime, after its own optimisations: from a profile of a
+session (onnxruntime), or from the compiled model (OpenVINO).
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from ampft.certificate.findings import ArtifactDtypes, ProductCount
+from ampft.export import Artifact
+from ampft.export.formats import package
+from ampft.kinds.logits import forward_logits, model_inputs
+from ampft.precision.executed import ProductRecorder
+from ampft.precision.modes import BASELINE
+from ampft.precision.resolve import resolve
+
+Feeds = Mapping[str, npt.NDArray[Any]]
+
+_ONNX_DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "FLOAT": "float32",
+    "DOUBLE": "float64",
+}
+_ONNX_BYTES = {
+    **{"FLOAT": 4, "DOUBLE": 8, "FLOAT16": 2, "BFLOAT16": 2, "INT8": 1, "UINT8": 1},
+    **{"INT4": 0.5, "UINT4": 0.5, "FLOAT8E4M3FN": 1, "FLOAT8E5M2": 1},
+}
+# Operators of onnxruntime that multiply integers, also those that quantize their input themselves.
+_ONNX_INTEGER = (
+    *("MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QLinearMatMul", "QGemm"),
+    *("QAttention", "ConvInteger", "QLinearConv", "DynamicQuantizeLSTM"),
+)
+_ONNX_WITH_WEIGHTS = ("Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "LSTM", "GRU")
+_ONNX_PRODUCTS = ("MatMul", "FusedMatMul", "Attention", "MultiHeadAttention", "MatMulNBits")
+
+_OPENVINO_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"} | {
+    name: f"{'u' * (name[0] == 'u')}int{name[1:]}" for name in ("i8", "u8", "i4", "u4")
+}
+_OPENVINO_WITH_WEIGHTS = ("FullyConnected", "Convolution", "Deconvolution", "LSTMSeq", "GRUSeq")
+_OPENVINO_PRODUCTS = ("MatMul", "ScaledDotProductAttention")
+
+
+def onnx_dtypes(path: Path, feeds: Feeds) -> ArtifactDtypes:
+    """Return the dtypes of an ONNX model: of its initializers, and of a profiled batch on the CPU.
+
+    A profile lists no operand that the session packed in advance, which are weights, so that a
+    product with a single listed operand has weights.
+
+    Args:
+        path: ONNX file.
+        feeds: Inputs of one batch by name.
+    """
+    onnxruntime: Any = package("onnxruntime", "onnx", str(path))
+    with tempfile.TemporaryDirectory() as folder:
+        options = onnxruntime.SessionOptions()
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(folder) / "profile")
+        options.log_severity_level = 3
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+        session.run(None, dict(feeds))
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    counts: Counter[tuple[str, tuple[str, ...], bool]] = Counter()
+    for event in events:
+        if event.get("cat") == "Node" and str(event.get("name")).endswith("_kernel_time"):
+            product = _onnx_product(event["args"])
+            if product is not None:
+                counts[product] += 1
+    return ArtifactDtypes(
+        weights=onnx_weights(path),
+        products=_ordered(counts),
+        source=f"profile of onnxruntime {onnxruntime.__version__}",
+    )
+
+
+def _onnx_product(arguments: Mapping[str, Any]) -> tuple[str, tuple[str, ...], bool] | None:
+    """Return the operator of a product, the dtypes of its operands and whether it has weights."""
+    operator = arguments["op_name"]
+    if operator in _ONNX_INTEGER:
+        return operator, ("uint8", "int8"), True
+    if operator not in (*_ONNX_PRODUCTS, *_ONNX_WITH_WEIGHTS):
+        return None
+    operands = [
+        _ONNX_DTYPES.get(name, name)
+        for entry in arguments["input_type_shape"]
+        for name, shape in entry.items()
+        if shape
+    ][:2]
+    with_weights = operator in _ONNX_WITH_WEIGHTS or len(operands) < 2
+    return operator, (operands[0], operands[-1]), with_weights
+
+
+def onnx_weights(path: Path) -> dict[str, int]:
+    """Return the bytes of the initializers of an ONNX file by dtype, without indices and flags."""
+    onnx: Any = package("onnx", "onnx", str(path))
+    sizes: Counter[str] = Counter()
+    for tensor in onnx.load(str(path), load_external_data=False).graph.initializer:
+        name = onnx.TensorProto.DataType.Name(tensor.data_type)
+        if name in _ONNX_BYTES:
+            count = int(np.prod(tensor.dims, dtype=np.int64))
+            sizes[_ONNX_DTYPES.get(name, name.lower())] += int(count * _ONNX_BYTES[name])
+    return dict(sizes)
+
+
+def openvino_dtypes(compiled: Any, path: Path) -> ArtifactDtypes:
+    """Return the dtypes of an OpenVINO model: of its constants, and of the compiled products.
+
+    Args:
+        compiled: Compiled model.
+        path: XML file that it was read from.
+    """
+    openvino: Any = package("openvino", "openvino", str(path))
+    counts: Counter[tuple[str, tuple[str, ...], bool]] = Counter()
+    for operation in compiled.get_runtime_model().get_ops():
+        info = operation.get_rt_info()
+        kind = _text(info["layerType"])
+        if kind in (*_OPENVINO_PRODUCTS, *_OPENVINO_WITH_WEIGHTS):
+            # OpenVINO states the precision of the weights here, which may be decompressed.
+            executed = _text(info["primitiveType"]).lower().rpartition("_")[2]
+            dtype = _OPENVINO_DTYPES.get(executed, _text(info["runtimePrecision"]))
+            counts[kind, (dtype, dtype), kind in _OPENVINO_WITH_WEIGHTS] += 1
+    sizes: Counter[str] = Counter()
+    for operation in openvino.Core().read_model(str(path)).get_ops():
+        if operation.get_type_name() == "Constant":
+            name = operation.get_element_type().get_type_name()
+            if name in _OPENVINO_DTYPES:
+                sizes[_OPENVINO_DTYPES[name]] += operation.get_byte_size()
+    return ArtifactDtypes(
+        weights=dict(sizes),
+        products=_ordered(counts),
+        source=f"compiled model of OpenVINO {openvino.__version__.split('-')[0]}",
+    )
+
+
+def _text(value: Any) -> str:
+    return str(value.astype(str)) if hasattr(value, "astype") else str(value)
+
+
+def _ordered(counts: Mapping[tuple[str, tuple[str, ...], bool], int]) -> tuple[ProductCount, ...]:
+    """Return the rows, products with weights first, then by their number."""
+    rows = [
+        ProductCount(operator=operator, inputs=inputs, count=count, with_weights=with_weights)
+        for (operator, inputs, with_weights), count in counts.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: (not row.with_weights, -row.count, row.operator)))
+
+
+def artifact_dtypes(artifact: Artifact, batch: Sequence[tuple[Any, ...]]) -> ArtifactDtypes:
+    """Return the dtypes of an artifact.
+
+    Args:
+        artifact: The artifact.
+        batch: Rows that are predicted once.
+    """
+    path = artifact.folder / artifact.manifest.model
+    inputs = model_inputs(artifact.reader.collate(list(zip(*batch, strict=True))))
+    if artifact.manifest.runtime == "openvino":
+        return openvino_dtypes(artifact.model.session, path)
+    if artifact.manifest.runtime == "torch":
+        return torch_dtypes(artifact.model, path, inputs)
+    return onnx_dtypes(path, {name: inputs[name].numpy() for name in artifact.manifest.inputs})
+
+
+def torch_dtypes(model: nn.Module, path: Path, inputs: Mapping[str, Tensor]) -> ArtifactDtypes:
+    """Return the dtypes of weights for PyTorch: of the file, and of the products of a batch.
+
+    Args:
+        model: The loaded model, on the CPU.
+        path: The safetensors file.
+        inputs: Inputs of one batch by name.
+    """
+    sizes: Counter[str] = Counter()
+    with safe_open(path, "pt") as file:
+        for name in file.keys():  # noqa: SIM118
+            tensor = file.get_tensor(name)
+            sizes[str(tensor.dtype).removeprefix("torch.")] += tensor.nbytes
+    recorder = ProductRecorder(resolve(BASELINE, torch.device("cpu")))
+    with torch.no_grad(), recorder:
+        forward_logits(model, inputs)
+    counts: Counter[tuple[str, tuple[str, ...], bool]] = Counter()
+    for row in recorder.census(model).rows:
+        dtypes = tuple(str(dtype).removeprefix("torch.") for dtype in row.inputs)
+        counts[row.kind, dtypes, row.kind != "attention"] += row.count
+    return ArtifactDtypes(
+        weights=dict(sizes),
+        products=_ordered(counts),
+        source=f"operators of PyTorch {torch.__version__}",
+    )

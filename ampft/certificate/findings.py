@@ -1,0 +1,292 @@
+"""What a certificate states: all figures that its page and its texts show.
+
+`certificate.json` is this module's `Certificate` as JSON. Shares and differences are fractions
+(0.01 is one point), times are in seconds and sizes in bytes. `None` means not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from ampft.comparison.cost_findings import BatchTiming
+from ampft.comparison.findings import ArmResult, Comparison
+from ampft.text.escaping import inert
+from ampft.text.json_io import JSONValue, one_of
+from ampft.text.numbers import counted, percent
+
+SCHEMA = 1
+CERTIFICATE_NAME = "certificate.json"
+PASSED, FAILED, UNDECIDED = "passed", "failed", "undecided"
+KEPT, WORSE, OPEN, TOO_FEW = "kept", "worse", "open", "too few"
+
+
+def _labels(missing: Sequence[str], added: Sequence[str]) -> str:
+    parts = [f"lacks {', '.join(map(repr, missing))}"] * bool(missing)
+    parts += [f"has {', '.join(map(repr, added))} in addition"] * bool(added)
+    return f"the artifact's labels are not the model's: it {' and '.join(parts)}"
+
+
+def _logits(largest: float, tolerance: float, rows: int, precision: str) -> str:
+    return (
+        f"the logits of {counted(rows, 'example')} differ by more than rounding to {precision} "
+        f"explains: by up to {100 * largest:.2g} % of their range, and {100 * tolerance:.2g} % is "
+        "allowed"
+    )
+
+
+def _batch_rows(changed: int, rows: int, largest: float, sizes: Sequence[int]) -> str:
+    one, other = sizes
+    return (
+        f"predictions depend on the batch: from batches of {one} to batches of {other}, "
+        f"{changed:,} of {counted(rows, 'prediction')} change, and logits by up to "
+        f"{100 * largest:.2g} % of their range"
+    )
+
+
+def _classes(classes: Sequence[str], losses: Sequence[float]) -> str:
+    listed = ", ".join(
+        f"{name!r} ({100 * loss:.1f} points)" for name, loss in zip(classes, losses, strict=True)
+    )
+    return f"F1 falls beyond chance in {counted(len(classes), 'class')}: {listed}"
+
+
+SENTENCES: Mapping[str, Callable[..., str]] = {
+    # Failures; a single one decides
+    "labels": _labels,
+    "label_order": lambda found, expected: (
+        f"config.json of the artifact has the labels in another order: {', '.join(found)}, not "
+        f"{', '.join(expected)}"
+    ),
+    "processor": lambda names: f"these files of the artifact are not the run's: {', '.join(names)}",
+    "not_finite": lambda rows: f"{counted(rows, 'prediction')} of the artifact are not finite",
+    "inputs": lambda rows, examples: (
+        f"the artifact reads {rows:,} of {counted(examples, 'example')} as other inputs than the "
+        "model: another tokenizer, truncation or preprocessing"
+    ),
+    "logits": _logits,
+    "batch": _batch_rows,
+    "difference": lambda verdict, metric: (
+        f"the {metric} of the artifact is {verdict} than the model's"
+    ),
+    "classes": _classes,
+    "weights": lambda precision, stored: (
+        f"the artifact is called {precision}, and its weights are stored as {stored}"
+    ),
+    "products": lambda precision, executed: (
+        f"the artifact is called {precision}, and its products ran as {executed}"
+    ),
+    # Notes
+    "too_few": lambda classes, rows, limit: (
+        f"not tested, because fewer than {rows} examples cannot exclude a loss of "
+        f"{percent(limit)}: class {', '.join(map(repr, classes))}"
+    ),
+    "wider": lambda precision, executed: (
+        f"weights are stored in {precision}, and products ran as {executed} on this machine"
+    ),
+    "seen": lambda split: (
+        f"the best epoch was chosen on {split}: differences are fair, and both sides look too good"
+    ),
+    "no_times": lambda reason: f"not timed: {reason}",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A failure or a note of a certificate: its kind, with the values of its sentence."""
+
+    kind: Annotated[str, one_of(tuple(SENTENCES))]
+    values: Mapping[str, JSONValue] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The sentence, without a full stop, in which no name has control characters."""
+        return inert(SENTENCES[self.kind](**self.values))
+
+
+def finding(kind: str, **values: Any) -> Finding:
+    """Return a finding of a kind in `SENTENCES`, with the values that its sentence needs."""
+    return Finding(kind, values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassCheck:
+    """What the examples of one class show.
+
+    Attributes:
+        name: The class.
+        rows: Number of its cases.
+        lost: Number that only the model predicts correctly.
+        gained: Number that only the artifact predicts correctly.
+        hidden_loss: Largest share of the class that the artifact may lose by these cases (one-sided
+            95 %).
+        status: "kept" (a loss of `class_margin` is excluded), "worse" (its F1 falls beyond chance),
+            "too few" (with so few cases, no result could have excluded it) or "open".
+    """
+
+    name: str
+    rows: int
+    lost: int
+    gained: int
+    hidden_loss: float
+    status: Annotated[str, one_of((KEPT, WORSE, OPEN, TOO_FEW))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogitDifferences:
+    """Differences between the logits of two predictions of the same rows.
+
+    Attributes:
+        largest: Largest absolute difference.
+        typical: Median over the rows of the largest difference of a row.
+        range: Largest minus smallest logit of the model.
+        tolerance: Largest difference that rounding explains, as a share of `range`; None if the
+            precision bounds none.
+        rows_beyond: Number of rows beyond the tolerance.
+    """
+
+    largest: float
+    typical: float
+    range: float
+    tolerance: float | None = None
+    rows_beyond: int = 0
+
+    @property
+    def share(self) -> float:
+        """The largest difference as a share of the range."""
+        return self.largest / self.range if self.range > 0 else float(self.largest > 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchInvariance:
+    """How predictions depend on the batch size only.
+
+    Attributes:
+        sizes: The two batch sizes.
+        rows: Number of rows that were predicted with both.
+        changed: Number of predictions that differ.
+        logits: Differences of the logits.
+        model_changed: Number of the model's own predictions that differ; None if not measured.
+    """
+
+    sizes: tuple[int, int]
+    rows: int
+    changed: int
+    logits: LogitDifferences
+    model_changed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductCount:
+    """Executed products of one kind: operator, dtypes of the operands, and their number."""
+
+    operator: str
+    inputs: tuple[str, ...]
+    count: int
+    with_weights: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtifactDtypes:
+    """Dtypes read from the artifact itself, not from the settings of the export.
+
+    Attributes:
+        weights: Bytes of the stored weights by dtype.
+        products: Products that the runtime executed in one batch; empty if they are unknown.
+        source: Where the products come from, such as "profile of onnxruntime".
+    """
+
+    weights: Mapping[str, int]
+    products: tuple[ProductCount, ...]
+    source: str
+
+    @property
+    def weight_summary(self) -> str:
+        """The dtypes of the weights with their shares, the largest first."""
+        total = sum(self.weights.values()) or 1
+        ordered = sorted(self.weights.items(), key=lambda item: -item[1])
+        return ", ".join(f"{name} {percent(size / total)}" for name, size in ordered)
+
+    @property
+    def product_summary(self) -> str:
+        """The dtypes of the products with weights, with their numbers; the most frequent first."""
+        counts: dict[str, int] = {}
+        for row in self.products:
+            if row.with_weights:
+                name = " x ".join(row.inputs)
+                counts[name] = counts.get(name, 0) + row.count
+        ordered = sorted(counts.items(), key=lambda item: -item[1])
+        return ", ".join(f"{name} ({count:,})" for name, count in ordered) or "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What predicting costs.
+
+    Attributes:
+        size: Bytes of the artifact's weights and graph on disk.
+        model_size: Bytes of the model's weights on disk.
+        timings: Times by batch size, with the speed-up over the model in the same rounds.
+        model_timings: Times of the model, in float32 by PyTorch.
+        peak: Peak memory of a process that loads the artifact and predicts a batch.
+        model_peak: Peak memory of such a process with the model.
+    """
+
+    size: int
+    model_size: int
+    timings: tuple[BatchTiming, ...] = ()
+    model_timings: tuple[BatchTiming, ...] = ()
+    peak: int | None = None
+    model_peak: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """The verification of an artifact.
+
+    Attributes:
+        verdict: "passed", "failed" or "undecided".
+        failures: Why it failed; empty otherwise.
+        notes: What a reader must know besides.
+        comparison: The artifact as an arm beside the model it came from.
+        classes: What the examples of each class show.
+        class_margin: Loss of a class that is excluded for a class that is kept.
+        logits: Differences of the logits; None if the outputs cannot be compared.
+        batches: Dependence on the batch size; None if not measured.
+        dtypes: Dtypes of weights and products.
+        cost: Size, times and memory.
+        artifact: Facts about the artifact, as names and values for readers.
+        artifact_sha256: Hash over the files of the artifact.
+        run_sha256: Hash of the record of the run that it came from.
+        rows_sha256: Hash of the verified rows and their labels.
+        verify: Split or file that was verified, as the user named it.
+        schema: Version of this layout.
+    """
+
+    verdict: Annotated[str, one_of((PASSED, FAILED, UNDECIDED))]
+    failures: tuple[Finding, ...]
+    notes: tuple[Finding, ...]
+    comparison: Comparison
+    classes: tuple[ClassCheck, ...]
+    class_margin: float
+    logits: LogitDifferences | None
+    batches: BatchInvariance | None
+    dtypes: ArtifactDtypes
+    cost: Cost
+    artifact: Mapping[str, str]
+    artifact_sha256: str
+    run_sha256: str
+    rows_sha256: str
+    verify: str
+    schema: int = SCHEMA
+
+    @property
+    def arm(self) -> ArmResult:
+        """The artifact in the comparison."""
+        return self.comparison.arms[1]
+
+    @property
+    def name(self) -> str:
+        """The name of the artifact, such as "onnx int8"."""
+        return self.arm.name

@@ -1,0 +1,378 @@
+"""The gate: is an artifact the model that it came from, as far as the verified rows can tell?
+
+It is judged like a finished model beside another (`ampft compare RUN_A RUN_B`): paired on the same
+rows, over the rows only, with allowance for losses too rare for the test set. It passes only if it
+is shown to be equivalent at the margin, and nothing else speaks against it; too few rows pass
+nothing. What rounding cannot explain fails it even if the metric is the same: other labels, other
+inputs, logits beyond the tolerance of the precision, and predictions that depend on the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ampft.certificate.findings import (
+    FAILED,
+    KEPT,
+    OPEN,
+    PASSED,
+    TOO_FEW,
+    UNDECIDED,
+    WORSE,
+    ArtifactDtypes,
+    BatchInvariance,
+    ClassCheck,
+    Finding,
+    LogitDifferences,
+    finding,
+)
+from ampft.comparison.analysis.predictions import ALPHA, ArmPredictions, analysed, check_margin
+from ampft.comparison.analysis.run_predictions import (
+    Cases,
+    Inputs,
+    RunPredictions,
+    check_metric,
+    reduced,
+)
+from ampft.comparison.findings import ArmResult, ClassFigures, Comparison, RunOutcome, metric_infos
+from ampft.comparison.statistics.interval import estimate_of_sums
+from ampft.comparison.statistics.reach import draws_to_exclude
+from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT
+from ampft.comparison.statistics.verdict import WORSE as WORSE_OUTCOME
+from ampft.data.groups import Groups
+from ampft.metrics.sums import ACCURACY, CaseSums, single_label_sums
+from ampft.tasks import problem_types
+from ampft.tasks.outcome import Outcome
+
+MODEL = "model"  # name of the arm that the artifact is compared with
+CLASS_MARGIN = 0.05  # loss of a class that 59 unchanged cases exclude
+BATCH_SIZES = (1, 32)
+
+# Largest difference of logits that rounding explains, as a share of their range. float32: kernels
+# add in another order; measured up to 3e-5 (OpenVINO). 16 bits: 40 units of rounding, 2^-11 and
+# 2^-8, for the accumulated rounding of about 40 layers of products. int8 has no such bound.
+TOLERANCES = {"fp32": 1e-3, "fp16": 40 * 2.0**-11, "bf16": 40 * 2.0**-8}
+
+
+@dataclass(frozen=True)
+class GateSettings:
+    """What is judged, and how.
+
+    Attributes:
+        metric: Primary metric; None for the first one of the problem.
+        margin: Equivalence margin as a fraction (0.01 is one point).
+        groups: Groups of rows that are not independent; None if all are.
+        inputs: Inputs of the rows, for the examples on the page.
+        name: Name of the artifact, such as "onnx int8".
+        title: Model and data.
+        setup: Names and values for readers.
+        environment: Likewise, of this machine.
+    """
+
+    metric: str | None = None
+    margin: float = 0.01
+    groups: Groups | None = None
+    inputs: Inputs = field(default=Inputs(lambda rows: dict.fromkeys(rows, ""), has_words=False))
+    name: str = "artifact"
+    title: str = "artifact"
+    setup: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def compare_outcomes(
+    model: Outcome, artifact: Outcome, settings: GateSettings
+) -> tuple[Comparison, tuple[ClassCheck, ...]]:
+    """Return the comparison of an artifact with its model, and what each class shows.
+
+    Args:
+        model: Predictions of the model.
+        artifact: Predictions of the artifact, of the same rows with the same labels.
+        settings: What is judged, and how.
+
+    Raises:
+        InputError: The margin is out of range, or the problem lacks the metric.
+    """
+    check_margin(settings.margin)
+    problem = problem_types()[model.kind]
+    metric = settings.metric or next(iter(problem.metrics))
+    check_metric(metric, problem)
+    cases = Cases(
+        path=Path(settings.name),
+        kind=model.kind,
+        split=model.split,
+        truth=model.truth,
+        label_names=model.label_names,
+        class_names=model.class_names,
+        groups=settings.groups,
+    )
+    sides = {
+        name: reduced(outcome, metric, settings.groups)
+        for name, outcome in ((MODEL, model), (settings.name, artifact))
+    }
+    draft = Comparison(
+        title=settings.title,
+        metric=metric,
+        metrics=metric_infos(problem),
+        margin=settings.margin,
+        alpha=ALPHA,
+        seed_counts=(1,),
+        seeds=(0,),
+        split=cases.split,
+        examples=len(cases.truth),
+        groups=cases.group_count,
+        label_names=cases.class_names,
+        arms=tuple(_arm(name) for name in sides),
+        setup=settings.setup,
+        environment=settings.environment,
+        varied=(),
+    )
+    predictions = {name: ArmPredictions([side]) for name, side in sides.items()}
+    comparison = analysed(draft, predictions, cases, settings.inputs)
+    model_side, artifact_side = sides.values()
+    return comparison, tuple(
+        _class_check(cases, index, figures, model_side, artifact_side)
+        for index, figures in enumerate(comparison.arms[1].classes)
+    )
+
+
+def _arm(name: str) -> ArmResult:
+    run = RunOutcome(seed=0, status="finished", reason=None, folder=name)
+    return ArmResult(
+        name=name,
+        mode=name,
+        is_placebo=False,
+        execution="unknown",
+        executed=None,
+        status="complete",
+        runs=(run,),
+    )
+
+
+def _class_check(
+    cases: Cases,
+    index: int,
+    figures: ClassFigures,
+    model: RunPredictions,
+    artifact: RunPredictions,
+) -> ClassCheck:
+    """Return what the cases of one class show."""
+    rows = np.flatnonzero(cases.problem.has_class(cases.truth, cases.label_names, index))
+    before, after = model.correct[rows], artifact.correct[rows]
+    count = len(rows)
+    if cases.groups is not None:
+        count = len(np.unique(cases.groups.ids[rows]))
+    hidden = _hidden_loss(cases, rows, before, after) if count > 1 else 1.0
+    each = figures.difference
+    is_worse = (
+        each is not None
+        and each.estimate < 0
+        and each.p_difference_holm is not None
+        and each.p_difference_holm <= ALPHA
+    )
+    if is_worse:
+        status = WORSE
+    elif hidden <= CLASS_MARGIN:
+        status = KEPT
+    else:
+        status = TOO_FEW if count < draws_to_exclude(CLASS_MARGIN) else OPEN
+    return ClassCheck(
+        name=figures.name,
+        rows=count,
+        lost=int((before & ~after).sum()),
+        gained=int((after & ~before).sum()),
+        hidden_loss=hidden,
+        status=status,
+    )
+
+
+def _hidden_loss(
+    cases: Cases,
+    rows: npt.NDArray[np.intp],
+    before: npt.NDArray[np.bool_],
+    after: npt.NDArray[np.bool_],
+) -> float:
+    """Return the one-sided 95 % limit of the share of a class that is lost."""
+    ids = None
+    if cases.groups is not None:
+        _, ids = np.unique(cases.groups.ids[rows], return_inverse=True)
+
+    def sums(correct: npt.NDArray[np.bool_]) -> CaseSums:
+        wrong = (~correct).astype(np.int64)
+        each = single_label_sums(np.zeros_like(wrong), wrong, 2)
+        return each if ids is None else each.grouped(ids)
+
+    low, _ = estimate_of_sums([sums(after)], [sums(before)], ACCURACY).interval(1 - 2 * ALPHA)
+    return min(max(-low, 0.0), 1.0)
+
+
+class LogitTally:
+    """Collects the differences between two predictions of the same rows, batch by batch."""
+
+    def __init__(self, tolerance: float | None = None) -> None:
+        """Collect nothing yet.
+
+        Args:
+            tolerance: Share of the range that rounding explains; None for no bound.
+        """
+        self._tolerance = tolerance
+        self._rows: list[npt.NDArray[np.float64]] = []
+        self._low, self._high = np.inf, -np.inf
+
+    def add(self, model: npt.NDArray[Any], other: npt.NDArray[Any]) -> None:
+        """Add the (m, ...) logits of a batch from both; a value that is not finite is ignored."""
+        one, two = (np.asarray(side, dtype=np.float64) for side in (model, other))
+        is_finite = np.isfinite(one) & np.isfinite(two)
+        differences = np.where(is_finite, np.abs(one - two), 0.0)
+        self._rows.append(differences.reshape(len(one), -1).max(axis=1, initial=0.0))
+        if is_finite.any():
+            self._low = min(self._low, float(one[is_finite].min()))
+            self._high = max(self._high, float(one[is_finite].max()))
+
+    def differences(self) -> LogitDifferences:
+        """Return the differences over all rows."""
+        rows = np.concatenate(self._rows) if self._rows else np.zeros(1)
+        width = max(self._high - self._low, 0.0)
+        bound = np.inf if self._tolerance is None else self._tolerance * width
+        return LogitDifferences(
+            largest=float(rows.max()),
+            typical=float(np.median(rows)),
+            range=float(width),
+            tolerance=self._tolerance,
+            rows_beyond=int((rows > bound).sum()),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Everything that the gate judges.
+
+    Attributes:
+        comparison: The artifact beside its model.
+        classes: What each class shows.
+        precision: Precision that the artifact states: fp32, fp16, bf16 or int8.
+        logits: Differences of the logits; None if they cannot be compared.
+        batches: Dependence on the batch size; None if not measured.
+        dtypes: Dtypes of the artifact; None if they cannot be read.
+        refused: Failures that are known without statistics, such as other labels.
+    """
+
+    comparison: Comparison
+    classes: Sequence[ClassCheck]
+    precision: str
+    logits: LogitDifferences | None = None
+    batches: BatchInvariance | None = None
+    dtypes: ArtifactDtypes | None = None
+    refused: Sequence[Finding] = ()
+
+
+def verdict(evidence: Evidence) -> tuple[str, tuple[Finding, ...], tuple[Finding, ...]]:
+    """Return the verdict, the failures and the notes."""
+    failures = tuple(_failures(evidence))
+    notes = tuple(_notes(evidence))
+    if failures:
+        return FAILED, failures, notes
+    is_equivalent = evidence.comparison.arms[1].outcome == EQUIVALENT
+    return (PASSED if is_equivalent else UNDECIDED), failures, notes
+
+
+def _failures(evidence: Evidence) -> Iterator[Finding]:
+    yield from evidence.refused
+    if evidence.dtypes is not None:
+        yield from dtype_failures(evidence.precision, evidence.dtypes)
+    logits, batches = evidence.logits, evidence.batches
+    if logits is not None and logits.tolerance is not None and logits.rows_beyond:
+        yield finding(
+            "logits",
+            largest=logits.share,
+            tolerance=logits.tolerance,
+            rows=logits.rows_beyond,
+            precision=evidence.precision,
+        )
+    if batches is not None and depends_on_batch(batches, evidence.comparison.margin):
+        yield finding(
+            "batch",
+            changed=batches.changed,
+            rows=batches.rows,
+            largest=batches.logits.share,
+            sizes=list(batches.sizes),
+        )
+    comparison = evidence.comparison
+    outcome = comparison.arms[1].outcome
+    if outcome in (WORSE_OUTCOME, BETTER):
+        yield finding("difference", verdict=outcome, metric=comparison.primary.title)
+    worse = [each for each in evidence.classes if each.status == WORSE]
+    if worse:
+        falls = {each.name: each.f1_difference or 0.0 for each in comparison.arms[1].classes}
+        yield finding(
+            "classes",
+            classes=[each.name for each in worse],
+            losses=[falls[each.name] for each in worse],
+        )
+
+
+def depends_on_batch(batches: BatchInvariance, margin: float) -> bool:
+    """Return whether the batch size changes more than rounding, or than the margin, explains.
+
+    With a tolerance, every logit must lie within it. Without one, as in int8, whose activations
+    are scaled by the largest of a batch, the share of changed predictions must not be shown to
+    exceed the margin (one-sided 95 %, exact).
+    """
+    from scipy.stats import binom
+
+    if batches.logits.tolerance is not None:
+        return batches.logits.rows_beyond > 0
+    return bool(binom.sf(batches.changed - 1, batches.rows, margin) <= ALPHA)
+
+
+def dtype_failures(precision: str, dtypes: ArtifactDtypes) -> Iterator[Finding]:
+    """Yield how the dtypes of an artifact contradict the precision that it states.
+
+    At least half of the bytes of the weights must be stored in the stated dtype, or narrower: an
+    embedding, norms and a head may stay in float32. For int8, a product must have run on integers.
+    Products of 16-bit weights may run in float32, which is a note, because the rounding of the
+    weights is what was asked for.
+
+    Args:
+        precision: fp32, fp16, bf16 or int8.
+        dtypes: What was read from the artifact.
+    """
+    total = sum(dtypes.weights.values())
+    expected = STORED[precision]
+    stored = sum(size for name, size in dtypes.weights.items() if name in expected)
+    if total and 2 * stored < total and precision != "int8":
+        yield finding("weights", precision=precision, stored=dtypes.weight_summary)
+    if precision == "int8":
+        executed = [row for row in dtypes.products if set(row.inputs) & INTEGERS]
+        if dtypes.products and not executed:
+            yield finding("products", precision=precision, executed=dtypes.product_summary)
+        elif total and not stored:
+            yield finding("weights", precision=precision, stored=dtypes.weight_summary)
+
+
+INTEGERS = frozenset({"int8", "uint8"})
+STORED = {
+    "fp32": {"float32"},
+    "fp16": {"float16"},
+    "bf16": {"bfloat16"},
+    "int8": INTEGERS,
+}
+
+
+def _notes(evidence: Evidence) -> Iterator[Finding]:
+    few = [each.name for each in evidence.classes if each.status == TOO_FEW]
+    if few:
+        yield finding(
+            "too_few", classes=few, rows=draws_to_exclude(CLASS_MARGIN), limit=CLASS_MARGIN
+        )
+    dtypes = evidence.dtypes
+    if dtypes is not None and evidence.precision in ("fp16", "bf16"):
+        own = STORED[evidence.precision]
+        with_weights = [row for row in dtypes.products if row.with_weights]
+        if with_weights and not any(own & set(row.inputs) for row in with_weights):
+            yield finding("wider", precision=evidence.precision, executed=dtypes.product_summary)

@@ -1,0 +1,171 @@
+"""The rows that an artifact is verified on: a split of its run, or a file with labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ampft.data.groups import Groups, comparable, dependent_groups, numbered
+from ampft.data.load import IN_MEMORY
+from ampft.data.row_labels import Targets
+from ampft.data.sources.table import Table
+from ampft.errors import InputError, quoted_list
+from ampft.files import describe_file
+from ampft.kinds.prediction import LabelReader, PredictRequest
+from ampft.runs.audit.rebuild import recorded_arguments
+from ampft.runs.predict import trained_as
+from ampft.runs.record import RunRecord
+from ampft.runs.show import task_row
+from ampft.text.numbers import counted
+
+FLAG = "--verify"
+SPLITS = ("test", "validation")
+
+
+@dataclass(frozen=True)
+class VerifiedRows:
+    """Labelled rows.
+
+    Attributes:
+        name: Name of the split, or "file".
+        rows: Inputs of each row, as the readers of its kind take them.
+        targets: Their labels, as indices into the labels of the run.
+        groups: Groups of rows that are not independent; None if all are.
+        sha256: Hash of their contents.
+        was_chosen_on: Whether the run chose its best epoch on these rows.
+    """
+
+    name: str
+    rows: Sequence[tuple[Any, ...]]
+    targets: Targets
+    groups: Groups | None
+    sha256: str
+    was_chosen_on: bool = False
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.rows)
+
+    def text(self, row: int) -> str:
+        """Return the inputs of a row in words; empty if it has none."""
+        parts = [getattr(cell, "text", cell) for cell in self.rows[row]]
+        return " | ".join(part for part in parts if isinstance(part, str))
+
+
+def verified_rows(record: RunRecord, verify: str | None, flags: Sequence[str] = ()) -> VerifiedRows:
+    """Return the rows that `--verify` names.
+
+    Args:
+        record: Record of the run.
+        verify: "test", "validation" or a file; None for the first of these splits that the run has.
+        flags: Flags of a training that replace recorded settings, such as paths of moved files.
+
+    Raises:
+        InputError: The run has no such split, its data are missing or have changed, or the file
+            cannot be read, has no labels, or has other labels.
+    """
+    examples = record.data.examples
+    if verify is None:
+        verify = next((name for name in SPLITS if examples.get(name)), "")
+    if verify in SPLITS or not verify:
+        if not examples.get(verify):
+            raise InputError(
+                f"{FLAG} {verify or SPLITS[0]}: the run has only the splits "
+                f"{', '.join(name for name, count in examples.items() if count)}. Name a file with "
+                "labels."
+            )
+        return _split_rows(record, verify, flags)
+    return _file_rows(record, Path(verify))
+
+
+def _split_rows(record: RunRecord, split: str, flags: Sequence[str]) -> VerifiedRows:
+    if record.data.name == IN_MEMORY and not flags:
+        raise InputError(
+            f"{FLAG} {split}: the run was trained on data in memory, which cannot be read again. "
+            f"Name a file with labels: {FLAG} FILE."
+        )
+    row = task_row(record)
+    data = row.kind.load(recorded_arguments(record, flags), None)
+    recorded, found = record.data.fingerprints.get(split), data.fingerprints.get(split)
+    if found != recorded:
+        raise InputError(
+            f"{FLAG} {split}: the data of this split have changed since the run (SHA-256 "
+            f"{str(found)[:12]} instead of {str(recorded)[:12]}). Restore them, or name a file "
+            "with labels."
+        )
+    if data.masks is not None:
+        raise InputError(f"{FLAG} {split}: artifacts that predict masks cannot be verified.")
+    part = data.splits[split].select_columns(list(data.input_columns))
+    columns = [part[name][:] for name in data.input_columns]
+    is_tuple = row.kind.has_texts or row.kind.has_files
+    cells = list(zip(*columns, strict=True)) if is_tuple else list(columns[0])
+    best = record.best is not None and split == "validation"
+    return VerifiedRows(
+        name=split,
+        rows=row.kind.rows_in_memory(cells, trained_as(record)),
+        targets=data.labels(split),
+        groups=dependent_groups(data, split),
+        sha256=str(found),
+        was_chosen_on=best,
+    )
+
+
+def _file_rows(record: RunRecord, path: Path) -> VerifiedRows:
+    """Return the rows of a file that have labels of the run."""
+    if not path.is_file():
+        raise InputError(
+            f"{FLAG} {path}: this is neither {' nor '.join(SPLITS)} nor a file. Name one of them."
+        )
+    request = PredictRequest(files=[str(path)])
+    kind, trained = task_row(record).kind, trained_as(record)
+    found = kind.open_rows(request, trained)
+    found.check()
+    if found.labels is None:
+        raise InputError(
+            f"{FLAG} {path}: the file has no labels in a column that is called as in "
+            "training. Rename its column of labels."
+        )
+    rows, labels = _labelled(found.table, found, found.labels)
+    index = {name: number for number, name in enumerate(record.label_names)}
+    unknown = sorted({name for row in labels for name in row} - index.keys())
+    if unknown:
+        raise InputError(
+            f"{FLAG} {path}: it has labels that the model does not know: {quoted_list(unknown)}. "
+            f"The model knows {quoted_list(record.label_names)}."
+        )
+    codes = [tuple(index[name] for name in row) for row in labels]
+    groups = numbered(tuple(map(comparable, map(_content, row))) for row in rows)
+    return VerifiedRows(
+        name="file",
+        rows=rows,
+        targets=found.labels.targets(codes, len(index)),
+        groups=groups if len(groups) < len(rows) else None,
+        sha256=describe_file(path).sha256,
+    )
+
+
+def _content(cell: Any) -> Any:
+    return getattr(cell, "text", cell)
+
+
+def _labelled(
+    table: Table, found: Any, reader: LabelReader
+) -> tuple[list[tuple[Any, ...]], Sequence[tuple[str, ...]]]:
+    """Return the inputs and the labels of the rows that have both."""
+    inputs = [table.columns.index(name) for name in found.sources]
+    of_labels = [table.columns.index(name) for name in reader.columns]
+    rows, labels = [], []
+    for number, cells in table.read(table.columns):
+        place = found.place(number)
+        row = found.convert([cells[i] for i in inputs], place)
+        label = reader.parse([cells[i] for i in of_labels], place)
+        if row is not None and label is not None:
+            rows.append(row)
+            labels.append(label)
+    if not rows:
+        raise InputError(
+            f"{FLAG} {table.origin}: none of {counted(len(labels), 'row')} has inputs and a label."
+        )
+    return rows, reader.as_trained(labels)
