@@ -20,12 +20,10 @@ def compare(command: ampft.CompareCommand) -> None:
     """Train each arm with each seed, and print the verdict."""
     folder, plan = ampft.plan_comparison(command)  # measures a few steps, or reads the plan
     with ampft.open_comparison(command, folder, plan, CLASSIFY) as session:
-        for run in session.missing_for_selection():
-            session.launch(run)
+        session.train(session.missing_for_selection())
         session.select_arm()  # with --select: only this arm is compared
         for seeds in plan.design.seed_counts:
-            for run in session.missing(seeds):
-                session.launch(run)
+            session.train(session.missing(seeds))
             comparison = ampft.compare_folders(
                 session.folders(seeds),
                 metric=plan.metric,

@@ -22,8 +22,7 @@ def compare(command: ampft.CompareCommand) -> None:
         if command.yardstick:
             session.measure_yardstick()
         for seeds in plan.design.seed_counts:
-            for run in session.missing(seeds):
-                session.launch(run)
+            session.train(session.missing(seeds))
             comparison = ampft.compare_folders(
                 session.folders(seeds),
                 metric=plan.metric,

@@ -133,6 +133,8 @@ def _unranked(comparison: Comparison, arm: ArmResult, memory: tuple[int, str, st
     why = "was not measured"
     if is_timed and baseline.execution == "emulated":
         why = f"is not ranked because {baseline.name} is emulated"
+    elif is_timed and comparison.has_disturbed_speeds:
+        why = "is not ranked because several runs trained at the same time"
     elif is_timed and comparison.placebo_speed and not comparison.has_reliable_speeds:
         why = (
             f"is not ranked because the placebo, which computes the same as {baseline.name}, ran "

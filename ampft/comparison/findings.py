@@ -239,13 +239,16 @@ class Curve:
                 raise ValueError("steps must be ascending, with a value for each")
 
 
+DISTURBED = ("shared_cores", "several_gpus")  # remarks: speeds are not ranked
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlanFacts:
     """Facts about all runs together, which their run records do not hold.
 
     Attributes:
         planned: Whether metric, margin and seeds were fixed before the first run, and the runs were
-            trained one at a time with the arms interleaved.
+            trained in an order in which the arms are interleaved.
         seed_counts: Numbers of seeds at which the results are analysed, planned before the first
             run; empty for a single analysis of all seeds.
         added_after_analysis: Whether unplanned seeds were added after results were seen.
@@ -254,6 +257,7 @@ class PlanFacts:
         yardstick: Noise yardstick, as `ampft.diagnosis.yardstick` writes it.
         arm_names: Name of the arm of each run folder, in display order, a placebo under the name of
             the baseline; empty if the arms are modes.
+        runs_at_a_time: Number of runs that trained at the same time.
     """
 
     planned: bool = False
@@ -263,6 +267,7 @@ class PlanFacts:
     overhead_share: float | None = None
     yardstick: Mapping[str, JSONValue] | None = None
     arm_names: Mapping[str, str] = field(default_factory=dict)
+    runs_at_a_time: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -456,8 +461,15 @@ class Comparison:
         return next((each.speed_up.ratio for each in speeds if each.speed_up), None)
 
     @property
+    def has_disturbed_speeds(self) -> bool:
+        """Whether several runs shared the cores of a machine, or ran on GPUs of several kinds."""
+        return any(each.kind in DISTURBED for each in self.stamps)
+
+    @property
     def has_reliable_speeds(self) -> bool:
-        """Whether the placebo, which computes the same, was as fast as the baseline."""
+        """Whether nothing disturbed the speeds, as far as the plan and the placebo show it."""
+        if self.has_disturbed_speeds:
+            return False
         return self.placebo_speed is None or is_reliable_speed(self.placebo_speed)
 
     def arm(self, name: str) -> ArmResult:

@@ -171,6 +171,17 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
         f"speeds are unreliable: the placebo, which computes the same as {baseline}, ran at "
         f"{ratio_text(ratio)}x its speed; repeat the comparison on an otherwise idle machine"
     ),
+    "shared_cores": lambda runs: (
+        f"speeds are not ranked: {runs} runs trained at a time, each on its share of the cores of "
+        "one machine, whose memory and clock they shared; the scores are not affected"
+    ),
+    "several_gpus": lambda gpus: (
+        f"speeds are not ranked: runs trained on GPUs of several kinds ({', '.join(gpus)})"
+    ),
+    "own_gpus": lambda runs, gpus: (
+        f"{runs} runs trained at a time, each on a GPU of its own{' of the same kind' * bool(gpus)}"
+        f"{' (' + gpus[0] + ')' if gpus else ''}; they shared processor and disk"
+    ),
     "unreliable_times": lambda baseline, ratio: (
         f"times are unreliable: {baseline} ran at {ratio_text(ratio)}x its own speed when "
         "measured twice in turns; repeat the comparison on an otherwise idle machine"

@@ -22,6 +22,7 @@ def compared(tmp_path, wrong, **settings):
     return compare_folders(runs, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["accuracy", "log_loss"])
 def test_the_differences_are_those_of_scikit_learn(tmp_path, metric):
     comparison = compared(tmp_path, {"bf16": IN_YES, "placebo": EVERYWHERE}, metric=metric)
@@ -41,6 +42,7 @@ def test_the_differences_are_those_of_scikit_learn(tmp_path, metric):
     assert (placebo.p_difference, placebo.p_difference_holm) == (None, None)
 
 
+@pytest.mark.slow
 def test_a_loss_in_one_class_is_said_in_every_report(tmp_path):
     comparison = compared(tmp_path, {"bf16": IN_YES})
     (verdict,) = verdict_texts(comparison)
@@ -58,6 +60,7 @@ def test_equal_classes_are_not_said_to_fall(tmp_path):
     assert all(each.p_difference_holm >= each.p_difference for each in differences)
 
 
+@pytest.mark.slow
 def test_holm_covers_all_classes_of_all_arms(tmp_path):
     comparison = compared(tmp_path, {"bf16": IN_YES, "fp16": EVERYWHERE[::-1]})
     found = [each.difference for name in ("bf16", "fp16") for each in comparison.arm(name).classes]

@@ -199,6 +199,7 @@ def test_a_selected_split_is_stamped():
     )
 
 
+@pytest.mark.slow
 def test_facts_of_the_plan_are_stamped(tmp_path):
     runs = write_runs(tmp_path, {"fp32": [range(5)] * 5, "bf16": [range(5)] * 5})
     plan = PlanFacts(

@@ -38,6 +38,7 @@ def damage_column(path: Path, column: str) -> None:
     path.write_bytes(bytes_)
 
 
+@pytest.mark.slow
 def test_a_damaged_column_of_texts_is_refused(tmp_path):
     runs = write_runs(tmp_path, {"fp32": [[]] * 3, "bf16": [[1, 2]] * 3}, seeds=FEW)
     assert compare_folders(runs).arm("bf16").flips is not None
@@ -87,6 +88,7 @@ def test_predictions_without_examples_are_refused(tmp_path):
         read_predictions(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_fp32", [False, True])
 def test_predictions_of_another_run_are_refused(tmp_path, in_fp32):
     """The accuracy of the predictions must be the one in the record."""
@@ -101,6 +103,7 @@ def test_predictions_of_another_run_are_refused(tmp_path, in_fp32):
         compare_folders(runs)
 
 
+@pytest.mark.slow
 def test_a_run_that_recorded_no_accuracy_has_nothing_to_check(tmp_path):
     runs = write_runs(
         tmp_path, {"fp32": [[]] * 3, "bf16": [[]] * 3}, seeds=FEW, metrics={"accuracy": None}

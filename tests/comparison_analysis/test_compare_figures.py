@@ -60,6 +60,7 @@ def test_metrics_and_differences(tmp_path):
     assert difference.verdict == "undecided"
 
 
+@pytest.mark.slow
 def test_the_placebo_gets_no_verdict(tmp_path):
     wrong = {"fp32": [range(10)] * 3, "bf16": [range(30)] * 3, "fp16": [range(9)] * 3}
     without_placebo = compared(tmp_path / "a", wrong)
@@ -73,6 +74,7 @@ def test_the_placebo_gets_no_verdict(tmp_path):
     assert len(verdict_texts(with_placebo)) == 2
 
 
+@pytest.mark.slow
 def test_macro_f1_as_the_primary_metric(tmp_path):
     runs = write_runs(tmp_path, {"fp32": FP32, "bf16": BF16}, seeds=FEW)
     comparison = compare_folders(runs, metric="macro_f1")
@@ -83,6 +85,7 @@ def test_macro_f1_as_the_primary_metric(tmp_path):
     assert comparison.arms[0].curves[0].validation_metric == (0.4, 0.7)
 
 
+@pytest.mark.slow
 def test_planted_flips_are_counted(tmp_path):
     flips = compared(tmp_path, {"fp32": FP32, "bf16": BF16}).arm("bf16").flips
     assert flips is not None
@@ -102,6 +105,7 @@ def test_planted_flips_are_counted(tmp_path):
     assert examples[0].arm_confidence == pytest.approx(0.8)
 
 
+@pytest.mark.slow
 def test_long_texts_are_truncated_and_examples_are_limited(tmp_path):
     none, many = [[]] * 3, [range(5, 100)] * 3
     flips = compared(tmp_path, {"fp32": none, "bf16": many}).arm("bf16").flips
@@ -114,12 +118,14 @@ def test_long_texts_are_truncated_and_examples_are_limited(tmp_path):
     assert flips.examples[2].text.endswith("…")
 
 
+@pytest.mark.slow
 def test_texts_come_from_the_right_row_group(tmp_path):
     flips = compared(tmp_path, {"fp32": [[]] * 3, "bf16": [[63, 64, 199]] * 3}).arm("bf16").flips
     assert flips is not None
     assert [each.text for each in flips.examples] == ["text 63", "text 64", "text 199"]
 
 
+@pytest.mark.slow
 def test_classes_confusion_and_calibration(tmp_path):
     comparison = compared(tmp_path, {"fp32": [range(0, 9)] * 3, "bf16": [range(0, 3)] * 3})
     arm = comparison.arm("bf16")
@@ -138,6 +144,7 @@ def test_classes_confusion_and_calibration(tmp_path):
     assert filled[0].confidence == pytest.approx(0.8)
 
 
+@pytest.mark.slow
 def test_models_in_their_own_precision_and_in_fp32(tmp_path):
     runs = write_runs(tmp_path, {"fp32": FP32}, seeds=FEW)
     for seed in FEW:
@@ -155,6 +162,7 @@ def test_models_in_their_own_precision_and_in_fp32(tmp_path):
     assert (arm.metrics_fp32, arm.difference_fp32) == ({}, None)
 
 
+@pytest.mark.slow
 def test_speed_is_compared_seed_by_seed(tmp_path):
     wrong = {mode: [[]] * 3 for mode in ("fp32", "tf32", "bf16", "fp16")}
     comparison = compared(tmp_path, wrong)
@@ -263,6 +271,7 @@ def test_an_arm_is_as_its_least_certain_run(of_runs, of_the_arm):
     assert execution(SimpleNamespace(runs=runs)) == of_the_arm
 
 
+@pytest.mark.slow
 def test_steps_setup_and_environment(tmp_path):
     comparison = compared(tmp_path, {"fp32": [[]] * 3, "fp16": [[]] * 3})
     arm = comparison.arm("fp16")

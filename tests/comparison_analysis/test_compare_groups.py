@@ -32,6 +32,7 @@ def written(folder: Path, ids: np.ndarray | None, column: str | None = None) -> 
     ]
 
 
+@pytest.mark.slow
 def test_the_difference_is_that_of_the_groups(tmp_path):
     comparison = compare_folders(written(tmp_path, IN_FOURS, "user"))
     sides = (
@@ -50,6 +51,7 @@ def test_the_difference_is_that_of_the_groups(tmp_path):
     assert alone.jackknife_covariance < difference.jackknife_covariance
 
 
+@pytest.mark.slow
 def test_a_group_counts_once_in_mcnemar(tmp_path):
     """Seed 1 loses 0, 40 and 41, in two groups; seed 2 loses 0, 1, 42 and 43, and gains 2."""
     grouped = compare_folders(written(tmp_path / "grouped", IN_FOURS)).arm("bf16").flips
@@ -62,6 +64,7 @@ def test_a_group_counts_once_in_mcnemar(tmp_path):
     assert grouped.lost == alone.lost
 
 
+@pytest.mark.slow
 def test_groups_are_stamped(tmp_path):
     comparison = compare_folders(written(tmp_path, IN_FOURS, "user"))
     assert comparison.groups == 50
@@ -72,6 +75,7 @@ def test_groups_are_stamped(tmp_path):
     assert "50 groups of examples" in verdict_texts(comparison)[0]
 
 
+@pytest.mark.slow
 def test_duplicates_are_stamped(tmp_path):
     ids = np.minimum(np.arange(N), N - 4)
     comparison = compare_folders(written(tmp_path, ids))
@@ -82,6 +86,7 @@ def test_duplicates_are_stamped(tmp_path):
     ) in remark_texts(comparison.stamps)
 
 
+@pytest.mark.slow
 def test_independent_examples_get_no_stamp(tmp_path):
     comparison = compare_folders(written(tmp_path, None))
     assert comparison.groups is None

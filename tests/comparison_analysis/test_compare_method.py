@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from run_folders import SEEDS, write_runs
 
 from ampft.comparison.analysis.compare import compare_folders
@@ -16,6 +17,7 @@ def paragraphs(tmp_path, plan):
     return " ".join(method_paragraphs(compare_folders(runs, plan=plan)))
 
 
+@pytest.mark.slow
 def test_a_planned_comparison_claims_a_plan(tmp_path):
     text = paragraphs(tmp_path, PlanFacts(planned=True))
     assert "were fixed before the first run" in text
@@ -31,6 +33,7 @@ def test_a_comparison_without_a_plan_claims_none(tmp_path):
     assert "measured at different times" in text
 
 
+@pytest.mark.slow
 def test_the_variance_floor_and_the_three_families_are_explained(tmp_path):
     text = paragraphs(tmp_path, None)
     assert "at least the square of the effect of a single example" in text

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import soundfile
 from media_files import image_folder, sound_table
 from PIL import Image
@@ -63,6 +64,7 @@ def write_flips(folder, data, task: str) -> list[Path]:
     )
 
 
+@pytest.mark.slow
 def test_flips_of_masks_show_both_predictions(tmp_path):
     folders = write_folders(tmp_path / "data", train=3, val=4)
     data = load_data(ClassifyArguments(dataset_name=str(folders), task="pixels"))
@@ -100,6 +102,7 @@ def test_flips_of_masks_show_both_predictions(tmp_path):
     assert read_comparison(tmp_path / "report") == comparison
 
 
+@pytest.mark.slow
 def test_flips_of_images_are_pictures_of_the_unchanged_data(tmp_path):
     data = load_data(ClassifyArguments(dataset_name=str(image_folder(tmp_path / "data", 8))))
     n = len(data.splits["test"])
@@ -119,6 +122,7 @@ def test_flips_of_images_are_pictures_of_the_unchanged_data(tmp_path):
     assert {each.shown for each in later.arm("bf16").flips.examples} == {None}
 
 
+@pytest.mark.slow
 def test_flips_of_sounds_are_the_unchanged_files(tmp_path):
     data = load_data(ClassifyArguments(train_file=str(sound_table(tmp_path / "data", 8))))
     comparison = compare_folders(write_flips(tmp_path, data, task="sounds"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from representatives import full_except
 from run_folders import SEEDS, assert_has_interval, write_outcomes
 
 from ampft.comparison.analysis.compare import compare_folders
@@ -36,11 +37,13 @@ def outcomes():
     }
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.slow
+@pytest.mark.parametrize("metric", full_except(METRICS, ["mean_iou", "log_loss"]))
 def test_every_metric_has_an_interval(outcomes, metric, tmp_path):
     assert_has_interval(write_outcomes(tmp_path, outcomes, task="pixels"), outcomes, metric)
 
 
+@pytest.mark.slow
 def test_without_a_correct_mask_no_subgroup_is_said_to_lose_nothing(outcomes, tmp_path):
     """An image is correct as a whole if every pixel is, so that no difference could be seen."""
     data = DataPart(name="x", kind="pixels", input_columns=("image",), fingerprints={},

@@ -50,6 +50,7 @@ def refused(capsys, *argv):
     return printed.err
 
 
+@pytest.mark.slow
 def test_the_plan_of_the_folder_is_followed(tmp_path):
     folder, runs = planned(tmp_path)
     comparison = compared(tmp_path, folder)
@@ -67,6 +68,7 @@ def test_the_plan_of_the_folder_is_followed(tmp_path):
     assert any(stamp.startswith("no plan: ") for stamp in remark_texts(comparison.stamps))
 
 
+@pytest.mark.slow
 def test_flags_that_agree_with_the_plan_are_accepted(tmp_path):
     folder, _ = planned(tmp_path)
     flags = ("--metric", "macro_f1", "--margin", "2", "--baseline", "fp32")
@@ -98,7 +100,7 @@ def test_existing_results_are_not_overwritten(tmp_path, capsys, name):
     for sources in ([folder], runs):
         error = refused(capsys, *sources, "--output_dir", target)
         assert error.startswith(f"error: --output_dir {target}: the folder holds {name}")
-        assert "Name another folder." in error
+        assert "Choose another folder." in error
     assert sorted(target.rglob("*")) == before
 
 

@@ -35,6 +35,7 @@ def names(comparison):
     return [arm.name for arm in comparison.arms]
 
 
+@pytest.mark.slow
 def test_arms_are_formed_by_the_setting_that_differs(tmp_path):
     runs = [
         *write_arm(tmp_path, "mid", learning_rate=5e-5),
@@ -183,6 +184,7 @@ def test_a_part_of_the_model_is_compared_with_the_whole(tmp_path, settings):
     assert not [stamp for stamp in remark_texts(comparison.stamps) if "like for like" in stamp]
 
 
+@pytest.mark.slow
 def test_other_training_data_are_compared_but_not_other_test_data(tmp_path):
     def changed(**contents):
         prints = {**LIKE.data.fingerprints, **contents}

@@ -54,6 +54,7 @@ def folders(outcomes, tmp_path):
     return write_outcomes(tmp_path, outcomes, references, task="tokens", data=DATA)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", METRICS)
 def test_every_metric_has_an_interval(folders, outcomes, metric):
     assert_has_interval(folders, outcomes, metric)

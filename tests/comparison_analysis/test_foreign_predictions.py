@@ -72,6 +72,7 @@ def runs(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_tables_are_compared_like_runs(tmp_path, runs):
     of_runs = compare_folders(runs, metric="macro_f1")
     of_tables = compare_tables(write_tables(tmp_path), metric="macro_f1")
@@ -97,6 +98,7 @@ def test_tables_are_compared_like_runs(tmp_path, runs):
     )
 
 
+@pytest.mark.slow
 def test_probabilities_give_log_loss_and_calibration(tmp_path, runs):
     tables = [
         str(write_table(tmp_path / f"{arm}-seed{seed}.jsonl",
@@ -110,6 +112,7 @@ def test_probabilities_give_log_loss_and_calibration(tmp_path, runs):
         assert one.calibration == other.calibration
 
 
+@pytest.mark.slow
 def test_one_table_of_all_arms_equals_a_table_per_run(tmp_path):
     expected = compare_tables(write_tables(tmp_path))
     rows = [
@@ -123,6 +126,7 @@ def test_one_table_of_all_arms_equals_a_table_per_run(tmp_path):
         assert [arm.difference for arm in received.arms] == [a.difference for a in expected.arms]
 
 
+@pytest.mark.slow
 def test_arm_and_seed_can_be_assigned_to_files(tmp_path):
     paths = write_tables(tmp_path)
     expected = compare_tables(paths)
@@ -139,6 +143,7 @@ def test_arm_and_seed_can_be_assigned_to_files(tmp_path):
     assert swapped.arms[1].difference.estimate == -expected.arms[1].difference.estimate
 
 
+@pytest.mark.slow
 def test_examples_of_a_group_and_equal_texts_are_one_case(tmp_path):
     def compare(**columns):
         rows = [
@@ -273,6 +278,7 @@ def stamps_of(tables: list[str]) -> list[str]:
     return [stamp for stamp in stamps if stamp.startswith("identical predictions: ")]
 
 
+@pytest.mark.slow
 def test_copied_tables_are_stamped(tmp_path):
     own = {(arm, seed): table_of(tmp_path / f"{arm}-seed{seed}.csv", 10 * seed + (arm == "y"))
            for arm in "xy" for seed in (1, 2, 3)}  # fmt: skip

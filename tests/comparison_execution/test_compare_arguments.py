@@ -64,7 +64,7 @@ REFUSED = {
     "too large a seed": (["--", "--seed", "4294967295"], "--seed 4294967295: 5 seeds"),
     "no such mode": (["--modes", "fp32,bf61"], "'bf61' is not a precision. Did you mean 'bf16'"),
     "a mode twice": (["--modes", "bf16,bf16"], "bf16 appears twice"),
-    "only the baseline": (["--modes", "fp32"], "name a precision to compare with fp32"),
+    "only the baseline": (["--modes", "fp32"], "give a precision to compare with fp32"),
     "no margin": (["--margin", "0"], "--margin: received 0.0; it must be above 0"),
     "a margin that is not a number": (["--margin", "nan"], "--margin: received nan"),
     "another metric": (["--metric", "f1"], "--metric: received 'f1'"),
@@ -74,7 +74,7 @@ REFUSED = {
         ["--learning_rate", "1"], "--learning_rate is a setting of classify.py: write it after",
     ),
     "a precision before the dashes": (
-        ["--mixed_precision", "bf16"], "--mixed_precision is a setting of classify.py: name the "
+        ["--mixed_precision", "bf16"], "--mixed_precision is a setting of classify.py: give the "
         "precisions before ` -- `, as in --modes",
     ),
     "a precision": (["--", "--mixed_precision", "bf16"], "--mixed_precision bf16.*--modes fp32"),

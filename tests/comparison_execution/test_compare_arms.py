@@ -77,7 +77,7 @@ REFUSED = {
     ),
     "the baseline again": (["--arm", "a", "--arm", "b"], "its settings equal those of a"),
     "a seed": ([*ARMS, "--arm", "b: --seed 1"], "--seed: all arms train with the same seeds"),
-    "a folder": ([*ARMS, "--arm", "b: --output_dir x"], "--output_dir: name the folder of the"),
+    "a folder": ([*ARMS, "--arm", "b: --output_dir x"], "--output_dir: give the folder of the"),
     "a file": ([*ARMS, "--arm", "b: --config x.yaml"], "--config: write the settings of an arm"),
     "an unknown flag": ([*ARMS, "--arm", "b: --learning_rat 1"], "--arm b: unknown flag"),
     "a bad value": ([*ARMS, "--arm", "b: --num_train_epochs 0"], "--arm b: --num_train_epochs"),

@@ -37,7 +37,7 @@ def test_data_in_memory_are_saved_under_their_contents(tmp_path, monkeypatch):
         ({"modes": ["fp32", "fp17"]}, r"^modes: received 'fp32,fp17'"),
         ({"epochs": 2}, r"^unknown flag epochs\. Use num_train_epochs\."),
         ({"budget": "soon"}, r"^budget: received 'soon'"),
-        ({"mixed_precision": "bf16"}, r"^mixed_precision bf16 after ` -- `: name the precisions"),
+        ({"mixed_precision": "bf16"}, r"^mixed_precision bf16 after ` -- `: give the precisions"),
     ],
 )
 def test_refused(arguments, match, tmp_path, monkeypatch, fresh_accelerate):

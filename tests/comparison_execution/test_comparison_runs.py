@@ -10,8 +10,9 @@ import pytest
 from planned import ESTIMATE, SIZE, plan
 
 from ampft.comparison.execution.folder import run_ending
-from ampft.comparison.execution.launch import launch_command, run_command
+from ampft.comparison.execution.launch import launch_command, run_command, start_command, supervise
 from ampft.comparison.execution.progress import HistoryTail, Pace, Progress
+from ampft.comparison.execution.slots import WHOLE_MACHINE
 from ampft.errors import InputError
 from ampft.files import remove
 
@@ -32,10 +33,14 @@ subprocess.Popen([sys.executable, "-c", run, sys.argv[1]]).wait()
 """
 
 
+def watched_command(command, log, watch):
+    return supervise(lambda output: start_command(command, output, WHOLE_MACHINE), log, watch)
+
+
 def test_a_command_runs_to_its_end_with_its_output_in_the_log(tmp_path):
     watched = []
     script = "import sys, time; print('out'); print('err', file=sys.stderr); time.sleep(1); exit(3)"
-    code, seconds = run_command(
+    code, seconds = watched_command(
         [sys.executable, "-c", script], tmp_path / "log", lambda: watched.append(1)
     )
     assert code == 3
@@ -58,6 +63,7 @@ def test_a_log_that_another_program_wrote_is_not_replaced(tmp_path):
     assert mine.read_text() == "mine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit, ValueError])
 def test_an_interruption_terminates_all_descendants_and_waits_for_them(tmp_path, interruption):
     before = {child.pid for child in psutil.Process().children(recursive=True)}
@@ -71,7 +77,7 @@ def test_an_interruption_terminates_all_descendants_and_waits_for_them(tmp_path,
 
     command = [sys.executable, "-c", LAUNCHER, str(tmp_path / "record")]
     with pytest.raises(interruption, match=r"^$"):
-        run_command(command, tmp_path / "log", interrupt)
+        watched_command(command, tmp_path / "log", interrupt)
     assert (tmp_path / "record").read_text() == "interrupted"
     assert len(descendants) == 2
     assert not [each for each in descendants if each.is_running() and not is_zombie(each)]
@@ -154,15 +160,15 @@ def test_the_progress_line(tmp_path):
     runs = planned.runs()
     with Progress(planned, runs) as progress:
         progress.start(runs[2], tmp_path)
-        line = progress.line(206, 30.0)
+        line = progress.line((runs[2], 206, 30.0))
         assert line.startswith("run 3/9 bf16 seed 42, epoch 3/5, 40 %, ")
         assert line.endswith(" min left")
-        assert "epoch 5/5, 99 %" in progress.line(515, 30.0)
-        line = progress.finish(63.2, "accuracy 0.8390", finished=True)
+        assert "epoch 5/5, 99 %" in progress.line((runs[2], 515, 30.0))
+        line = progress.finish(runs[2], 63.2, "accuracy 0.8390", finished=True)
         assert line.startswith("run 3/9 bf16 seed 42: accuracy 0.8390, 63 s; about ")
         for run in (*runs[:2], *runs[3:]):
             progress.start(run, tmp_path)
-            last = progress.finish(1.0, "failed", finished=False)
+            last = progress.finish(run, 1.0, "failed", finished=False)
     assert "left" not in last
 
 

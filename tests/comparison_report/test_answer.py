@@ -13,20 +13,19 @@ from ampft.comparison.report.markdown import markdown_text
 from ampft.comparison.report.terminal import terminal_text
 from ampft.comparison.statistics.speed_up import speed_up
 
-COMPARISON = realistic()
-FP32, PLACEBO, BF16, FP16 = COMPARISON.arms
 EMULATED = "fp16 is not worse in accuracy but emulated: measure speed on a GPU."
 
 
 def with_bf16(verdict="equivalent", *, ratios=(1.4, 1.5, 1.6), memory=0.9, **changes):
+    fp32, placebo, bf16, fp16 = realistic().arms
     arm = replace(
-        BF16,
-        difference=replace(BF16.difference, verdict=verdict),
-        speed=replace(BF16.speed, speed_up=speed_up(ratios, in_turns=True)),
-        memory=replace(BF16.memory, ratio=memory),
+        bf16,
+        difference=replace(bf16.difference, verdict=verdict),
+        speed=replace(bf16.speed, speed_up=speed_up(ratios, in_turns=True)),
+        memory=replace(bf16.memory, ratio=memory),
         **changes,
     )
-    return replace(COMPARISON, arms=(FP32, PLACEBO, arm, FP16))
+    return replace(realistic(), arms=(fp32, placebo, arm, fp16))
 
 
 def test_an_equivalent_mode_that_is_faster_is_recommended():
@@ -62,22 +61,23 @@ def test_a_mode_that_saves_nothing_is_not_recommended():
 
 def test_an_unreliable_speed_does_not_count():
     comparison = with_bf16(memory=0.9)
+    fp32, placebo, *others = comparison.arms
     placebo = replace(
-        PLACEBO, speed=replace(PLACEBO.speed, speed_up=speed_up((0.74,), in_turns=True))
+        placebo, speed=replace(placebo.speed, speed_up=speed_up((0.74,), in_turns=True))
     )
-    comparison = replace(comparison, arms=(FP32, placebo, *comparison.arms[2:]))
+    comparison = replace(comparison, arms=(fp32, placebo, *others))
     assert "and it needs 10 % less memory here." in answer_text(comparison)
 
 
 def test_models_that_did_not_train_give_no_answer():
-    runs = (replace(FP32.runs[0], warnings=("nothing was learned",)), *FP32.runs[1:])
     comparison = with_bf16()
-    comparison = replace(comparison, arms=(replace(FP32, runs=runs), *comparison.arms[1:]))
+    fp32, *others = comparison.arms
+    runs = (replace(fp32.runs[0], warnings=("nothing was learned",)), *fp32.runs[1:])
+    comparison = replace(comparison, arms=(replace(fp32, runs=runs), *others))
     assert answer_text(comparison) == "No answer: fp32 did not train well with every seed."
 
 
 def test_it_stands_in_every_report():
     comparison = with_bf16()
-    comparison = replace(comparison)
     for text in (markdown_text(comparison), html_text(comparison), terminal_text(comparison)):
         assert text.index("Use bf16:") < text.index("1.5x faster than fp32")

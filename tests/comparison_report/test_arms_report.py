@@ -38,11 +38,12 @@ def test_the_settings_that_differ_are_shown(write):
     assert text.index("--learning_rate") < text.index("skipped")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [terminal_text, markdown_text, html_text])
 def test_arms_are_not_called_modes_or_precisions(write):
     text = re.sub(r"(?s)<style>.*</style>", "", write(of_settings()))
     text = re.sub(r'(id|href|aria-labelledby)="[^"]*"', "", text)
-    found = re.findall(r"(?i)[^.]*\b(?:modes?\b|precision comparison)[^.]*", text)
+    found = re.findall(r"(?i)\b(?:modes?\b|precision comparison).{0,60}", text)
     assert found == []
     assert "arm" in text
 
@@ -52,8 +53,9 @@ def test_the_method_says_that_speeds_are_those_per_example():
     assert "If effective batches differ" not in html_text(realistic())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [terminal_text, markdown_text, html_text])
 def test_modes_are_not_called_arms(write):
     text = re.sub(r"(?s)<style>.*</style>", "", write(realistic()))
-    assert re.findall(r"(?i)[^.]*\barms?\b[^.]*", text) == []
+    assert re.findall(r"(?i)\barms?\b.{0,60}", text) == []
     assert "--mixed_precision" not in text

@@ -28,6 +28,7 @@ def hashes(folder: Path) -> dict[str, str]:
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", [realistic, hostile, broken])
 def test_a_written_comparison_is_read_back_equal(example, tmp_path):
     comparison = example()
@@ -82,10 +83,13 @@ def test_a_folder_that_cannot_be_made(tmp_path):
         write_comparison(broken(), tmp_path / "file" / "folder")
 
 
-def damaged(change) -> str:
-    values = json.loads(written(broken()))
-    change(values)
-    return json.dumps(values)
+def damaged(change):
+    def text() -> str:
+        values = json.loads(written(broken()))
+        change(values)
+        return json.dumps(values)
+
+    return text
 
 
 def written(comparison: Comparison) -> str:
@@ -122,7 +126,7 @@ def written(comparison: Comparison) -> str:
 )
 def test_invalid_files_are_refused(text, message, tmp_path):
     path = tmp_path / "comparison.json"
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text() if callable(text) else text, encoding="utf-8")
     with pytest.raises(InputError, match=message):
         read_comparison(path)
 

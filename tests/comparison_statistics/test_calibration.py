@@ -54,6 +54,7 @@ def cells(modules):
     return [run(setting, comparisons=COMPARISONS, seed=0) for setting in settings]
 
 
+@pytest.mark.full
 def test_levels_hold(calibration, cells):
     outcome = calibration.outcome(cells)
     assert outcome["settings"] == 8
@@ -63,6 +64,7 @@ def test_levels_hold(calibration, cells):
     assert now["under_coverage"] == 0
 
 
+@pytest.mark.full
 def test_without_rare_losses_they_do_not(calibration, cells):
     families = calibration.outcome(cells)["families"]
     assert families["subgroup"]["without rare losses"]["worst_false_equivalence"] > 0.12
@@ -71,12 +73,14 @@ def test_without_rare_losses_they_do_not(calibration, cells):
     assert families["latent"]["without rare losses"]["over_false_equivalence"] == 0
 
 
+@pytest.mark.full
 def test_what_is_not_held_to_a_level_is_seen_to_fail(calibration, cells):
     families = calibration.outcome(cells)["families"]
     assert families["duplicates"]["now"]["worst_false_difference"] > 0.12
     assert families["bad seeds"]["now"]["worst_false_equivalence"] > 0.3
 
 
+@pytest.mark.full
 def test_intervals_are_hardly_wider_than_the_published(cells):
     """Obuchowski, Rockette and Hillis, whose errors exceed 5 % with three seeds."""
     latent = [cell for cell in cells if cell["family"] == "latent"]
@@ -87,6 +91,7 @@ def test_intervals_are_hardly_wider_than_the_published(cells):
         assert 1.0 < widths["now"] < 1.06 * widths["floored"]
 
 
+@pytest.mark.full
 def test_controls_fail(calibration, cells):
     controls = calibration.outcome(cells)["controls"]
     assert controls["pooled_mcnemar"]["worst_false_difference"] > 0.2
@@ -134,6 +139,7 @@ def many(setting, modules, comparisons=1):
     return means.mean(axis=0), means.std(axis=0) / np.sqrt(comparisons)
 
 
+@pytest.mark.full
 def test_the_true_difference_is_what_was_set(modules):
     """By many comparisons: mode x seed and mode x example move the mode's thresholds."""
     seeds, losses = modules["simulated_seeds"], modules["simulated_losses"]

@@ -103,6 +103,7 @@ def test_every_metric_is_looked_at():
     assert {metric.name for metric in OF_VALUES} == {"log_loss", "brier"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", OF_CLASSES, ids=lambda metric: metric.name)
 @settings(max_examples=25, deadline=None)
 @given(

@@ -41,6 +41,7 @@ def by_intervals(each: DifferenceEstimate, alpha: float) -> Verdict:
     return next(verdict for verdict, holds in rules.items() if holds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.05, 0.025])
 def test_one_mode_follows_the_intervals(alpha):
     generator = np.random.default_rng(0)
@@ -79,6 +80,7 @@ def test_several_modes_pay_for_looking_at_several():
     assert list(together) == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_with_holm_beyond_implies_different():
     generator = np.random.default_rng(1)
     for _ in range(200):

@@ -89,7 +89,7 @@ def compared(files, tiny_model, tmp_path_factory) -> Compared:
     _, stderr = process.communicate(timeout=120)
     left, first = statuses(folder), folder / "runs" / PLANNED[0] / "run.json"
     before = first.stat().st_mtime
-    done = succeeded(call(*words, timeout=600))
+    done = succeeded(call(*words, timeout=600, warm=False))
     written = before, first.stat().st_mtime
     return Compared(
         words, folder, (process.returncode, stderr), left, written, done.stdout, done.stderr
@@ -229,7 +229,7 @@ def test_only_the_models_that_are_kept_stay(compared):
     words[words.index("--") : words.index("--")] = ["--keep_models", "baseline"]
     names = {path.parent.name for path in compared.folder.glob("runs/*/model.safetensors")}
     assert names == set(PLANNED)
-    succeeded(call(*words, timeout=600))
+    succeeded(call(*words, timeout=600, warm=False))
     left = {path.parent.name for path in compared.folder.glob("runs/*/model.safetensors")}
     assert left == {name for name in PLANNED if name.startswith("fp32")}
     assert {path.parent.name for path in compared.folder.glob("runs/*/report.json")} == names

@@ -12,8 +12,8 @@ from running import CLASSIFY, REPOSITORY, call_here, succeeded
 
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.arms import mode_arm
-from ampft.comparison.execution import session as sessions
 from ampft.comparison.execution.folder import run_folder
+from ampft.comparison.execution.launchers import Launcher
 from ampft.comparison.execution.plan import PlannedRun
 from ampft.comparison.execution.session import open_comparison
 
@@ -30,16 +30,17 @@ def session(files, tiny_model, tmp_path, monkeypatch):
     at = words.index("--output_dir")
     command = parse_compare_arguments(["--", *words[:at], *words[at + 2 :]])
 
-    def here(command, log: Path, watch=None):
-        done = call_here(*command[command.index(str(REPOSITORY / CLASSIFY)) :])
+    def here(self, argv, log: Path, watch):
+        done = call_here(*argv)
         log.write_text(done.stdout + done.stderr)
-        return done.returncode, 1.0
+        return 1.0
 
-    monkeypatch.setattr(sessions, "run_command", here)
+    monkeypatch.setattr(Launcher, "run", here)
     with open_comparison(command, tmp_path / "cmp", plan(), REPOSITORY / CLASSIFY) as session:
         yield session
 
 
+@pytest.mark.slow
 def test_a_killed_run_continues_from_its_checkpoint(session, tmp_path):
     folder = run_folder(session.folder.path, RUN)
     with interrupted(12, saving=True):
@@ -57,6 +58,7 @@ def test_a_killed_run_continues_from_its_checkpoint(session, tmp_path):
     assert evidence(folder) == evidence(tmp_path / "straight")
 
 
+@pytest.mark.slow
 def test_a_run_without_a_checkpoint_begins_again(session):
     folder = run_folder(session.folder.path, RUN)
     with interrupted(2):
@@ -67,6 +69,7 @@ def test_a_run_without_a_checkpoint_begins_again(session):
     assert RUN not in session.missing()
 
 
+@pytest.mark.slow
 def test_a_run_with_a_damaged_checkpoint_begins_again(session, capsys):
     folder = run_folder(session.folder.path, RUN)
     with interrupted(4, saving=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import shutil
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from running import BIN, CLASSIFY, call_here, succeeded, text_settings
 from torch import nn
 
 from ampft.comparison.analysis.loading import find_runs
+from ampft.comparison.inference.compare import compare_inference, parse_inference_modes
 from ampft.comparison.inference.predictors import SavedModel, size_on_disk
 from ampft.comparison.inference.timing import MAX_ROUNDS, time_in_turns
 from ampft.comparison.remarks import remark_texts
@@ -29,6 +29,8 @@ from ampft.runs.predictions import read_predictions
 LINEAR_LAYERS = 14  # six in each of two layers, the pooler and the classifier
 SEEDS = (42, 43, 44)
 CPU = torch.device("cpu")
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -183,14 +185,31 @@ def test_models_of_several_seeds_are_a_sample_of_trainings(runs, tmp_path):
 @pytest.mark.parametrize(
     ("modes", "message"),
     [
-        ("fp32", "name a precision to compare with fp32"),
+        ("fp32", "give a precision to compare with fp32"),
         ("fp32,int4", "'int4' is not a precision. Did you mean 'int8'?"),
         ("int8,int8", "int8 appears twice"),
+        ("fp32@1,fp32@1", "fp32@1 appears twice"),
+        ("fp32@1", "give another precision or batch size"),
+        ("fp32@0,bf16", "the batch size after fp32@ must be a whole number from 1 to 65,536"),
+        ("int4@8,fp32", "'int4' is not a precision. Did you mean 'int8'?"),
         ("tf32", "--inference tf32: not available on this device (cpu)"),
     ],
 )
 def test_invalid_modes_are_refused(runs, tmp_path, modes, message):
     assert_refused(("--inference", modes, runs[0]), message, tmp_path)
+
+
+def test_batch_sizes_are_arms(runs):
+    modes = parse_inference_modes("bf16-true@32,fp32@1,fp32@5")
+    assert modes == ("fp32@1", "bf16-true@32", "fp32@5")
+    assert parse_inference_modes("int8@4") == ("fp32", "int8@4")
+    comparison = compare_inference(runs[:1], ("fp32@1", "fp32@5"))
+    assert [arm.name for arm in comparison.arms] == ["fp32@1", "placebo", "fp32@5"]
+    assert {arm.mode for arm in comparison.arms} == {"fp32"}
+    flips = comparison.arm("fp32@5").flips
+    assert flips.mean == 0  # float32 rounds differently, but no prediction of this model is close
+    assert comparison.baseline.inference.timings[0].speed_up is None
+    assert "after @, the size that is named" in comparison.setup["batches"]
 
 
 def test_other_runs_are_refused(runs, files, tiny_model, tmp_path):
@@ -216,12 +235,13 @@ def test_arms_are_timed_in_turns_and_relative_to_the_baseline():
     turns = []
 
     def waiting(name, seconds):
-        def logits(batch):
+        def predict(batch):
             turns.append((name, batch))
+            start = time.perf_counter()
             time.sleep(seconds)
+            return time.perf_counter() - start
 
-        precision = SimpleNamespace(device_type="cpu")
-        return SimpleNamespace(context=nullcontext, logits=logits, precision=precision)
+        return SimpleNamespace(seconds=predict)
 
     arms = {"fp32": waiting("fp32", 0.002), "int8": waiting("int8", 0.001)}
     timings = time_in_turns(arms, {1: ["a", "b"]}, baseline="fp32")

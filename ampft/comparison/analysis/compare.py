@@ -32,8 +32,9 @@ from ampft.comparison.analysis.run_predictions import (
     read_run_predictions,
 )
 from ampft.comparison.analysis.settings import Arms, form_arms
-from ampft.comparison.analysis.stamps import all_stamps
+from ampft.comparison.analysis.stamps import all_stamps, side_by_side_stamps
 from ampft.comparison.findings import (
+    DISTURBED,
     PRECISION,
     ArmResult,
     Comparison,
@@ -192,6 +193,8 @@ def _arm_of_runs(
     """Return an arm with all that its runs recorded, without what its predictions show."""
     summaries = [run.record.precision.summary for run in (*group.finished, *group.runs)]
     steps = [run.record.steps for run in group.runs]
+    remarks = side_by_side_stamps(groups, plan)
+    in_turns = plan.planned and not any(each.kind in DISTURBED for each in remarks)
     return ArmResult(
         name=group.name,
         mode=group.mode,
@@ -209,7 +212,7 @@ def _arm_of_runs(
             )
             for run in group.runs
         ),
-        speed=speed(group, groups, in_turns=plan.planned, explain=arms.varied == (PRECISION,)),
+        speed=speed(group, groups, in_turns=in_turns, explain=arms.varied == (PRECISION,)),
         memory=memory(group, groups[0]),
         skipped_steps=tuple(each.skipped for each in steps),
         total_steps=tuple(each.applied + each.skipped for each in steps),

@@ -73,34 +73,13 @@ def compare_tables(
     check_metric(name, problem_types()[SingleLabel.name])
     runs = _baseline_first(read_tables(sources), baseline)
     seeds = _checked_seeds(runs)
-    first = runs[next(iter(runs))][seeds[0]]
-    ids = list(first.labels)
-    everything = [runs[arm][seed] for arm in runs for seed in seeds]
-    for run in everything:
-        _check_same_examples(run, first, ids)
-        if METRICS[name].values is not None and not run.has_probabilities:
-            raise InputError(
-                f"--metric {name}: it needs probabilities, and {run.origin} has only predictions. "
-                "Add a column of probabilities, or use another metric."
-            )
-    names = _class_names(everything, label_names)
-    groups = _groups(first, ids)
-    truth = _codes([first.labels[id_] for id_ in ids], names, first.origin, "label")
+    by_arm, cases = reduced_tables(runs, metric=name, label_names=label_names)
     predictions = {
-        arm: ArmPredictions(
-            [_run_predictions(runs[arm][seed], ids, truth, names, name, groups) for seed in seeds]
-        )
-        for arm in runs
+        arm: ArmPredictions([by_seed[seed] for seed in seeds]) for arm, by_seed in by_arm.items()
     }
-    cases = Cases(
-        path=Path(first.origin),
-        kind=SingleLabel.name,
-        split="predictions",
-        truth=truth,
-        label_names=names,
-        class_names=names,
-        groups=groups,
-    )
+    first = runs[next(iter(runs))][seeds[0]]
+    everything = [runs[arm][seed] for arm in runs for seed in seeds]
+    ids, names = list(first.labels), cases.label_names
     draft = Comparison(
         kind=PREDICTIONS,
         varied=(),
@@ -130,6 +109,51 @@ def compare_tables(
     noun = "texts" if first.texts else "examples"
     inputs = Inputs(partial(_texts, first, ids), noun, has_words=bool(first.texts))
     return analysed(draft, predictions, cases, inputs)
+
+
+def reduced_tables(
+    runs: Runs, *, metric: str, label_names: Sequence[str] | None = None
+) -> tuple[dict[str, dict[int, RunPredictions]], Cases]:
+    """Return what a comparison needs of tables, by arm and seed, and the cases that they share.
+
+    Args:
+        runs: Rows by arm and seed.
+        metric: Name of the primary metric.
+        label_names: All classes; None for those that occur as labels or have probabilities.
+
+    Raises:
+        InputError: The tables have other examples, labels or classes, or lack probabilities.
+    """
+    everything = [by_seed[seed] for by_seed in runs.values() for seed in sorted(by_seed)]
+    first = everything[0]
+    ids = list(first.labels)
+    for run in everything:
+        _check_same_examples(run, first, ids)
+        if METRICS[metric].values is not None and not run.has_probabilities:
+            raise InputError(
+                f"--metric {metric}: it needs probabilities, and {run.origin} has only "
+                "predictions. Add a column of probabilities, or use another metric."
+            )
+    names = _class_names(everything, label_names)
+    groups = _groups(first, ids)
+    truth = _codes([first.labels[id_] for id_ in ids], names, first.origin, "label")
+    predictions = {
+        arm: {
+            seed: _run_predictions(run, ids, truth, names, metric, groups)
+            for seed, run in sorted(by_seed.items())
+        }
+        for arm, by_seed in runs.items()
+    }
+    cases = Cases(
+        path=Path(first.origin),
+        kind=SingleLabel.name,
+        split="predictions",
+        truth=truth,
+        label_names=names,
+        class_names=names,
+        groups=groups,
+    )
+    return predictions, cases
 
 
 def _arm(name: str, by_seed: Mapping[int, ForeignRun]) -> ArmResult:
@@ -272,7 +296,7 @@ def _codes(values: Sequence[str], names: Sequence[str], origin: str, column: str
         listed = ", ".join(map(repr, unknown[:LISTED])) + (" ..." if len(unknown) > LISTED else "")
         raise InputError(
             f"{FLAG} {origin}: column {column} has {inert(listed)}, but the labels are "
-            f"{inert(', '.join(map(repr, names[:20])))}. Fix the spelling, or name all classes "
+            f"{inert(', '.join(map(repr, names[:20])))}. Fix the spelling, or give all classes "
             "with --label_names, separated by commas."
         )
     return np.array([index[value] for value in values], dtype=np.int64)

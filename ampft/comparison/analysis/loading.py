@@ -95,7 +95,7 @@ class RunGroup:
 
 
 def find_runs(folders: Sequence[Path]) -> tuple[RecordedRun, ...]:
-    """Read the records of runs, and name each after its mode.
+    """Read the records of runs, and call each by its mode.
 
     Args:
         folders: Output folders of runs, or of comparisons, which stand for their runs.
@@ -151,7 +151,7 @@ def group_runs(
 def _run_folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise InputError(
-            f"RUN {folder}: the folder does not exist. Name the --output_dir of a run, which holds "
+            f"RUN {folder}: the folder does not exist. Give the --output_dir of a run, which holds "
             f"{RECORD_NAME}."
         )
     runs_folder = folder / RUNS_NAME
@@ -161,7 +161,7 @@ def _run_folders(folder: Path) -> list[Path]:
     if not runs:
         raise InputError(
             f"RUN {folder}: {runs_folder} does not contain any runs, which would have a "
-            f"{RECORD_NAME}. Name the folder of a comparison that has started."
+            f"{RECORD_NAME}. Give the folder of a comparison that has started."
         )
     return runs
 

@@ -18,7 +18,7 @@ PROBABILITIES, PROBABILITY_PREFIX = "probabilities", "probability_"
 TEXT, GROUP = "text", "group"
 COLUMNS = (ARM, SEED, ID, LABEL, PREDICTION, PROBABILITIES, TEXT, GROUP)
 WAYS = (
-    "Give the table the columns arm and seed, name the files like ARM-seed1.csv, or write "
+    "Give the table the columns arm and seed, call the files ARM-seed1.csv, or write "
     "ARM:SEED=FILE, or ARM=FILE for the only table of an arm"
 )
 ONLY_TABLE = 0  # stands for the seed of ARM=FILE

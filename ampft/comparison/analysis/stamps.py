@@ -12,6 +12,7 @@ from ampft.comparison.findings import PRECISION, PlanFacts
 from ampft.comparison.remarks import Remark, remark
 from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.comparison.statistics.speed_up import is_reliable_speed
+from ampft.text.json_io import JSONValue
 
 MAX_SCREENING_SEEDS = 4  # with so few, an interval rarely fits inside a margin
 
@@ -34,6 +35,7 @@ def all_stamps(
         *_training_stamps(groups),
         *_seed_stamps(groups),
         *_speed_stamps(groups),
+        *side_by_side_stamps(groups, plan),
         *_selection_stamps(groups),
         *differences,
         *_resume_stamps(groups),
@@ -84,6 +86,21 @@ def _speed_stamps(groups: Sequence[RunGroup]) -> Iterator[Remark]:
         measured = placebo.speed_up if placebo else None
         if measured is not None and not is_reliable_speed(measured.ratio):
             yield remark("unreliable_speeds", baseline=groups[0].name, ratio=measured.ratio)
+
+
+def side_by_side_stamps(groups: Sequence[RunGroup], plan: PlanFacts) -> Iterator[Remark]:
+    """Yield where runs trained if several did at the same time."""
+    if plan.runs_at_a_time == 1:
+        return
+    records = [run.record for group in groups for run in group.runs]
+    found = {str(gpu) for record in records for gpu in record.hardware.get("gpus") or ()}
+    kinds: list[JSONValue] = [*sorted(found)]
+    if any(record.topology.device != "cuda" for record in records):
+        yield remark("shared_cores", runs=plan.runs_at_a_time)
+    elif len(kinds) > 1:
+        yield remark("several_gpus", gpus=kinds)
+    else:
+        yield remark("own_gpus", runs=plan.runs_at_a_time, gpus=kinds)
 
 
 def group_stamps(cases: Cases) -> tuple[Remark, ...]:

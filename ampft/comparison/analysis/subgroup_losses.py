@@ -247,9 +247,9 @@ def class_differences(
         return {}
     estimates: dict[tuple[str, int], DifferenceEstimate] = {}
     for label in np.flatnonzero(sums[0].totals()[classes : 2 * classes]).tolist():
-        base = _sums_of_class(sums, label)
+        base = sums_of_class(sums, label)
         for name, runs in predictions.items():
-            arm = _sums_of_class([run.class_sums for run in runs], label)
+            arm = sums_of_class([run.class_sums for run in runs], label)
             estimates[name, label] = estimate_of_sums(arm, base, MACRO_F1)
     p_values = {key: each.p_difference() for key, each in estimates.items() if key[0] in judged}
     corrected = holm({f"{name} {label}": p for (name, label), p in p_values.items()})
@@ -268,7 +268,7 @@ def class_differences(
     }
 
 
-def _sums_of_class(seeds: Sequence[CaseSums | None], label: int) -> list[CaseSums]:
+def sums_of_class(seeds: Sequence[CaseSums | None], label: int) -> list[CaseSums]:
     """Return the sums of one class at each seed, as if it were the only one."""
     result = []
     for sums in seeds:

@@ -17,12 +17,10 @@ def compare(command: CompareCommand) -> ComparisonSession:
     with open_comparison(command, folder, plan) as session:
         if command.yardstick:
             session.measure_yardstick()
-        for run in session.missing_for_selection():
-            session.launch(run)
+        session.train(session.missing_for_selection())
         session.select_arm()  # with --select: only this arm is compared
         for seeds in plan.design.seed_counts:
-            for run in session.missing(seeds):
-                session.launch(run)
+            session.train(session.missing(seeds))
             comparison = compare_folders(
                 session.folders(seeds),
                 metric=plan.metric,

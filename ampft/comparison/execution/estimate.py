@@ -58,6 +58,8 @@ class Estimate:
         evaluates_fp32: Whether runs also predict the final split in fp32.
         cases: Number of independent examples of the final report: groups count once; None in plans
             of earlier versions.
+        peak_bytes: Peak resident memory of the process that took the measurements, in bytes; 0 if
+            it is unknown.
     """
 
     startup: NotNegative
@@ -73,6 +75,7 @@ class Estimate:
     eval_steps: Positive | None = None
     evaluates_fp32: bool = True
     cases: int | None = None
+    peak_bytes: Count = 0
 
     def steps_per_epoch(self, size: Size) -> int:
         """Return the optimizer steps per epoch, including a short last one."""
@@ -112,12 +115,17 @@ class TrialResult:
         splits: Fingerprints of the splits of the data, by name.
         compared: What must be equal in all runs of a comparison, as names and values for readers:
             the split of the final report, its contents, and the classes.
+        peak_memory: Peak memory of a process on its device after the longest step, in bytes; None
+            if it cannot be measured.
+        disk_bytes: Size of the weights and checkpoints that a run saves.
     """
 
     estimate: Estimate
     modes: tuple[str, ...]
     splits: Mapping[str, str]
     compared: Mapping[str, str]
+    peak_memory: Count | None = None
+    disk_bytes: Count = 0
 
 
 class ExpectedRun(NamedTuple):

@@ -186,6 +186,7 @@ def plan_facts(plan: Plan, folder: Path, seeds: int) -> PlanFacts:
         overhead_share=plan.overhead_share,
         yardstick=yardstick,
         arm_names=plan.arm_names,
+        runs_at_a_time=plan.design.jobs,
     )
 
 

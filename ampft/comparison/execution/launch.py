@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import psutil
 from filelock import lock_descriptor, unlock_descriptor
 
+from ampft.comparison.execution.slots import WHOLE_MACHINE, Slot
 from ampft.errors import InputError
 from ampft.ownership import is_plain_file
 
@@ -24,7 +25,9 @@ TERMINATION_SECONDS = 60.0
 _FIRST_LINE = b"log of ampft, replaced when the command is repeated\n"
 
 
-def launch_command(config_file: str | None, *argv: str) -> list[str]:
+def launch_command(
+    config_file: str | None, *argv: str, launcher_flags: Sequence[str] = ()
+) -> list[str]:
     """Return the command that starts a script, or a module with `-m`, through `accelerate launch`.
 
     A run sets its precision by its own flag. The launcher receives `no`, which counts as unset, so
@@ -33,46 +36,89 @@ def launch_command(config_file: str | None, *argv: str) -> list[str]:
     Args:
         config_file: Configuration file of Accelerate; None for none.
         argv: Script, or `-m` and a module, and its arguments.
+        launcher_flags: Other flags of the launcher.
     """
     config = ("--config_file", config_file) if config_file is not None else ()
     launcher = (sys.executable, "-m", "accelerate.commands.launch")
-    return [*launcher, *config, "--mixed_precision", "no", *argv]
+    return [*launcher, *config, *launcher_flags, "--mixed_precision", "no", *argv]
 
 
-def run_command(
-    command: Sequence[str], log: Path, watch: Callable[[], None] | None = None
+class Process(Protocol):
+    """A process that was started, as `subprocess.Popen` describes it.
+
+    Attributes:
+        pid: Its id; it leads a session.
+    """
+
+    pid: int
+
+    def wait(self, timeout: float) -> int:
+        """Return its exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: It is still running after `timeout` seconds.
+        """
+        ...
+
+
+def run_command(command: Sequence[str], log: Path, slot: Slot = WHOLE_MACHINE) -> tuple[int, float]:
+    """Run a command in a slot, as `supervise` does."""
+    return supervise(lambda output: start_command(command, output, slot), log)
+
+
+def start_command(command: Sequence[str], output: BinaryIO | int, slot: Slot) -> Process:
+    """Start a command in a slot, in a session of its own, so that Ctrl-C reaches only this one."""
+    with _pinned(slot.cores):
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, **slot.environment},
+        )
+
+
+def supervise(
+    start: Callable[[BinaryIO], Process], log: Path, watch: Callable[[], None] | None = None
 ) -> tuple[int, float]:
-    """Run a command with its output in `log`; return its exit code and its duration in seconds.
+    """Start a process with its output in `log`; return its exit code and its duration in seconds.
 
-    No process of the command outlives this call. After an exception such as Ctrl-C, all of them are
-    terminated first.
+    Neither it nor a child of it outlives this call. After an exception such as Ctrl-C, all of them
+    are terminated first.
 
     Args:
-        command: Command and arguments.
+        start: Starts the process with this file as its output.
         log: File for standard output and standard error.
-        watch: Callback, called about twice a second while the command runs.
+        watch: Callback, called about twice a second while the process runs.
 
     Raises:
         InputError: A process of an earlier comparison still writes to `log`.
     """
     started = time.perf_counter()
     with _locked(log) as output:
-        # In a separate session, so that Ctrl-C reaches only this process, which forwards it once.
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        process = start(output)
         try:
             while (code := _poll(process)) is None:
                 if watch is not None:
                     watch()
         except BaseException:
-            _terminate(process)
+            terminate(process)
             raise
     return code, time.perf_counter() - started
+
+
+@contextlib.contextmanager
+def _pinned(cores: Collection[int]) -> Iterator[None]:
+    """Pin this thread, whose mask the processes that it starts inherit from their first moment."""
+    before = os.sched_getaffinity(0) if cores else set()
+    if cores:
+        os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        if before:
+            os.sched_setaffinity(0, before)
 
 
 def wait_for_runs_left(logs: Path, tell: Callable[[str], None]) -> float:
@@ -101,16 +147,19 @@ def wait_for_runs_left(logs: Path, tell: Callable[[str], None]) -> float:
     return time.perf_counter() - started
 
 
-def check_no_process_left(logs: Path) -> None:
+def check_no_process_left(logs: Path, own: Collection[Path] = ()) -> None:
     """Check that no process of a killed comparison is still running.
 
     Args:
         logs: Folder of the logs of the comparison.
+        own: Logs of runs that this process has started.
 
     Raises:
         InputError: A process still writes to one of the logs. Nothing was changed.
     """
     for log in _logs(logs):
+        if log in own:
+            continue
         with log.open("ab") as file:
             _lock(file, log)
             unlock_descriptor(file.fileno())
@@ -176,14 +225,14 @@ def _writers(log: Path) -> list[int]:
     return ids
 
 
-def _poll(process: subprocess.Popen[bytes]) -> int | None:
+def _poll(process: Process) -> int | None:
     try:
         return process.wait(POLL_SECONDS)
     except subprocess.TimeoutExpired:
         return None
 
 
-def _terminate(process: subprocess.Popen[bytes]) -> None:
+def terminate(process: Process) -> None:
     """Terminate the command and its descendants, and wait; a second interruption kills them."""
     descendants: list[psutil.Process] = []
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -201,12 +250,12 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
         for descendant in alive:
             with contextlib.suppress(psutil.NoSuchProcess):
                 descendant.kill()
-        process.wait()
+        process.wait(TERMINATION_SECONDS)
 
 
-def _signal(process: subprocess.Popen[bytes], *, kill: bool) -> None:
+def _signal(process: Process, *, kill: bool) -> None:
     if sys.platform == "win32":  # has neither process groups nor SIGKILL
-        process.kill()
+        psutil.Process(process.pid).kill()
         return
     # It may have ended already, and its id may belong to another user's process by now.
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -202,7 +202,7 @@ def read_plan(folder: Path) -> Plan | None:
     path = folder / PLAN_NAME
     try:
         values = read_json_object(path)
-        check_schema(path, values, SCHEMA, "Name another --output_dir.")
+        check_schema(path, values, SCHEMA, "Choose another --output_dir.")
         plan = from_json(Plan, values, "plan")
         if plan.design.metric is None or not plan.arms:
             raise ValueError("plan.design has no metric or no arms")
@@ -214,8 +214,8 @@ def read_plan(folder: Path) -> Plan | None:
         return None
     except (OSError, ValueError, OverflowError) as error:
         raise InputError(
-            f"{path}: the file is not a valid plan ({type(error).__name__}: {error}). Name another "
-            "--output_dir, or delete the file together with its runs."
+            f"{path}: the file is not a valid plan ({type(error).__name__}: {error}). Choose "
+            "another --output_dir, or delete the file together with its runs."
         ) from error
 
 

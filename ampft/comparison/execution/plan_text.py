@@ -36,8 +36,8 @@ def plan_lines(
         ("comparing", f"{arms}; on {plan.estimate.device}"),
         (
             "seeds",
-            f"{choosing}{first} to {first + seeds - 1}{analyses}; {counted(len(runs), 'run')}, one "
-            f"at a time, arms interleaved{done}",
+            f"{choosing}{first} to {first + seeds - 1}{analyses}; {counted(len(runs), 'run')}, "
+            f"{_at_a_time(plan)}, arms interleaved{done}",
         ),
         ("each run", *_sizes(plan)),
     ]
@@ -49,7 +49,7 @@ def plan_lines(
         needed = sum(plan.estimate_of(run.arm).model_bytes for run in kept) / 2**30
         free = shutil.disk_usage(nearest_existing(folder)).free / 2**30
         note = f"; only {free:.1f} GiB free" if free < needed else ""
-        total = approximate_duration(sum(map(plan.expected_seconds, todo)))
+        total = approximate_duration(sum(map(plan.expected_seconds, todo)) / design.jobs)
         per_run = ", ".join(
             f"{arm.name} {approximate_duration(plan.expected_seconds(PlannedRun(arm, 0)))}"
             for arm in plan.arms
@@ -66,6 +66,16 @@ def plan_lines(
     lines += [("note", note) for note in plan.notes]
     lines.append(("folder", str(folder)))
     return "\n".join(labelled(*line) for line in lines)
+
+
+def _at_a_time(plan: Plan) -> str:
+    jobs, gpus = plan.design.jobs, plan.design.gpus_per_run
+    if jobs == 1:
+        return "one at a time"
+    own = "its share of the cores"
+    if not plan.estimate.device.startswith("CPU"):
+        own = f"{counted(gpus, 'GPU')} of its own"
+    return f"{jobs} at a time, each on {own}"
 
 
 def _arm_text(plan: Plan, arm: Arm) -> str:

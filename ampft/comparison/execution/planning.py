@@ -23,6 +23,7 @@ from ampft.comparison.execution.plan import (
     with_more_seeds,
 )
 from ampft.comparison.execution.plan_text import plan_reach, points_text, rounded_up
+from ampft.comparison.execution.slots import WHOLE_MACHINE, Slot, check_memory, command_slots
 from ampft.data.sources.file_names import data_stem
 from ampft.errors import InputError
 from ampft.ownership import is_leftover, temporary_folder
@@ -63,11 +64,13 @@ def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
         return folder, with_more_seeds(existing, design.seed_counts)
     _check_new_folder(folder)
     check_data_files(command.classify)
+    slot = command_slots(command)[0]
     noun = "arm" if design.arm_settings else "mode"
     print_line(f"trial      timing a few steps of each {noun} to plan the comparison")
     with interruptible(lambda: "nothing has been written yet."):
-        trials = arm_trials(command)
+        trials = arm_trials(command, slot)
     trial = next(iter(trials.values()))
+    check_memory(design.jobs, max(each.estimate.peak_bytes for each in trials.values()))
     modes = None if design.arm_settings else trial.modes
     estimates = {name: each.estimate for name, each in trials.items()}
     plan = Plan(
@@ -78,7 +81,9 @@ def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
         size=trial.estimate.size,
         notes=command.notes,
     )
-    budget = None if design.budget is None else design.budget - command_seconds(command)
+    budget = None
+    if design.budget is not None:
+        budget = design.jobs * (design.budget - command_seconds(command))
     expected = [ExpectedRun(plan.estimate_of(r.arm), r.arm.mode) for r in plan.all_runs()]
     fitted = fit(expected, budget)
     plan = replace(plan, size=fitted.size, overrides=fitted.overrides, reductions=fitted.reductions)
@@ -130,7 +135,7 @@ def _check_new_folder(folder: Path) -> None:
         listed = ", ".join(names[:3]) + (" and more" if len(names) > 3 else "")
         raise InputError(
             f"--output_dir {folder}: the folder is not empty ({listed}) and has no {PLAN_NAME}, so "
-            "it does not hold a comparison to continue. Name a new or empty folder."
+            "it does not hold a comparison to continue. Choose a new or empty folder."
         )
 
 
@@ -155,8 +160,12 @@ def _check_reach(plan: Plan, split: str) -> None:
     )
 
 
-def arm_trials(command: CompareCommand) -> dict[str, TrialResult]:
+def arm_trials(command: CompareCommand, slot: Slot = WHOLE_MACHINE) -> dict[str, TrialResult]:
     """Return the trial of each arm by name, the baseline first; modes share a single trial.
+
+    Args:
+        command: Command of the user.
+        slot: Where the trials run.
 
     Raises:
         InputError: A trial failed, or an arm reports on other examples or classes than the
@@ -164,13 +173,13 @@ def arm_trials(command: CompareCommand) -> dict[str, TrialResult]:
     """
     design = command.design
     if not design.arm_settings:
-        return {"": run_trial(command.classify_argv, design.modes, design.config_file)}
+        return {"": run_trial(command.classify_argv, design.modes, design.config_file, slot)}
     baseline = design.arm_settings[0].name
     trials: dict[str, TrialResult] = {}
     for arm in design.arm_settings:
         try:
             argv = (*command.classify_argv, *arm.flags)
-            trial = run_trial(argv, (arm.mode,), design.config_file)
+            trial = run_trial(argv, (arm.mode,), design.config_file, slot)
         except InputError as error:
             raise InputError(f"--arm {arm.name}: {error}") from error
         evaluates = "--evaluate_fp32" in argv
@@ -211,7 +220,10 @@ def _check_compared(baseline: str, name: str, trials: Mapping[str, TrialResult])
 
 
 def run_trial(
-    classify_argv: Sequence[str], modes: Sequence[str] | None, config_file: str | None
+    classify_argv: Sequence[str],
+    modes: Sequence[str] | None,
+    config_file: str | None,
+    slot: Slot = WHOLE_MACHINE,
 ) -> TrialResult:
     """Time a few steps of each mode.
 
@@ -219,6 +231,7 @@ def run_trial(
         classify_argv: Command line arguments of classify.py.
         modes: Modes to time; None for the default modes that the device supports.
         config_file: Configuration file of Accelerate.
+        slot: Where it runs.
 
     Raises:
         InputError: A run would reject its input, a mode is not available, or the trial failed.
@@ -227,7 +240,10 @@ def run_trial(
     request = {"classify_argv": list(classify_argv), "modes": modes, "launched": time.time()}
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
     paths = str(folder / "request.json"), str(folder / "result.json")
-    run_command(launch_command(config_file, "-m", TRIAL_MODULE, *paths), folder / "log")
+    words = launch_command(
+        config_file, "-m", TRIAL_MODULE, *paths, launcher_flags=slot.launcher_flags
+    )
+    run_command(words, folder / "log", slot)
     try:
         result = read_json_object(folder / "result.json")
     except (OSError, ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -90,7 +91,7 @@ class Progress:
         self._todo = list(todo)
         self._total = len(plan.all_runs())
         self._bar = progress_bar(total=1, bar_format="{desc}", leave=False)
-        self._started = time.perf_counter()
+        self._running: dict[PlannedRun, tuple[HistoryTail, float]] = {}
         self._refreshed = 0.0
 
     def __enter__(self) -> Progress:
@@ -106,44 +107,47 @@ class Progress:
 
     def start(self, run: PlannedRun, folder: Path) -> None:
         """Start showing a run whose folder is `folder`."""
-        self._run, self._tail = run, HistoryTail(folder / "history.jsonl")
-        self._started, self._refreshed = time.perf_counter(), 0.0
+        self._running[run] = HistoryTail(folder / "history.jsonl"), time.perf_counter()
+        self._refreshed = 0.0
         self.watch()
 
     def watch(self) -> None:
-        """Show the progress of the run, about once a second."""
+        """Show the progress of the runs, about once a second."""
         now = time.perf_counter()
-        if self._bar.disable or now - self._refreshed < 1:
+        if self._bar.disable or now - self._refreshed < 1 or not self._running:
             return
         self._refreshed = now
-        self._bar.set_description_str(self.line(self._tail.steps(), now - self._started))
+        states = [(run, tail.steps(), now - at) for run, (tail, at) in self._running.items()]
+        self._bar.set_description_str(self.line(*states))
 
-    def line(self, steps: int, seconds: float) -> str:
-        """Return the line for a run after `steps` steps and `seconds` seconds."""
-        arm = self._run.arm
-        size, estimate = self._plan.size_of(arm), self._plan.estimate_of(arm)
+    def line(self, *states: tuple[PlannedRun, int, float]) -> str:
+        """Return the line for runs, each with its optimizer steps and seconds so far."""
+        running = {run for run, _, _ in states}
+        left = self._seconds([run for run in self._todo if run not in running])
+        left += sum(max(self._pace.seconds(run) - seconds, 0.0) for run, _, seconds in states)
+        shown = "; ".join(self._state(run, steps) for run, steps, _ in states)
+        return f"{shown}, {approximate_duration(left / self._plan.design.jobs)} left"
+
+    def finish(self, run: PlannedRun, seconds: float, summary: str, *, finished: bool) -> str:
+        """Return the line for a run that ended after `seconds`."""
+        del self._running[run]
+        self._todo = [other for other in self._todo if other != run]
+        if finished:
+            self._pace.add(run, seconds)
+        later = self._seconds(self._todo) / self._plan.design.jobs
+        left = f"; about {approximate_duration(later)} left" if self._todo else ""
+        return f"{self._heading(run)}: {summary}, {seconds:.0f} s{left}"
+
+    def _state(self, run: PlannedRun, steps: int) -> str:
+        size, estimate = self._plan.size_of(run.arm), self._plan.estimate_of(run.arm)
         total, per_epoch = estimate.total_steps(size), estimate.steps_per_epoch(size)
         epoch, epochs = min(steps, total - 1) // per_epoch + 1, -(-total // per_epoch)
-        expected = self._pace.seconds(self._run)
         done = min(MAX_SHARE, max(steps / total * MAX_SHARE, 0.0))
-        return (
-            f"{self._heading()}, epoch {epoch}/{epochs}, {percent(done)}, "
-            f"{approximate_duration(max(expected - seconds, 0.0) + self._later())} left"
-        )
+        return f"{self._heading(run)}, epoch {epoch}/{epochs}, {percent(done)}"
 
-    def finish(self, seconds: float, summary: str, *, finished: bool) -> str:
-        """Return the line for the run that ended after `seconds`."""
-        heading = self._heading()
-        self._todo = [run for run in self._todo if run != self._run]
-        if finished:
-            self._pace.add(self._run, seconds)
-        left = f"; about {approximate_duration(self._later())} left" if self._todo else ""
-        return f"{heading}: {summary}, {seconds:.0f} s{left}"
+    def _heading(self, run: PlannedRun) -> str:
+        number = self._plan.all_runs().index(run) + 1
+        return f"run {number}/{self._total} {run.arm.name} seed {run.seed}"
 
-    def _heading(self) -> str:
-        number = self._plan.all_runs().index(self._run) + 1
-        return f"run {number}/{self._total} {self._run.arm.name} seed {self._run.seed}"
-
-    def _later(self) -> float:
-        """Return the expected seconds of the runs after this one."""
-        return sum(self._pace.seconds(run) for run in self._todo if run != self._run)
+    def _seconds(self, runs: Iterable[PlannedRun]) -> float:
+        return sum(map(self._pace.seconds, runs))

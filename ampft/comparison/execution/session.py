@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,15 +26,16 @@ from ampft.comparison.execution.folder import (
 from ampft.comparison.execution.launch import (
     check_no_process_left,
     interruptible,
-    launch_command,
     run_command,
     wait_for_runs_left,
 )
+from ampft.comparison.execution.launchers import Launcher, SideBySide
 from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun, keeps_model, read_plan
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.planning import command_seconds
 from ampft.comparison.execution.progress import Progress
 from ampft.comparison.execution.selection import selection_remark, with_selection
+from ampft.comparison.execution.slots import command_slots
 from ampft.comparison.remarks import choice_text
 from ampft.errors import InputError
 from ampft.files import is_disk_error
@@ -66,6 +68,7 @@ class ComparisonSession:
         plan: Plan with its progress so far.
         progress: Progress display.
         recipe: Path of classify.py; None trains with `ampft train`.
+        launchers: Each trains one run at a time.
     """
 
     command: CompareCommand
@@ -73,6 +76,7 @@ class ComparisonSession:
     plan: Plan
     progress: Progress
     recipe: Path | None
+    launchers: tuple[Launcher, ...]
     _plan_before: Plan = field(init=False)
 
     def __post_init__(self) -> None:
@@ -107,30 +111,70 @@ class ComparisonSession:
         if len(self.plan.compared_arms) == 1:
             raise SystemExit(0)
 
-    def launch(self, run: PlannedRun) -> None:
-        """Run one training in a separate process, and print how it ended.
+    def train(self, runs: Sequence[PlannedRun]) -> None:
+        """Train runs in separate processes, in order, and print how each ended.
+
+        With `--jobs`, several train at the same time.
 
         Raises:
-            InputError: The input of the run is invalid and no run of its arm is complete, or
-                another run is still running because an earlier comparison process was killed.
+            InputError: The input of a run is invalid and no run of its arm is complete, or another
+                run is still running because an earlier comparison process was killed.
         """
-        output, log = run_folder(self.folder.path, run), log_file(self.folder.path, run)
-        check_no_process_left(log.parent)
-        for other in self.plan.all_runs():
-            check_output_folder(run_folder(self.folder.path, other), overwrite=True)
-        self._remove_damaged_checkpoints(run)
-        self.progress.start(run, output)
-        command = launch_command(self.plan.design.config_file, *self.argv(run))
-        started = time.perf_counter()
+        if len(self.launchers) == 1:
+            for run in runs:
+                self.launch(run)
+            return
+        queue = deque(runs)
+        with SideBySide[PlannedRun](self.launchers) as side:
+            while queue or side.running:
+                while queue and not side.is_full:
+                    run = queue.popleft()
+                    self._begin(run, side.running)
+                    side.start(run, self.argv(run), log_file(self.folder.path, run))
+                started = time.perf_counter()
+                try:
+                    ended = side.ended()
+                finally:
+                    self.count_as_run(time.perf_counter() - started)
+                self.progress.watch()
+                for run, seconds in ended:
+                    self._end(run, seconds)
+
+    def launch(self, run: PlannedRun) -> None:
+        """Run one training in a separate process by the first launcher, and print how it ended.
+
+        Raises:
+            InputError: As `train` does.
+        """
+        self._begin(run)
+        log, started = log_file(self.folder.path, run), time.perf_counter()
         try:
-            _, duration = run_command(command, log, self.progress.watch)
+            duration = self.launchers[0].run(self.argv(run), log, self.progress.watch)
         finally:
             self.count_as_run(time.perf_counter() - started)
-        ending = run_ending(output, log)
+        self._end(run, duration)
+
+    def _begin(self, run: PlannedRun, running: Sequence[PlannedRun] = ()) -> None:
+        """Check that a run can start beside those of this process that are running."""
+        logs = [log_file(self.folder.path, each) for each in running]
+        check_no_process_left(self.folder.path / LOGS_NAME, logs)
+        for other in self.plan.all_runs():
+            if other not in running:
+                check_output_folder(run_folder(self.folder.path, other), overwrite=True)
+        self._remove_damaged_checkpoints(run)
+        self.progress.start(run, run_folder(self.folder.path, run))
+
+    def _end(self, run: PlannedRun, seconds: float) -> None:
+        """Print how a run ended, and remove what is not kept of it.
+
+        Raises:
+            InputError: Its input is invalid and no run of its arm is complete.
+        """
+        ending = run_ending(run_folder(self.folder.path, run), log_file(self.folder.path, run))
         self.remove_checkpoints()
         self.remove_models()
-        summary = ending.summary(self.plan.metric)
-        print_line(self.progress.finish(duration, summary, finished=ending.status == "finished"))
+        summary, is_finished = ending.summary(self.plan.metric), ending.status == "finished"
+        print_line(self.progress.finish(run, seconds, summary, finished=is_finished))
         lost = "no arm" if run.arm == self.plan.arms[0] else f"{run.arm.name} no longer"
         consequence = f"With this run, {lost} can get a verdict. Ctrl-C stops the comparison."
         for warning in ending.record.warnings.values() if ending.record else ():
@@ -220,7 +264,7 @@ class ComparisonSession:
         """Return the run folders of the first `seeds` seeds, without incomplete seeds.
 
         Arms are compared seed by seed, so a seed at which any run failed without a record is
-        omitted in every arm. A stamp and the last line of output name these seeds.
+        omitted in every arm. A stamp and the last line of output list these seeds.
 
         Raises:
             InputError: Too few seeds remain.
@@ -298,6 +342,7 @@ def open_comparison(
         plan: Plan from `plan_comparison`.
         recipe: Path of classify.py, which trains one run; None uses `ampft train`.
     """
+    slots = command_slots(command)
     with RunFolder(folder, keep_files=True) as locked:
         if read_plan(folder) is not None:
             locked.adopt(PLAN_NAME)
@@ -306,12 +351,16 @@ def open_comparison(
             if not is_plain_folder(folder / name):
                 raise InputError(
                     f"--output_dir {folder}: {name} is a link, but a comparison writes a folder of "
-                    "this name. Move it, or name another folder."
+                    "this name. Move it, or choose another folder."
                 )
         seconds = wait_for_runs_left(folder / LOGS_NAME, lambda t: print_line(labelled("left", t)))
         todo = incomplete_runs(plan, folder)
-        with Progress(plan, todo) as progress:
-            session = ComparisonSession(command, locked, plan, progress, recipe)
+        with contextlib.ExitStack() as stack:
+            progress = stack.enter_context(Progress(plan, todo))
+            launchers = tuple(Launcher(slot, plan.design.config_file) for slot in slots)
+            for launcher in launchers:
+                stack.callback(launcher.close)
+            session = ComparisonSession(command, locked, plan, progress, recipe, launchers)
             session.count_as_run(seconds)
             session.remove_checkpoints()
             session.remove_models()

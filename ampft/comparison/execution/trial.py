@@ -36,12 +36,14 @@ from ampft.data.groups import dependent_groups
 from ampft.data.steps import IntArray, StepBatches
 from ampft.errors import InputError, TrainingStopped
 from ampft.evaluation.evaluate import as_array
+from ampft.features.memory import MemoryUse
 from ampft.features.trackers import installed_trackers
+from ampft.machine import resident_peak
 from ampft.precision.accelerator import numerics, separate_accelerators, training_device
 from ampft.precision.resolve import UNAVAILABLE, Precision, resolve, survey_modes
 from ampft.runs.prepare import load_task, prepare_mode, start_clock
 from ampft.runs.prepared import Prepared
-from ampft.runs.prepared_checks import check_prepared
+from ampft.runs.prepared_checks import check_prepared, disk_bytes, planned_checkpoints
 from ampft.text.json_io import json_text
 from ampft.text.numbers import counted
 from ampft.training.step import accumulate_gradient, apply_step
@@ -95,6 +97,8 @@ def run_trial(request: dict[str, Any]) -> TrialResult:
         tuple(precision.mode for precision in precisions),
         splits=dict(task.data.fingerprints),
         compared=_compared(prepared),
+        peak_memory=MemoryUse(device, process_start.memory).peak.peak,
+        disk_bytes=disk_bytes(prepared, planned_checkpoints(prepared)),
     )
 
 
@@ -220,6 +224,7 @@ def _estimate(
         model_bytes=sum(tensor.numel() * tensor.element_size() for tensor in weights),
         eval_steps=args.eval_steps,
         cases=sizes[prepared.final_split] if groups is None else len(groups),
+        peak_bytes=resident_peak() or 0,
     )
 
 

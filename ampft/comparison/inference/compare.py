@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from ampft.arguments.compare import PLACEBO, baseline_first, parse_mode_list
+from ampft.arguments.compare import PLACEBO, baseline_first, check_mode, parse_mode_list
 from ampft.comparison.analysis.conditions import environment, title
 from ampft.comparison.analysis.loading import READ_FILES, RecordedRun, find_runs
 from ampft.comparison.analysis.predictions import (
@@ -51,7 +51,7 @@ from ampft.comparison.statistics.speed_up import is_reliable_speed
 from ampft.errors import InputError
 from ampft.machine import hardware, versions
 from ampft.precision.accelerator import training_device
-from ampft.precision.modes import BASELINE
+from ampft.precision.modes import BASELINE, is_fp32
 from ampft.runs.manifest import check_files, model_files
 from ampft.runs.predictions import RESERVED_COLUMNS
 from ampft.runs.record import RunRecord, TopologyPart
@@ -60,6 +60,7 @@ from ampft.text.numbers import counted
 from ampft.text.terminal import quiet_libraries
 
 BATCH_SIZE, PLACEBO_BATCH_SIZE = 32, 8
+AT, MAX_BATCH_SIZE = "@", 65_536  # between a precision and its batch size
 TIMED_SIZES = (1, 32)
 TIMED_BATCHES = 16  # different batches of each size
 
@@ -70,23 +71,51 @@ class _Arm:
 
     name: str
     mode: str
+    batch_size: int = BATCH_SIZE
     predictions: list[RunPredictions] = field(default_factory=list)
     executed: str | None = None
     size: int | None = None
     failures: list[str] = field(default_factory=list)
 
-    @property
-    def batch_size(self) -> int:
-        return PLACEBO_BATCH_SIZE if self.name == PLACEBO else BATCH_SIZE
+    @classmethod
+    def of(cls, name: str) -> _Arm:
+        """Return the arm of a name such as "bf16" or "bf16@1"."""
+        mode, _, size = name.partition(AT)
+        return cls(name, mode, int(size) if size else BATCH_SIZE)
 
 
 def parse_inference_modes(text: str) -> tuple[str, ...]:
-    """Return the precisions of a comma-separated list, fp32 first.
+    """Return the precisions of a comma-separated list, the first fp32 first.
+
+    A precision can have a batch size, as in "fp32@1,fp32@32,bf16@32".
 
     Raises:
-        InputError: One is unknown or listed twice, or none is compared with fp32.
+        InputError: One is unknown or listed twice, a batch size is not at least 1, or nothing is
+            compared with fp32.
     """
-    return baseline_first(parse_mode_list(FLAG, text, MODES))
+    if AT not in text:
+        return baseline_first(parse_mode_list(FLAG, text, MODES))
+    names: list[str] = []
+    for part in text.split(","):
+        mode, at, size = part.strip().lower().partition(AT)
+        mode = BASELINE if is_fp32(mode) else mode
+        check_mode(FLAG, text, mode, MODES)
+        if at and not (size.isdecimal() and 0 < int(size) <= MAX_BATCH_SIZE):
+            raise InputError(
+                f"{FLAG}: received {text!r}; the batch size after {mode}{AT} must be a whole "
+                f"number from 1 to {MAX_BATCH_SIZE:,}, such as {mode}{AT}32."
+            )
+        names.append(f"{mode}{AT}{int(size)}" if at else mode)
+        if names.count(names[-1]) > 1:
+            raise InputError(f"{FLAG}: received {text!r}; {names[-1]} appears twice.")
+    baseline = next((name for name in names if name.partition(AT)[0] == BASELINE), BASELINE)
+    ordered = (baseline, *(name for name in names if name != baseline))
+    if len(ordered) == 1:
+        raise InputError(
+            f"{FLAG}: received {text!r}; give another precision or batch size to compare with, "
+            f"such as {FLAG} fp32@1,fp32@32."
+        )
+    return ordered
 
 
 def compare_inference(
@@ -100,7 +129,7 @@ def compare_inference(
 
     Args:
         folders: Output folders of runs with different seeds, otherwise alike.
-        modes: Precisions from `parse_inference_modes`.
+        modes: Precisions from `parse_inference_modes`, some with a batch size.
         metric: Name of the primary metric; None uses the primary metric of the runs' task.
         margin: Equivalence margin as a fraction (0.01 is one point).
 
@@ -115,10 +144,10 @@ def compare_inference(
     name = metric or next(iter(problem.metrics))
     check_metric(name, problem)
     device = training_device()
-    for mode in modes:
-        resolve_inference(mode, device)  # refuses before the first model predicts
-    arms = [_Arm(mode, mode) for mode in modes]
-    arms.insert(1, _Arm(PLACEBO, BASELINE))
+    arms = [_Arm.of(name) for name in modes]
+    for arm in arms:
+        resolve_inference(arm.mode, device)  # refuses before the first model predicts
+    arms.insert(1, _Arm(PLACEBO, BASELINE, PLACEBO_BATCH_SIZE))
     cases: Cases | None = None
     for run in runs:
         _, cases = read_run_predictions(run.folder / PREDICTIONS_NAME, cases, name)
@@ -134,7 +163,7 @@ def compare_inference(
                 arm.size = size_on_disk(predictor.model)
                 timed[arm.name] = predictor
         if run is runs[0]:
-            timings = _timings(timed, saved, columns)
+            timings = _timings(timed, saved, columns, baseline=arms[0].name)
             timed = {}
     seeds = tuple(run.seed for run in runs)
     draft = Comparison(
@@ -152,7 +181,7 @@ def compare_inference(
         label_names=cases.class_names,
         arms=tuple(_result(arm, arms[0], timings.get(arm.name, ()), runs, device) for arm in arms),
         stamps=tuple(_stamps(runs, timings)),
-        setup=_setup(runs),
+        setup=_setup(runs, modes),
         environment=environment(_here(runs[0], device)),
     )
     predictions = {arm.name: ArmPredictions(arm.predictions) for arm in arms if not arm.failures}
@@ -245,7 +274,11 @@ def _predict(
 
 
 def _timings(
-    predictors: Mapping[str, ModelInPrecision], saved: SavedModel, columns: Sequence[Sequence[str]]
+    predictors: Mapping[str, ModelInPrecision],
+    saved: SavedModel,
+    columns: Sequence[Sequence[str]],
+    *,
+    baseline: str,
 ) -> dict[str, tuple[BatchTiming, ...]]:
     """Time all arms that run natively, with examples in the order of the split."""
     native = {name: each for name, each in predictors.items() if not each.precision.is_emulated}
@@ -257,7 +290,7 @@ def _timings(
         ]
         for size in TIMED_SIZES
     }
-    return time_in_turns(native, batches, baseline=BASELINE)
+    return time_in_turns(native, batches, baseline=baseline)
 
 
 def _result(
@@ -315,14 +348,17 @@ def _stamps(
         yield remark("suspect_model", warning=warnings[0])
 
 
-def _setup(runs: Sequence[RecordedRun]) -> dict[str, str]:
+def _setup(runs: Sequence[RecordedRun], modes: Sequence[str]) -> dict[str, str]:
     record = runs[0].record
+    others = f"{PLACEBO_BATCH_SIZE} in the placebo"
+    if any(AT in name for name in modes):
+        others += f"; after {AT}, the size that is named"
     return {
         "model": f"{record.model.name}, {record.model.architecture}, "
         f"{record.model.parameters / 1e6:.1f} M parameters",
         "data": record.data.name,
         "trained in": runs[0].mode,
-        "batches": f"{BATCH_SIZE} texts, longest first ({PLACEBO_BATCH_SIZE} in the placebo)",
+        "batches": f"{BATCH_SIZE} texts, longest first ({others})",
         "maximum sequence length": str(record.arguments["max_seq_length"]),
     }
 

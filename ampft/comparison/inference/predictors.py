@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -82,6 +83,19 @@ class ModelInPrecision:
         """Return (m, K) float32 logits; call it inside `context`."""
         return forward_logits(self.model, inputs)
 
+    def seconds(self, batch: Mapping[str, Tensor]) -> float:
+        """Return the time of the forward pass of a batch, without tokenization."""
+        with self.context():
+            self._wait()
+            start = time.perf_counter()
+            self.logits(batch)
+            self._wait()
+            return time.perf_counter() - start
+
+    def _wait(self) -> None:
+        if self.precision.device_type == "cuda":
+            torch.cuda.synchronize()
+
     def executed(self, inputs: Mapping[str, Tensor]) -> str:
         """Predict one batch, check the dtypes of its products, and return them in one clause.
 
@@ -103,13 +117,13 @@ class ModelInPrecision:
             if found is not None:
                 raise InputError(f"{FLAG} {self.mode}: {found}. Leave {self.mode} out.")
             return census.summary()
-        in_float = sum(row.count for row in census.rows if row.kind != "attention")
+        products = sum(row.count for row in census.rows if row.kind != "attention")
         if not integers.products:
             raise InputError(
                 f"{FLAG} int8: no product was executed in int8 although the layers are quantized. "
                 "Leave int8 out."
             )
-        share = f"{integers.products} of {integers.products + in_float}"
+        share = f"{integers.products} of {products}"
         return (
             f"linear layers int8 x int8 ({share} products with weights, recorded); everything else "
             "float32"
@@ -144,7 +158,7 @@ class SavedModel:
     def predictor(self, mode: str, device: torch.device) -> ModelInPrecision:
         """Return a copy of the model in a precision."""
         precision = resolve_inference(mode, device)
-        model = quantize(self.model, device) if mode == INT8 else copy.deepcopy(self.model)
+        model = quantize(self.model) if mode == INT8 else copy.deepcopy(self.model)
         check_float32_modules(model, precision)
         cast_in_place(model, precision.storage_dtype)
         problem = saved_problem(self.record, self.model.config)

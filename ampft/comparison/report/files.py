@@ -52,7 +52,7 @@ def write_comparison(comparison: Comparison, output_dir: Path) -> None:
     except OSError as error:
         raise InputError(
             f"--output_dir {output_dir}: {path.name} cannot be written ({error.strerror}). Free "
-            "disk space or name another folder."
+            "disk space or choose another folder."
         ) from error
 
 
@@ -101,7 +101,7 @@ def read_comparison(path: Path) -> Comparison:
         values = read_json_object(file)
     except OSError as error:
         raise InputError(
-            f"COMPARISON {file}: the file cannot be read ({error.strerror}). Name the --output_dir "
+            f"COMPARISON {file}: the file cannot be read ({error.strerror}). Give the --output_dir "
             f"of a comparison, which contains {COMPARISON_NAME}."
         ) from error
     except ValueError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ampft.comparison.findings import INFERENCE, PREDICTIONS, TRAINING, Comparison
+from ampft.comparison.findings import DISTURBED, INFERENCE, PREDICTIONS, TRAINING, Comparison
 from ampft.comparison.verdict_text import these_models, trainings
 from ampft.text.numbers import level, percent
 
@@ -37,6 +37,9 @@ EXPLORATORY = (
 )
 INTERLEAVED = (
     "The runs were separate processes, trained one at a time with the {noun}s interleaved."
+)
+SIDE_BY_SIDE = (
+    "The runs were separate processes, several at a time, started with the {noun}s interleaved."
 )
 AT_DIFFERENT_TIMES = (
     "No plan ordered the runs, so their speeds were measured at different times, possibly while "
@@ -105,6 +108,8 @@ def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
         parts.append(_placebo(comparison))
     if comparison.kind == TRAINING:
         order = INTERLEAVED if comparison.planned else AT_DIFFERENT_TIMES
+        if any(each.kind in (*DISTURBED, "own_gpus") for each in comparison.stamps):
+            order = SIDE_BY_SIDE
         per_example = f" {PER_EXAMPLE}" if comparison.noun == "arm" else ""
         interval = f" {SPEED_INTERVAL}" * comparison.planned
         parts.append(f"{order} {SPEED}{per_example}{interval}".format(noun=comparison.noun))

@@ -1,0 +1,205 @@
+"""The command `ampft estimate`: how long a training will take, and what it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from ampft.arguments import ClassifyArguments, parse_classify_arguments
+from ampft.arguments.flags import ArgumentParser, parse_duration, split_at_dashes
+from ampft.errors import InputError
+from ampft.files import nearest_existing
+from ampft.precision.modes import BASELINE
+from ampft.runs.start import check_data_files
+from ampft.text.numbers import (
+    approximate_duration,
+    byte_size,
+    counted,
+    duration,
+    in_epochs,
+    milliseconds,
+)
+from ampft.text.terminal import labelled, print_line
+
+# Settings whose time a trial does not measure.
+_NOT_TIMED = (
+    *("baseline", "inspect_data", "check_precision", "checkpointing_steps", "watch"),
+    *("with_tracking", "push_to_hub"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Duration:
+    """What a training will take, from a trial of a few steps.
+
+    Attributes:
+        mode: Precision.
+        execution: "native", "emulated" or "unproven".
+        device: Description such as "CPU, 2 threads".
+        steps: Optimizer steps of the whole training.
+        steps_per_epoch: Optimizer steps of an epoch.
+        train_examples: Number of training examples.
+        effective_batch_size: Examples per optimizer step, over all processes.
+        seconds: Time from the launch of the process to its end.
+        startup_seconds: Time from the launch of the process to its first step.
+        step_seconds: Mean of an optimizer step.
+        evaluation_seconds: All validations and the final report.
+        peak_memory: Bytes on the training device after the longest step; None if not measured.
+        disk_bytes: Weights and checkpoints on the disk at once, at most.
+        free_disk_bytes: Free space where the results will be.
+        notes: What the estimate leaves out.
+    """
+
+    mode: str
+    execution: str
+    device: str
+    steps: int
+    steps_per_epoch: int
+    train_examples: int
+    effective_batch_size: int
+    seconds: float
+    startup_seconds: float
+    step_seconds: float
+    evaluation_seconds: float
+    peak_memory: int | None
+    disk_bytes: int
+    free_disk_bytes: int
+    notes: tuple[str, ...] = ()
+
+
+def main(argv: Sequence[str]) -> None:
+    """Time a few steps in a separate process, and print the estimate. Nothing is kept on the disk.
+
+    Args:
+        argv: Arguments of the command, followed after `--` by arguments of classify.py.
+
+    Raises:
+        InputError: A flag is invalid, the input of the training is, or the trial failed.
+    """
+    words, flags = split_at_dashes(argv)
+    options = _parser().parse_args(words)
+    args = parse_classify_arguments(flags)
+    if args.resume_from_checkpoint is not None:
+        raise InputError(
+            f"--resume_from_checkpoint {args.resume_from_checkpoint}: ampft estimate times a "
+            "training from its beginning. Remove the flag."
+        )
+    check_data_files(args)
+    if not options.json:
+        print_line(labelled("trial", "timing a few steps ..."))
+    found = estimate_duration(args, flags, options.config_file)
+    print_line(json.dumps(asdict(found), indent=2) if options.json else duration_text(found))
+
+
+def estimate_duration(
+    args: ClassifyArguments, flags: Sequence[str], config_file: str | None = None
+) -> Duration:
+    """Time a few steps of a training, and return what the whole will take.
+
+    Args:
+        args: Settings of the training.
+        flags: The same as arguments of classify.py.
+        config_file: Configuration file of Accelerate.
+
+    Raises:
+        InputError: The training would refuse its input, or the trial failed.
+    """
+    from ampft.comparison.execution.launch import interruptible
+    from ampft.comparison.execution.planning import run_trial
+
+    mode = _mode(args)
+    modes = list(dict.fromkeys([BASELINE, mode] if args.evaluate_fp32 else [mode]))
+    with interruptible(lambda: "nothing has been written."):
+        trial = run_trial(flags, modes, config_file)
+    estimate = replace(trial.estimate, evaluates_fp32=args.evaluate_fp32)
+    size, cost = estimate.size, estimate.modes[mode]
+    steps, seconds = estimate.total_steps(size), estimate.run_seconds(mode, size)
+    return Duration(
+        mode=mode,
+        execution=estimate.executions[mode],
+        device=estimate.device,
+        steps=steps,
+        steps_per_epoch=estimate.steps_per_epoch(size),
+        train_examples=size.train_examples,
+        effective_batch_size=estimate.effective_batch_size,
+        seconds=seconds,
+        startup_seconds=estimate.startup,
+        step_seconds=cost.step,
+        evaluation_seconds=seconds - estimate.startup - steps * cost.step,
+        peak_memory=trial.peak_memory,
+        disk_bytes=trial.disk_bytes,
+        free_disk_bytes=shutil.disk_usage(nearest_existing(Path(args.output_dir or "runs"))).free,
+        notes=tuple(_notes(args, seconds)),
+    )
+
+
+def _mode(args: ClassifyArguments) -> str:
+    """Return the mode of the training: its flag, the launcher's variable, or fp32."""
+    named = args.mixed_precision or os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    return BASELINE if named == "no" else named
+
+
+def _notes(args: ClassifyArguments, seconds: float) -> list[str]:
+    """Return what can make the training shorter or longer than its steps."""
+    notes = []
+    if args.max_time is not None and parse_duration("max_time", args.max_time) < seconds:
+        notes.append(f"--max_time {args.max_time} will end the training earlier.")
+    if args.early_stopping_patience is not None:
+        notes.append("--early_stopping_patience may end the training earlier.")
+    extra = [name for name in _NOT_TIMED if getattr(args, name)]
+    if extra:
+        flags = ", ".join(f"--{name}" for name in extra)
+        notes.append(f"Not included: {flags}.")
+    return notes
+
+
+def duration_text(found: Duration) -> str:
+    """Return the estimate in a few lines for the terminal."""
+    evaluation = approximate_duration(found.evaluation_seconds)
+    lines = [
+        ("mode", f"{found.mode} ({found.execution}) on {found.device}"),
+        (
+            "training",
+            f"{counted(found.steps, 'step')} {in_epochs(found.steps, found.steps_per_epoch)}; "
+            f"{counted(found.train_examples, 'training example')}; effective batch "
+            f"{found.effective_batch_size}",
+        ),
+        (
+            "time",
+            f"about {approximate_duration(found.seconds)}: {_step_text(found.step_seconds)} "
+            f"per step, {approximate_duration(found.startup_seconds)} to start, {evaluation} to "
+            "evaluate",
+        ),
+    ]
+    if found.peak_memory is not None:
+        lines.append(("memory", f"{byte_size(found.peak_memory)} after the longest step"))
+    needs, free = byte_size(found.disk_bytes), byte_size(found.free_disk_bytes)
+    short = " It will be refused." if found.free_disk_bytes < found.disk_bytes else ""
+    lines.append(("disk", f"{needs} for weights and checkpoints, of {free} that are free.{short}"))
+    lines += [("note", note) for note in found.notes]
+    return "\n".join(labelled(*line) for line in lines)
+
+
+def _step_text(seconds: float) -> str:
+    return duration(seconds) if seconds >= 1 else f"{milliseconds(seconds)} ms"
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="ampft estimate",
+        usage="ampft estimate [--json] [--config_file FILE] [-- arguments of ampft train]",
+        description="Time a few steps of a training in a separate process, and say how long all of "
+        "it will take, and how much memory and disk space it needs. Nothing is kept on the disk.",
+        epilog="The estimate assumes that the machine stays as busy as it is now.",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, with times in seconds")
+    parser.add_argument(
+        "--config_file",
+        metavar="FILE",
+        help="configuration file of Accelerate (default: its own default)",
+    )
+    return parser

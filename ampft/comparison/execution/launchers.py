@@ -1,0 +1,248 @@
+"""Launch runs in a slot: by a fork of a process that has imported torch already, or anew."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Generic, TypeVar
+
+import psutil
+
+from ampft.comparison.execution.launch import (
+    POLL_SECONDS,
+    Process,
+    launch_command,
+    start_command,
+    supervise,
+    terminate,
+)
+from ampft.comparison.execution.slots import Slot
+from ampft.comparison.execution.warm_process import MOST_BYTES
+from ampft.ownership import temporary_folder
+
+Key = TypeVar("Key")
+WARM_MODULE = "ampft.comparison.execution.warm_process"
+
+
+class Launcher:
+    """Launches one program at a time in a slot, each in a process of its own.
+
+    Without a configuration file of Accelerate, the first program starts a process that imports what
+    runs need; each program is a fork of it, which saves the seconds of its imports. If that
+    process cannot be had, `accelerate launch` starts each program.
+
+    Attributes:
+        slot: Where programs run.
+        forks: Whether programs are forked; False from the first time that this is impossible.
+    """
+
+    def __init__(self, slot: Slot, config_file: str | None) -> None:
+        """Launch in `slot` as `accelerate launch --config_file` does."""
+        self.slot = slot
+        self._config_file = config_file
+        self.forks = config_file is None and hasattr(socket, "SOCK_SEQPACKET")
+        self._server: Process | None = None
+        self._connection: socket.socket | None = None
+
+    def run(self, argv: Sequence[str], log: Path, watch: Callable[[], None]) -> float:
+        """Run a program with its output in `log`; return its seconds.
+
+        No process of it outlives this call; after an exception, it is terminated first.
+
+        Args:
+            argv: Script, or `-m` and a module, and its arguments.
+            log: File for standard output and standard error.
+            watch: Callback, called about twice a second while the program runs.
+
+        Raises:
+            InputError: A process of an earlier comparison still writes to `log`.
+        """
+
+        def start(output: BinaryIO) -> Process:
+            forked = self._fork(argv, output, watch) if self.forks else None
+            if forked is not None:
+                return forked
+            self.forks = False
+            flags = self.slot.launcher_flags
+            command = launch_command(self._config_file, *argv, launcher_flags=flags)
+            return start_command(command, output, self.slot)
+
+        _, seconds = supervise(start, log, watch)
+        return seconds
+
+    def close(self) -> None:
+        """End the process from which programs are forked."""
+        if self._connection is not None:
+            self._connection.close()
+        if self._server is not None:
+            terminate(self._server)
+
+    def _fork(
+        self, argv: Sequence[str], output: BinaryIO, watch: Callable[[], None]
+    ) -> Process | None:
+        """Return a fork that runs the program; None if there is no process to fork."""
+        body = json.dumps({"argv": list(argv)}).encode()
+        try:
+            if self._connection is None:
+                self._connection = self._connected(watch)
+            if self._connection is None or len(body) > MOST_BYTES:
+                return None
+            socket.send_fds(self._connection, [body], [output.fileno()])
+            return _Forked(self._connection)
+        except OSError:  # it was killed
+            return None
+
+    def _connected(self, watch: Callable[[], None]) -> socket.socket | None:
+        """Start the process to fork, and wait until it is ready; None if it ends instead."""
+        path = str(temporary_folder("warm") / "socket")
+        words = launch_command(
+            None, "-m", WARM_MODULE, path, launcher_flags=self.slot.launcher_flags
+        )
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(path)
+            listener.listen(1)
+            listener.settimeout(POLL_SECONDS)
+            self._server = server = start_command(words, subprocess.DEVNULL, self.slot)
+            while True:
+                watch()
+                with contextlib.suppress(TimeoutError):
+                    connection, _ = listener.accept()
+                    return connection
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    server.wait(0)
+                    return None
+
+
+class _Forked:
+    """A program in a fork, with the interface of `subprocess.Popen` that `supervise` needs.
+
+    Attributes:
+        pid: Its process id.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        """Take over from the process that answers through `connection`.
+
+        Raises:
+            OSError: That process has ended.
+        """
+        self._connection = connection
+        self._code: int | None = None
+        self.pid = int(self._answer(None)["pid"])
+
+    def wait(self, timeout: float) -> int:
+        """Return the exit code; without one, because its parent was killed, -9.
+
+        Raises:
+            subprocess.TimeoutExpired: It is still running.
+        """
+        if self._code is None:
+            try:
+                self._code = int(self._answer(timeout)["code"])
+            except TimeoutError:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout) from None
+            except OSError:
+                self._wait_for_orphan(timeout)
+                self._code = -9
+        return self._code
+
+    def _wait_for_orphan(self, timeout: float) -> None:
+        try:
+            psutil.Process(self.pid).wait(timeout)
+        except psutil.NoSuchProcess:
+            return
+        except psutil.TimeoutExpired:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout) from None
+
+    def _answer(self, timeout: float | None) -> dict[str, int]:
+        self._connection.settimeout(timeout)
+        body = self._connection.recv(MOST_BYTES)
+        if not body:
+            raise ConnectionError
+        return dict(json.loads(body))
+
+
+class _Stopped(Exception):
+    """The comparison ends, so the program is terminated."""
+
+
+class SideBySide(Generic[Key]):
+    """Runs programs by several launchers, a context manager; no program outlives it.
+
+    A thread waits for each. If the block raises, as after Ctrl-C, every program is terminated and
+    waited for; if that is interrupted once more, all are killed.
+    """
+
+    def __init__(self, launchers: Sequence[Launcher]) -> None:
+        """Run one program at a time by each of `launchers`."""
+        self._free = list(launchers)
+        self._pool = ThreadPoolExecutor(len(launchers))
+        self._running: dict[Future[float], tuple[Key, Launcher]] = {}
+        self._stop = threading.Event()
+
+    def __enter__(self) -> SideBySide[Key]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        try:
+            wait(self._running)
+        except BaseException:
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            raise
+        finally:
+            self._pool.shutdown()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every launcher has a program."""
+        return not self._free
+
+    @property
+    def running(self) -> list[Key]:
+        """The keys of the programs that have not ended."""
+        return [key for key, _ in self._running.values()]
+
+    def start(self, key: Key, argv: Sequence[str], log: Path) -> None:
+        """Start a program by a free launcher.
+
+        Args:
+            key: Stands for the program in `running` and `ended`.
+            argv: Script, or `-m` and a module, and its arguments.
+            log: File for its output.
+        """
+        launcher = self._free.pop(0)
+        work = self._pool.submit(launcher.run, argv, log, self._watch)
+        self._running[work] = key, launcher
+
+    def ended(self) -> list[tuple[Key, float]]:
+        """Wait a moment; return the programs that have ended, with their seconds.
+
+        Raises:
+            InputError: A process of an earlier comparison still writes to a log.
+        """
+        done, _ = wait(self._running, POLL_SECONDS, FIRST_COMPLETED)
+        found = []
+        for work in [each for each in self._running if each in done]:
+            key, launcher = self._running.pop(work)
+            self._free = sorted([*self._free, launcher], key=lambda each: each.slot.number)
+            found.append((key, work.result()))
+        return found
+
+    def _watch(self) -> None:
+        if self._stop.is_set():
+            raise _Stopped

@@ -1,0 +1,87 @@
+"""`ampft judge` on run folders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from run_folders import SEEDS, predicted, record_of, write_run
+
+import ampft
+from ampft.errors import InputError
+from ampft.runs.record import DataPart
+
+SHARES = {"base": 0.2, "good": 0.02, "null": 0.2}
+
+
+def write_side(parent, name: str, share: float, learning_rate: float, seeds=SEEDS, **changes):
+    """Write runs in fp32 with another learning rate, which are wrong on a share of the rows."""
+    folders = []
+    for seed in seeds:
+        random = np.random.default_rng([seed, *name.encode()])
+        wrong = np.flatnonzero(random.random(200) < share)
+        arguments = {**record_of("fp32", seed).arguments, "learning_rate": learning_rate}
+        values = {"name": f"{name}-seed{seed}", "arguments": arguments, **changes}
+        folders.append(write_run(parent, "fp32", seed, predicted(wrong), **values))
+    return folders
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return ampft.judge(tmp_path / "ledger", best=write_side(tmp_path, "base", 0.2, 1e-5)).ledger
+
+
+def data_part(**fingerprints: str) -> DataPart:
+    part = record_of("fp32", 42).data
+    return replace(part, fingerprints={**part.fingerprints, **fingerprints})
+
+
+def test_runs_are_judged_and_their_changed_settings_written_down(ledger, tmp_path):
+    dropped = ampft.judge(ledger, candidate=write_side(tmp_path, "null", 0.2, 2e-5))
+    assert dropped.answer == "drop"
+    assert dropped.entry.trial.changes == {"learning_rate": [1e-5, 2e-5]}
+    kept = ampft.judge(ledger, candidate=write_side(tmp_path, "good", 0.02, 3e-5))
+    assert kept.answer == "keep"
+    assert kept.state.test.fingerprint == "cd" * 32
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": data_part(train="cd" * 32)}, "its train split is the test set of the ledger"),
+        ({"data": data_part(test="ef" * 32)}, "differ from the ledger's test set"),
+        ({"status": "diverged"}, "has not finished"),
+        ({"metrics": {"selected": True}}, "its epoch was chosen on the rows"),
+    ],
+)
+def test_runs_that_saw_the_test_rows_or_others_are_refused(ledger, tmp_path, changes, message):
+    candidate = write_side(tmp_path, "other", 0.1, 2e-5, **changes)
+    with pytest.raises(InputError, match=message):
+        ampft.judge(ledger, candidate=candidate)
+    assert [path.name for path in ledger.glob("entry-*")] == ["entry-000001.json"]
+
+
+def test_a_side_is_one_procedure_with_one_run_per_seed(ledger, tmp_path):
+    mixed = write_side(tmp_path, "one", 0.1, 2e-5, SEEDS[:3])
+    mixed += write_side(tmp_path, "two", 0.1, 3e-5, SEEDS[3:])
+    with pytest.raises(InputError, match="its runs differ in learning_rate"):
+        ampft.judge(ledger, candidate=mixed)
+    twice = write_side(tmp_path, "three", 0.1, 3e-5, SEEDS[:1])
+    with pytest.raises(InputError, match="both have seed 42"):
+        ampft.judge(ledger, candidate=[*mixed[:3], *twice])
+
+
+def test_training_rows_are_compared_with_the_test_rows(ledger, tmp_path):
+    texts = [f"Text {i}!" for i in range(200)]  # equal but for case and punctuation; one is longer
+    train_file = tmp_path / "train.csv"
+    train_file.write_text("text,label\nTest row 0,no\n" + "".join(f"{t},no\n" for t in texts))
+    data = replace(record_of("fp32", 42).data, input_columns=("text",))
+    folders = []
+    for seed in SEEDS:
+        arguments = {**record_of("fp32", seed).arguments, "train_file": str(train_file)}
+        wrong = np.arange(seed % 5)
+        values = {"name": f"leak-seed{seed}", "arguments": arguments, "data": data}
+        folders.append(write_run(tmp_path, "fp32", seed, predicted(wrong), **values))
+    with pytest.raises(InputError, match="training rows contain 199 rows of the test set"):
+        ampft.judge(ledger, candidate=folders)
