@@ -1,0 +1,1 @@
+"""A referee for a sequence of changes that are judged on one test set."""

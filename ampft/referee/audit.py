@@ -1,0 +1,185 @@
+"""`ampft audit LEDGER`: verify the entries, and repeat each decision whose files still exist."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ampft.arguments.flags import ArgumentParser
+from ampft.errors import InputError
+from ampft.referee.checks import BEST, CANDIDATE
+from ampft.referee.decision import Claim
+from ampft.referee.entries import TRY, Entry, Model, State, state_of
+from ampft.referee.judge import decided, next_level, question_of
+from ampft.referee.ledger import read_entries
+from ampft.referee.sides import absolute_source, read_sides
+from ampft.text.numbers import counted
+
+TOLERANCE = 1e-9  # relative, of levels
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerAudit:
+    """The result of an audit.
+
+    Attributes:
+        entries: Number of entries, whose chain of hashes is whole.
+        sha256: Hash of the last entry.
+        repeated: Number of tries whose answer was computed again from their files.
+        absent: Numbers of the entries of tries whose files are missing or have changed.
+        wrong: What contradicts the entries, one sentence each.
+    """
+
+    entries: int
+    sha256: str
+    repeated: int
+    absent: tuple[int, ...]
+    wrong: tuple[str, ...]
+
+
+def main(argv: Sequence[str]) -> None:
+    """Audit a ledger and print the result.
+
+    Args:
+        argv: Arguments of the command.
+
+    Raises:
+        InputError: The ledger cannot be read, or its entries were edited.
+        SystemExit: An answer does not follow from its files; the exit code is 1.
+    """
+    args = _parser().parse_args(list(argv))
+    from ampft.text.json_io import json_text
+    from ampft.text.terminal import print_line
+
+    audit = audit_ledger(Path(args.ledger))
+    if args.json:
+        print_line(json_text(audit).rstrip("\n"))
+    else:
+        print_line(audit_text(audit))
+    if audit.wrong:
+        raise SystemExit(1)
+
+
+def audit_ledger(folder: Path) -> LedgerAudit:
+    """Verify the chain of a ledger, the levels of its tries, and the answers with files.
+
+    Args:
+        folder: Folder of the ledger.
+
+    Raises:
+        InputError: The ledger cannot be read, or its entries were edited.
+    """
+    entries, sha256 = read_entries(folder)
+    wrong: list[str] = []
+    absent: list[int] = []
+    repeated = 0
+    for position, entry in enumerate(entries):
+        if entry.kind != TRY:
+            continue
+        before = state_of(entries[:position])
+        wrong += _wrong_level(entry, before)
+        try:
+            problem = _wrong_answer(folder, entry, before)
+        except InputError:
+            absent.append(entry.number)
+            continue
+        repeated += 1
+        wrong += problem
+    return LedgerAudit(
+        entries=len(entries),
+        sha256=sha256,
+        repeated=repeated,
+        absent=tuple(absent),
+        wrong=tuple(wrong),
+    )
+
+
+def audit_text(audit: LedgerAudit) -> str:
+    """Return the lines that `ampft audit` prints."""
+    from ampft.text.terminal import labelled
+
+    lines = [
+        labelled("chain", f"{audit.entries} entries, each with the hash of the one before it"),
+        labelled("answers", f"{counted(audit.repeated, 'answer')} repeated from the files"),
+    ]
+    if audit.absent:
+        listed = ", ".join(map(str, audit.absent))
+        lines.append(labelled("absent", f"files of entries {listed} are missing or have changed"))
+    lines += [labelled("wrong", each) for each in audit.wrong]
+    verdict = "not confirmed" if audit.wrong else "confirmed"
+    lines.append(labelled("verdict", f"{verdict}; last hash {audit.sha256}"))
+    lines.append(
+        labelled(
+            "", "Entries removed from the end leave no trace: compare the last hash with yours."
+        )
+    )
+    return "\n".join(lines)
+
+
+def _wrong_level(entry: Entry, before: State) -> list[str]:
+    """Return a sentence if a try used another level than its place in the ledger allows."""
+    trial = entry.trial
+    assert trial is not None, "it is a try"
+    allowed = next_level(before)
+    fits = (
+        trial.number == allowed.number
+        and trial.best_entry == before.best_entry
+        and math.isclose(trial.level, allowed.level, rel_tol=TOLERANCE)
+        and math.isclose(trial.log_share, allowed.log_share, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    )
+    return [] if fits else [f"entry {entry.number} was not judged at the level of its place"]
+
+
+def _wrong_answer(folder: Path, entry: Entry, before: State) -> list[str]:
+    """Return a sentence if the answer does not follow from the files.
+
+    Raises:
+        InputError: The files are missing or have changed.
+    """
+    trial, settings = entry.trial, before.settings
+    assert trial is not None, "it is a try"
+    models = {BEST: before.best, CANDIDATE: entry.models}
+    sources = {
+        name: [absolute_source(source, folder) for source in dict.fromkeys(m.source for m in each)]
+        for name, each in models.items()
+    }
+    read = read_sides(
+        sources, metric=settings.metric, label_names=settings.label_names, ledger=folder
+    )
+    if read.test.sha256 != before.test.sha256:
+        raise InputError(f"entry {entry.number}: other rows")
+    for name, each in models.items():
+        _check_same(read.sides[name].models, each)
+    question = question_of(settings, Claim(trial.claim), trial.margin, read)
+    seeds = [model.seed for model in entry.models]
+    found = decided(read, seeds, next_level(before), question)
+    if (found.answer, found.shown_points) == (trial.answer, trial.shown_points):
+        return []
+    return [f"entry {entry.number} says {trial.answer}, but its files say {found.answer}"]
+
+
+def _check_same(found: Mapping[int, Model], models: Sequence[Model]) -> None:
+    """Check that models predict as they did.
+
+    Raises:
+        InputError: One is missing or predicts otherwise.
+    """
+    for model in models:
+        now = found.get(model.seed)
+        if now is None or now.predictions_sha256 != model.predictions_sha256:
+            raise InputError(f"{model.source} has changed")
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="ampft audit",
+        description="Check a ledger of ampft judge: its chain of entries, the level of each try, "
+        "and every answer whose files are still there. Nothing is written.",
+        epilog="Exit codes: 0 if the ledger is confirmed, 1 if an answer does not follow from its "
+        "files, 2 if entries were edited or removed.",
+    )
+    parser.add_argument("ledger", metavar="LEDGER", help="folder of the ledger")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser

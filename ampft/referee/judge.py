@@ -1,0 +1,418 @@
+"""Judge a candidate against the best of a ledger, and write the answer down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ampft.comparison.statistics.interval import estimate_of_sums
+from ampft.errors import InputError, listed
+from ampft.referee.checks import (
+    BEST,
+    CANDIDATE,
+    check_best,
+    check_number,
+    check_test,
+    check_training,
+    is_identical,
+    seed_texts,
+    seeds_of,
+)
+from ampft.referee.decision import Answer, Claim, Decision, Question, decide
+from ampft.referee.entries import (
+    FINAL,
+    OPEN,
+    SEALED,
+    SEEDS,
+    START,
+    TRY,
+    Entry,
+    Estimate,
+    LedgerSettings,
+    Model,
+    State,
+    TestSet,
+    Trial,
+    state_of,
+)
+from ampft.referee.error_budget import TryLevel, level_of_try, share_of_try
+from ampft.referee.ledger import append, is_ledger, locked, new_entry, read_entries
+from ampft.referee.sides import (
+    Side,
+    Sides,
+    absolute_source,
+    changed_settings,
+    read_sides,
+    shared_training_rows,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What a call of `judge` wrote, or found that it had written before.
+
+    Attributes:
+        ledger: Folder of the ledger.
+        entry: The entry.
+        sha256: Hash of the last entry of the ledger.
+        state: State of the ledger after the entry.
+        is_repeated: Whether the same candidate was judged before, so that nothing was written.
+    """
+
+    ledger: Path
+    entry: Entry
+    sha256: str
+    state: State
+    is_repeated: bool = False
+
+    @property
+    def answer(self) -> str | None:
+        """The answer "keep", "drop" or "undecided"; None if no candidate was judged."""
+        return None if self.entry.trial is None else self.entry.trial.answer
+
+    @property
+    def spent(self) -> float:
+        """Share of the error that the tries so far may have used."""
+        planned = self.state.settings.tries
+        return sum(share_of_try(k + 1, planned) for k in range(len(self.state.trials)))
+
+
+def judge(
+    ledger: str | Path,
+    *,
+    candidate: Sequence[str | Path] = (),
+    best: Sequence[str | Path] = (),
+    claim: str = Claim.BETTER,
+    margin: float | None = None,
+    final: bool = False,
+    note: str = "",
+    settings: LedgerSettings | None = None,
+) -> Judgement:
+    """Start a ledger with its first best, or judge a candidate against its current best.
+
+    The error of all keeps of a ledger together is at most `settings.error`; `docs/judge.md` states
+    under which assumptions.
+
+    Args:
+        ledger: Folder of the ledger.
+        candidate: Run folders of one change with several seeds, or tables of predictions, which may
+            be named ARM:SEED=FILE. Empty to start a ledger, or to add seeds of the best.
+        best: Runs or tables of the current best: its first models in a new ledger, more seeds of it
+            later, or where its files are now. With `final`, the side that the candidate must beat.
+        claim: "better", or "not_worse" by more than the margin.
+        margin: Margin in points; None for the ledger's.
+        final: Whether this is the final claim, on rows that the ledger has never used.
+        note: Text to keep with the entry.
+        settings: Settings of a new ledger; None for the defaults.
+
+    Returns:
+        The entry and what follows from it.
+
+    Raises:
+        InputError: The ledger was edited, the sides cannot be compared, or an argument is invalid.
+            Nothing is written.
+    """
+    folder = Path(ledger)
+    sides = {BEST: [str(each) for each in best], CANDIDATE: [str(each) for each in candidate]}
+    if claim not in tuple(Claim):
+        raise InputError(f"--claim {claim}: must be one of {', '.join(Claim)}.")
+    if margin is not None and not 0 < margin < 100:
+        raise InputError(f"--margin {margin:g}: must be above 0 and below 100 points.")
+    if not is_ledger(folder):
+        return _start(folder, sides, settings or LedgerSettings(), note, final=final)
+    if settings is not None:
+        raise InputError(
+            f"LEDGER {folder}: the settings of a ledger are chosen when it starts. Remove them, or "
+            "start a new ledger."
+        )
+    if not (candidate or best):
+        raise InputError("--candidate: no run was given. Pass the runs of the change.")
+    with locked(folder):
+        entries, sha256 = read_entries(folder)
+        state = state_of(entries)
+        if state.final is not None:
+            raise InputError(
+                f"LEDGER {folder}: it ended with the final claim in entry {state.final.number}. "
+                "Start a new ledger, on new rows."
+            )
+        writer = _Writer(folder, entries, sha256, state, note)
+        if final:
+            return writer.judge_final(sides, Claim(claim), margin)
+        if not candidate:
+            return writer.add_seeds(sides[BEST])
+        return writer.judge_try(sides, Claim(claim), margin)
+
+
+def _start(
+    folder: Path,
+    sides: dict[str, list[str]],
+    settings: LedgerSettings,
+    note: str,
+    *,
+    final: bool,
+) -> Judgement:
+    """Start a ledger with its first best. A refusal does not even create the folder."""
+    if final or sides[CANDIDATE] or not sides[BEST]:
+        raise InputError(
+            f"LEDGER {folder}: there is no ledger. Start one with the current best: ampft judge "
+            f"{folder} --best RUN RUN RUN"
+        )
+    found = read_sides(
+        {BEST: sides[BEST]},
+        metric=settings.metric,
+        label_names=settings.label_names,
+        ledger=folder,
+    )
+    side = found.sides[BEST]
+    check_number(side, len(side.models))
+    settings = LedgerSettings(
+        **{
+            **vars(settings),
+            "metric": found.metric.name,
+            "max_seeds": settings.max_seeds or len(side.models),
+            "label_names": tuple(found.test.label_names),
+        }
+    )
+    shared = None
+    if side.runs:
+        run = next(iter(side.runs.values()))
+        shared = shared_training_rows(run, found.test)
+    test = TestSet(**{**vars(found.test), "shared_rows": shared})
+    models = list(side.models.values())
+    entry = new_entry(START, [], "", models, settings=settings, test=test, note=note)
+    with locked(folder):
+        if is_ledger(folder):
+            raise InputError(
+                f"LEDGER {folder}: another process has just started it. Judge a --candidate."
+            )
+        sha256 = append(folder, entry)
+    return Judgement(ledger=folder, entry=entry, sha256=sha256, state=state_of([entry]))
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """A ledger whose lock is held, as read."""
+
+    folder: Path
+    entries: list[Entry]
+    sha256: str
+    state: State
+    note: str
+
+    def judge_try(
+        self, sides: dict[str, list[str]], claim: Claim, margin: float | None
+    ) -> Judgement:
+        """Judge a candidate against the best."""
+        settings, state = self.state.settings, self.state
+        read = self._read({BEST: self._best_sources(sides[BEST]), CANDIDATE: sides[CANDIDATE]})
+        check_test(self.folder, self.state, read.test)
+        best, candidate = read.sides[BEST], read.sides[CANDIDATE]
+        check_best(self.state, best)
+        seeds = seeds_of(self.folder, state, candidate)
+        checked = check_training(state.test, candidate)
+        points = settings.margin if margin is None else margin
+        if (earlier := self._earlier(candidate, claim, points / 100)) is not None:
+            return Judgement(
+                ledger=self.folder,
+                entry=earlier,
+                sha256=self.sha256,
+                state=state,
+                is_repeated=True,
+            )
+        if is_identical(candidate, best):
+            raise InputError(
+                f"{CANDIDATE}: it predicts as the best does, bit for bit, with all "
+                f"{len(candidate.models)} seeds. The change has no effect; nothing was written."
+            )
+        allowed = next_level(state)
+        question = question_of(settings, claim, points / 100, read)
+        decision = decided(read, seeds, allowed, question)
+        trial = Trial(
+            claim=claim,
+            margin=points / 100,
+            changes=changed_settings(candidate, best),
+            best_entry=state.best_entry,
+            number=allowed.number,
+            level=allowed.level,
+            log_share=allowed.log_share,
+            answer=decision.answer,
+            shown_points=decision.shown_points,
+            estimate=_estimate(decision) if settings.answers == OPEN else None,
+            checked_rows=checked,
+        )
+        models = [candidate.models[seed] for seed in seeds]
+        return self._append(TRY, models, trial=trial)
+
+    def judge_final(
+        self, sides: dict[str, list[str]], claim: Claim, margin: float | None
+    ) -> Judgement:
+        """Judge the final claim, on rows that were never used."""
+        if not sides[BEST] or not sides[CANDIDATE]:
+            raise InputError(
+                "--final: pass the predictions of both sides on new rows: --candidate for the "
+                "winner, and --best for what it must beat."
+            )
+        read = self._read(sides)
+        used = set(self.state.test.rows).intersection(read.test.rows)
+        if used:
+            raise InputError(
+                f"--final: {len(used):,} of {read.test.examples:,} rows are rows of the ledger. "
+                "The final claim needs rows that no try has used. Rows are compared by their text, "
+                "and by their ids where tables have no texts."
+            )
+        best, candidate = read.sides[BEST], read.sides[CANDIDATE]
+        seeds = sorted(set(candidate.models) & set(best.models))
+        if set(candidate.models) != set(best.models):
+            raise InputError(
+                f"--final: {CANDIDATE} has the seeds {listed(seed_texts(candidate.models))}, and "
+                f"{BEST} {listed(seed_texts(best.models))}. Pass both sides with the same seeds."
+            )
+        check_number(candidate, len(seeds))
+        if is_identical(candidate, best):
+            raise InputError("--final: the candidate predicts as the best does, bit for bit.")
+        points = self.state.settings.margin if margin is None else margin
+        error = self.state.settings.error / 100
+        allowed = TryLevel(number=0, level=error, tail=error, log_share=0.0)
+        question = question_of(self.state.settings, claim, points / 100, read)
+        decision = decided(read, seeds, allowed, question)
+        is_kept = decision.answer is Answer.KEEP
+        trial = Trial(
+            claim=claim,
+            margin=points / 100,
+            changes=changed_settings(candidate, best),
+            best_entry=self.state.best_entry,
+            number=0,
+            level=error,
+            log_share=0.0,
+            answer=Answer.KEEP if is_kept else Answer.DROP,
+            shown_points=decision.shown_points,
+            estimate=_estimate(decision),
+            checked_rows=False,
+        )
+        models = [candidate.models[seed] for seed in seeds]
+        return self._append(FINAL, models, trial=trial, test=read.test)
+
+    def add_seeds(self, sources: list[str]) -> Judgement:
+        """Add seeds of the best, so that candidates can be continued with more seeds."""
+        read = self._read({BEST: self._best_sources(sources)})
+        check_test(self.folder, self.state, read.test)
+        side = read.sides[BEST]
+        check_best(self.state, side)
+        old = [model.seed for model in self.state.best]
+        new = [seed for seed in side.models if seed not in old]
+        if not new:
+            raise InputError(
+                f"{BEST}: the best has the seeds {listed(seed_texts(old))} already. Pass runs with "
+                "other seeds, or a --candidate."
+            )
+        ordered = [seed for seed in self.state.seeds if seed in side.models]
+        ordered += [seed for seed in new if seed not in ordered]
+        known = self.state.seeds[: len(ordered)]
+        if ordered[: len(known)] != list(known):
+            raise InputError(
+                f"{BEST}: seeds are used in the order of the ledger, "
+                f"{listed(seed_texts(self.state.seeds))}. Add the seeds that come first."
+            )
+        return self._append(SEEDS, [side.models[seed] for seed in ordered])
+
+    def _read(self, sources: dict[str, list[str]]) -> Sides:
+        return read_sides(
+            sources,
+            metric=self.state.settings.metric,
+            label_names=self.state.settings.label_names,
+            ledger=self.folder,
+        )
+
+    def _best_sources(self, given: list[str]) -> list[str]:
+        """Return the given sources of the best, and the stored ones of seeds that they lack."""
+        stored = dict.fromkeys(model.source for model in self.state.best)
+        found = []
+        for source in stored:
+            try:
+                found.append(absolute_source(source, self.folder))
+            except InputError:
+                if not given:
+                    raise
+        paths = {Path(each).resolve() for each in given}
+        return [*given, *(each for each in found if Path(each).resolve() not in paths)]
+
+    def _earlier(self, candidate: Side, claim: Claim, margin: float) -> Entry | None:
+        """Return the entry that answered the same question about the same predictions."""
+        hashes = {model.seed: model.predictions_sha256 for model in candidate.models.values()}
+        for entry in self.state.trials:
+            trial = entry.trial
+            assert trial is not None, "it is a try"
+            same = {model.seed: model.predictions_sha256 for model in entry.models} == hashes
+            is_best = entry.number == self.state.best_entry
+            if (
+                same
+                and (trial.claim, trial.margin) == (claim, margin)
+                and (is_best or trial.best_entry == self.state.best_entry)
+            ):
+                return entry
+        return None
+
+    def _append(
+        self,
+        kind: str,
+        models: list[Model],
+        *,
+        trial: Trial | None = None,
+        test: TestSet | None = None,
+    ) -> Judgement:
+        entry = new_entry(
+            kind, self.entries, self.sha256, models, trial=trial, test=test, note=self.note
+        )
+        sha256 = append(self.folder, entry)
+        return Judgement(
+            ledger=self.folder, entry=entry, sha256=sha256, state=state_of([*self.entries, entry])
+        )
+
+
+def next_level(state: State) -> TryLevel:
+    """Return what the next try of a ledger may use."""
+    return level_of_try(
+        len(state.trials) + 1,
+        state.shown_points,
+        error=state.settings.error / 100,
+        planned=state.settings.tries,
+        sealed=state.settings.answers == SEALED,
+    )
+
+
+def question_of(settings: LedgerSettings, claim: Claim, margin: float, read: Sides) -> Question:
+    """Return what is asked about a candidate.
+
+    Args:
+        settings: Settings of the ledger.
+        claim: What the candidate must show.
+        margin: Margin in the metric's unit.
+        read: Both sides.
+    """
+    assert settings.max_seeds is not None, "it is set when a ledger starts"
+    return Question(
+        claim=claim,
+        margin=margin,
+        max_seeds=settings.max_seeds,
+        sealed=settings.answers == SEALED,
+        higher_is_better=read.metric.higher_is_better,
+    )
+
+
+def decided(read: Sides, seeds: Sequence[int], allowed: TryLevel, question: Question) -> Decision:
+    """Return the decision on the candidate, with some seeds of both sides."""
+    candidate, best = (
+        [read.sides[name].predictions[seed].sums for seed in seeds] for name in (CANDIDATE, BEST)
+    )
+    return decide(estimate_of_sums(candidate, best, read.metric), allowed, question)
+
+
+def _estimate(decision: Decision) -> Estimate:
+    return Estimate(
+        gain=decision.gain,
+        lower=decision.lower,
+        interval=decision.interval,
+        seeds_to_decide=decision.seeds,
+        cases_to_show=decision.cases,
+    )

@@ -1,0 +1,348 @@
+"""Read the two sides of a comparison, candidate and best, from runs or from tables."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ampft.comparison.analysis.foreign_predictions import reduced_tables
+from ampft.comparison.analysis.loading import RecordedRun, find_runs
+from ampft.comparison.analysis.prediction_tables import (
+    FLAG,
+    ONLY_TABLE,
+    ForeignRun,
+    read_tables,
+)
+from ampft.comparison.analysis.run_predictions import (
+    PREDICTIONS_NAME,
+    Cases,
+    RunPredictions,
+    check_metric,
+    check_recorded,
+    read_run_predictions,
+)
+from ampft.comparison.analysis.settings import differing_settings
+from ampft.comparison.findings import MetricInfo
+from ampft.data.groups import comparable, normalized, numbered
+from ampft.data.sources.files import open_table
+from ampft.errors import InputError, listed
+from ampft.files import describe_file
+from ampft.metrics.sums import Metric
+from ampft.referee.entries import RUNS, TABLES, Model, TestSet
+from ampft.runs.predictions import is_input, read_rows
+from ampft.runs.show import problem_of
+from ampft.tasks import problem_types
+from ampft.tasks.outcome import IntArray
+from ampft.tasks.single_label import SingleLabel
+from ampft.text.json_io import JSONValue, json_values
+
+KEY_LENGTH = 16  # hexadecimal digits of the hash of a row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """The models of a candidate or of the best.
+
+    Attributes:
+        name: What it is called in messages: "--candidate" or "--best".
+        models: Models by seed.
+        predictions: Their predictions, by seed.
+        runs: Their run records by seed; empty for tables.
+    """
+
+    name: str
+    models: Mapping[int, Model]
+    predictions: Mapping[int, RunPredictions]
+    runs: Mapping[int, RecordedRun] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sides:
+    """Both sides with what they share.
+
+    Attributes:
+        sides: The sides, by name.
+        test: Test set of the first of them.
+        metric: Metric that is compared.
+    """
+
+    sides: Mapping[str, Side]
+    test: TestSet
+    metric: Metric
+
+
+def read_sides(
+    sources: Mapping[str, Sequence[str]],
+    *,
+    metric: str | None,
+    label_names: Sequence[str] = (),
+    ledger: Path,
+) -> Sides:
+    """Read one or two sides that predict the same rows.
+
+    Args:
+        sources: Run folders, or tables, of each side by its name; the first side defines the rows.
+        metric: Name of the metric; None for the primary one.
+        label_names: All classes of tables; empty for those that occur.
+        ledger: Folder that stored paths are relative to.
+
+    Raises:
+        InputError: A side cannot be read, has a seed twice, mixes settings, or predicts other rows.
+    """
+    are_folders = {Path(source).is_dir() for each in sources.values() for source in each}
+    if are_folders == {True}:
+        return _read_runs(sources, metric, ledger)
+    if True in are_folders:
+        raise InputError(
+            "judge: received folders of runs and tables. Both sides must be runs, or both tables."
+        )
+    return _read_tables(sources, metric, label_names, ledger)
+
+
+def changed_settings(candidate: Side, best: Side) -> dict[str, list[JSONValue]]:
+    """Return the values of best and candidate of each setting that differs; empty for tables."""
+    if not candidate.runs or not best.runs:
+        return {}
+    pair = [next(iter(side.runs.values())) for side in (best, candidate)]
+    found = json_values(differing_settings(pair))
+    assert isinstance(found, dict)
+    return {name: values for name, values in found.items() if isinstance(values, list)}
+
+
+def _read_runs(sources: Mapping[str, Sequence[str]], metric: str | None, ledger: Path) -> Sides:
+    cases: Cases | None = None
+    sides: dict[str, Side] = {}
+    first: RecordedRun | None = None
+    for name, folders in sources.items():
+        runs = _runs_of_side(name, find_runs([Path(folder) for folder in folders]))
+        first = first or next(iter(runs.values()))
+        metric = metric or next(iter(problem_of(first.record).metrics))
+        check_metric(metric, problem_of(first.record))
+        predictions, models = {}, {}
+        for seed, run in runs.items():
+            path = run.folder / PREDICTIONS_NAME
+            found, cases = read_run_predictions(path, cases, metric)
+            check_recorded(path, found, run.record.metrics, cases.problem)
+            predictions[seed] = found
+            digest = hash_of_predictions(found)
+            models[seed] = _model(seed, str(run.folder), path, digest, ledger)
+        sides[name] = Side(name=name, models=models, predictions=predictions, runs=runs)
+    assert cases is not None, "a side has runs"
+    assert first is not None, "a side has runs"
+    assert metric is not None, "a side has runs"
+    test = TestSet(
+        source=RUNS,
+        metric=_info(cases.problem.metrics[metric]),
+        split=cases.split,
+        cases=cases.group_count or len(cases.truth),
+        examples=len(cases.truth),
+        label_names=cases.label_names,
+        sha256=_hash_of_cases(cases, np.arange(len(cases.truth))),
+        fingerprint=first.record.data.fingerprints.get(cases.split),
+        rows=_keys_of_run(first, len(cases.truth)),
+    )
+    return Sides(sides=sides, test=test, metric=cases.problem.metrics[metric])
+
+
+def _runs_of_side(name: str, runs: Sequence[RecordedRun]) -> dict[int, RecordedRun]:
+    """Return the runs of a side by seed, after checking that they are one procedure."""
+    by_seed: dict[int, RecordedRun] = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        if run.seed in by_seed:
+            raise InputError(
+                f"{name}: {by_seed[run.seed].folder} and {run.folder} both have seed {run.seed}. "
+                "List one run per seed."
+            )
+        if not run.is_finished:
+            raise InputError(
+                f"{name} {run.folder}: the run has not finished ({run.record.status}). Finish it, "
+                "or judge a change that trains."
+            )
+        if run.record.metrics.get("selected"):
+            raise InputError(
+                f"{name} {run.folder}: its epoch was chosen on the rows that it reports on "
+                f"({run.record.metrics.get('split')}). Judge on rows of their own: train with "
+                "--test_file."
+            )
+        by_seed[run.seed] = run
+    if differing := differing_settings(list(by_seed.values())):
+        raise InputError(
+            f"{name}: its runs differ in {listed(list(differing))}. All runs of a side must differ "
+            "only in their seed."
+        )
+    return by_seed
+
+
+def _read_tables(
+    sources: Mapping[str, Sequence[str]],
+    metric: str | None,
+    label_names: Sequence[str],
+    ledger: Path,
+) -> Sides:
+    problem = problem_types()[SingleLabel.name]
+    metric = metric or next(iter(problem.metrics))
+    check_metric(metric, problem)
+    try:
+        tables = {name: _table_of_side(name, each) for name, each in sources.items()}
+        predictions, cases = reduced_tables(tables, metric=metric, label_names=label_names or None)
+    except InputError as error:  # the reader calls every table --predictions
+        raise InputError(str(error).replace(FLAG, "/".join(sources))) from None
+    places = {name: _places(each) for name, each in sources.items()}
+    first = next(iter(next(iter(tables.values())).values()))
+    order = np.argsort(np.array(list(first.labels)), kind="stable")
+    sides = {}
+    for name, by_seed in tables.items():
+        models = {}
+        for seed, run in by_seed.items():
+            source = places[name].get(run.origin, run.origin)
+            digest = hash_of_predictions(predictions[name][seed], order)
+            models[seed] = _model(seed, source, Path(run.origin), digest, ledger)
+        sides[name] = Side(name=name, models=models, predictions=predictions[name])
+    test = TestSet(
+        source=TABLES,
+        metric=_info(problem.metrics[metric]),
+        split=cases.split,
+        cases=cases.group_count or len(cases.truth),
+        examples=len(cases.truth),
+        label_names=cases.label_names,
+        sha256=_hash_of_cases(cases, order, ids=sorted(first.labels)),
+        fingerprint=None,
+        rows=_keys(first.texts.values()) if first.texts else _keys(f"id {i}" for i in first.labels),
+    )
+    return Sides(sides=sides, test=test, metric=problem.metrics[metric])
+
+
+def _table_of_side(name: str, sources: Sequence[str]) -> dict[int, ForeignRun]:
+    """Return the rows of one side by ascending seed."""
+    arms = read_tables(sources)
+    if len(arms) > 1:
+        raise InputError(
+            f"{name}: its tables have the arms {listed(list(arms))}. List the tables of one arm, "
+            "such as new-seed1.csv new-seed2.csv new-seed3.csv."
+        )
+    by_seed = next(iter(arms.values()))
+    if set(by_seed) == {ONLY_TABLE} and any("=" in source for source in sources):
+        raise InputError(
+            f"{name}: the seed of {sources[0]} is unknown. Add it, as ARM:SEED=FILE, or call the "
+            "file ARM-seed1.csv."
+        )
+    return dict(sorted(by_seed.items()))
+
+
+def _places(sources: Sequence[str]) -> dict[str, str]:
+    """Return each source by its file."""
+    return {
+        source if Path(source).is_file() else source.partition("=")[2]: source for source in sources
+    }
+
+
+def relative_source(source: str, ledger: Path) -> str:
+    """Return a source with its path relative to the ledger."""
+    arm, separator, path = ("", "", source)
+    if not Path(source).exists():
+        arm, separator, path = source.partition("=")
+    return arm + separator + Path(os.path.relpath(path, ledger)).as_posix()
+
+
+def absolute_source(source: str, ledger: Path) -> str:
+    """Return a stored source with its path from here; the inverse of `relative_source`."""
+    if (ledger / source).exists():
+        return os.path.normpath(ledger / source)
+    arm, separator, path = source.partition("=")
+    if separator and (ledger / path).exists():
+        return arm + separator + os.path.normpath(ledger / path)
+    raise InputError(
+        f"LEDGER {ledger}: {os.path.normpath(ledger / (path or source))} is missing, which holds "
+        "predictions of the best. Put it back, or pass where it is now with --best."
+    )
+
+
+def _info(metric: Metric) -> MetricInfo:
+    return MetricInfo(
+        name=metric.name,
+        title=metric.title,
+        higher_is_better=metric.higher_is_better,
+        is_share=metric.is_share,
+    )
+
+
+def _model(seed: int, source: str, path: Path, predictions_sha256: str, ledger: Path) -> Model:
+    return Model(
+        seed=seed,
+        source=relative_source(source, ledger),
+        predictions_sha256=predictions_sha256,
+        file_sha256=describe_file(path).sha256,
+    )
+
+
+def hash_of_predictions(predictions: RunPredictions, order: IntArray | None = None) -> str:
+    """Return a hash that is equal for models whose predictions and metrics are equal.
+
+    Args:
+        predictions: Predictions of one model.
+        order: (n,) order of the examples; None for their own.
+    """
+    rows = slice(None) if order is None else order
+    digest = hashlib.sha256(np.ascontiguousarray(predictions.choices[rows]).tobytes())
+    if predictions.confidence is not None:
+        digest.update(np.ascontiguousarray(predictions.confidence[rows]).tobytes())
+    digest.update(json.dumps(sorted(predictions.metrics.items())).encode())
+    return digest.hexdigest()
+
+
+def _hash_of_cases(cases: Cases, order: IntArray, ids: Sequence[str] = ()) -> str:
+    """Return the hash of labels, groups, names and ids, with the examples in an order."""
+    groups = [] if cases.groups is None else numbered(cases.groups.ids[order].tolist()).ids.tolist()
+    parts = [cases.kind, cases.split, list(cases.label_names), list(ids), groups]
+    digest = hashlib.sha256(json.dumps(parts).encode())
+    digest.update(np.ascontiguousarray(cases.truth[order]).tobytes())
+    return digest.hexdigest()
+
+
+# Rows, to find those that were used before
+
+
+def _keys(inputs: Iterable[str]) -> tuple[str, ...]:
+    """Return the distinct hashes of inputs, sorted. Equal after `normalized` is the same row."""
+    hashes = {hashlib.sha256(normalized(text).encode()).hexdigest() for text in inputs}
+    return tuple(sorted(key[:KEY_LENGTH] for key in hashes))
+
+
+def _keys_of_run(run: RecordedRun, examples: int) -> tuple[str, ...]:
+    rows = read_rows(run.folder / PREDICTIONS_NAME, range(examples), is_input)
+    return _keys(_joined(values.values()) for values in rows.values())
+
+
+def _joined(values: Iterable[Any]) -> str:
+    return "\x1f".join(str(comparable(value)) for value in values)
+
+
+def shared_training_rows(run: RecordedRun, test: TestSet) -> int | None:
+    """Return how many rows of the test set a run trained on; None if its files cannot be read.
+
+    Args:
+        run: Run whose record names its training files.
+        test: Test set.
+    """
+    columns, rows = list(run.record.data.input_columns), set(test.rows)
+    files = run.record.arguments.get("train_file")
+    paths = [files] if isinstance(files, str) else list(files or ())
+    if not columns or not paths or not all(Path(path).is_file() for path in paths):
+        return None
+    shared: set[str] = set()
+    try:
+        for path in paths:
+            encoding = str(run.record.arguments.get("encoding") or "utf-8")
+            table = open_table(Path(path), flag="--train_file", encoding=encoding)
+            for _, values in table.read(columns):
+                shared.update(rows.intersection(_keys([_joined(values)])))
+    except InputError:  # a file that was replaced since
+        return None
+    return len(shared)
