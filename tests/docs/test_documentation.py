@@ -19,6 +19,7 @@ from running import BIN, REPOSITORY, call_here, clean_environment, rows, succeed
 from tiny_masks import IGNORED, write_folders
 from tiny_words import write_sentences
 
+from ampft import cli
 from ampft.arguments import ClassifyArguments, parse_compare_arguments
 from ampft.arguments.compare import is_comparison_to_run
 from ampft.arguments.compare_arms import parse_compare_arms_arguments
@@ -76,12 +77,20 @@ RUN_IN_PROCESS = (
 
 
 # `test_predict.py` predicts images, `test_media_runs.py` folders and sounds, `test_pixel_run.py`
-# masks, `test_words_run.py` words, `test_push.py` pushes, `test_resume_check.py` checks trainings.
+# masks, `test_words_run.py` words, `test_push.py` pushes, `test_resume_check.py` checks trainings,
+# `test_judge.py` judges, `test_estimate.py` estimates, `test_verify.py` exports and audits,
+# `test_export_onnx.py` predicts with artifacts, and `test_serving.py` serves them.
 TESTED_ELSEWHERE = (
+    "ampft predict --model artifacts/",
+    "python recipes/serving/",
     "ampft predict --model runs/digits",
     "ampft predict --model runs/photos",
     "ampft predict --model runs/clips",
     "ampft predict --model runs/camvid",
+    "ampft judge",
+    "ampft estimate",
+    "ampft export",
+    "ampft audit artifacts/",
     "ampft resume-check",
     "ampft push",
     "ampft predict --model runs/bf16-pairs",
@@ -222,6 +231,21 @@ def test_the_data_of_the_tutorial_are_written(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_folds_are_compared(reader, tiny_bert, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copyfile(reader / "reviews.csv", "reviews.csv")
+    page = (REPOSITORY / "docs" / "folds.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    small = f'"model_name_or_path": {str(tiny_bert)!r}, "max_train_steps": 1, "learning_rate"'
+    code = code.replace("StratifiedKFold(5", "StratifiedKFold(2").replace('"learning_rate"', small)
+    exec(code, {})
+    capsys.readouterr()
+    (command,) = [each for each in commands_of("docs/folds.md") if "--predictions" in each]
+    assert cli.main(shlex.split(command)[1:]) == 0
+    assert "low" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_the_site_builds(tmp_path):
     """Strict: a broken link or a page that is missing in the navigation is an error."""
     done = subprocess.run(
@@ -237,3 +261,6 @@ def test_the_site_builds(tmp_path):
     pages = [path.read_text(encoding="utf-8") for path in (tmp_path / "site").rglob("*.html")]
     assert not any(re.search(r'<(?:script|link|img)[^>]+(?:src|href)="https?:', page)
                    for page in pages)  # fmt: skip
+    search = (tmp_path / "site" / "search" / "search_index.js").read_text(encoding="utf-8")
+    assert "loss_scale" in search or "loss scale" in search
+    assert "javascripts/iframe-worker.js" in pages[0]

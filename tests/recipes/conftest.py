@@ -91,7 +91,7 @@ def fp16_run(files, tiny_model, run_once) -> Finished:
             BIN / "accelerate", "launch", CLASSIFY, "--mixed_precision", "fp16",
             *text_settings(files, tiny_model, folder),
             "--with_tracking", "--history_csv", "--baseline",
-            **CANARIES,
+            warm=False, **CANARIES,
         ),
     )  # fmt: skip
 
@@ -105,6 +105,6 @@ def fp32_run(files, tiny_model, run_once, tmp_path_factory) -> Finished:
         "fp32",
         lambda folder: call(
             sys.executable, CLASSIFY, "--config", config, "--learning_rate", "8e-3",
-            "--output_dir", folder, "--no-padding",
+            "--output_dir", folder, "--no-padding", warm=False,
         ),
     )  # fmt: skip

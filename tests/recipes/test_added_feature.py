@@ -78,6 +78,7 @@ def resumed(files: Path, model: Path, folder: Path, kind: type[SuccessiveGradien
     return evidence(folder / "one"), evidence(folder / "two")
 
 
+@pytest.mark.slow
 def test_a_feature_is_added_in_one_line_and_resumes(files, tiny_model, tmp_path):
     one, two = resumed(files, tiny_model, tmp_path, SuccessiveGradients)
     assert one == two
@@ -86,6 +87,7 @@ def test_a_feature_is_added_in_one_line_and_resumes(files, tiny_model, tmp_path)
     assert all(-1 <= cosine <= 1 and cosine != 0 for cosine in cosines[1:])
 
 
+@pytest.mark.slow
 def test_a_feature_that_forgets_its_state_is_noticed(files, tiny_model, tmp_path):
     one, two = resumed(files, tiny_model, tmp_path, Forgetful)
     differing = [row["step"] for row, other in zip(one["history"], two["history"], strict=True)

@@ -121,6 +121,7 @@ def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fp32", "fp16"])
 def test_a_run_is_confirmed_bit_for_bit(made, tmp_path, mode):
     before = snapshot(made / mode)
@@ -135,6 +136,7 @@ def test_a_run_is_confirmed_bit_for_bit(made, tmp_path, mode):
     assert snapshot(made / mode) == before
 
 
+@pytest.mark.slow
 def test_a_run_with_everything_is_confirmed(made, tmp_path):
     """Resumed, validated by steps, with micro-batches chosen by memory, from perturbed weights."""
     folder = tmp_path / "run"
@@ -333,6 +335,7 @@ def gpu_run(made: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_cpu_audits_a_run_of_a_gpu(made, tmp_path):
     folder = gpu_run(made, tmp_path / "gpu")
     result = audited(folder, tmp_path, "--steps", 4)

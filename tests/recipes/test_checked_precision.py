@@ -32,6 +32,7 @@ def test_it_says_how_exact_the_gradient_is_and_changes_nothing(mode, files, tiny
         assert one == other, name
 
 
+@pytest.mark.slow
 def test_a_model_that_overflows_is_refused_before_anything_is_written(monkeypatch, files, tmp_path):
     devices = []  # whose peak memory is that of the training only
     monkeypatch.setattr(precision_check, "forget_peak_memory", devices.append)

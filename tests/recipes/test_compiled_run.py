@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch._dynamo
+from representatives import full_except
 from resumed_runs import LATEST, evidence, interrupted, two_epochs
 from running import BIN, CLASSIFY, call_here, printed, succeeded
 from torch._dynamo.utils import counters
@@ -47,18 +48,21 @@ def _steps(folder):
 
 @pytest.mark.parametrize(
     "flags",
-    [
-        (),
-        ("--gradient_checkpointing",),
-        ("--gradient_accumulation_steps", "2"),
-        ("--mixed_precision", "bf16", "--fp32_modules", "layer.1.output.dense"),
-        ("--padding",),
-        ("--lora_r", "2"),
-        ("--mixed_precision", "bf16", "--train_layers", "1"),
-    ],
-    ids=" ".join,
+    full_except(
+        [
+            "",
+            "--gradient_checkpointing",
+            "--gradient_accumulation_steps 2",
+            "--mixed_precision bf16 --fp32_modules layer.1.output.dense",
+            "--padding",
+            "--lora_r 2",
+            "--mixed_precision bf16 --train_layers 1",
+        ],
+        ["", "--mixed_precision bf16 --fp32_modules layer.1.output.dense"],
+    ),
 )
 def test_a_compiled_run_takes_the_same_steps(start, tmp_path, compiled, flags):
+    flags = flags.split()
     done = succeeded(start(tmp_path / "compiled", *flags, **LAUNCHED))
     assert compiled["stats"]["unique_graphs"] > 0
     for problem in ("recompile limit", "Data pointer"):
@@ -75,6 +79,7 @@ def test_a_compiled_run_takes_the_same_steps(start, tmp_path, compiled, flags):
         assert one == pytest.approx(other, rel=tolerance, abs=tolerance)
 
 
+@pytest.mark.full
 def test_regions_are_compiled(start, tmp_path, compiled):
     regions = {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": "True"}
     succeeded(start(tmp_path / "compiled", **LAUNCHED, **regions))
@@ -93,6 +98,7 @@ def test_an_interrupted_compiled_run_resumes(start, tmp_path, compiled):
     assert evidence(tmp_path / "run") == evidence(tmp_path / "whole")
 
 
+@pytest.mark.full
 def test_a_compiled_run_is_audited(start, tmp_path, compiled):
     succeeded(start(tmp_path / "run", "--max_train_steps", "6", **LAUNCHED))
     done = succeeded(call_here(BIN / "ampft", "audit", tmp_path / "run", "--use_cpu", **LAUNCHED))

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from running import CLASSIFY, REPOSITORY, call_here, clean_environment, text_settings
+from warm_processes import WarmPopen
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +23,7 @@ def words(files, tiny_model, tmp_path) -> list[str]:
 
 def test_runs_that_start_at_the_same_time_have_separate_folders(words, tmp_path):
     started = [
-        subprocess.Popen(
+        WarmPopen(
             [sys.executable, *words, "--with_tracking"], cwd=tmp_path, env=clean_environment(),
             text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )

@@ -21,6 +21,7 @@ from running import (
     succeeded,
     text_settings,
 )
+from warm_processes import WarmPopen
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,7 @@ def record_of(folder):
 
 
 def start(words, **how):
-    return subprocess.Popen(
+    return WarmPopen(
         [sys.executable, CLASSIFY, *words], cwd=REPOSITORY, env=clean_environment(), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how,
     )  # fmt: skip
@@ -60,11 +61,7 @@ def test_a_signal_ends_a_run_with_a_correct_record(
 ):
     left = {"run.json", "history.jsonl"} | ({"checkpoints"} if code == 75 else set())
     folder = tmp_path / "run"
-    # In the background of a shell, SIGINT is ignored and the run would inherit that.
-    process = start(
-        [*text_settings(files, tiny_model, folder), *LONG],
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    process = start([*text_settings(files, tiny_model, folder), *LONG])
     wait_for_steps(folder, 12)
     process.send_signal(number)
     _, stderr = process.communicate(timeout=60)
@@ -80,7 +77,7 @@ def test_a_signal_ends_a_run_with_a_correct_record(
 def test_the_death_of_the_launcher_ends_its_run_with_a_checkpoint(files, tiny_model, tmp_path):
     folder = tmp_path / "run"
     words = [*text_settings(files, tiny_model, folder), *LONG]
-    launcher = subprocess.Popen(
+    launcher = WarmPopen(
         [BIN / "accelerate", "launch", "--num_processes", "1", CLASSIFY, *words],
         cwd=REPOSITORY, env=clean_environment(), stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

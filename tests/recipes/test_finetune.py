@@ -67,6 +67,7 @@ def test_a_data_frame_gives_report_and_predictions(settings, tmp_path):
     assert ampft.FinishedRun(run.folder).report == run.report
 
 
+@pytest.mark.slow
 def test_the_default_learning_rate_is_recorded_and_can_be_resumed(settings, tmp_path):
     folder = {"output_dir": tmp_path / "run", "checkpointing_steps": "2"}
     run = ampft.finetune(frame(), **settings | folder)
@@ -91,6 +92,7 @@ def test_all_checkpoints_must_fit_on_the_disk(settings, monkeypatch):
         ampft.finetune(frame(), **settings, checkpointing_steps="1")
 
 
+@pytest.mark.slow
 def test_it_is_the_recipe(settings, files, tiny_model, tmp_path):
     """Same data, same settings: the metrics and the examples of each step are the same."""
     from running import CLASSIFY, call_here, succeeded
@@ -146,6 +148,7 @@ def test_several_precisions_in_one_process_leave_no_trace(settings, request):
     assert accelerator.gradient_accumulation_steps == 3
 
 
+@pytest.mark.slow
 def test_the_callers_seed_does_not_matter(settings):
     runs = []
     for seed in (1, 2):
@@ -170,6 +173,7 @@ def test_other_data_in_memory(kind, settings):
     assert set(run.record.label_names) == LABELS
 
 
+@pytest.mark.slow
 def test_predictions_say_where_each_row_is(settings, tmp_path):
     table = frame(60).assign(key=[f"k{i}" for i in range(60)])
     run = ampft.finetune(table.set_index("key"), **settings)

@@ -18,6 +18,7 @@ MODES = ("fp32", "bf16")
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.skipif(not FOLDER.is_dir(), reason="no ../shared/data beside the repository"),
 ]
 

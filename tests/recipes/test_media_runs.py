@@ -79,6 +79,7 @@ def test_an_image_folder(tmp_path, family, mode, capsys):
         assert best["score"] == pytest.approx(row["confidence"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_table_of_sounds(tmp_path):
     table = sound_table(tmp_path / "data", 10)
     model = save_model(tmp_path / "model", "wav2vec2 group norm")
@@ -130,6 +131,7 @@ def check_predict(folder: Path, run: Finished, table: Path, what: str) -> None:
         assert {key: predicted[key] for key in expected} == expected
 
 
+@pytest.mark.slow
 def test_two_precisions_of_sounds_are_compared(tmp_path):
     table = sound_table(tmp_path / "data", 8)
     model = save_model(tmp_path / "model", "ast")
@@ -143,6 +145,7 @@ def test_two_precisions_of_sounds_are_compared(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_the_default_models_need_no_files(tmp_path):
     for name, data in {
         "images": ["--dataset_name", image_folder(tmp_path / "images", 6)],
@@ -166,6 +169,7 @@ def test_bad_files_end_with_one_message_and_nothing_written(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_workers_do_not_change_what_is_learned(tmp_path):
     data = ["--dataset_name", image_folder(tmp_path / "data", 8), "--augment", "flip,crop"]
     model = save_model(tmp_path / "model", "vit")
@@ -199,6 +203,7 @@ def test_real_images(tmp_path):
     assert "of the step time was spent waiting for data" in printed(done.stdout, "waiting")
 
 
+@pytest.mark.slow
 def test_real_sounds_of_speakers_in_one_split_each(tmp_path):
     recordings = sorted((shared_data(FSDD) / "recordings").glob("*.wav"))[::5]
     rows = [(str(path), *path.stem.split("_")[:2]) for path in recordings]

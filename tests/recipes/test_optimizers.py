@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from representatives import full_except
 from resumed_runs import LATEST, evidence, interrupted, two_epochs
 from running import CLASSIFY, call_here, text_settings
 
@@ -15,7 +16,8 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("mode", ["fp32", "fp16"])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", full_except(["fp32", "fp16"], ["fp16"]))
 @pytest.mark.parametrize("choice", CHOICES)
 def test_a_run_resumes_bit_for_bit(files, tiny_model, tmp_path, choice, mode):
     words = (*CHOICES[choice], "--mixed_precision", mode, "--max_train_steps", "7")

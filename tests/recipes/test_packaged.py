@@ -56,6 +56,7 @@ def test_the_packaged_loop_is_the_loop_of_the_recipe(recipe):
     )
 
 
+@pytest.mark.slow
 def test_ampft_train_is_the_recipe(files, tiny_model, tmp_path, capsys):
     short = ["--max_train_steps", "3", "--mixed_precision", "bf16"]
     runs = {}

@@ -33,6 +33,7 @@ from running import (
     printed,
     succeeded,
 )
+from warm_processes import WarmPopen
 from word_tokenizer import save_tokenizer, tiny_config
 
 import ampft.runs.saved_state as run_state
@@ -277,7 +278,7 @@ def test_sigkill(train, files, model_with_dropout, straight, tmp_path, more):
     folder = tmp_path / "run"
     flags = ("--checkpointing_steps", 1, *more)
     words = two_epochs(files, model_with_dropout, folder, *flags)
-    process = subprocess.Popen(
+    process = WarmPopen(
         [sys.executable, CLASSIFY, *words], cwd=REPOSITORY, env=clean_environment(),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip

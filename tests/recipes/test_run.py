@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from running import CANARIES, WORDS, printed
+from running import CANARIES, WORDS, own_lines, printed
 from sklearn.metrics import accuracy_score, classification_report, confusion_matrix
 
 pytestmark = pytest.mark.slow
@@ -76,7 +76,7 @@ def test_output_to_a_file_has_no_progress_bars_and_no_tracebacks(fp16_run):
     # Only Accelerate's advice may be on stderr.
     unexpected = [
         line
-        for line in fp16_run.stderr.splitlines()
+        for line in own_lines(fp16_run.stderr)
         if not re.match(r"\t`--|The following values were not passed|To avoid this warning", line)
     ]
     assert unexpected == []

@@ -8,7 +8,7 @@ import sys
 import pytest
 from running import call, succeeded
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 
 def test_six_kills():

@@ -1,15 +1,18 @@
-"""The wheel outside the clone, and the files that strangers look for."""
+"""The source distribution, its wheel outside the clone, and the files that strangers look for."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -26,13 +29,37 @@ YAML_FILES = [
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
+def sdist(tmp_path_factory):
+    """Return the source distribution, built where nothing but the files of the commit is."""
+    folder = tmp_path_factory.mktemp("sdist")
+    if int(metadata.version("setuptools").split(".")[0]) < 77:
+        pytest.skip("the build needs setuptools>=77")
+    for name in tracked(".", ":!docs", ":!benchmarks"):
+        copy = folder / "clone" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(REPOSITORY / name, copy)
+    build = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", build, folder],
+        cwd=folder / "clone", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (path,) = folder.glob("*.tar.gz")
+    return path
+
+
+def tracked(*places: str) -> list[str]:
+    """Return the files of the commit in some places that are still there."""
+    listed = subprocess.check_output(["git", "ls-files", *places], cwd=REPOSITORY, text=True)
+    return [name for name in listed.splitlines() if (REPOSITORY / name).is_file()]
+
+
+@pytest.fixture(scope="module")
+def installed(sdist, tmp_path_factory):
     """Return the Python of an environment that has the wheel, and this one's other packages."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-q", "--no-deps"]
-    built = subprocess.run(
-        [*pip, "-w", folder, REPOSITORY], capture_output=True, text=True, check=False
-    )
+    built = subprocess.run([*pip, "-w", folder, sdist], capture_output=True, text=True, check=False)
     if "No matching distribution found for setuptools" in built.stderr:
         pytest.skip("the build needs setuptools>=77, which could not be installed")
     assert built.returncode == 0, built.stderr
@@ -66,13 +93,20 @@ def in_wheel(installed, folder, *command) -> str:
 
 
 @pytest.mark.slow
+def test_the_source_distribution_holds_the_package_the_recipes_and_no_part_of_the_tests(sdist):
+    with tarfile.open(sdist) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    expected = {*tracked("ampft", "recipes"), *ROOT_FILES, "CHANGELOG.md", "constraints.txt"}
+    assert {Path(name).suffix for name in expected} >= {".py", ".pyi", ".j2", ".css", ".typed"}
+    assert not expected - held
+    assert not [name for name in held if name.startswith("tests")]
+
+
+@pytest.mark.slow
 def test_the_wheel_holds_every_file_of_the_package_and_the_recipes(installed):
-    tracked = subprocess.check_output(
-        ["git", "ls-files", "ampft", "recipes"], cwd=REPOSITORY, text=True
-    ).split()
-    assert len(tracked) > 300
-    present = [name for name in tracked if (REPOSITORY / name).is_file()]
-    places = {f"ampft/{name}" if name.startswith("recipes/") else name for name in present}
+    names = tracked("ampft", "recipes")
+    assert len(names) > 300
+    places = {f"ampft/{name}" if name.startswith("recipes/") else name for name in names}
     missing = {name for name in places if not (installed[1] / name).is_file()}
     assert not missing
 

@@ -8,6 +8,8 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(__file__).parents[2] / "ampft"
 PRINT_HEAVY = "import sys; print(sorted({'torch', 'transformers', 'datasets'} & set(sys.modules)))"
 
@@ -73,18 +75,23 @@ def test_the_main_function_imports_libraries_only_when_it_runs():
 
 
 OTHER_PRODUCTS = ("ampft.comparison", "ampft.diagnosis")
+# Folders and files that may import them.
+ABOVE = {"comparison", "diagnosis", "referee", "certificate", "cli.py"}
+
+
+def test_the_settings_of_a_run_import_no_numpy():
+    assert "numpy" not in modules_after("import ampft.arguments")
 
 
 def of_other_products(statement: str) -> list[str]:
     return [name for name in modules_after(statement) if name.startswith(OTHER_PRODUCTS)]
 
 
+@pytest.mark.slow
 def test_runs_and_their_audit_import_neither_comparison_nor_diagnosis():
     """Every module below them, also what its functions import: the text is searched as well."""
     paths = [
-        path
-        for path in PACKAGE.rglob("*.py")
-        if path.relative_to(PACKAGE).parts[0] not in {"comparison", "diagnosis", "cli.py"}
+        path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in ABOVE
     ]
     assert len(paths) > 150
     named = [p for p in paths if re.search(r"import.*ampft\.(comparison|diagnosis)|"

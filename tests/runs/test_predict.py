@@ -232,7 +232,7 @@ def test_images(image_folder, tmp_path, capsys):
     [
         ((), {}, r"^FILE or --text: received neither"),
         (("{file}",), {"texts": ["a"]}, r"^FILE or --text: received both"),
-        (("{file}", "{file}"), {}, r"^FILE: received 2 files; name one"),
+        (("{file}", "{file}"), {}, r"^FILE: received 2 files; give one"),
         (
             ("{folder}",),
             {},
@@ -296,4 +296,4 @@ def test_tags_and_types_of_entities_may_contain_blanks():
 def test_the_model_runs_padded_where_the_training_did(folder, recorded, attention):
     record = ampft.runs.predict.read_record(folder)
     record.model.padding_free = recorded
-    assert Predictor(folder, record, "fp32", 4).config._attn_implementation == attention
+    assert Predictor.of_run(folder, record, "fp32", 4).config._attn_implementation == attention

@@ -105,11 +105,11 @@ def test_a_forward_pass_has_at_most_a_batch_of_windows(
     else:
         trained = Trained(("tokens",), TAGS, {}, several_labels=False)
         rows = [of_sentences.sentence_of(words, trained) for words in rows]
-    several, few = (Predictor(folder, record, "fp32", size) for size in (1000, 3))
+    several, few = (Predictor.of_run(folder, record, "fp32", size) for size in (1000, 3))
     sizes = {}
     for predictor in (several, few):
         setattr(predictor.config, CONFIG_FIELD, by_length)
-        sizes[predictor] = recorded_sizes(predictor._model)
+        sizes[predictor] = recorded_sizes(predictor.model)
     expected, found = (predictor([rows]).decoded["probabilities"] for predictor in (several, few))
     assert max(sizes[few]) == 3 < sum(sizes[few]) == sum(sizes[several])
     assert by_length or len(sizes[several]) == 1

@@ -115,7 +115,7 @@ def test_a_link_to_the_output_folder_is_followed(tmp_path: Path, make_record):
 
 @pytest.mark.parametrize("url", ["s3://bucket/run", "hf://datasets/run", "file:///tmp/run"])
 def test_a_url_is_refused(url: str):
-    with pytest.raises(InputError, match=r"--output_dir .*: this is a URL\. Name a local folder"):
+    with pytest.raises(InputError, match=r"--output_dir .*: this is a URL\. Choose a local folder"):
         check_output_folder(url)
     with pytest.raises(InputError, match=r"s3://host/run: this is a URL"):
         check_output_folder("s3://me:secret@host/run")
