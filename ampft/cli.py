@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampft.arguments.compare import is_comparison_to_run
@@ -20,8 +21,6 @@ from ampft.text.escaping import inert_lines
 from ampft.text.terminal import discard_output, run_main
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ampft.comparison.findings import Comparison
 
 
@@ -39,7 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 _WITH_OWN_PARSERS = {
     "audit": "ampft.runs.audit.command",
     "doctor": "ampft.diagnosis.doctor.command",
+    "estimate": "ampft.comparison.execution.duration",
     "errors": "ampft.diagnosis.mistakes.command",
+    "export": "ampft.certificate.command",
+    "judge": "ampft.referee.command",
     "ops": "ampft.diagnosis.operations.command",
     "resume-check": "ampft.diagnosis.resume_check",
     "yardstick": "ampft.diagnosis.yardstick.command",
@@ -48,7 +50,8 @@ _WITH_OWN_PARSERS = {
 
 def _run(argv: Sequence[str]) -> None:
     if argv and argv[0] in _WITH_OWN_PARSERS:
-        import_module(_WITH_OWN_PARSERS[argv[0]]).main(argv[1:])
+        name = _audit_of(argv[1:]) if argv[0] == "audit" else _WITH_OWN_PARSERS[argv[0]]
+        import_module(name).main(argv[1:])
         return
     if argv[:1] == ["train"]:
         _train(argv[1:])
@@ -67,6 +70,13 @@ def _run(argv: Sequence[str]) -> None:
         "recipe": _recipe,
     }
     commands[args.command](args)
+
+
+def _audit_of(argv: Sequence[str]) -> str:
+    """Return the module that audits what the arguments name: a ledger, an artifact or a run."""
+    marks = {"entry-000001.json": "ampft.referee.audit", "artifact.json": "ampft.certificate.audit"}
+    files = [(Path(word) / name, module) for word in argv for name, module in marks.items()]
+    return next((m for file, m in files if file.is_file()), _WITH_OWN_PARSERS["audit"])
 
 
 def _parser() -> ArgumentParser:
@@ -97,16 +107,30 @@ def _parser() -> ArgumentParser:
         "doctor", help="find what breaks a precision for a model and its data, and a cure"
     )
     commands.add_parser(
+        "export", help="write the model of a run for onnxruntime, OpenVINO or PyTorch"
+    )
+    commands.add_parser(
+        "estimate",
+        help="time a few steps, and say how long a training will take, and what it needs",
+    )
+    commands.add_parser(
         "errors", help="show the most confident errors of a run, and the classes that it confuses"
     )
     commands.add_parser(
         "ops", help="show which operations autocast casts to which dtype, and those of a model"
     )
     commands.add_parser(
+        "judge",
+        help="keep or drop each of many changes tried on one test set, with the error held over "
+        "all of them",
+    )
+    commands.add_parser(
         "resume-check", help="prove that a training continues exactly after being killed"
     )
     commands.add_parser(
-        "audit", help="repeat a run from its record, and confirm or refute what it states"
+        "audit",
+        help="repeat a run from its record, or verify a ledger, and confirm or refute what it "
+        "states",
     )
     report = commands.add_parser("report", help="print the report of a run or a comparison")
     report.add_argument("run", metavar="RUN", help="output folder of a run or of a comparison")
@@ -169,9 +193,9 @@ def _add_compare(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
     compare.add_argument(
         "--inference",
         metavar="MODES",
-        help="let the trained models of RUN predict their test split in several precisions, such "
-        "as fp32,bf16,int8 (out of fp32, tf32, bf16, fp16, bf16-true, int8), and compare "
-        "predictions, latency and size; with one run, the verdict holds for that model only",
+        help="let the trained models of RUN predict their test split in several of fp32, tf32, "
+        "bf16, fp16, bf16-true, int8, or batch sizes (fp32@1,fp32@32), and compare predictions, "
+        "latency and size; with one run, the verdict holds for that model only",
     )
     compare.add_argument(
         "--label_names",
@@ -254,15 +278,20 @@ def _env(args: argparse.Namespace) -> None:
 def _predict(args: argparse.Namespace) -> None:
     check_inputs(args)
     from ampft.kinds.prediction import PredictRequest
-    from ampft.runs.predict import predict_file
 
     settings = {k: v for k, v in vars(args).items() if k not in ("command", "model", "text")}
-    predict_file(args.model, PredictRequest(texts=args.text, **settings))
+    request = PredictRequest(texts=args.text, **settings)
+    if (Path(args.model) / "artifact.json").is_file():
+        from ampft.export.artifact import predict_with_artifact
+
+        predict_with_artifact(args.model, request)
+        return
+    from ampft.runs.predict import predict_file
+
+    predict_file(args.model, request)
 
 
 def _checkpoint(args: argparse.Namespace) -> None:
-    from pathlib import Path
-
     from ampft.runs.checkpoint_command import list_checkpoints, verify_checkpoints
 
     show = list_checkpoints if args.action == "list" else verify_checkpoints
@@ -270,8 +299,6 @@ def _checkpoint(args: argparse.Namespace) -> None:
 
 
 def _recipe(args: argparse.Namespace) -> None:
-    from pathlib import Path
-
     package = Path(__file__).parent  # a wheel has the recipes in the package, a clone beside it
     root = next(path for path in (package / "recipes", package.parent / "recipes") if path.is_dir())
     files = {path.relative_to(root).with_suffix("").as_posix(): path for path in root.rglob("*.py")}
@@ -288,8 +315,6 @@ def _recipe(args: argparse.Namespace) -> None:
 
 
 def _push(args: argparse.Namespace) -> None:
-    from pathlib import Path
-
     from ampft.comparison.report.card import comparison_section
     from ampft.runs.push import push_run
     from ampft.text.terminal import labelled, quiet_libraries
@@ -305,8 +330,6 @@ def _push(args: argparse.Namespace) -> None:
 
 
 def _report(args: argparse.Namespace) -> None:
-    from pathlib import Path
-
     from ampft.comparison.findings import COMPARISON_NAME
 
     folder = Path(args.run)
@@ -346,8 +369,6 @@ def _refuse_unfinished(folder: Path) -> None:
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from pathlib import Path
-
     from ampft.comparison.report.terminal import terminal_text
 
     if args.output_dir is not None:
@@ -389,8 +410,6 @@ def _compare_tables(args: argparse.Namespace) -> Comparison:
 
 def _compare_inference(args: argparse.Namespace) -> Comparison:
     """Let trained models predict in several precisions, and compare."""
-    from pathlib import Path
-
     from ampft.comparison.inference.compare import compare_inference, parse_inference_modes
 
     modes = parse_inference_modes(args.inference)
@@ -400,7 +419,7 @@ def _compare_inference(args: argparse.Namespace) -> Comparison:
             "flag."
         )
     if not args.runs:
-        raise InputError("--inference: RUN is missing. Name the folder of a finished run.")
+        raise InputError("--inference: RUN is missing. Give the folder of a finished run.")
     return compare_inference(
         [Path(run) for run in args.runs], modes, metric=args.metric, margin=_margin(args)
     )
@@ -456,7 +475,7 @@ def _refuse_results(folder: Path) -> None:
         if (folder / name).exists():
             raise InputError(
                 f"--output_dir {folder}: the folder holds {name}, the record of {owner}, whose "
-                "results must not be overwritten. Name another folder."
+                "results must not be overwritten. Choose another folder."
             )
     check_replaceable("--output_dir", folder, RESULT_NAMES)
 

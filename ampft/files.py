@@ -181,7 +181,7 @@ def check_disk_space(folder: Path, needed: int, purpose: str, *, reclaimable: in
     if needed > free:
         raise InputError(
             f"--output_dir {folder}: {purpose} needs {byte_size(needed)} of disk space, and "
-            f"{byte_size(free)} is free. Free disk space, or name a folder on another disk."
+            f"{byte_size(free)} is free. Free disk space, or choose a folder on another disk."
         )
 
 

@@ -28,6 +28,7 @@ def flag(
     at_least: float | None = None,
     at_most: float | None = None,
     below: float | None = None,
+    bare: str | None = None,
 ) -> Any:
     """Return a dataclass field that becomes a command line flag.
 
@@ -39,9 +40,10 @@ def flag(
         at_least: Minimum of a number, inclusive.
         at_most: Maximum of a number, inclusive.
         below: Upper limit of a number, exclusive.
+        bare: Value of a text if the flag is passed without one; None demands a value.
     """
     limits = {"at_least": at_least, "at_most": at_most, "below": below}
-    metadata = {"help": text, "group": group, "choices": choices, "limits": limits}
+    metadata = {"help": text, "group": group, "choices": choices, "limits": limits, "bare": bare}
     return field(default=default, metadata=metadata)
 
 

@@ -267,7 +267,7 @@ def _locked_owner(path: Path) -> int | None:
             return None
         raise InputError(
             f"--output_dir {path.parent}: {path.name} was not created by this program, which "
-            "needs this name. Move it, or name another folder."
+            "needs this name. Move it, or choose another folder."
         )
     try:
         descriptor = os.open(owner, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
@@ -342,7 +342,7 @@ def check_output_file(flag: str, path: Path) -> None:
             comparison, other than a page that this program wrote.
     """
     if path.is_dir():
-        raise InputError(f"{flag} {path}: this is a folder. Name a file.")
+        raise InputError(f"{flag} {path}: this is a folder. Choose a file.")
     if not path.absolute().parent.is_dir():
         raise InputError(f"{flag} {path}: its folder does not exist. Create it first.")
     target = path.resolve()
@@ -351,7 +351,7 @@ def check_output_file(flag: str, path: Path) -> None:
     if target.exists() and holders and not _is_own_page(target):
         raise InputError(
             f"{flag} {path}: this file exists in {holders[0]}, which holds the results of a run or "
-            "of a comparison. Name another file."
+            "of a comparison. Choose another file."
         )
 
 
@@ -376,7 +376,7 @@ def check_replaceable(flag: str, folder: Path, names: Sequence[str]) -> None:
         if os.path.lexists(path) and not is_own:
             raise InputError(
                 f"{flag} {folder}: {path.name} exists there and was not written by this program. "
-                "Name another folder."
+                "Choose another folder."
             )
 
 

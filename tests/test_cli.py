@@ -18,7 +18,10 @@ AMPFT = Path(sys.executable).parent / "ampft"
 HEAVY = {"torch", "transformers", "datasets", "accelerate", "sklearn", "numpy", "evaluate"}
 ENTRY_POINTS = {
     "ampft": "from ampft.cli import main; main(['--help'])",
-    "ampft predict": "from ampft.cli import main; main(['predict', '--help'])",
+    **{
+        f"ampft {command}": f"from ampft.cli import main; main(['{command}', '--help'])"
+        for command in ("predict", "train", *cli._WITH_OWN_PARSERS)
+    },
     "classify.py": "import runpy; sys.argv = ['recipes/classify.py', '--help']; "
     "runpy.run_path('recipes/classify.py', run_name='__main__')",
 }
@@ -254,6 +257,7 @@ def test_the_help_of_predict_says_that_formulas_are_kept(capsys):
     assert "texts that begin with = are not changed, so import them as text" in text
 
 
+@pytest.mark.slow
 def test_a_full_temporary_folder(run_folders, tmp_path):
     file = tmp_path / "train.csv"
     file.write_text("text,label\n" + "w1,ant\nw2,bee\n" * 20)

@@ -81,6 +81,7 @@ class SquaredError(SingleLabel):
         return (logits.softmax(dim=-1) - one_hot).square().sum()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_accelerate")
 def test_a_task(monkeypatch, arguments, train):
     module = types.ModuleType("ampft.tasks.squared_error")
@@ -133,6 +134,7 @@ def test_a_metric(monkeypatch, arguments, train):
     assert shown in report.tables()[0].note
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_accelerate")
 def test_a_kind_of_data_and_a_label_of_another_nature(monkeypatch, tmp_path, train, capsys):
     """The folder `time_series` and this line are all that is added."""

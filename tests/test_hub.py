@@ -63,6 +63,7 @@ def silent_server() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
+@pytest.mark.slow
 def test_a_hub_out_of_reach_is_said_within_seconds(tmp_path):
     found = messages(tmp_path, HF_HUB_OFFLINE="0", HF_ENDPOINT=CLOSED)
     for message, start in zip(found, STARTS, strict=True):
@@ -71,12 +72,14 @@ def test_a_hub_out_of_reach_is_said_within_seconds(tmp_path):
         assert "HF_HUB_OFFLINE=1" in message
 
 
+@pytest.mark.slow
 def test_a_hub_that_does_not_answer_is_said_within_seconds(tmp_path, silent_server):
     found = messages(tmp_path, HF_HUB_OFFLINE="0", HF_ENDPOINT=silent_server)
     for message, start in zip(found, STARTS, strict=True):
         assert message.startswith(f"{start}the hub (127.0.0.1) cannot be reached: ")
 
 
+@pytest.mark.slow
 def test_the_offline_switch_is_named(tmp_path):
     found = messages(tmp_path, HF_HUB_OFFLINE="1", HF_ENDPOINT=CLOSED)
     for message, start in zip(found, STARTS, strict=True):
@@ -84,6 +87,7 @@ def test_the_offline_switch_is_named(tmp_path):
         assert "127.0.0.1" not in message
 
 
+@pytest.mark.slow
 def test_a_cached_model_is_used_without_the_hub(tmp_path):
     repository = tmp_path / "hub" / "models--nobody--nothing"
     snapshot = repository / "snapshots" / "0"

@@ -106,11 +106,6 @@ class EvaluationArguments:
         True,
         "report and save the weights with the best validation metric instead of the last ones",
     )
-    tune_thresholds: bool = _evaluation(
-        False,
-        "choose the threshold of each label by its F1 on the validation split, save them with the "
-        "model and use them for the report (multi-label)",
-    )
     evaluate_fp32: bool = _evaluation(
         False,
         "also predict the final split in fp32, to tell the effect of training in a precision from "

@@ -15,7 +15,7 @@ from ampft.errors import InputError, did_you_mean
 from ampft.flag import MAX_SEED, flag
 from ampft.precision.modes import BASELINE, MODES, is_fp32, mode_hint
 from ampft.tasks import TASKS, problem_types
-from ampft.text.json_io import Count, NotNegative, Rule, is_ascending, one_of
+from ampft.text.json_io import Count, NotNegative, Positive, Rule, is_ascending, one_of
 
 COMPARISON, EXECUTION, OUTPUT = "comparison", "time and processes", "output"
 
@@ -28,10 +28,10 @@ KEPT_MODELS = ("none", "baseline", "all")
 
 # Settings of classify.py that the comparison chooses for each run, and what to do instead.
 SET_BY_COMPARISON = {
-    "mixed_precision": "name the precisions before ` -- `, as in --modes fp32,bf16",
-    "output_dir": "name the folder of the comparison before ` -- `, as in --output_dir DIR",
+    "mixed_precision": "give the precisions before ` -- `, as in --modes fp32,bf16",
+    "output_dir": "give the folder of the comparison before ` -- `, as in --output_dir DIR",
     "overwrite_output_dir": "finished runs are kept and unfinished ones start again; to repeat all "
-    "runs, name another --output_dir",
+    "runs, choose another --output_dir",
     "max_time": "all runs train for the same number of steps; limit the time of the comparison "
     "with --budget before ` -- `",
     "push_to_hub": "push one of the runs afterwards, with ampft push RUN",
@@ -75,6 +75,13 @@ class ComparisonFlags:
         "it, but never reduces the number of seeds",
         group=EXECUTION,
     )
+    jobs: int = flag(
+        1,
+        "number of runs that train at the same time, each on GPUs of its own, or on its share of "
+        "the CPU cores; on a CPU, speeds are then not ranked",
+        group=EXECUTION,
+    )
+    gpus_per_run: int = flag(1, "GPUs of each run, with --jobs", group=EXECUTION)
     config_file: str | None = flag(
         None, "configuration file that accelerate launch uses for every run", group=EXECUTION
     )
@@ -148,6 +155,8 @@ class ComparisonDesign:
         select_seeds: Number of seeds, before the others, that choose one of the arms on
             validation; 0 compares all.
         seed_counts: Numbers of seeds at which the results are analysed; the last is the total.
+        jobs: Number of runs that train at the same time.
+        gpus_per_run: GPUs of each run if several train at the same time.
     """
 
     modes: tuple[Annotated[str, one_of(MODES)], ...] | None
@@ -160,6 +169,8 @@ class ComparisonDesign:
     budget: NotNegative | None
     select_seeds: Seeds
     seed_counts: Annotated[tuple[Seeds, ...], Rule(is_ascending, "ascending, and not empty")]
+    jobs: Positive = 1
+    gpus_per_run: Positive = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,6 +271,10 @@ def comparison_command(
         raise InputError(
             f"--margin: received {settings.margin}; it must be above 0 and below 100 points."
         )
+    for name in ("jobs", "gpus_per_run"):
+        if getattr(settings, name) < 1:
+            received = getattr(settings, name)
+            raise InputError(f"--{name}: received {received}; it must be at least 1.")
     if settings.config_file is not None and not Path(settings.config_file).is_file():
         raise InputError(f"--config_file {settings.config_file}: the file does not exist.")
     design = ComparisonDesign(
@@ -273,6 +288,8 @@ def comparison_command(
         budget=None if settings.budget is None else parse_duration("budget", settings.budget),
         select_seeds=select_seeds,
         seed_counts=seed_counts,
+        jobs=settings.jobs,
+        gpus_per_run=settings.gpus_per_run,
     )
     return CompareCommand(
         design=design,
@@ -388,20 +405,29 @@ def parse_mode_list(flag: str, text: str, allowed: Sequence[str]) -> tuple[str, 
     listed = (part.strip().lower() for part in text.split(","))
     modes = tuple(BASELINE if is_fp32(mode) else mode for mode in listed)
     for mode in modes:
-        if mode not in allowed:
-            hint = mode_hint(mode) or did_you_mean(mode, allowed)
-            raise InputError(
-                f"{flag}: received {text!r}; {mode!r} is not a precision.{hint} Choose from "
-                f"{', '.join(allowed)}."
-            )
+        check_mode(flag, text, mode, allowed)
         if modes.count(mode) > 1:
             raise InputError(f"{flag}: received {text!r}; {mode} appears twice.")
     if set(modes) == {BASELINE}:
         raise InputError(
-            f"{flag}: received {text!r}; name a precision to compare with {BASELINE}, such as "
+            f"{flag}: received {text!r}; give a precision to compare with {BASELINE}, such as "
             f"{flag} fp32,bf16."
         )
     return modes
+
+
+def check_mode(flag: str, text: str, mode: str, allowed: Sequence[str]) -> None:
+    """Check that a mode in the value `text` of a flag is one of `allowed`.
+
+    Raises:
+        InputError: It is not.
+    """
+    if mode not in allowed:
+        hint = mode_hint(mode) or did_you_mean(mode, allowed)
+        raise InputError(
+            f"{flag}: received {text!r}; {mode!r} is not a precision.{hint} Choose from "
+            f"{', '.join(allowed)}."
+        )
 
 
 def baseline_first(modes: Sequence[str]) -> tuple[str, ...]:

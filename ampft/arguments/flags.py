@@ -189,6 +189,13 @@ def _build_parser(
             if name.startswith("no_"):  # --no-no_placebo would make no sense
                 action = "store_true"
             group.add_argument(f"--{name}", action=action, help=text)
+        elif f.metadata["bare"]:
+            bare = f.metadata["bare"]
+            group.add_argument(f"--{name}", nargs="?", const=bare, metavar="TEXT", help=text)
+            off = argparse.SUPPRESS
+            group.add_argument(
+                f"--no-{name}", dest=name, action="store_const", const=None, help=off
+            )
         elif _is_repeated(hints[name]):
             group.add_argument(f"--{name}", action="append", metavar="TEXT", help=text)
         else:
@@ -282,6 +289,8 @@ def _checked_setting(
         hint = suggestion(name, known, dashes="")
         raise InputError(f"--config {path}: unknown setting {name!r}.{hint}")
     kind, optional = _value_type(hints[name]), type(None) in get_args(hints[name])
+    if (bare := known[name].metadata["bare"]) and isinstance(value, bool):
+        value = bare if value else None
     if value is None and optional:
         return None
     choices = known[name].metadata["choices"]

@@ -12,6 +12,7 @@ from ampft.arguments.flags import parse_duration, parse_flags
 from ampft.arguments.optimizer import ADAFACTOR
 from ampft.errors import InputError, did_you_mean
 from ampft.tasks import TASKS, problem_types, task_of_folder
+from ampft.tasks.decision_checks import check_decision_flags
 from ampft.training.checkpoints.interval import parse_interval
 
 
@@ -56,7 +57,7 @@ def _check_default_data(task: str | None) -> None:
     """Reject a task that the default data do not have."""
     if task is not None and not TASKS[task].kind.has_default_data:
         raise InputError(
-            f"--task {task}: the data are missing. Name them with --dataset_name or --train_file."
+            f"--task {task}: the data are missing. Give them with --dataset_name or --train_file."
         )
 
 
@@ -88,13 +89,14 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
             "--with_tracking, or remove the flag."
         )
     if arguments.task is None or not TASKS[arguments.task].several_labels:
-        for name in ("threshold", "tune_thresholds", "label_separator"):
+        for name in ("threshold", "label_separator"):
             if getattr(arguments, name) != getattr(ClassifyArguments, name):
                 several = [task for task, kind in TASKS.items() if kind.several_labels]
                 raise InputError(
                     f"--{name} applies only if examples have several labels. Add --task "
                     f"{' or '.join(several)}, or remove the flag."
                 )
+    check_decision_flags(arguments, arguments.task)
     if arguments.max_time is not None:
         parse_duration("max_time", arguments.max_time)
     arguments.check_loss()
@@ -145,7 +147,7 @@ def _check_checkpoints(arguments: ClassifyArguments) -> None:
     if arguments.output_dir is None:
         raise InputError(
             f"--resume_from_checkpoint {arguments.resume_from_checkpoint}: --output_dir is "
-            "missing. Name a folder, the same in the first start and in each continuation."
+            "missing. Choose a folder, the same in the first start and in each continuation."
         )
     if arguments.overwrite_output_dir:
         raise InputError(

@@ -217,7 +217,7 @@ def _command(words: Sequence[str]) -> list[str]:
         raise InputError(f"{own[0]} after ` -- `: this command sets it. Remove the flag.")
     if not words:
         raise InputError(
-            "the training is missing. Name it after ` -- `: ampft resume-check -- "
+            "the training is missing. Give it after ` -- `: ampft resume-check -- "
             "recipes/classify.py --max_train_steps 40, or only the flags of ampft train."
         )
     if words[0].startswith("-"):

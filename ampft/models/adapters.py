@@ -171,7 +171,7 @@ def check_whole_layers(model: nn.Module, names: Iterable[str]) -> None:
     for layer, name in product(_adapted(model), names):
         if name.startswith(f"{layer}."):
             raise InputError(
-                f"--fp32_modules: {name} is a part of a layer with adapters. Name the whole layer: "
+                f"--fp32_modules: {name} is a part of a layer with adapters. Give the whole layer: "
                 f"{layer}."
             )
 

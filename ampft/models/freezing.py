@@ -109,7 +109,7 @@ def train_top_layers(model: nn.Module, count: int) -> None:
     if layers is None or getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         raise InputError(
             f"--train_layers {count}: the layers of {type(model).__name__} are not a single list, "
-            "so which are on top is not defined. Name what to freeze with --freeze."
+            "so which are on top is not defined. Choose what to freeze with --freeze."
         )
     if count > len(layers):
         raise InputError(

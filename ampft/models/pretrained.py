@@ -133,7 +133,7 @@ def load_config(path: str, *, trust_remote_code: bool, flag: str = MODEL_NAME_FL
     if (Path(path) / ADAPTER_CONFIG).is_file() and not (Path(path) / "config.json").exists():
         raise InputError(
             f"{flag} {path}: this folder holds adapters without their base model. Train with "
-            "--merge_lora, which saves a whole model, or name the base model."
+            "--merge_lora, which saves a whole model, or give the base model."
         )
     try:
         values, _ = PreTrainedConfig.get_config_dict(path)

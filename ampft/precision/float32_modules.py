@@ -253,7 +253,7 @@ def never_called(model: nn.Module) -> str | None:
         return None
     return (
         f"{FLAG} {unused[0]} was requested, but the model called none of these modules in the "
-        "first step. Name the modules that contain them, or remove the pattern"
+        "first step. Give the modules that contain them, or remove the pattern"
     )
 
 

@@ -11,9 +11,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MIN_COSINE = 0.9
 """Smallest cosine between the gradients of a mode and of float32.
@@ -77,6 +78,8 @@ class GradientChange:
             actual: Parts of the gradient of the mode, without the loss scale.
             expected: The same parts in float32.
         """
+        import torch  # here, because the results of the doctor are also read without torch
+
         sums, entries = [], []
         for one, other in zip(actual, expected, strict=True):
             a, b = one.double(), other.double()

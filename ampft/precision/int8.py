@@ -1,13 +1,13 @@
 """Int8 inference: linear layers with int8 weights and activations, and proof that they ran.
 
-torch's dynamic quantization stores the weights of `nn.Linear` in int8, quantizes the activations of
-each call, and multiplies in integers (FBGEMM, oneDNN or QNNPACK). Everything else stays in float32.
-It exists only on CPUs.
+torchao stores the weights of `nn.Linear` in int8 with a scale per output, quantizes the activations
+of each call with a scale per row, and multiplies in integers. Everything else stays in float32.
 """
 
 from __future__ import annotations
 
-import warnings
+import copy
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,66 +20,60 @@ from ampft.precision.float32_modules import float32_forwards
 
 INT8 = "int8"
 FLAG = "--inference int8"
-_PRODUCTS = ("linear_dynamic", "linear_relu_dynamic")  # of the namespace `quantized`
+_PRODUCT = "_int_mm"  # of the namespace `aten`: int8 x int8 with int32 sums
 
 
-def quantize(model: nn.Module, device: torch.device) -> nn.Module:
-    """Return a copy of a model on the CPU with int8 linear layers.
+def quantize(model: nn.Module, *, flag: str = FLAG) -> nn.Module:
+    """Return a copy of a model with int8 linear layers.
 
     Modules that are kept in float32 are not quantized.
 
     Args:
-        model: Float32 model in evaluation mode; unchanged.
-        device: Device on which it would predict.
+        model: Float32 model in evaluation mode, on the CPU; unchanged.
+        flag: Flag that asks for it, for messages.
 
     Raises:
-        InputError: The device is not a CPU, this torch cannot quantize, or the model has no linear
-            layers to quantize.
+        InputError: torchao is not installed, or the model has no linear layers to quantize.
     """
-    if device.type != "cpu":
-        raise InputError(
-            f"{FLAG}: torch's dynamic quantization runs only on CPUs, and this device is "
-            f"{device.type}. Hide the device (ACCELERATE_USE_CPU=true), or leave int8 out."
-        )
+    for name in ("torchao.kernel.intmm", "torchao.quantization"):
+        logging.getLogger(name).setLevel(logging.ERROR)  # what they say concerns GPUs
     try:
-        from torch.ao.quantization import per_channel_dynamic_qconfig, quantize_dynamic
+        from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
     except ImportError as error:
         raise InputError(
-            f"{FLAG}: torch {torch.__version__} has no torch.ao.quantization.quantize_dynamic. "
-            "Use a version that has it, such as 2.13, or leave int8 out."
+            f"{flag}: the package torchao is missing ({error}). Run: pip install 'ampft[int8]'"
         ) from error
-    with warnings.catch_warnings():
-        # torch announces that torchao will replace it, and deprecates its own quantized tensors.
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
-        warnings.filterwarnings("ignore", category=UserWarning, message=".*quantized tensor")
-        kept = float32_forwards(model)
-        inside = [
-            path
-            for path, _ in model.named_modules()
-            if any(path == name or path.startswith(f"{name}.") for name in kept)
-        ]
-        quantized: nn.Module = quantize_dynamic(
-            # None means no quantization.
-            model,
-            {nn.Linear: per_channel_dynamic_qconfig, **dict.fromkeys(inside)},
-        )
+    kept = float32_forwards(model)
+
+    def is_quantized(module: nn.Module, path: str) -> bool:
+        inside = any(path == name or path.startswith(f"{name}.") for name in kept)
+        # Not a subclass, such as the output projection of `nn.MultiheadAttention`, whose weight
+        # other code reads.
+        return type(module) is nn.Linear and not inside
+
+    quantized = copy.deepcopy(model)
+    quantize_(quantized, Int8DynamicActivationInt8WeightConfig(), filter_fn=is_quantized)
     if not quantized_layers(quantized):
         raise InputError(
-            f"{FLAG}: {type(model).__name__} has no nn.Linear layers, which are those that torch "
-            "quantizes. Leave int8 out."
+            f"{flag}: {type(model).__name__} has no nn.Linear layers, which are those that torchao "
+            "quantizes. Use another precision."
         )
     return quantized
 
 
 def quantized_layers(model: nn.Module) -> list[nn.Module]:
     """Return the linear layers whose weights are int8."""
-    from torch.ao.nn.quantized.dynamic import Linear
-
     return [
         module
         for module in model.modules()
-        if isinstance(module, Linear) and module.weight().dtype == torch.qint8
+        if isinstance(module, nn.Linear) and stored_dtype(module.weight) == torch.int8
     ]
+
+
+def stored_dtype(weight: torch.Tensor) -> torch.dtype:
+    """Return the dtype in which a weight is stored; a quantized one claims to be float32."""
+    stored: torch.Tensor = getattr(weight, "qdata", weight)
+    return stored.dtype
 
 
 class Int8Recorder(TorchDispatchMode):
@@ -97,6 +91,6 @@ class Int8Recorder(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run the operator, and count it if it multiplies in int8."""
-        if func.namespace == "quantized" and func.overloadpacket.__name__ in _PRODUCTS:
+        if func.namespace == "aten" and func.overloadpacket.__name__ == _PRODUCT:
             self.products += 1
         return func(*args, **(kwargs or {}))

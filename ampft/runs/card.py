@@ -8,6 +8,8 @@ from pathlib import PurePath
 from huggingface_hub import EvalResult, ModelCardData
 
 from ampft.data.input_columns import joined_parts
+from ampft.features.decision_figures import USE
+from ampft.runs.eval_results import accuracy_interval, interval_text
 from ampft.runs.record import RunRecord
 from ampft.runs.show import best_moment, describe_precision, describe_steps, problem_of, task_row
 from ampft.tasks.outcome import Report, headline
@@ -35,11 +37,12 @@ def model_card(
     """
     sections = [
         f"---\n{_metadata(record, report).to_yaml()}\n---",
-        _introduction(record, report),
+        _introduction(record, report, has_interval=hub_model_id is not None),
         _use(record, hub_model_id or THIS_FOLDER),
         _long_texts(record, has_record=hub_model_id is None),
         _precision(record),
         _results(record, report),
+        _decisions(record),
         comparison,
         _data(record, report),
         _training(record, has_record=hub_model_id is None),
@@ -54,7 +57,7 @@ def _metadata(record: RunRecord, report: Report) -> ModelCardData:
         EvalResult(
             task_type=task_row(record).pipeline_tag,
             dataset_type=record.data.hub_id or "local",
-            dataset_name=metadata_text(_data_name(record)),
+            dataset_name=metadata_text(published_data_name(record)),
             dataset_split=metadata_text(report.split),
             metric_type=metric.kind,
             metric_name=metric.title,
@@ -71,17 +74,20 @@ def _metadata(record: RunRecord, report: Report) -> ModelCardData:
         datasets=record.data.hub_id,
         metrics=list(dict.fromkeys(metric.kind for metric in metrics)),
         tags=["ampft", "mixed-precision", str(mode)],
-        model_name=metadata_text(f"{_model_name(record)} on {_data_name(record)}"),
+        model_name=metadata_text(
+            f"{published_model_name(record)} on {published_data_name(record)}"
+        ),
         eval_results=results,
     )
 
 
-def _model_name(record: RunRecord) -> str:
+def published_model_name(record: RunRecord) -> str:
     """Return the hub id, or the last part of a local path, which can contain a user's name."""
     return record.model.hub_id or _without_folders(record.model.name)
 
 
-def _data_name(record: RunRecord) -> str:
+def published_data_name(record: RunRecord) -> str:
+    """Return the hub id of the data, or the names of their files without folders."""
     names = (part.strip() for part in record.data.name.split(","))
     return record.data.hub_id or ", ".join(map(_without_folders, names))
 
@@ -105,13 +111,15 @@ def _joins(record: RunRecord) -> str:
     return f" Texts consist of {'; '.join(joins)}, joined by a space." if joins else ""
 
 
-def _introduction(record: RunRecord, report: Report) -> str:
+def _introduction(record: RunRecord, report: Report, *, has_interval: bool) -> str:
+    interval = accuracy_interval(record, report) if has_interval else None
+    suffix = "" if interval is None else f" ({interval_text(interval)}, for this model only)"
     return (
-        f"# {code(_model_name(record))} on {code(_data_name(record))}\n\n"
+        f"# {code(published_model_name(record))} on {code(published_data_name(record))}\n\n"
         f"{prose(record.model.architecture)}, {record.model.parameters / 1e6:.1f} M parameters, "
         f"fine-tuned to distinguish {counted(len(record.label_names), 'class')}. "
         f"On {code(report.split)} ({counted(report.examples, 'example')}): "
-        f"{headline(problem_of(record), report.metrics())}."
+        f"{headline(problem_of(record), report.metrics())}{suffix}."
     )
 
 
@@ -178,6 +186,14 @@ def _results(record: RunRecord, report: Report) -> str:
         chance = headline(problem_of(record), record.metrics_chance)
         parts.append(f"Predicting the class frequencies of the training data gives {chance}.")
     return "\n\n".join(["## Results", *parts])
+
+
+def _decisions(record: RunRecord) -> str:
+    part = record.decisions
+    if part is None:
+        return ""
+    parts = [*map(markdown_table, part.tables()), *map(prose, part.sentences()), prose(USE)]
+    return "\n\n".join(["## Decisions", *parts])
 
 
 def _data(record: RunRecord, report: Report) -> str:

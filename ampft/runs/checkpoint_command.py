@@ -74,7 +74,7 @@ def checkpoints_at(path: Path) -> list[Path]:
     found = CheckpointStore(path.parent if path.name == STORE_NAME else path).complete()
     if not found:
         raise InputError(
-            f"PATH {path}: no checkpoint was found. Name the --output_dir of a run with "
+            f"PATH {path}: no checkpoint was found. Give the --output_dir of a run with "
             "--checkpointing_steps, or one of its checkpoints."
         )
     return found

@@ -9,13 +9,13 @@ from dataclasses import asdict
 from ampft.features.averaged_weights import AveragedWeights
 from ampft.features.best_weights import BestModel
 from ampft.features.clock import Clock
+from ampft.features.decisions import FittedDecisions
 from ampft.features.feature import Feature, Write
 from ampft.features.label_errors import InspectedData
 from ampft.features.memory import MemoryUse
 from ampft.features.merged_adapters import MergedAdapters
 from ampft.features.nonfinite import NonfiniteSteps
 from ampft.features.range_watch import RangeWatch
-from ampft.features.thresholds import TunedThresholds
 from ampft.features.trackers import Tracking
 from ampft.features.utilisation import MeasuredUtilisation
 from ampft.features.validations import Validations
@@ -43,7 +43,7 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
         _nonfinite_steps(prepared, write),
         None if args.watch is None else _range_watch(prepared, args.watch, write),
         average,
-        TunedThresholds() if args.tune_thresholds else None,
+        fitted_decisions(prepared),
         _validations(prepared, average, write),
         MergedAdapters(prepared.plain_model) if args.merge_lora else None,
         _utilisation(prepared),
@@ -57,6 +57,12 @@ def averaged_weights(prepared: Prepared) -> AveragedWeights | None:
     """Return the average of the weights before the first step; None without `--ema_decay`."""
     decay = prepared.args.ema_decay
     return None if decay is None else AveragedWeights(prepared.loaded.model, decay)
+
+
+def fitted_decisions(prepared: Prepared) -> FittedDecisions | None:
+    """Return what is fitted on the validation split; None if nothing is."""
+    args = prepared.args
+    return FittedDecisions(args, prepared.task) if args.fitted_flags else None
 
 
 def _nonfinite_steps(prepared: Prepared, write: Write) -> NonfiniteSteps:

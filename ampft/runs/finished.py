@@ -94,7 +94,8 @@ class FinishedRun:
             all_probabilities: Whether to add the probability of every label.
 
         Returns:
-            One row per input, with `prediction` and `confidence`.
+            One row per input, with `prediction` and `confidence`, and `answered` if the model was
+            trained with `abstain`; a row that is not answered has an empty prediction.
 
         Raises:
             InputError: The inputs are not those that the model needs, or the precision is not
@@ -117,6 +118,7 @@ class FinishedRun:
     def _repr_html_(self) -> str:
         """Return heading and report as HTML, in which nothing from the data is active."""
         parts = [Markup("<pre>{}</pre>").format(heading(self.record))]
-        parts.append(html_tables(self.report.tables()))
+        tables = () if self.record.decisions is None else self.record.decisions.tables()
+        parts.append(html_tables((*self.report.tables(), *tables)))
         parts += [Markup("<p>warning: {}</p>").format(w) for w in self.record.warnings.values()]
         return str(Markup("\n").join(parts))

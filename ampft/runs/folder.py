@@ -93,7 +93,7 @@ class RunFolder:
         except OSError as error:
             raise InputError(
                 f"--output_dir {self.path}: the folder cannot be written ({error.strerror}). "
-                "Name another folder."
+                "Choose another folder."
             ) from error
         self._own: dict[str, tuple[int, int] | None] = {}
         self._stage: Path | None = None
@@ -230,12 +230,12 @@ def check_output_folder(
     """
     if "://" in str(path):
         raise InputError(
-            f"--output_dir {without_credentials(str(path))}: this is a URL. Name a local folder, "
+            f"--output_dir {without_credentials(str(path))}: this is a URL. Choose a local folder, "
             "and copy it after the run."
         )
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"--output_dir {folder}: this is a file. Name a folder.")
+        raise InputError(f"--output_dir {folder}: this is a file. Choose a folder.")
     try:
         check_unlocked(folder)
     except BlockingIOError:
@@ -253,7 +253,7 @@ def _refuse_contents(folder: Path, *, overwrite: bool, keep_files: bool) -> None
     if names:
         listed = ", ".join(names[:3]) + (" and more" if len(names) > 3 else "")
         raise InputError(
-            f"--output_dir {folder}: the folder is not empty ({listed}). Name a new or empty "
+            f"--output_dir {folder}: the folder is not empty ({listed}). Choose a new or empty "
             "folder, pass --overwrite_output_dir to replace the results in it, or pass "
             "--resume_from_checkpoint latest to continue the run in it."
         )
@@ -345,12 +345,12 @@ def check_creatable(folder: Path) -> None:
     if not is_writable_folder(nearest):
         raise InputError(
             f"--output_dir {folder}: the folder cannot be written, because {nearest} is not a "
-            "folder that this user may write to. Name another folder."
+            "folder that this user may write to. Choose another folder."
         )
 
 
 def _is_locked(folder: Path) -> InputError:
     return InputError(
         f"--output_dir {folder}: another run is writing to this folder (process {holder(folder)}). "
-        "Wait until it ends, stop it, or name another folder."
+        "Wait until it ends, stop it, or choose another folder."
     )

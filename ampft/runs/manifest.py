@@ -84,12 +84,12 @@ def check_files(folder: Path, files: Mapping[str, FilePart], names: Iterable[str
 def model_files(folder: Path, files: Mapping[str, FilePart]) -> set[str]:
     """Return the names of the files that loading the model of a run may read."""
     present = {path.name for path in folder.iterdir()}
-    return {name for name in present | files.keys() if _matches(name, MODEL_FILES)}
+    return {name for name in present | files.keys() if matches(name, MODEL_FILES)}
 
 
 def is_result_name(name: str) -> bool:
     """Return whether a run may write a file of this name, or load it as part of its model."""
-    return _matches(name, (*RESULT_FILES, PICTURES_NAME, *MODEL_FILES))
+    return matches(name, (*RESULT_FILES, PICTURES_NAME, *MODEL_FILES))
 
 
 def earlier_results(folder: Path) -> Iterator[Path]:
@@ -131,7 +131,7 @@ def remove_earlier_run(folder: Path, *, continues: bool = False) -> None:
 def remove_weights(folder: Path) -> None:
     """Remove the weights that the run in `folder` saved, if nobody has changed them since."""
     for path in list(earlier_results(folder)):
-        if _matches(path.name, WEIGHT_FILES):
+        if matches(path.name, WEIGHT_FILES):
             path.unlink(missing_ok=True)
 
 
@@ -154,7 +154,7 @@ def refuse_foreign_files(folder: Path) -> None:
         if os.path.lexists(folder / name) and not is_plain_folder(folder / name):
             raise InputError(
                 f"--output_dir {folder}: {name} is a file or a link, but a run writes a folder of "
-                "this name. Move it, or name another folder."
+                "this name. Move it, or choose another folder."
             )
     CheckpointStore(folder).refuse_foreign()
     own = set(earlier_results(folder))
@@ -205,7 +205,8 @@ def _is_unchanged(folder: Path, name: str, part: object) -> bool:
     return isinstance(part, Mapping) and describe_file(path).sha256 == part.get("sha256")
 
 
-def _matches(name: str, patterns: Iterable[str]) -> bool:
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Return whether a name of a file has one of the patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch._dynamo.exc import TorchDynamoException
 
+from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.optimizer import ADAMW
 from ampft.data.steps import varied_ids
 from ampft.errors import InputError
 from ampft.evaluation.baseline import check_has_texts
 from ampft.evaluation.float32 import check_float32_possible
+from ampft.features.decisions import validation_halves
 from ampft.files import check_disk_space
 from ampft.kinds.logits import model_inputs
 from ampft.models.packing.verification import check_packing, evaluation_mode
@@ -21,6 +23,7 @@ from ampft.precision.executed import check_storage
 from ampft.precision.sharding import check_equal_weights, is_sharded
 from ampft.runs.manifest import earlier_results
 from ampft.runs.prepared import Prepared
+from ampft.tasks.decision_checks import check_decisions
 from ampft.tasks.task import Task
 from ampft.text.numbers import counted
 from ampft.training.checkpoints.interval import parse_interval
@@ -55,12 +58,7 @@ def check_prepared(prepared: Prepared) -> tuple[str, ...]:
                 f"--{name} {value}: the flag needs a validation split. Use a --validation_fraction "
                 "above 0, or remove the flag."
             )
-    if args.tune_thresholds and not {"validation", "test"} <= data.splits.keys():
-        raise InputError(
-            f"--tune_thresholds: the data have only {', '.join(data.splits)}. Thresholds are tuned "
-            "on a validation split, and the report needs another one. Add a --validation_file or a "
-            "--test_file, or remove the flag."
-        )
+    _check_decisions(prepared.task, args)
     _check_warmup(prepared)
     _check_metric(args.metric_for_best_model, prepared.task)
     _check_trained_part(prepared)
@@ -73,6 +71,14 @@ def check_prepared(prepared: Prepared) -> tuple[str, ...]:
     if args.checkpointing_steps or args.resume_from_checkpoint:
         _check_checkpoints_possible(prepared)
     return () if note is None else (note,)
+
+
+def _check_decisions(task: Task, args: ClassifyArguments) -> None:
+    splits = {name: len(rows) for name, rows in task.data.splits.items()}
+    to_prove = 0
+    if args.abstain is not None and "validation" in splits:
+        to_prove = len(validation_halves(task).promise)
+    check_decisions(args, task.name, task.label_names, splits, to_prove)
 
 
 def _check_warmup(prepared: Prepared) -> None:
@@ -119,20 +125,33 @@ def _check_trained_part(prepared: Prepared) -> None:
 
 def check_space_for_run(prepared: Prepared) -> None:
     """Check that the weights and checkpoints that the run will save fit on the disk."""
-    folder, weights = prepared.output_dir, weights_size(prepared.loaded.model)
+    folder = prepared.output_dir
     assert folder is not None, "prepare() chooses a folder"
-    args = prepared.args
-    checkpoints = parse_interval(args.checkpointing_steps).most_at_once(
-        prepared.total_steps, len(prepared.step_batches), args.checkpoint_total_limit
-    )
-    copies = 2 if prepared.selects_best else 1  # the best weights are loaded before they are saved
-    missing = max(0, checkpoints - len(CheckpointStore(folder).complete()))
-    copies += missing * (1 + OPTIMIZERS[args.optim].state_per_weight)
+    missing = max(0, planned_checkpoints(prepared) - len(CheckpointStore(folder).complete()))
     purpose = "the run"
     if missing:
         purpose += f" with {counted(missing, 'checkpoint')} (--checkpoint_total_limit)"
     earlier = sum(path.stat().st_size for path in earlier_results(folder))
-    check_disk_space(folder, copies * weights, purpose, reclaimable=earlier)
+    check_disk_space(folder, disk_bytes(prepared, missing), purpose, reclaimable=earlier)
+
+
+def planned_checkpoints(prepared: Prepared) -> int:
+    """Return how many checkpoints of the whole training are on the disk at once, at most."""
+    return parse_interval(prepared.args.checkpointing_steps).most_at_once(
+        prepared.total_steps, len(prepared.step_batches), prepared.args.checkpoint_total_limit
+    )
+
+
+def disk_bytes(prepared: Prepared, checkpoints: int) -> int:
+    """Return the size in bytes of the weights and checkpoints that a run saves.
+
+    Args:
+        prepared: Prepared run.
+        checkpoints: Number of checkpoints that are on the disk at once.
+    """
+    copies = 2 if prepared.selects_best else 1  # the best weights are loaded before they are saved
+    copies += checkpoints * (1 + OPTIMIZERS[prepared.args.optim].state_per_weight)
+    return copies * weights_size(prepared.loaded.model)
 
 
 def _check_checkpoints_possible(prepared: Prepared) -> None:

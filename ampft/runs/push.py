@@ -10,6 +10,7 @@ from ampft.errors import InputError
 from ampft.features.feature import Feature
 from ampft.hub import hub_problem
 from ampft.runs.card import model_card
+from ampft.runs.eval_results import eval_results
 from ampft.runs.finished import FinishedRun
 from ampft.runs.manifest import check_files, model_files
 from ampft.text.terminal import labelled, print_line
@@ -94,6 +95,9 @@ def push_run(
     card = model_card(run.record, run.report, hub_model_id=name, comparison=comparison)
     operations: list[Any] = [CommitOperationAdd(CARD_NAME, card.encode())]
     operations += [CommitOperationAdd(name, run.folder / name) for name in names]
+    evaluation = eval_results(run.record, run.report)
+    if evaluation is not None:
+        operations.append(CommitOperationAdd(evaluation[0], evaluation[1].encode()))
     api = HfApi()
     try:
         url = api.create_repo(name, private=private or None, exist_ok=True)

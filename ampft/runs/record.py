@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.errors import InputError
+from ampft.features.decision_figures import FittedPart
 from ampft.features.memory import PeakMemory
 from ampft.features.validations import BestPart as BestPart
 from ampft.features.validations import ValidationPart as ValidationPart
@@ -182,6 +183,8 @@ class RunRecord:
         metrics_fp32: The same metrics of predictions in fp32; `None` without `--evaluate_fp32`.
         best: Validation whose weights are kept; `None` before the first one.
         warnings: Reasons not to trust the result, by the rule of `evaluation.sanity`.
+        decisions: What was fitted on validation, and what it changes on the final split; `None`
+            without.
         reason: Reason why the run stopped early; a finished run has one after `--max_time`.
         files: Hash and size of the files that the run wrote, except this record and the files of
             trackers, by relative path.
@@ -212,6 +215,7 @@ class RunRecord:
     metrics_fp32: Mapping[str, Any] | None = None
     best: BestPart | None = None
     warnings: Mapping[str, str] = field(default_factory=dict)
+    decisions: FittedPart | None = None
     reason: str | None = None
     files: Mapping[str, FilePart] = field(default_factory=dict)
     hardware: Mapping[str, Any] = field(default_factory=dict)
@@ -337,7 +341,7 @@ def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{folder}: this is not the folder of a run, because {RECORD_NAME} is missing or "
-            f"damaged ({type(error).__name__}: {error}). Name the --output_dir of a run."
+            f"damaged ({type(error).__name__}: {error}). Give the --output_dir of a run."
         ) from error
 
 

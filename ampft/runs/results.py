@@ -12,7 +12,7 @@ from ampft.runs.card import model_card
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import describe_files
 from ampft.runs.record import RunRecord, write_record
-from ampft.runs.show import report_with_heading, result_line
+from ampft.runs.show import decisions_text, report_with_heading, result_line
 from ampft.tasks.outcome import Outcome
 from ampft.text.json_io import json_text
 from ampft.text.terminal import labelled
@@ -41,7 +41,8 @@ def write_results(
     """
     report, stage = outcome.report(), folder.stage()
     selected = bool(record.metrics.get("selected"))
-    write_text(stage / "report.txt", report_with_heading(report, selected=selected))
+    text = report_with_heading(report, selected=selected)
+    write_text(stage / "report.txt", text + decisions_text(record))
     write_text(stage / "report.json", json_text({**report.as_dict(), "selected": selected}))
     write(stage / "predictions.parquet", outcome)
     if outcome_fp32 is not None:
@@ -95,4 +96,4 @@ def result_lines(
         lines.append(("waiting", note_on_waiting))
     lines.append(("wrote", f"{folder}: model, report, predictions, history, record"))
     labels = [labelled(name, text) for name, text in lines]
-    return [f"\n{report}", *labels, result_line(record)]
+    return [f"\n{report}{decisions_text(record)}", *labels, result_line(record)]

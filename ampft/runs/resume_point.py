@@ -96,12 +96,12 @@ def _find(args: ClassifyArguments, mode: str) -> ResumePoint:
         checkpoint = Path(args.resume_from_checkpoint)
         if not checkpoint.is_dir():
             raise InputError(
-                f"--resume_from_checkpoint {checkpoint}: this folder does not exist. Name the "
+                f"--resume_from_checkpoint {checkpoint}: this folder does not exist. Give the "
                 f"folder of a checkpoint, such as {output_dir}/checkpoints/step-100, or {LATEST}."
             )
         if not (checkpoint / MANIFEST_NAME).exists() and CheckpointStore(checkpoint).complete():
             raise InputError(
-                f"--resume_from_checkpoint {checkpoint}: this is the folder of a run. Name one of "
+                f"--resume_from_checkpoint {checkpoint}: this is the folder of a run. Give one of "
                 f"its checkpoints, or pass --output_dir {checkpoint} --resume_from_checkpoint "
                 f"{LATEST}."
             )
@@ -116,7 +116,7 @@ def _check_same_run(
     if not isinstance(precision, Mapping) or not isinstance(arguments, Mapping):
         raise InputError(
             f"{folder / RECORD_NAME}: the file is damaged (precision or arguments is not an "
-            "object). Name another --output_dir."
+            "object). Choose another --output_dir."
         )
     before = {
         "precision": str(precision.get("requested")),
@@ -129,7 +129,7 @@ def _check_same_run(
     refuse_differences(
         f"{folder / RECORD_NAME}",
         differences(shared, {name: now[name] for name in shared}),
-        "Name another --output_dir.",
+        "Choose another --output_dir.",
     )
 
 

@@ -35,7 +35,7 @@ def format_run(folder: str | os.PathLike[str]) -> str:
     path = Path(folder)
     if not path.is_dir():
         raise InputError(
-            f"RUN {path}: this is not a folder. Name the --output_dir of a run, which holds "
+            f"RUN {path}: this is not a folder. Give the --output_dir of a run, which holds "
             f"{RECORD_NAME} and {REPORT_NAME}."
         )
     record = read_record(path)
@@ -43,7 +43,7 @@ def format_run(folder: str | os.PathLike[str]) -> str:
     selected = bool(record.metrics.get("selected"))
     table = ""
     if report is not None:
-        table = f"{report_with_heading(report, selected=selected)}\n"
+        table = f"{report_with_heading(report, selected=selected)}\n{decisions_text(record)}"
     if record.status == "running" and (path / HISTORY_NAME).is_file():
         record = _with_steps_of_history(record, read_history(path / HISTORY_NAME))
     notes = [("warning:", inert(text)) for text in record.warnings.values()]
@@ -148,6 +148,11 @@ def report_with_heading(report: Report, *, selected: bool) -> str:
     if selected:
         line += "; the epoch was also chosen on this split, so expect lower scores on new data"
     return f"{line}\n\n{report.text()}"
+
+
+def decisions_text(record: RunRecord) -> str:
+    """Return what was fitted on validation, and what it changes; empty if nothing was."""
+    return "" if record.decisions is None else f"\n{record.decisions.text()}\n"
 
 
 def task_row(record: RunRecord) -> TaskRow:

@@ -100,7 +100,7 @@ def failure_message(error: Exception) -> str | None:
     if is_disk_error(error):
         return f"{error}. Free disk space, or set TMPDIR to a folder on another disk."
     if isinstance(error, OSError | ValueError) and is_path_error(error):
-        return f"{error}. Name another path."
+        return f"{error}. Choose another path."
     if isinstance(error, RuntimeError | ValueError):
         return next((message for text, message in _KNOWN if text in str(error)), None)
     return None

@@ -160,7 +160,7 @@ def read_step(folder: Path) -> SavedStep:
         return from_json(SavedStep, read_json_object(folder / STEP_NAME), STEP_NAME)
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{folder}: the folder does not hold a saved step ({error}). Name a folder such as "
+            f"{folder}: the folder does not hold a saved step ({error}). Give a folder such as "
             "OUTPUT_DIR/nonfinite/step-12."
         ) from error
 

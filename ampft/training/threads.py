@@ -13,6 +13,8 @@ import torch
 from ampft.errors import InputError
 
 MOST_THREADS_PER_CORE = 16  # more cannot be useful, and 100,000 cannot be created
+# The process that launched this one, also for a fork that was made later.
+_LAUNCHER = os.getppid()
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
@@ -62,9 +64,9 @@ def launcher_set_one_thread(environ: Mapping[str, str], launcher: Mapping[str, s
 
 
 def parent_environment() -> Mapping[str, str]:
-    """Return the environment variables that the parent process was started with, if readable."""
+    """Return the environment variables that the launcher was started with, if readable."""
     try:
-        return psutil.Process(os.getppid()).environ()
+        return psutil.Process(_LAUNCHER).environ()
     except (psutil.Error, OSError):
         return {}
 

@@ -124,6 +124,7 @@ def test_an_empty_file_changes_nothing(tmp_path):
     assert parse(*FILE, "--config", config) == parse(*FILE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "match"),
     [

@@ -44,6 +44,13 @@ def test_equal_texts_stay_together_and_every_class_stays_in_training():
     assert set(labels[first].tolist()) == set(labels.tolist())
 
 
+def test_a_class_of_one_row_stays_in_training():
+    labels, groups = np.array([0] * 9 + [1]), np.arange(10, dtype=np.uint64)
+    for seed in range(10):
+        first, _ = split_off(labels, groups, 0.5, seed=seed)
+        assert labels[first][-1] == 1
+
+
 @pytest.mark.parametrize(
     ("existing", "sizes"),
     [

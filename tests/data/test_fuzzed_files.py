@@ -135,6 +135,7 @@ styles = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 def test_csv_gives_its_rows_back(folder):
     path = folder / "t.csv"
 

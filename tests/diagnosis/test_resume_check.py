@@ -73,7 +73,7 @@ def test_a_missing_file_is_named(run):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "the training is missing. Name it after ` -- `"),
+        ([], "the training is missing. Give it after ` -- `"),
         (["--", "nowhere.py"], "nowhere.py: this file does not exist"),
         (["--", "--output_dir=x"], "--output_dir=x after ` -- `: this command sets it"),
         (["--interruptions", "0", "--", "--seed", "1"], "it must be at least 1"),

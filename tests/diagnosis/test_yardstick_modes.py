@@ -72,6 +72,7 @@ def run_of(words, tiny_bert, tmp_path):
     return make
 
 
+@pytest.mark.slow
 def test_modes_are_in_order_and_checkpoints_are_measured(words, run_of, fresh_accelerate):
     args = parse_classify_arguments(words)
     yardstick = measure_yardstick(

@@ -6,6 +6,7 @@ from functools import cache
 import historical
 import pytest
 import torch
+from representatives import full_except
 
 import ampft
 from ampft.diagnosis.doctor import scan
@@ -64,7 +65,7 @@ def final_loss(name, mode, seed, patterns):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CURES)
+@pytest.mark.parametrize("name", full_except(CURES, ["DeBERTa", "T5"]))
 def test_the_cured_model_trains_in_fp16_as_in_float32(name):
     cure = cured(name)
     assert cure.verified

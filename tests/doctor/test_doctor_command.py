@@ -106,6 +106,7 @@ def test_wrong_use_ends_with_exit_code_2(files, tmp_path, fresh_accelerate, caps
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_the_saved_step_of_a_run_is_replayed(
     files, tmp_path, fresh_accelerate, capsys, monkeypatch
 ):
@@ -132,6 +133,7 @@ def test_the_saved_step_of_a_run_is_replayed(
     assert f"{weights}: the file was changed after the run" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_too_high_a_rate_is_not_called_a_fault_of_the_precision(files, tmp_path, fresh_accelerate):
     """The trial has the rate of the run; with a usual one, the same weights would be cured."""
     run = tmp_path / "run"

@@ -14,6 +14,7 @@ from ampft.diagnosis.doctor.examine import examine, scan
 from ampft.precision.resolve import resolve
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*FAULTS, *HISTORICAL])
 def test_the_fault_is_named(name):
     planted = {**FAULTS, **HISTORICAL}[name]()

@@ -32,6 +32,7 @@ def task_of(rows, columns):
     return make_task(ClassificationData(splits, columns, "text", "made", {}, ()), TaskSettings())
 
 
+@pytest.mark.slow
 def test_it_equals_a_scikit_learn_pipeline():
     data = load_data(DataRequest(max_train_samples=300, max_predict_samples=100))
     twin = make_pipeline(
@@ -70,6 +71,7 @@ def test_the_frozen_encoder_equals_its_twin(tiny_bert):
     assert task.load_model().model.training == model.training
 
 
+@pytest.mark.slow
 def test_both_texts_of_a_pair_are_used():
     rows = [("same", "good", 0), ("same", "bad", 1)] * 5
     pairs = bag_of_words_baseline(task_of(rows, ("a", "b")), "test").metrics()

@@ -46,6 +46,7 @@ def planted():
     return [PLANTED.get(row, label) for row, label in enumerate(labels)]
 
 
+@pytest.mark.slow
 def test_planted_errors_are_found_and_little_else():
     found = find_label_errors(task_of([NAMES.index(label) for label in planted()]))
     truth = [label for _, label in rows(90, 0)]
@@ -78,6 +79,7 @@ def test_a_class_with_a_single_text_is_held_out_as_any_other():
     assert found[0].label_probability == 0
 
 
+@pytest.mark.slow
 def test_a_label_that_every_text_has_is_not_suspicious():
     found = find_label_errors(task_of([[0, 1 + row % 2] for row in range(20)], several=True))
     assert not any(NAMES[0] in each.label for each in found)

@@ -107,6 +107,7 @@ def test_losses_that_exploded_in_the_first_steps():
 RANDOM = np.random.default_rng(0).permutation([0, 1, 2] * 40)[:100]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("choices", "sure", "losses", "earlier", "stops"),
     [
@@ -147,6 +148,7 @@ def test_good_predictions_pass():
     assert rules(made(LABELS), choices) == set()
 
 
+@pytest.mark.slow
 def test_an_overconfident_model_passes_if_its_choices_inform():
     choices = np.array(LABELS)
     choices[::3] = 0
@@ -161,6 +163,7 @@ def test_a_model_for_rare_classes_passes_below_the_majority_class():
     assert rules(made(LABELS), choices) == set()
 
 
+@pytest.mark.slow
 def test_informedness_is_youdens_j_of_each_class():
     choices = np.random.default_rng(1).integers(0, 3, 100)
     found = informedness(predicted(made(LABELS), choices))
@@ -170,6 +173,7 @@ def test_informedness_is_youdens_j_of_each_class():
     assert found.mean() == pytest.approx(np.sum(hit - false))
 
 
+@pytest.mark.slow
 def test_several_labels():
     labels = [[0, 1]] * 30 + [[0]] * 50 + [[]] * 20
     task = made(labels)

@@ -300,6 +300,7 @@ def test_a_missing_pooler_is_named_beside_a_head_for_other_labels(folder):
         load(folder)
 
 
+@pytest.mark.slow
 def test_every_missing_or_misshapen_weight_of_the_encoder_is_refused_by_name(folder):
     intact = load_file(folder / "model.safetensors")
     encoder = [name for name in intact if name.startswith("bert.") and "pooler" not in name]

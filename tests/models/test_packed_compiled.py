@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 import torch._dynamo
+from representatives import full_except
 from tiny_encoders import (
     ENCODERS,
     loss_and_gradient,
@@ -37,7 +38,8 @@ def nothing_compiled():
     counters.clear()
 
 
-@pytest.mark.parametrize("family", sorted(ENCODERS))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", full_except(sorted(ENCODERS), ["bert", "deberta-v2"]))
 def test_compiled_steps_draw_the_same_masks_and_have_the_same_gradients(family):
     plain = tiny(family).train()
     twin = copy.deepcopy(plain)
@@ -59,6 +61,8 @@ def test_compiled_steps_draw_the_same_masks_and_have_the_same_gradients(family):
     assert not any("recompile limit" in reason for reason in counters["unimplemented"])
 
 
+@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler")
 def test_inductor_computes_the_same_gradient():
     plain = without_dropout(tiny("bert"))

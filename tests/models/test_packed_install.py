@@ -225,6 +225,7 @@ def test_dropout_is_applied_and_follows_the_seed():
     assert torch.equal(logits(model, batch), third)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "deberta-v3"])
 def test_dropout_has_the_distribution_of_the_padded_model(name):
     model = tiny(name)

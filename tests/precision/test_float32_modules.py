@@ -310,7 +310,7 @@ def test_a_pattern_whose_modules_are_never_called_is_reported():
 def test_kept_modules_are_not_quantized():
     model = small().eval()
     keep_in_fp32(model, ["blocks.1"])
-    quantized = quantize(model, CPU)
+    quantized = quantize(model)
     assert len(quantized_layers(quantized)) == 3
     assert isinstance(quantized.blocks[1].wo, nn.Linear)
     assert quantized(torch.ones(1, 8)).isfinite().all()

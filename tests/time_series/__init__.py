@@ -13,6 +13,7 @@ SERIES = Kind(
     module="time_series.series",
     open_rows=late("time_series.series:open_rows"),
     rows_in_memory=late("time_series.series:rows_in_memory"),
+    samples=late("time_series.series:samples"),
     load=late("time_series.series:read_series"),
     examples=("[0.5, 0.25, 1.0]",),
 )

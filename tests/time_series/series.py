@@ -177,3 +177,8 @@ def open_rows(request: PredictRequest, trained: Trained) -> InputRows:
 def rows_in_memory(inputs: Any, trained: Trained) -> list[tuple[Any, ...]]:
     """Return the rows of a list of series."""
     return [(numbers(row, f"position {number}"),) for number, row in enumerate(inputs)]
+
+
+def samples(columns: int) -> list[list[float]]:
+    """Return four series of as many numbers as there are columns."""
+    return [[number / (place + 1) for place in range(columns)] for number in range(4)]

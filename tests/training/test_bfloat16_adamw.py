@@ -136,6 +136,20 @@ def test_the_draws_depend_only_on_seed_and_step():
     assert not torch.equal(runs[0], runs[2])
 
 
+def test_every_step_draws_anew():
+    parameter = nn.Parameter(torch.ones(DRAWS, dtype=BF16))
+    # The gradient is 1 in every step, so each update is half of the distance to the next number.
+    optimizer = BFloat16AdamW([parameter], lr=2.0**-9, rounding=STOCHASTIC)
+    moved = []
+    for _ in range(2):
+        before = parameter.detach().clone()
+        parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        moved.append((parameter != before).double() - 0.5)
+    assert all(abs(each.mean().item()) < 0.05 for each in moved)
+    assert abs((moved[0] * moved[1]).mean().item() * 4) < 5 / math.sqrt(DRAWS)
+
+
 # The optimizer
 
 

@@ -380,7 +380,7 @@ def test_no_checkpoint_takes_the_place_of_a_foreign_one(tmp_path: Path, step: in
     write(store, 2)
     plant(store)
     before = tree(tmp_path)
-    with pytest.raises(InputError, match="Move it, or name another --output_dir"):
+    with pytest.raises(InputError, match="Move it, or choose another --output_dir"):
         store.begin(step)
     assert tree(tmp_path) == before
 

@@ -18,7 +18,7 @@ from tiny_text import tiny_task
 from torch import nn
 
 from ampft.precision.accelerator import numerics
-from ampft.training.step import backward, synchronized_last
+from ampft.training.step import accumulate_gradient, backward, synchronized_last
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
@@ -99,6 +99,19 @@ def test_every_backward_pass_is_weighted_by_its_examples(tiny_bert, mode):
         # The factor of the share must be one for every micro-batch, including the last.
         weight = float(contribution @ share / (share @ share)) / scale
         assert math.isclose(weight, 1.0, rel_tol=tolerance)
+
+
+def test_a_gradient_without_an_update_is_the_same(tiny_bert):
+    """As the doctor, the audit and the first step compute it."""
+    task = tiny_task(tiny_bert, train=EXAMPLES, class_weights="balanced")
+    expected = trained("fp32", task, 3)[0]
+    problem = text_problem(task)
+    training = Training("fp32", problem, batch_size=EFFECTIVE // 3, micro_batches=3)
+    step_batch = next(training.batches.epoch(0))
+    losses = accumulate_gradient(training.accelerator, training.model, problem.loss, step_batch)
+    error = relative_error(flat_gradient(training.model), expected.gradient)
+    assert error <= GRADIENT_TOLERANCE["fp32"]
+    assert math.isclose(sum(losses), expected.outcome.loss, rel_tol=1e-6)
 
 
 def share_of_the_mean(logits, labels):

@@ -58,6 +58,7 @@ def one_by_one(task, ids):
     return flat_gradient(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_micro_batches_have_the_gradient_of_single_files(tmp_path, family):
     task = media_task(tmp_path, family, per_class=5)

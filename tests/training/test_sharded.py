@@ -45,6 +45,7 @@ def folder(tiny_bert, tmp_path_factory) -> Path:
     ]  # fmt: skip
     paths = [HERE, HERE.parent, HERE.parent.parent]
     settings = {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    settings["PYTHONHASHSEED"] = "0"
     settings["PYTHONPATH"] = os.pathsep.join(map(str, paths))
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_"))}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node",

@@ -29,7 +29,7 @@ from ampft.runs.train import train
 HERE = Path(__file__).parent
 NODES = (2, 1)  # processes per node
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_accelerate")]
+pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.usefixtures("fresh_accelerate")]
 
 
 @pytest.fixture(scope="module")

@@ -227,7 +227,7 @@ def media_cells(table: Table) -> dict[str, str]:
 
 
 def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, list[str]]:
-    """Return the columns of the training file, and a note if the user did not name them.
+    """Return the columns of the training file, and a note if the user did not give them.
 
     Raises:
         InputError: A named column is missing, or the choice is not clear.

@@ -1,4 +1,4 @@
-"""The smallest set of modules with which a model holds, and the shortest patterns that name it."""
+"""The smallest set of modules with which a model holds, and the shortest patterns that match it."""
 
 from __future__ import annotations
 

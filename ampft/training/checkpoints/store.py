@@ -46,7 +46,7 @@ class CheckpointStore:
     """
 
     def __init__(self, output_dir: Path, limit: int | None = None) -> None:
-        """Name the folder, which `write` creates.
+        """Choose the folder, which `write` creates.
 
         Args:
             output_dir: Output folder of the run.
@@ -226,7 +226,7 @@ class CheckpointStore:
 def _foreign(path: Path) -> InputError:
     return InputError(
         f"{path}: the run that has this --output_dir did not write it, or it was changed since. "
-        "Move it, or name another --output_dir."
+        "Move it, or choose another --output_dir."
     )
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 from fake_cuda import step_operators
+from representatives import TEXT_FAMILIES, full_except
 from tiny_encoders import ENCODERS, tiny
 
 # Six groups of similar length.
@@ -12,7 +13,11 @@ GATHERED_PER_LAYER = {"deberta-v2": 15, "deberta-v3": 15}
 
 @pytest.mark.usefixtures("capability")
 @pytest.mark.parametrize(
-    ("name", "mode"), [("bert", "fp32"), *((name, "bf16") for name in sorted(ENCODERS))]
+    ("name", "mode"),
+    full_except(
+        [("bert", "fp32"), *((name, "bf16") for name in sorted(ENCODERS))],
+        [("bert", "fp32"), *((name, "bf16") for name in TEXT_FAMILIES)],
+    ),
 )
 def test_a_step_without_padding_needs_no_more_operators(name, mode):
     padded = step_operators(tiny(name), LENGTHS, mode, packed=False)

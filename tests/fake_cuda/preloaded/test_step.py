@@ -1,5 +1,7 @@
 """The optimizer step of every family and mode on a CUDA device that computes nothing."""
 
+from itertools import product
+
 import pytest
 import torch
 from fake_cuda import (
@@ -13,6 +15,7 @@ from fake_cuda import (
     precision_of,
     to_cuda,
 )
+from representatives import TEXT_FAMILIES, full_except
 from tiny_encoders import ENCODERS, right_padded, tiny, without_dropout
 from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError as DeviceMismatch
 
@@ -64,8 +67,16 @@ def _generator_on_the_cpu(monkeypatch):
 
 
 @pytest.mark.usefixtures("capability", "no_probe")
-@pytest.mark.parametrize("mode", [m for m in MODES if m != "fp8"])
-@pytest.mark.parametrize("name", sorted(set(ENCODERS) - SAME_CODE))
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    full_except(
+        product(sorted(set(ENCODERS) - SAME_CODE), [mode for mode in MODES if mode != "fp8"]),
+        [
+            *(("bert", mode) for mode in MODES if mode != "fp8"),
+            *product(TEXT_FAMILIES[1:], ("fp16", "bf16")),
+        ],
+    ),
+)
 def test_every_family_steps_in_every_mode(name, mode):
     precision, executed = take_step(name, mode)
     assert executed.rows
