@@ -68,6 +68,7 @@ REPLACEMENTS = {
         "per_gpu_eval_batch_size": "per_device_eval_batch_size",
         "gradient_clipping": "max_grad_norm",
         "label_smoothing": "label_smoothing_factor",
+        "log_with": "report_to",
         "lr": "learning_rate",
         "lr_scheduler": "lr_scheduler_type",
         "epochs": "num_train_epochs",

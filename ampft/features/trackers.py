@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from ampft.text.terminal import labelled, print_line
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+    from accelerate.tracking import GeneralTracker
 
     from ampft.tasks.outcome import Outcome, Report
 
@@ -31,8 +32,9 @@ class TrackerState:
 class Tracking(Feature):
     """Sends settings, and the final report, to the trackers of an Accelerator.
 
-    TensorBoard receives the report and the confusion matrix as texts, MLflow as files, and Weights
-    & Biases as tables. The rows of the history are sent by `History`.
+    TensorBoard receives the report and the confusion matrix as texts, MLflow as files, and Trackio
+    and trackers with a method `log_table`, such as Weights & Biases, as tables. The rows of the
+    history are sent by `History`.
     """
 
     name = "trackers"
@@ -86,6 +88,8 @@ class Tracking(Feature):
                 ids["wandb"] = tracker.tracker.id
             elif tracker.name == "mlflow":
                 ids["mlflow"] = tracker.tracker.info.run_id
+            elif tracker.name == "trackio":
+                ids["trackio"] = tracker.tracker.name
         return TrackerState(ids)
 
     def restore(self, saved: SavedFeature) -> None:
@@ -96,6 +100,8 @@ class Tracking(Feature):
             self._arguments["wandb"] = {"id": ids["wandb"], "resume": "allow"}
         if "mlflow" in ids:
             self._arguments["mlflow"] = {"run_id": ids["mlflow"]}
+        if "trackio" in ids:
+            self._arguments["trackio"] = {"name": ids["trackio"], "resume": "allow"}
 
 
 def installed_trackers(report_to: str) -> list[str]:
@@ -104,16 +110,19 @@ def installed_trackers(report_to: str) -> list[str]:
     The check is needed because Accelerate silently ignores trackers that are not installed.
 
     Args:
-        report_to: Accelerate's names, separated by commas, or "all" for all installed trackers.
+        report_to: Names of Accelerate or of `accelerate.tracking.register_tracker_class`, separated
+            by commas, or "all" for all installed trackers.
 
     Raises:
         InputError: A tracker is unknown to Accelerate or not installed.
     """
-    from accelerate.tracking import get_available_trackers
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
     from accelerate.utils import LoggerType
 
-    known = [str(name) for name in LoggerType.list()]
-    installed = [str(tracker.value) for tracker in get_available_trackers()]
+    accelerates = [str(name) for name in LoggerType.list()]
+    registered = [name for name in LOGGER_TYPE_TO_CLASS if name not in accelerates]
+    known = [*accelerates, *registered]
+    installed = [*(str(tracker.value) for tracker in get_available_trackers()), *registered]
     names = [name.strip() for name in report_to.split(",")]
     for name in names:
         if name not in known:
@@ -129,6 +138,36 @@ def installed_trackers(report_to: str) -> list[str]:
     return installed if "all" in names else names
 
 
+def own_trackers(report_to: Any) -> tuple[str | None, tuple[GeneralTracker, ...]]:
+    """Return the names in `report_to` of `ampft.finetune`, and the trackers of the user.
+
+    Args:
+        report_to: A name, a `GeneralTracker`, or a list of both.
+
+    Returns:
+        The names, separated by commas, or None if there are none, and the trackers.
+
+    Raises:
+        InputError: An entry is neither a name nor a `GeneralTracker`.
+    """
+    from accelerate.tracking import GeneralTracker
+
+    entries = report_to if isinstance(report_to, Iterable) else [report_to]
+    entries = [report_to] if isinstance(report_to, str | GeneralTracker) else list(entries)
+    for entry in entries:
+        if isinstance(entry, type):
+            raise InputError(
+                f"--report_to {entry.__name__}: a class. Pass an object of it: {entry.__name__}()."
+            )
+        if not isinstance(entry, str | GeneralTracker):
+            raise InputError(
+                f"--report_to: received {entry!r}. Pass names of trackers and objects of"
+                " accelerate.tracking.GeneralTracker, or a list of them."
+            )
+    names = ",".join(entry for entry in entries if isinstance(entry, str))
+    return names or None, tuple(entry for entry in entries if isinstance(entry, GeneralTracker))
+
+
 def _send_report(tracker: Any, report: Report, confusion: Table | None, step: int) -> None:
     tables = {REPORT_NAME: report.tables()[0]}
     tables |= {} if confusion is None else {CONFUSION_NAME: confusion}
@@ -141,10 +180,20 @@ def _send_report(tracker: Any, report: Report, confusion: Table | None, step: in
         mlflow.log_dict(report.as_dict(), f"{REPORT_NAME}.json")
         for name, table in tables.items():
             mlflow.log_text(markdown_table(table), f"{name}.md")
-    elif tracker.name == "wandb":
+    elif tracker.name == "trackio":
+        import pandas as pd
+        import trackio
+
         for name, table in tables.items():
-            rows = [[plain(cell) for cell in row] for row in table.rows]
-            tracker.log_table(name, [*map(plain, table.header)], rows, step=step)
+            frame = pd.DataFrame(_plain_rows(table), columns=[*map(plain, table.header)])
+            tracker.log({name: trackio.Table(dataframe=frame)}, step=step)
+    elif hasattr(tracker, "log_table"):
+        for name, table in tables.items():
+            tracker.log_table(name, [*map(plain, table.header)], _plain_rows(table), step=step)
+
+
+def _plain_rows(table: Table) -> list[list[str]]:
+    return [[plain(cell) for cell in row] for row in table.rows]
 
 
 def confusion_table(outcome: Outcome) -> Table | None:

@@ -37,7 +37,7 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
     inspects = args.inspect_data and accelerator.is_main_process
     average = averaged_weights(prepared)
     features = (
-        Tracking(accelerator, redact_secrets(asdict(args)) if args.with_tracking else None),
+        Tracking(accelerator, redact_secrets(asdict(args)) if accelerator.log_with else None),
         InspectedData(prepared.task, write) if inspects else None,
         MemoryUse(accelerator.device, prepared.started.memory),
         _nonfinite_steps(prepared, write),

@@ -9,9 +9,11 @@ from ampft.arguments import parse_classify_arguments
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.arguments.keywords import as_words, messages_for_python
 from ampft.errors import AlreadyFinished, InputError
+from ampft.features.trackers import own_trackers
 from ampft.runs.finished import FinishedRun
 
 if TYPE_CHECKING:
+    from accelerate.tracking import GeneralTracker
     from datasets import DatasetDict
 
 
@@ -36,7 +38,8 @@ def finetune(
         test: Test data of the same kind; None splits some off the training data.
         precision: Precision, such as "bf16"; None for fp32.
         **settings: Settings with the names of the recipe's flags, such as `learning_rate=1e-4`;
-            `ampft train --help` lists them.
+            `ampft train --help` lists them. `report_to` also takes a `GeneralTracker` of
+            Accelerate, or a list of names and trackers, and needs no `with_tracking=True`.
 
     Returns:
         The finished run: `report`, `predictions`, `predict(texts)`, `model`, `folder`. With
@@ -60,6 +63,11 @@ def finetune(
                     "precision and mixed_precision are the same setting. Remove one of them."
                 )
             named["mixed_precision"] = precision
+        trackers: tuple[GeneralTracker, ...] = ()
+        if settings.get("report_to") is not None:
+            settings["report_to"], trackers = own_trackers(settings["report_to"])
+            if settings["report_to"] is not None:
+                settings.setdefault("with_tracking", True)
         words = as_words({**named, **settings})
         from ampft.runs.caller_state import caller_state_kept
         from ampft.runs.train import train as train_run
@@ -69,7 +77,7 @@ def finetune(
                 words, program="ampft.finetune", in_memory=data is not None
             )
             try:
-                run = train_run(args, data)
+                run = train_run(args, data, trackers)
             except AlreadyFinished:
                 assert args.output_dir is not None, "checked with resume_from_checkpoint"
                 return FinishedRun(args.output_dir)

@@ -152,6 +152,7 @@ class History:
             self._written += line
         if self.accelerator.trackers:
             numbers = {k: v for k, v in row.items() if v is not None and math.isfinite(v)}
+            del numbers["step"]  # Trackio warns of a metric with this name
             self.accelerator.log(numbers, step=self.steps)
         self._update_bar(outcome, row)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,15 +47,21 @@ from ampft.training.unused_parameters import allow_unused_parameters
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+    from accelerate.tracking import GeneralTracker
     from datasets import DatasetDict
 
 
-def prepare(args: ClassifyArguments, data: DatasetDict | None = None) -> Prepared:
+def prepare(
+    args: ClassifyArguments,
+    data: DatasetDict | None = None,
+    trackers: Sequence[GeneralTracker] = (),
+) -> Prepared:
     """Build accelerator, data, task, model, batches, optimizer and schedule from the settings.
 
     Args:
         args: Settings of a run.
         data: Data in memory, by split; None reads the data that `args` names.
+        trackers: Trackers of the user, in addition to those that `args` names.
 
     Raises:
         InputError: The device does not support the precision, or the data, the model, the output
@@ -70,10 +77,11 @@ def prepare(args: ClassifyArguments, data: DatasetDict | None = None) -> Prepare
     point = find_resume_point(args, precision.mode)
     replaces = point is not None and (point.is_inside or point.is_first)
     output_dir = choose_folder(args, precision.mode, replaces=replaces)
+    names = installed_trackers(args.report_to) if args.with_tracking else []
     accelerator = make_accelerator(
         precision,
         gradient_accumulation_steps=args.gradient_accumulation_steps,
-        log_with=installed_trackers(args.report_to) if args.with_tracking else None,
+        log_with=[*names, *trackers] or None,
         project_dir=output_dir,
     )
     check_world_size(accelerator)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ampft.arguments import ClassifyArguments
@@ -12,6 +13,7 @@ from ampft.runs.folder import check_output_folder
 from ampft.text.terminal import print_phase
 
 if TYPE_CHECKING:
+    from accelerate.tracking import GeneralTracker
     from datasets import DatasetDict
 
     from ampft.runs.prepared import Prepared
@@ -45,12 +47,17 @@ def check_data_files(args: ClassifyArguments) -> None:
             check_file(path, flag=f"--{flag}")
 
 
-def prepare(args: ClassifyArguments, data: DatasetDict | None = None) -> Prepared:
+def prepare(
+    args: ClassifyArguments,
+    data: DatasetDict | None = None,
+    trackers: Sequence[GeneralTracker] = (),
+) -> Prepared:
     """Build accelerator, data, task, model, batches, optimizer and schedule from the settings.
 
     Args:
         args: Settings of a run.
         data: Data in memory, by split; None reads the data that `args` names.
+        trackers: Trackers of the user, in addition to those that `args` names.
 
     Raises:
         InputError: The device does not support the precision, or the data, the model, the output
@@ -61,4 +68,4 @@ def prepare(args: ClassifyArguments, data: DatasetDict | None = None) -> Prepare
     check_start(args)
     from ampft.runs.prepare import prepare
 
-    return prepare(args, data)
+    return prepare(args, data, trackers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ampft.arguments import ClassifyArguments
@@ -14,17 +15,24 @@ from ampft.runs.run import Run
 from ampft.training.step import Losses, apply_step, backward, synchronized_last
 
 if TYPE_CHECKING:
+    from accelerate.tracking import GeneralTracker
     from datasets import DatasetDict
 
 
-def train(args: ClassifyArguments, data: DatasetDict | None = None) -> Run:
+def train(
+    args: ClassifyArguments,
+    data: DatasetDict | None = None,
+    trackers: Sequence[GeneralTracker] = (),
+) -> Run:
     """Fine-tune with the settings `args`, and write and print the results.
 
     Args:
         args: Settings of the run.
         data: Data in memory, by split; None reads the data that `args` names.
+        trackers: Trackers of the user, in addition to those that `args` names.
     """
-    prepared = prepare(args, data)  # accelerator, data, task, model, batches, optimizer, schedule
+    # Accelerator, data, task, model, batches, optimizer, schedule
+    prepared = prepare(args, data, trackers)
     accelerator, task, model = prepared.accelerator, prepared.task, prepared.model
     optimizer, schedule = prepared.optimizer, prepared.schedule
     if args.perturb_initial_weights:  # the placebo of a comparison

@@ -10,7 +10,11 @@ import os
 import sys
 
 import pytest
-from running import CLASSIFY, REPOSITORY, Finished, call, succeeded, text_settings
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker, register_tracker_class
+from running import CLASSIFY, REPOSITORY, Finished, call, rows, succeeded, text_settings
+
+import ampft
+from ampft.features.trackers import installed_trackers
 
 pytestmark = pytest.mark.slow
 
@@ -19,10 +23,10 @@ pytestmark = pytest.mark.slow
 def train(files, tiny_model, tmp_path):
     """Return a function that trains two steps with a tracker, and returns the run."""
 
-    def run(tracker: str, **environment: str) -> Finished:
-        folder = tmp_path / "run"
+    def run(tracker: str, *more: object, name: str = "run", **environment: str) -> Finished:
+        folder = tmp_path / name
         words = (*text_settings(files, tiny_model, folder), "--max_train_steps", "2")
-        flags = ("--with_tracking", "--report_to", tracker)
+        flags = ("--with_tracking", "--report_to", tracker, *more)
         # In a process, whose working directory the trackers may fill, without a remote server.
         path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
         done = succeeded(
@@ -72,3 +76,133 @@ def test_wandb_offline(train, tmp_path):
     written = log.read_bytes()
     for value in ("test/accuracy", "learning_rate", "grad_norm"):
         assert value.encode() in written
+
+
+@pytest.mark.full
+def test_trackio(train, tmp_path):
+    pytest.importorskip("trackio", reason="trackio is not installed")
+    tracked = {"TRACKIO_DIR": str(tmp_path / "tracked")}
+
+    def ask(*words: str) -> dict:
+        command = (sys.executable, "-m", "trackio.cli", *words, "--project", "ampft", "--json")
+        return json.loads(succeeded(call(*command, warm=False, **tracked)).stdout)
+
+    run = train("trackio", "--checkpointing_steps", "1", **tracked)
+    assert "Reserved keys" not in run.stderr
+    (name,) = ask("list", "runs")["runs"]
+
+    def values(metric: str) -> list[tuple[int, float]]:
+        found = ask("get", "metric", "--run", name, "--metric", metric)["values"]
+        return [(value["step"], value["value"]) for value in found]
+
+    assert values("loss") == [(row["step"], pytest.approx(row["loss"])) for row in run.history]
+    assert values("test/accuracy") == [(2, pytest.approx(run.report["accuracy"]))]
+    ((_, matrix),) = values("confusion_matrix")
+    assert [list(map(int, [*row.values()][1:])) for row in matrix["_value"]] == confusion_rows(run)
+    config = ask("get", "run", "--run", name)["config"]
+    assert config["max_train_steps"] == 2
+    # A run that continues from a checkpoint continues its run in the tracker.
+    point = run.folder / "checkpoints/step-1"
+    train("trackio", "--resume_from_checkpoint", point, name="again", **tracked)
+    assert ask("list", "runs")["runs"] == [name]
+    assert [step for step, _ in values("loss")] == [1, 2, 2]
+
+
+class OwnTracker(GeneralTracker):
+    """Keeps what it receives."""
+
+    name = "own"
+    requires_logging_directory = False
+    main_process_only = True
+
+    def __init__(self, *_: object) -> None:
+        super().__init__()
+        self.settings: dict = {}
+        self.logged: list[tuple[int | None, dict]] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self.calls: list[str] = []
+
+    @property
+    def tracker(self) -> OwnTracker:
+        return self
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def store_init_configuration(self, values: dict) -> None:
+        self.settings = values
+
+    def log(self, values: dict, step: int | None = None, **_: object) -> None:
+        self.logged.append((step, values))
+
+    def log_table(self, name: str, columns: list, rows: list, step: int) -> None:
+        self.tables[name] = rows
+
+    def finish(self) -> None:
+        self.calls.append("finish")
+
+
+@pytest.fixture
+def settings(tiny_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    return {"model_name_or_path": str(tiny_model), "max_train_steps": 2, "use_cpu": True}
+
+
+def data() -> list[dict[str, str]]:
+    return [{"text": text, "label": label} for text, label in rows(90, 0)]
+
+
+def test_own_trackers_beside_names(settings):
+    own = OwnTracker()
+    run = ampft.finetune(data(), report_to=["tensorboard", own], **settings)
+    history = [json.loads(line) for line in (run.folder / "history.jsonl").read_text().splitlines()]
+    steps = [(step, values["loss"]) for step, values in own.logged if "loss" in values]
+    assert steps == [(row["step"], row["loss"]) for row in history]
+    (final,) = [values for _, values in own.logged if "test/accuracy" in values]
+    assert final["test/accuracy"] == run.report.metrics()["accuracy"]
+    assert own.settings["max_train_steps"] == 2
+    assert own.tables.keys() == {"report", "confusion_matrix"}
+    assert own.calls == ["start", "finish"]
+    assert [*run.folder.rglob("events.out.tfevents*")]
+    assert run.record.arguments["report_to"] == "tensorboard"
+
+
+def test_an_own_tracker_is_enough(settings):
+    own = OwnTracker()
+    run = ampft.finetune(data(), report_to=own, **settings)
+    assert len(own.logged) == 3
+    assert not [*run.folder.rglob("events.out.tfevents*")]
+
+
+def test_a_failing_log_table_does_not_cost_the_run(settings, capsys):
+    class Failing(OwnTracker):
+        def log_table(self, *_: object, **__: object) -> None:
+            raise ConnectionError("no server")
+
+    ampft.finetune(data(), report_to=[Failing()], **settings)
+    assert "own did not accept the report (ConnectionError: no server)." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (OwnTracker, r"report_to OwnTracker: a class. Pass an object of it: OwnTracker\(\)"),
+        ([3], "report_to: received 3. Pass names of trackers and objects of"),
+        (["trackioo"], "'trackioo' is not one of Accelerate's trackers. Did you mean 'trackio'"),
+    ],
+)
+def test_other_values_are_refused(settings, tmp_path, wrong, message):
+    with pytest.raises(ampft.InputError, match=message):
+        ampft.finetune(data(), report_to=wrong, **settings)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_registered_trackers_have_names(monkeypatch):
+    monkeypatch.delitem(LOGGER_TYPE_TO_CLASS, "own", raising=False)
+    with pytest.raises(ampft.InputError, match="'own' is not one of Accelerate's trackers"):
+        installed_trackers("own")
+    monkeypatch.setitem(LOGGER_TYPE_TO_CLASS, "own", None)  # restores the table afterwards
+    del LOGGER_TYPE_TO_CLASS["own"]
+    register_tracker_class(OwnTracker)
+    assert installed_trackers("own,tensorboard") == ["own", "tensorboard"]
