@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.cost_findings import Inference, Memory, Speed
 from ampft.comparison.remarks import Remark
-from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.comparison.statistics.speed_up import is_reliable_speed
 from ampft.comparison.statistics.verdict import OUTCOMES, Difference
 from ampft.comparison.subgroups import SubgroupLosses

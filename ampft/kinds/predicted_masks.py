@@ -13,7 +13,7 @@ from PIL import Image
 from ampft.errors import InputError
 from ampft.files import atomic_path
 from ampft.kinds.pixel_pictures import with_palette
-from ampft.kinds.prediction import Predictions, PredictRequest, RowOutput
+from ampft.kinds.prediction import PredictedRows, PredictRequest, RowOutput
 from ampft.kinds.rows import new_names
 from ampft.text.numbers import counted
 
@@ -49,7 +49,7 @@ def mask_output(request: PredictRequest, config: Any) -> RowOutput:
     return RowOutput(folder.columns, summary=folder.summary)
 
 
-def _pictures(rows: Sequence[tuple[Any, ...]], predictions: Predictions) -> dict[str, list[Any]]:
+def _pictures(rows: Sequence[tuple[Any, ...]], predictions: PredictedRows) -> dict[str, list[Any]]:
     """Return prediction, confidence, and the picture of each mask."""
     del rows
     masks = predictions.decoded.get(MASK_COLUMN, ())
@@ -71,7 +71,7 @@ class MaskFolder:
     names: list[str] = field(default_factory=list)
 
     def columns(
-        self, rows: Sequence[tuple[Any, ...]], predictions: Predictions
+        self, rows: Sequence[tuple[Any, ...]], predictions: PredictedRows
     ) -> dict[str, list[Any]]:
         """Write the masks; return prediction, confidence, and the path of each.
 

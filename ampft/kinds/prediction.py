@@ -157,7 +157,7 @@ class InputRows:
 
 
 @dataclass(frozen=True)
-class Predictions:
+class PredictedRows:
     """Predictions of n rows, in their order.
 
     Attributes:
@@ -217,7 +217,7 @@ class RowOutput:
         summary: Function that returns what was written besides the table; None for nothing.
     """
 
-    columns: Callable[[Sequence[tuple[Any, ...]], Predictions], dict[str, list[Any]]]
+    columns: Callable[[Sequence[tuple[Any, ...]], PredictedRows], dict[str, list[Any]]]
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     formats: Mapping[str, RowFormat] = field(default_factory=dict)
     summary: Callable[[], str | None] = lambda: None

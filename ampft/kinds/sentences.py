@@ -30,7 +30,7 @@ from ampft.data.tags import TagError, as_bio, entities, find_scheme, is_bio
 from ampft.data.token_rows import declared_tags, read_cells
 from ampft.data.words import Word, joined, split_at_spaces, split_words
 from ampft.errors import InputError, quoted
-from ampft.kinds.prediction import InputRows, Predictions, PredictRequest, RowOutput, Trained
+from ampft.kinds.prediction import InputRows, PredictedRows, PredictRequest, RowOutput, Trained
 from ampft.kinds.rows import STANDARD_INPUT, lines_as_table, texts_as_table
 
 ENTITIES = "entities"
@@ -62,7 +62,7 @@ def sentence_output(request: PredictRequest, config: Any) -> RowOutput:
     return RowOutput(_columns, {ENTITIES: ENTITIES_TYPE}, formats)
 
 
-def _columns(rows: Sequence[tuple[Any, ...]], predictions: Predictions) -> dict[str, list[Any]]:
+def _columns(rows: Sequence[tuple[Any, ...]], predictions: PredictedRows) -> dict[str, list[Any]]:
     """Return the columns of sentences; entities only if tags form them.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ampft.comparison.statistics.interval import MIN_SEEDS
+from ampft.arguments.compare import MIN_SEEDS
 from ampft.errors import InputError, listed
 from ampft.referee.entries import RUNS, State, TestSet
 from ampft.referee.sides import Side, shared_training_rows

@@ -131,12 +131,12 @@ class Trial:
     log_share: float
     answer: Annotated[str, one_of(tuple(Answer))]
     shown_points: int
-    estimate: Estimate | None = None
+    estimate: LedgerEstimate | None = None
     checked_rows: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class LedgerEstimate:
     """The numbers of a comparison, in the metric's unit; positive is better.
 
     Attributes:

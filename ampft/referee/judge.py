@@ -28,7 +28,7 @@ from ampft.referee.entries import (
     START,
     TRY,
     Entry,
-    Estimate,
+    LedgerEstimate,
     LedgerSettings,
     Model,
     State,
@@ -408,8 +408,8 @@ def decided(read: Sides, seeds: Sequence[int], allowed: TryLevel, question: Ques
     return decide(estimate_of_sums(candidate, best, read.metric), allowed, question)
 
 
-def _estimate(decision: Decision) -> Estimate:
-    return Estimate(
+def _estimate(decision: Decision) -> LedgerEstimate:
+    return LedgerEstimate(
         gain=decision.gain,
         lower=decision.lower,
         interval=decision.interval,

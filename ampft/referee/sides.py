@@ -21,7 +21,6 @@ from ampft.comparison.analysis.prediction_tables import (
     read_tables,
 )
 from ampft.comparison.analysis.run_predictions import (
-    PREDICTIONS_NAME,
     Cases,
     RunPredictions,
     check_metric,
@@ -36,6 +35,7 @@ from ampft.errors import InputError, listed
 from ampft.files import describe_file
 from ampft.metrics.sums import Metric
 from ampft.referee.entries import RUNS, TABLES, Model, TestSet
+from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.predictions import is_input, read_rows
 from ampft.runs.show import problem_of
 from ampft.tasks import problem_types

@@ -19,7 +19,7 @@ from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
 from ampft.kinds.inputs import Reader
 from ampft.kinds.logits import forward_logits, logits_of_rows
-from ampft.kinds.prediction import Predictions
+from ampft.kinds.prediction import PredictedRows
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import load_saved
@@ -115,7 +115,7 @@ class Predictor:
         """What was fitted on validation."""
         return Decisions.from_entries(fitted_entries(self.config), self.problem.label_names)
 
-    def __call__(self, columns: Sequence[Sequence[Any]]) -> Predictions:
+    def __call__(self, columns: Sequence[Sequence[Any]]) -> PredictedRows:
         """Predict rows, in batches of similar length.
 
         Args:
@@ -130,7 +130,7 @@ class Predictor:
         decoded = {name: np.concatenate([p[name] for p in parts])[back] for name in parts[0]}
         labels, confidence = zip(*self.problem.predicted(decoded), strict=True)
         answered = self.decisions.answers(np.array(confidence, dtype=np.float32))
-        return Predictions(
+        return PredictedRows(
             list(labels),
             list(confidence),
             decoded,
@@ -138,11 +138,11 @@ class Predictor:
             None if answered is None else answered.tolist(),
         )
 
-    def no_rows(self) -> Predictions:
+    def no_rows(self) -> PredictedRows:
         """Return the predictions of no rows, which have the same columns."""
         names = self.problem.label_names
         answered: list[bool] | None = None if self.decisions.abstention is None else []
-        return Predictions([], [], {"probabilities": np.zeros((0, len(names)))}, names, answered)
+        return PredictedRows([], [], {"probabilities": np.zeros((0, len(names)))}, names, answered)
 
     def logits(self, columns: Sequence[Sequence[Any]]) -> npt.NDArray[np.float32]:
         """Return the logits of n rows in their order, computed in batches of similar length.

@@ -24,7 +24,7 @@ from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 import ampft.runs.predict
 from ampft.errors import InputError
 from ampft.kinds.images import _small_vit
-from ampft.kinds.prediction import Predictions, PredictRequest, Trained
+from ampft.kinds.prediction import PredictedRows, PredictRequest, Trained
 from ampft.kinds.sentences import sentence_of, sentence_output
 from ampft.models.packing.attention import ATTENTION_NAME
 from ampft.runs.predict import predict_file, predict_inputs
@@ -281,7 +281,7 @@ def test_tags_and_types_of_entities_may_contain_blanks():
     decoded = {"probabilities": probabilities}
 
     labels, confidence = zip(*problem.predicted(decoded), strict=True)
-    predictions = Predictions(list(labels), list(confidence), decoded, names)
+    predictions = PredictedRows(list(labels), list(confidence), decoded, names)
     trained = Trained(("tokens",), names, {}, several_labels=False)
     rows = [(sentence_of(words, trained),) for words in (["the", "Mona", "Lisa"], ["here"])]
     columns = sentence_output(PredictRequest(), None).columns(rows, predictions)

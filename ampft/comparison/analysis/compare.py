@@ -22,7 +22,6 @@ from ampft.comparison.analysis.predictions import (
 from ampft.comparison.analysis.run_figures import curve, execution, memory, speed
 from ampft.comparison.analysis.run_predictions import (
     PREDICTIONS_FP32_NAME,
-    PREDICTIONS_NAME,
     Cases,
     Inputs,
     RunPredictions,
@@ -45,6 +44,7 @@ from ampft.comparison.findings import (
 from ampft.comparison.statistics.multiplicity import alpha_per_analysis
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
+from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.predictions import read_predictions
 from ampft.runs.show import problem_of, task_row
 

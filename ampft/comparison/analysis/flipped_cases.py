@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 from ampft.comparison.analysis.loading import RunGroup
 from ampft.comparison.analysis.predictions import ArmPredictions
-from ampft.comparison.analysis.run_predictions import PREDICTIONS_NAME, Cases, RunPredictions
+from ampft.comparison.analysis.run_predictions import Cases, RunPredictions
 from ampft.comparison.findings import ArmResult, FlippedExample
 from ampft.kinds.views import CasePrediction
 from ampft.runs.case_views import CaseViews
+from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.predictions import is_input, read_rows
 from ampft.runs.show import task_row
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.loading import missing_seeds
 from ampft.comparison.analysis.prediction_tables import FLAG, ForeignRun, Runs, read_tables
 from ampft.comparison.analysis.predictions import ALPHA, ArmPredictions, analysed, check_margin
@@ -32,7 +33,6 @@ from ampft.comparison.findings import (
     metric_infos,
 )
 from ampft.comparison.remarks import Remark, remark
-from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.data.groups import Groups, normalized, numbered
 from ampft.errors import InputError, did_you_mean
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error

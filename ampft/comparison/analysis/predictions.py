@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.run_predictions import (
     BINS,
     Cases,
@@ -29,7 +30,7 @@ from ampft.comparison.findings import (
     Flips,
     MetricValues,
 )
-from ampft.comparison.statistics.interval import MIN_SEEDS, DifferenceEstimate, estimate_of_sums
+from ampft.comparison.statistics.interval import DifferenceEstimate, estimate_of_sums
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
 from ampft.comparison.statistics.verdict import Difference, decide
 from ampft.data.groups import Groups

@@ -20,7 +20,6 @@ from ampft.tasks import problem_types
 from ampft.tasks.outcome import FloatArray, IntArray, Outcome, Problem
 from ampft.text.escaping import inert
 
-PREDICTIONS_NAME = "predictions.parquet"
 PREDICTIONS_FP32_NAME = "predictions_fp32.parquet"
 METRIC_TOLERANCE = 1e-9  # relative; metrics are functions of counts and so nearly exact
 BINS = 10  # of the calibration chart; the calibration error uses the 15 bins of the run's report

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.comparability import difference_stamps
 from ampft.comparison.analysis.loading import RunGroup
 from ampft.comparison.analysis.run_figures import speed
 from ampft.comparison.analysis.run_predictions import Cases
 from ampft.comparison.findings import PRECISION, PlanFacts
 from ampft.comparison.remarks import Remark, remark
-from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.comparison.statistics.speed_up import is_reliable_speed
 from ampft.text.json_io import JSONValue
 

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
+from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.run_predictions import Cases, Inputs, RunPredictions
 from ampft.comparison.findings import ArmResult, ClassDifference
 from ampft.comparison.statistics.interval import (
-    MIN_SEEDS,
     DifferenceEstimate,
     estimate_of_sums,
 )

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from ampft.arguments.compare import PLACEBO, baseline_first, check_mode, parse_mode_list
+from ampft.arguments.compare import MIN_SEEDS, PLACEBO, baseline_first, check_mode, parse_mode_list
 from ampft.comparison.analysis.conditions import environment, title
 from ampft.comparison.analysis.loading import READ_FILES, RecordedRun, find_runs
 from ampft.comparison.analysis.predictions import (
@@ -25,7 +25,6 @@ from ampft.comparison.analysis.predictions import (
     read_texts,
 )
 from ampft.comparison.analysis.run_predictions import (
-    PREDICTIONS_NAME,
     Cases,
     Inputs,
     RunPredictions,
@@ -46,12 +45,12 @@ from ampft.comparison.inference.predictors import (
 )
 from ampft.comparison.inference.timing import time_in_turns
 from ampft.comparison.remarks import Remark, remark
-from ampft.comparison.statistics.interval import MIN_SEEDS
 from ampft.comparison.statistics.speed_up import is_reliable_speed
 from ampft.errors import InputError
 from ampft.machine import hardware, versions
 from ampft.precision.accelerator import training_device
 from ampft.precision.modes import BASELINE, is_fp32
+from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.manifest import check_files, model_files
 from ampft.runs.predictions import RESERVED_COLUMNS
 from ampft.runs.record import RunRecord, TopologyPart

@@ -45,6 +45,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.statistics.jackknife import (
     FloatArray,
     JackknifeDifferences,
@@ -54,7 +55,6 @@ from ampft.comparison.statistics.rare_losses import CaseDistribution
 from ampft.errors import InputError
 from ampft.metrics.sums import CaseSums, CostliestCase, Metric
 
-MIN_SEEDS = 3
 TIE_TOLERANCE = 1e-9  # relative; one example flipped at every seed gives min_variance, rounded
 MIN_P = 1e-15  # smaller p-values are given as this
 

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from ampft.comparison.statistics.interval import MIN_SEEDS, DifferenceEstimate, half_widths
+from ampft.arguments.compare import MIN_SEEDS
+from ampft.comparison.statistics.interval import DifferenceEstimate, half_widths
 from ampft.comparison.statistics.jackknife import FloatArray
 from ampft.comparison.statistics.reach import rate_upper_limit
 from ampft.errors import InputError

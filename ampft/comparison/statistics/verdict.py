@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Self
 
-from ampft.comparison.statistics.interval import MIN_SEEDS, DifferenceEstimate
+from ampft.arguments.compare import MIN_SEEDS
+from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.comparison.statistics.multiplicity import holm
 from ampft.comparison.statistics.power import seeds_to_decide
 from ampft.comparison.statistics.reach import min_support, rate_upper_limit
