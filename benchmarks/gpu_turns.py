@@ -11,8 +11,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any
 from unittest.mock import patch
@@ -27,7 +27,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 import ampft
 from ampft.errors import InputError
 from ampft.kinds.logits import forward_logits
-from ampft.models.packing.install import install_packing
+from ampft.models.packing.install import install_packing, pinned_layout
 from ampft.models.packing.verification import check_packing
 from ampft.precision.matrix_rate import measure_matrix_rate
 from ampft.training.optimizer import OptimizerSettings, ScheduleSettings
@@ -311,6 +311,7 @@ def train_with_ampft(job: Job, turn: Turn) -> nn.Module:
         batches = ampft.StepBatches.for_process(
             accelerator, texts, batch_size=job.batch_size, padded=False
         )
+        batches = replace(batches, layout=partial(pinned_layout, model))
         optimizer = ampft.make_optimizer(model, OptimizerSettings(LEARNING_RATE), precision)
         schedule = ampft.make_schedule(optimizer, turn.most_steps, ScheduleSettings())
         prepared, optimizer = accelerator.prepare(model, optimizer)
@@ -333,7 +334,9 @@ def _run_steps(
 ) -> None:
     for epoch in range(turn.most_steps):
         for step_batch in batches.epoch(epoch):
-            losses = ampft.accumulate_gradient(accelerator, model, summed_loss, step_batch)
+            with ampft.shared_autocast_cache(accelerator, model, step_batch):
+                losses = ampft.accumulate_gradient(accelerator, model, summed_loss, step_batch)
+                torch.clear_autocast_cache()
             ampft.apply_step(
                 accelerator, model, optimizer, schedule, losses=losses, max_grad_norm=1.0
             )
@@ -344,7 +347,7 @@ def _run_steps(
 
 def summed_loss(model: nn.Module, micro_batch: ampft.MicroBatch) -> torch.Tensor:
     """Return the summed cross entropy of a micro-batch, a float32 scalar."""
-    logits = forward_logits(model, micro_batch.inputs)
+    logits = forward_logits(model, micro_batch.inputs, packing=micro_batch.packing)
     labels = micro_batch.inputs["labels"].to(logits.device, non_blocking=True)
     return ampft.summed_cross_entropy(logits, labels)
 

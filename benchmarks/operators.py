@@ -29,6 +29,12 @@ MODES = ("bf16", "fp16", "fp32")
 # Six groups of similar length, as a step of 32 short texts has on average.
 LENGTHS = (*[12] * 6, *[18] * 6, *[25] * 5, *[33] * 5, *[41] * 5, *[64] * 5)
 
+COLUMNS = {
+    "padded": {"packed": False},
+    "packed, single casts": {"packed": True, "joint": False},
+    "packed": {"packed": True},
+}
+
 
 def restart_on_fake_device() -> None:
     """Run this program again with the fake CUDA device, and exit with its exit code."""
@@ -65,11 +71,11 @@ def table() -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for name, shape in SIZES.items():
         for mode in MODES:
-            padded, packed = (
-                step_operators(bert(*shape), LENGTHS, mode, packed=packed)
-                for packed in (False, True)
-            )
-            rows.append({"model": name, "mode": mode, "padded": padded, "packed": packed})
+            counts = {
+                column: step_operators(bert(*shape), LENGTHS, mode, **options)
+                for column, options in COLUMNS.items()
+            }
+            rows.append({"model": name, "mode": mode, **counts})
     return rows
 
 
@@ -87,9 +93,9 @@ def main() -> None:
         torch.cuda.get_device_capability = lambda device=None: (9, 0)
         torch.autograd.set_multithreading_enabled(False)
     rows = table()
-    print(f"{'model':<10} {'mode':<5} {'padded':>7} {'packed':>7}")
+    print(f"{'model':<10} {'mode':<5}", *(f"{name:>20}" for name in COLUMNS))
     for row in rows:
-        print("{model:<10} {mode:<5} {padded:>7} {packed:>7}".format(**row))
+        print(f"{row['model']:<10} {row['mode']:<5}", *(f"{row[name]:>20}" for name in COLUMNS))
     if args.output:
         result = {"provenance": provenance(), "lengths": LENGTHS, "rows": rows}
         args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -45,6 +45,7 @@ def train(args: ampft.ClassifyArguments) -> None:
                         losses=losses,
                         max_grad_norm=args.max_grad_norm or None,
                         skip_nonfinite=run.may_skip_nonfinite,
+                        votes=run.votes,
                     )
                 optimizer.zero_grad()
                 run.record(outcome)

@@ -8,10 +8,10 @@ and the effective batch size, not on the number of processes or micro-batches.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -98,12 +98,14 @@ class MicroBatch:
         inputs: The model's inputs and `labels` (m,), on the CPU.
         counted: Whether the loss counts; False for the dummy of a process without examples.
         is_last: Whether it is the last of its step, when gradients are synchronized.
+        packing: What `StepBatches.layout` returned for it; None if the model computes its own.
     """
 
     ids: IntArray
     inputs: Mapping[str, Tensor]
     counted: bool
     is_last: bool
+    packing: Any = None
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,8 @@ class StepBatches:
             its number of tokens.
         num_workers: Number of worker processes that collate in advance; 0 collates in this process.
         pinned: Whether tensors are copied to pinned memory, and one step batch is collated ahead.
+        layout: Function of the inputs of a micro-batch that returns its `packing`, such as
+            `pinned_layout` of a model; called where step batches are collated ahead.
     """
 
     examples: Examples
@@ -164,6 +168,7 @@ class StepBatches:
     padded: bool = True
     num_workers: int = 0
     pinned: bool = False
+    layout: Callable[[Mapping[str, Tensor]], Any] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         """Number of optimizer steps per epoch; the last one may be smaller, and none is dropped."""
@@ -212,7 +217,8 @@ class StepBatches:
         """Yield the step batches of an epoch from step `start` up to, but not including, `stop`."""
         end = len(self) if stop is None else min(stop, len(self))
         loader = DataLoader(
-            _EpochSteps(self, self._order(epoch), epoch, range(start, end)),
+            # Workers need no layouts, and could not receive a model.
+            _EpochSteps(replace(self, layout=None), self._order(epoch), epoch, range(start, end)),
             batch_size=None,
             num_workers=self.num_workers,
             collate_fn=_identity,  # type: ignore[arg-type] # without batching it receives the item
@@ -220,7 +226,7 @@ class StepBatches:
             generator=torch.Generator().manual_seed(self.seed + epoch),
         )
         start_time = time.perf_counter()
-        step_batches = _pinned_ahead(iter(loader)) if self.pinned else iter(loader)
+        step_batches = _pinned_ahead(iter(loader), self.layout) if self.pinned else iter(loader)
         for step_batch in step_batches:
             yield replace(step_batch, wait_seconds=time.perf_counter() - start_time)
             start_time = time.perf_counter()
@@ -321,7 +327,9 @@ class _EpochSteps(Dataset[StepBatch]):
         )
 
 
-def _pinned_ahead(step_batches: Iterator[StepBatch]) -> Iterator[StepBatch]:
+def _pinned_ahead(
+    step_batches: Iterator[StepBatch], layout: Callable[[Mapping[str, Tensor]], Any] | None
+) -> Iterator[StepBatch]:
     """Yield step batches in pinned memory, each collated while the device computes the one before.
 
     Copies from pinned memory to the device do not wait. A thread is enough: tensors are copied and
@@ -333,7 +341,11 @@ def _pinned_ahead(step_batches: Iterator[StepBatch]) -> Iterator[StepBatch]:
         if step_batch is None:
             return None
         pinned = (
-            replace(micro, inputs={name: t.pin_memory() for name, t in micro.inputs.items()})
+            replace(
+                micro,
+                inputs={name: t.pin_memory() for name, t in micro.inputs.items()},
+                packing=None if layout is None else layout(micro.inputs),
+            )
             for micro in step_batch.micro_batches
         )
         return replace(step_batch, micro_batches=tuple(pinned))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,16 @@ from torch import Tensor, nn
 from ampft.kinds.windows import WORD_COUNTS, select_logits
 from ampft.precision.transfer import to_device
 
+if TYPE_CHECKING:
+    from ampft.models.packing.layout import PackedLayout
+
 
 def forward_logits(
-    model: nn.Module, inputs: Mapping[str, Tensor], *, max_rows: int | None = None
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    *,
+    max_rows: int | None = None,
+    packing: PackedLayout | None = None,
 ) -> Tensor:
     """Call a transformers model on `inputs`, without labels, and return its logits.
 
@@ -24,11 +31,13 @@ def forward_logits(
         model: Any model, prepared by Accelerate or not.
         inputs: Collated batch.
         max_rows: Largest number of rows, such as windows, per forward pass; None for all.
+        packing: Layout of the batch for a model without padding; None computes it. Only without
+            `max_rows`.
     """
     arguments = model_inputs(inputs)
     rows = len(next(iter(arguments.values())))
     if max_rows is None or rows <= max_rows:
-        return select_logits(_row_logits(model, arguments), inputs)
+        return select_logits(_row_logits(model, arguments, packing), inputs)
     parts = [
         {name: value[start : start + max_rows] for name, value in arguments.items()}
         for start in range(0, rows, max_rows)
@@ -48,18 +57,22 @@ def logits_of_rows(logits: Tensor, inputs: Mapping[str, Tensor], rows: int) -> t
     return logits.split([1] * rows if counts is None else counts.tolist())
 
 
-def _row_logits(model: nn.Module, arguments: Mapping[str, Tensor]) -> Tensor:
+def _row_logits(
+    model: nn.Module, arguments: Mapping[str, Tensor], packing: PackedLayout | None = None
+) -> Tensor:
     """Return the logits of the rows of a batch."""
     # Imported here because it imports transformers, which a model needs anyway.
     from ampft.models.by_length import merged_logits, padded_inputs, parts_by_length
 
     parts = parts_by_length(model, arguments)
     if not parts:
-        return _logits(model, padded_inputs(model, arguments))
+        return _logits(model, padded_inputs(model, arguments), packing)
     return merged_logits([(rows, _logits(model, part)) for rows, part in parts], arguments)
 
 
-def _logits(model: nn.Module, arguments: Mapping[str, Tensor]) -> Tensor:
+def _logits(
+    model: nn.Module, arguments: Mapping[str, Tensor], packing: PackedLayout | None = None
+) -> Tensor:
     from ampft.models.packing.install import layout_on_host
 
     weight = next(model.parameters())
@@ -70,7 +83,8 @@ def _logits(model: nn.Module, arguments: Mapping[str, Tensor]) -> Tensor:
         )
         for name, value in arguments.items()
     }
-    logits: Tensor = model(**moved, **layout_on_host(model, arguments)).logits
+    layout = layout_on_host(model, arguments) if packing is None else {"packing": packing}
+    logits: Tensor = model(**moved, **layout).logits
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 

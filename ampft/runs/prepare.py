@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from ampft.data.load import load_data
 from ampft.data.steps import StepBatches
 from ampft.features.trackers import installed_trackers
 from ampft.machine import resident_peak
+from ampft.models.packing.install import pinned_layout
 from ampft.models.weights import LoadedModel, cast_weights
 from ampft.precision.accelerator import (
     check_world_size,
@@ -154,6 +156,8 @@ def prepare_training(
         padded=not loaded.padding_free,
         num_workers=args.dataloader_num_workers,
     )
+    if loaded.padding_free:
+        step_batches = replace(step_batches, layout=partial(pinned_layout, loaded.model))
     total_steps = total_steps_of(args, step_batches)
     optimizer = make_optimizer(loaded.model, args.optimizer_settings(), precision)
     schedule = make_schedule(optimizer, total_steps, args.schedule_settings())

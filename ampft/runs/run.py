@@ -152,10 +152,15 @@ class Run:
         """Whether to skip a step that is not finite, without a scaler, instead of stopping."""
         return the_feature(self.state.features, NonfiniteSteps).may_skip
 
+    @property
+    def votes(self) -> list[float]:
+        """Whether this process wants the run to stop, for `apply_step`."""
+        return self.stop.votes(the_feature(self.state.features, Clock).limit)
+
     def record(self, outcome: StepOutcome) -> None:
-        """Add the current optimizer step to the history."""
+        """Add the current optimizer step to the history; stop if a process has voted for it."""
         self._add(outcome, ends_run=False)
-        self.stop.poll(the_feature(self.state.features, Clock).limit)
+        self.stop.decide(outcome.votes, the_feature(self.state.features, Clock).limit)
 
     def _add(self, outcome: StepOutcome, *, ends_run: bool) -> None:
         batch = self.current_batch

@@ -130,7 +130,7 @@ class Task:
 
     def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
         """Return the loss summed over the micro-batch, a float32 scalar (0 for a dummy)."""
-        logits = self.logits(model, micro_batch.inputs)
+        logits = forward_logits(model, micro_batch.inputs, packing=micro_batch.packing)
         labels = to_device(micro_batch.inputs["labels"], logits.device)
         loss: Tensor = self.problem.loss(logits, labels)
         return loss if micro_batch.counted else loss * 0.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +15,11 @@ from torch.distributed.tensor import DTensor
 
 from ampft.data.steps import MicroBatch, StepBatch
 from ampft.errors import TrainingStopped
+from ampft.models.adapters import lora_config
+from ampft.models.joint_weights import joint_weights
+from ampft.precision.compilation import compile_backend
 from ampft.precision.executed import update_of_weights
+from ampft.precision.transfer import to_device
 from ampft.training.lost_updates import step_measuring_lost_updates
 
 if TYPE_CHECKING:
@@ -41,6 +45,7 @@ class StepOutcome:
         learning_rate: Largest learning rate of a parameter in the step, even if skipped.
         lost_updates: Share of the weight updates that rounding lost, 0 to 1. None if not measured;
             it is measured for bfloat16 weights, in every step that `MEASURED_EVERY` divides.
+        votes: Sums over all processes of the `votes` of `apply_step`.
     """
 
     loss: float
@@ -49,6 +54,7 @@ class StepOutcome:
     skipped: bool
     learning_rate: float
     lost_updates: float | None = None
+    votes: tuple[float, ...] = ()
 
 
 class StepStopped(TrainingStopped):
@@ -75,27 +81,52 @@ def synchronized_last(
     return context
 
 
+@contextmanager
 def shared_autocast_cache(
     accelerator: Accelerator, model: nn.Module, step_batch: StepBatch
-) -> AbstractContextManager[object]:
-    """Return a context in which autocast casts each weight once for all micro-batches of a step.
+) -> Iterator[None]:
+    """Return a context in which each weight is cast once for all micro-batches of a step.
 
     Autocast caches its casts until its outermost context exits. Without this context that is the
     end of the forward pass of a single micro-batch. The context itself does not enable autocast, so
     backward passes do not change, and gradients are still accumulated in the dtype of the weights.
     Exit it before `apply_step`, because forward passes inside it do not see updated weights.
 
+    On a GPU, a model without padding has `joint_weights`.
+
     Args:
         accelerator: Accelerator that prepared the model. Under FSDP nothing is cached, because the
             casts would be full copies of sharded weights.
         model: Prepared model. With gradient checkpointing nothing is cached.
-        step_batch: Step batch. With a single micro-batch nothing is cached.
+        step_batch: Step batch. With a single micro-batch nothing is cached by autocast.
     """
-    if len(step_batch.micro_batches) == 1 or accelerator.distributed_type == DistributedType.FSDP:
-        return nullcontext()
-    if _checkpoints_gradients(accelerator.unwrap_model(model, keep_torch_compile=False)):
-        return nullcontext()
-    return torch.autocast(accelerator.device.type, enabled=False)
+    plain = accelerator.unwrap_model(model, keep_torch_compile=False)
+    if accelerator.distributed_type == DistributedType.FSDP or _checkpoints_gradients(plain):
+        yield
+        return
+    with ExitStack() as stack:
+        if len(step_batch.micro_batches) > 1:
+            stack.enter_context(torch.autocast(accelerator.device.type, enabled=False))
+        if _uses_joint_weights(accelerator, plain):
+            stack.enter_context(joint_weights(plain, _dtype_of_products(accelerator, plain)))
+        yield
+
+
+def _uses_joint_weights(accelerator: Accelerator, plain: nn.Module) -> bool:
+    """Return whether one operator casts all weights, which is proven for models without padding."""
+    # Imported here because it imports transformers, which such a model needs anyway.
+    from ampft.models.packing.install import is_packed
+
+    is_alone = accelerator.num_processes == 1 and compile_backend(accelerator) is None
+    # Adapters read the dtype of their weights, and cast their inputs to it.
+    is_whole = is_packed(plain) and lora_config(plain) is None
+    return accelerator.device.type == "cuda" and is_alone and is_whole
+
+
+def _dtype_of_products(accelerator: Accelerator, plain: nn.Module) -> torch.dtype:
+    by_mode = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    stored: torch.dtype = next(plain.parameters()).dtype
+    return by_mode.get(accelerator.mixed_precision, stored)
 
 
 def _checkpoints_gradients(model: nn.Module) -> bool:
@@ -161,6 +192,7 @@ def apply_step(
     losses: Sequence[Tensor],
     max_grad_norm: float | None,
     skip_nonfinite: bool = False,
+    votes: Sequence[float] = (),
 ) -> StepOutcome:
     """Clip the unscaled gradient, step, and advance the schedule unless the step was skipped.
 
@@ -178,6 +210,8 @@ def apply_step(
         max_grad_norm: L2 norm to clip the gradient to; None for no clipping.
         skip_nonfinite: Whether a step whose loss or gradient is not finite is skipped if there is
             no scaler, which would skip it anyway.
+        votes: Numbers that are summed over all processes, together with the loss, so that they need
+            no communication and no wait for the device of their own.
 
     Raises:
         StepStopped: The loss or the gradient is not finite, and the step is not skipped (raised
@@ -186,17 +220,17 @@ def apply_step(
     learning_rate = float(max(schedule.get_last_lr()))
     limit = math.inf if max_grad_norm is None else max_grad_norm
     norm = accelerator.clip_grad_norm_(model.parameters(), limit)
-    loss = accelerator.reduce(torch.stack(list(losses)).sum(), reduction="sum")
+    loss, *counts = _reduced(accelerator, torch.stack(list(losses)).sum(), votes)
     if accelerator.scaler is None:
         with _skipped_on_device(optimizer, loss, norm) as skips:
             if skips:
                 lost = _update(optimizer, schedule)
         # Otherwise nothing else prevents an update with a bad gradient, so it is read first.
-        mean_loss, grad_norm = _read(loss, norm)
+        mean_loss, grad_norm, *summed = _read(loss, norm, *counts)
         if not (math.isfinite(grad_norm) and math.isfinite(mean_loss)):
             outcome = StepOutcome(mean_loss, grad_norm, None, True, learning_rate)
             if skip_nonfinite:
-                return outcome
+                return replace(outcome, votes=tuple(summed))
             raise StepStopped(_not_finite(mean_loss, grad_norm), outcome)
         if not skips:
             lost = _update(optimizer, schedule)
@@ -206,14 +240,27 @@ def apply_step(
         before = accelerator.scaler._scale.clone()  # on the device, to be read once with the rest
         lost = _update(optimizer, schedule)
         after = accelerator.scaler._scale
-        mean_loss, grad_norm, old_scale, scale = _read(loss, norm, before, after)
+        mean_loss, grad_norm, old_scale, scale, *summed = _read(loss, norm, before, after, *counts)
         skipped = scale < old_scale
         if skipped and scale < MIN_LOSS_SCALE:
             outcome = StepOutcome(mean_loss, grad_norm, scale, True, learning_rate)
             raise StepStopped(_overflows_at_every_scale(grad_norm), outcome)
     if not skipped:
         schedule.step()
-    return StepOutcome(mean_loss, grad_norm, scale, skipped, learning_rate, lost)
+    return StepOutcome(
+        mean_loss, grad_norm, scale, skipped, learning_rate, lost, votes=tuple(summed)
+    )
+
+
+def _reduced(accelerator: Accelerator, loss: Tensor, votes: Sequence[float]) -> Sequence[Tensor]:
+    """Return the sums of the loss and of the votes over all processes, from one reduction."""
+    if not votes:
+        return [accelerator.reduce(loss, reduction="sum")]
+    local = torch.tensor(votes, dtype=loss.dtype)
+    local = local.pin_memory() if loss.device.type == "cuda" else local
+    together = torch.cat([loss[None], to_device(local, loss.device)])
+    sums: Sequence[Tensor] = accelerator.reduce(together, reduction="sum").unbind()
+    return sums
 
 
 def _update(optimizer: Any, schedule: Any) -> float | None:

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,9 @@ STANDARD_ERROR = 2
 # Variables that `accelerate launch` and torchrun set for the processes that they start.
 LAUNCHER_VARIABLES = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID")
 SECONDS_BETWEEN_LOOKS = 1.0
+STOPPING = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
+# Windows lacks the last two.
+SIGNALS = tuple(int(getattr(signal, name)) for name in STOPPING if hasattr(signal, name))
 
 
 class StopRequested(Exception):
@@ -85,11 +88,41 @@ class StopRequest:
         SIGTERM: `accelerate launch` forwards no signal, and nothing can forward SIGKILL.
         """
         with (
-            _handling(("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2"), self._receive),
+            _handling(STOPPING, self._receive),
             _handling(("SIGHUP",), _leave),
             _terminated_with_launcher(),
         ):
             yield
+
+    def votes(self, time_limit: TimeLimit) -> list[float]:
+        """Return what this process contributes to `decide`; empty if it is the only process.
+
+        Args:
+            time_limit: Time limit, which counts if this process has reached it.
+        """
+        if self.accelerator.num_processes == 1:
+            return []
+        signals = [float(self.received == number) for number in SIGNALS]
+        return [*signals, float(time_limit.has_passed)]
+
+    def decide(self, votes: Sequence[float], time_limit: TimeLimit) -> None:
+        """Raise if a process has voted for a stop; update the time limit.
+
+        Args:
+            votes: Sums of `votes` over all processes; without any, the processes communicate here.
+            time_limit: Time limit to update.
+
+        Raises:
+            StopRequested: A process had received a signal when it voted.
+        """
+        if not votes:
+            self.poll(time_limit)
+            return
+        *signals, limit = votes
+        time_limit.is_reached = limit > 0
+        received = [number for number, count in zip(SIGNALS, signals, strict=True) if count > 0]
+        if received:
+            raise StopRequested(max(received))
 
     def poll(self, time_limit: TimeLimit | None = None) -> None:
         """Raise if a process has received a signal; all processes must call it together.

@@ -222,6 +222,24 @@ def test_an_error_while_collating_ahead_is_raised_and_an_unfinished_epoch_ends(m
     assert not [t for t in threading.enumerate() if t.name.startswith("collate")]
 
 
+def test_layouts_are_made_by_the_thread_that_collates_ahead(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    threads = []
+
+    def layout(inputs):
+        threads.append(threading.current_thread().name)
+        return sorted(inputs)
+
+    ahead, waiting = (
+        StepBatches(numbered(20), 5, pinned=pinned, layout=layout) for pinned in (True, False)
+    )
+    micro_batches = [micro for step_batch in ahead.epoch(0) for micro in step_batch]
+    assert [micro.packing for micro in micro_batches] == [sorted(m.inputs) for m in micro_batches]
+    assert threads
+    assert all(name.startswith("collate") for name in threads)
+    assert all(micro.packing is None for step_batch in waiting.epoch(0) for micro in step_batch)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="pinned memory needs a CUDA driver")
 def test_tensors_are_in_pinned_memory():
     (step_batch, *_) = StepBatches(numbered(20), 5, pinned=True).epoch(0)

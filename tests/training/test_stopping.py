@@ -67,3 +67,23 @@ def test_a_time_limit_counts_earlier_parts_of_the_run(stop):
     for limit in limits:
         stop.poll(limit)
     assert [limit.is_reached for limit in limits] == [False, False, True]
+
+
+def test_the_only_process_polls_instead_of_voting(stop):
+    limit = TimeLimit(60.0, time.perf_counter(), earlier=60.0)
+    assert stop.votes(limit) == []
+    stop.decide((), limit)
+    assert limit.is_reached
+
+
+def test_votes_of_several_processes_decide(stop):
+    limit = TimeLimit(60.0, time.perf_counter())
+    nobody, one, late = ([0.0] * (len(SIGNALS) + 1) for _ in range(3))
+    one[SIGNALS.index(signal.SIGTERM)] = 1.0
+    late[-1] = 2.0
+    stop.decide(nobody, limit)
+    assert not limit.is_reached
+    stop.decide(late, limit)
+    assert limit.is_reached
+    with pytest.raises(StopRequested, match="SIGTERM"):
+        stop.decide(one, limit)

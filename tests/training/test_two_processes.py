@@ -145,6 +145,10 @@ def test_a_signal_to_one_process_is_a_request_in_all(ranks):
     assert [rank["stop_requests"] for rank in ranks] == [["none", "SIGUSR1"]] * 2
 
 
+def test_votes_travel_with_the_loss(ranks):
+    assert [rank["votes"] for rank in ranks] == [[3.0, "SIGUSR1"]] * 2
+
+
 @pytest.mark.parametrize("family", MEDIA)
 def test_images_and_sounds_train_alike(ranks, tmp_path, family):
     problem = media_problem(tmp_path / "single", family)

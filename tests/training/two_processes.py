@@ -41,7 +41,7 @@ from ampft.evaluation.evaluate import evaluate
 from ampft.precision.float32_modules import keep_in_fp32
 from ampft.training.auto_micro_batch import fit_micro_batches
 from ampft.training.saved_step import StepStart, save_step
-from ampft.training.step import accumulate_gradient
+from ampft.training.step import _reduced, accumulate_gradient
 from ampft.training.stopping import StopRequest, StopRequested, TimeLimit
 
 # Effective batches of 12 leave one example for the last step, so that one process has none.
@@ -246,6 +246,21 @@ def stop_requests(rank: int) -> list[str]:
     return results
 
 
+def votes(rank: int) -> list[float | str]:
+    """Vote with the loss of a step, before which process 1 has received a signal."""
+    stop, limit = StopRequest(Accelerator(cpu=True)), TimeLimit(60.0, time.perf_counter())
+    with stop.listening():
+        if rank == 1:
+            signal.raise_signal(signal.SIGUSR1)
+        loss = torch.tensor(1.0 + rank)
+        total, *counts = _reduced(stop.accelerator, loss, stop.votes(limit))
+        try:
+            stop.decide([float(count) for count in counts], limit)
+        except StopRequested as request:
+            return [float(total), str(request)]
+    return [float(total), "none"]
+
+
 def main(tiny_bert: Path, folder: Path) -> None:
     torch.set_num_threads(1)
     rank = Accelerator(cpu=True).process_index
@@ -275,6 +290,7 @@ def main(tiny_bert: Path, folder: Path) -> None:
     results["saved_step"] = saved_step(folder / "step-1")
     results["time_limits"] = time_limits(rank)
     results["stop_requests"] = stop_requests(rank)
+    results["votes"] = votes(rank)
     results["micro_batches"] = micro_batches_that_fit(rank)
     torch.save(results, folder / f"rank{rank}.pt")
     torch.distributed.destroy_process_group()

@@ -124,12 +124,17 @@ class PackedModel:
             self.paths[f"padded: {reason}"] += 1
             return args, kwargs
         self.paths["packed"] += 1
-        if self._token_buckets is not None:
-            layout = layout.filled(self._token_buckets)
+        layout = self.filled(layout)
         if not self.allows_one_call:
             layout = replace(layout, allows_one_call=False)
         self._layout = layout
         return (), self._packed_kwargs(base, args, kwargs, layout)
+
+    def filled(self, layout: PackedLayout) -> PackedLayout:
+        """Return the layout with fillers, if the model has token buckets and it has none yet."""
+        if self._token_buckets is None or layout.fillers:
+            return layout
+        return layout.filled(self._token_buckets)
 
     def _unsupported_reason(self, args: tuple[Any, ...], kwargs: Kwargs) -> str | None:
         if len(args) > 1:
@@ -250,6 +255,11 @@ def install_packing(
 _HANDLES: WeakKeyDictionary[nn.Module, PackedModel] = WeakKeyDictionary()
 
 
+def is_packed(model: nn.Module) -> bool:
+    """Return whether a model runs without padding."""
+    return model in _HANDLES
+
+
 def packing_of(model: nn.Module) -> PackedModel:
     """Return the handle of a packed model."""
     return _HANDLES[model]
@@ -277,12 +287,28 @@ def layout_on_host(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict
         `packing` and the layout on the device of the model; empty if the model is not packed, or
         the batch cannot be.
     """
-    config = getattr(getattr(model, "module", model), "config", None)
+    plain = getattr(model, "module", model)
     mask = inputs.get("attention_mask")
-    if mask is None or getattr(config, "_attn_implementation", None) not in PACKED_NAMES.values():
+    implementation = getattr(getattr(plain, "config", None), "_attn_implementation", None)
+    if mask is None or implementation not in PACKED_NAMES.values():
         return {}
     layout = pack_layout(mask, device=next(model.parameters()).device)
-    return {} if layout is None else {"packing": layout}
+    if layout is None:
+        return {}
+    return {"packing": packing_of(plain).filled(layout) if is_packed(plain) else layout}
+
+
+def pinned_layout(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> PackedLayout | None:
+    """Return the layout of a batch, ready to be copied to the device of a packed model.
+
+    Args:
+        model: Same as in `layout_on_host`.
+        inputs: Same as in `layout_on_host`.
+    """
+    layout = layout_on_host(model, inputs).get("packing")
+    if layout is not None:
+        layout.pin()
+    return layout
 
 
 def set_attention(model: PreTrainedModel, implementation: str) -> None:

@@ -71,7 +71,8 @@ class PackedLayout:
     The sequences are in ascending order of length (stable), so that sequences of equal length are
     adjacent, and a group of them is a slice of the row. Fillers, if any, are sequences after those.
 
-    The indices are computed on the host and moved to the device on first use, in one copy.
+    The indices are computed on the host and moved to the device on first use, in one copy. Where
+    a thread prepares batches, `pin` makes the copy start from pinned memory of that thread.
 
     Attributes:
         batch_size: Number of sequences in the batch, B.
@@ -124,9 +125,17 @@ class PackedLayout:
 
     @cached_property
     def _indices(self) -> tuple[torch.Tensor, ...]:
+        return self._joined.to(self.device)
+
+    @cached_property
+    def _joined(self) -> Joined:
         boundaries = torch.tensor((0, *self.lengths)).cumsum(0)
         host = (self.host_tokens, self.host_columns, self.host_first, boundaries)
-        return in_one_copy(host, self.device)
+        return Joined.of(host, self.device)
+
+    def pin(self) -> None:
+        """Copy the indices to pinned memory if the device needs that; repeated calls do nothing."""
+        self._joined  # noqa: B018 # computed on first use
 
     @property
     def longest(self) -> int:
@@ -243,16 +252,36 @@ class GroupIndex:
     visible: torch.Tensor
 
 
-def in_one_copy(tensors: Sequence[torch.Tensor], device: torch.device) -> tuple[torch.Tensor, ...]:
-    """Move one-dimensional tensors of one dtype from the CPU to a device, in one copy.
+class Joined(NamedTuple):
+    """One-dimensional tensors of one dtype on the CPU that move to a device in one copy.
 
-    The copy to a CUDA device is asynchronous and starts from pinned memory.
+    Attributes:
+        tensors: The tensors; on the way to a device, all of them in one, in pinned memory for CUDA.
+        sizes: Number of elements of each.
     """
-    if device.type == "cpu" or not tensors:
-        return tuple(tensors)
-    joined = torch.cat(list(tensors))
-    moved = to_device(joined.pin_memory() if device.type == "cuda" else joined, device)
-    return moved.split([len(tensor) for tensor in tensors])
+
+    tensors: tuple[torch.Tensor, ...]
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensors: Sequence[torch.Tensor], device: torch.device) -> Joined:
+        """Join tensors for a device; for the CPU they stay separate."""
+        sizes = tuple(len(tensor) for tensor in tensors)
+        if device.type == "cpu" or not tensors:
+            return cls(tuple(tensors), sizes)
+        joined = torch.cat(list(tensors))
+        return cls((joined.pin_memory() if device.type == "cuda" else joined,), sizes)
+
+    def to(self, device: torch.device) -> tuple[torch.Tensor, ...]:
+        """Return the tensors on the device, without waiting for the copy to a CUDA device."""
+        if device.type == "cpu" or not self.sizes:
+            return self.tensors
+        return to_device(self.tensors[0], device).split(list(self.sizes))
+
+
+def in_one_copy(tensors: Sequence[torch.Tensor], device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Move one-dimensional tensors of one dtype from the CPU to a device, in one copy."""
+    return Joined.of(tensors, device).to(device)
 
 
 def pack_layout(

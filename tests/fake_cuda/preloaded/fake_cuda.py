@@ -1,7 +1,7 @@
 """Models, batches and autocast on the fake CUDA device."""
 
 import dataclasses
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from unittest.mock import patch
 
 import torch
@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ampft.models.joint_weights import joint_weights
 from ampft.models.packing.install import install_packing
 from ampft.models.packing.layout import GROUP_COST_ON_GPU, SequenceGroup, pack_layout
 from ampft.models.weights import cast_in_place
@@ -171,8 +172,11 @@ def fused_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=
     )[0]
 
 
-def step_operators(model, lengths, mode, *, packed):
-    """Return the number of operators of a forward and a backward pass."""
+def step_operators(model, lengths, mode, *, packed, joint=True):
+    """Return the number of operators of a forward and a backward pass.
+
+    With `joint`, the weights of a packed model are joint, as in a training.
+    """
     precision = precision_of(mode)
     batch = right_padded(model, lengths)
     with fake_mode():
@@ -183,7 +187,8 @@ def step_operators(model, lengths, mode, *, packed):
         batch = {key: value.to(CUDA) for key, value in batch.items()}
         dtype = precision.compute_dtype if precision.uses_autocast else torch.float32
         attention = patch.object(functional, "scaled_dot_product_attention", fused_attention)
-        with attention, OperatorCounter() as operators, cuda_autocast(dtype):
+        weights = joint_weights(model, dtype) if packed and joint else nullcontext()
+        with attention, OperatorCounter() as operators, weights, cuda_autocast(dtype):
             outputs(
                 model, batch, **({"packing": layout} if packed else {})
             ).float().sum().backward()

@@ -32,4 +32,14 @@ def test_groups_of_short_texts_would_need_more(monkeypatch):
     padded = step_operators(tiny("bert"), LENGTHS, "bf16", packed=False)
     monkeypatch.setattr("ampft.models.packing.kernels.one_call_kernel", lambda *_: None)
     monkeypatch.setattr("fake_cuda.GROUP_COST_ON_GPU", 0.0)
-    assert step_operators(tiny("bert"), LENGTHS, "bf16", packed=True) > padded
+    assert step_operators(tiny("bert"), LENGTHS, "bf16", packed=True, joint=False) > padded
+
+
+@pytest.mark.usefixtures("capability")
+@pytest.mark.parametrize(("mode", "share"), [("bf16", 0.6), ("fp32", 0.9)])
+def test_joint_weights_save_operators(mode, share):
+    joint, single = (
+        step_operators(tiny("bert"), LENGTHS, mode, packed=True, joint=joint)
+        for joint in (True, False)
+    )
+    assert 0 < joint < share * single

@@ -1,5 +1,7 @@
 """The loss of a micro-batch on a CUDA device: the host waits for nothing."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -22,6 +24,24 @@ def test_a_packed_micro_batch_is_never_waited_for(monkeypatch, tmp_path, class_w
     with fake_mode(), Copies() as copies:
         task.loss(to_cuda(model), batch).backward()
     assert copies.to_device
+    assert copies.waits == []
+
+
+@pytest.mark.usefixtures("capability")
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_a_layout_of_the_collating_thread_needs_no_pinning(monkeypatch, tmp_path, is_prepared):
+    monkeypatch.setattr(install, "pack_layout", layout_of_host_mask)
+    task = tiny_task(save_tiny_bert(tmp_path), train=8)
+    model, pinned = task.load_model().model, []
+    ids = np.arange(8)
+    batch = MicroBatch(ids, task.examples("train").collate(ids), counted=True, is_last=True)
+    with fake_mode(), Copies() as copies:
+        monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(1) or tensor)
+        if is_prepared:
+            batch = replace(batch, packing=install.pinned_layout(to_cuda(model), batch.inputs))
+            assert pinned.pop()
+        task.loss(to_cuda(model), batch).backward()
+    assert bool(pinned) != is_prepared
     assert copies.waits == []
 
 
