@@ -161,6 +161,17 @@ def test_nothing_imports_recipes():
             assert not [name for name in names if name.split(".")[0] == "recipes"], path
 
 
+def test_only_the_module_of_evaluate_imports_evaluate():
+    importers = {
+        path.stem
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.Import) and any(a.name == "evaluate" for a in node.names))
+        or (isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "evaluate")
+    }
+    assert importers == {"ampft_classification"}
+
+
 @pytest.mark.parametrize(("folder", "lines"), [("ampft", 500), ("recipes", 200)])
 def test_files_are_short(folder, lines):
     paths = sorted((REPOSITORY / folder).rglob("*.py"))

@@ -13,7 +13,6 @@ from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import (
     AORecipeKwargs,
-    DistributedType,
     parse_flag_from_env,
     patch_environment,
 )
@@ -41,6 +40,7 @@ def training_device(*, cpu: bool = False) -> torch.device:
         InputError: A variable of a launcher is not a number.
     """
     _check_launcher_variables(os.environ)
+    _refuse_deepspeed()
     # Passed explicitly: Accelerate connects several processes on CPUs only when told to use them.
     use_cpu = cpu or parse_flag_from_env("ACCELERATE_USE_CPU")
     device: torch.device = PartialState(use_cpu or not torch.accelerator.is_available()).device
@@ -72,6 +72,7 @@ def make_accelerator(
         InputError: Accelerate would compute in another precision, on another device, or in fp8
             with a library other than torchao.
     """
+    _refuse_deepspeed()
     options: dict[str, Any] = {
         "gradient_accumulation_steps": gradient_accumulation_steps,
         "log_with": log_with,
@@ -80,7 +81,6 @@ def make_accelerator(
         "fsdp_plugin": sharding_plugin(precision),
         "kwargs_handlers": _fp8_recipe() if precision.properties.replaces_layers else None,
     }
-    # DeepSpeed's plugin reads the variable, not the argument.
     with patch_environment(**{ENV_VARIABLE: precision.accelerate_name}):
         try:
             accelerator = Accelerator(mixed_precision=precision.accelerate_name, **options)
@@ -94,13 +94,6 @@ def make_accelerator(
             ) from error
     # Afterwards, because Accelerate allows TF32 if a compile backend is configured.
     apply_float32_policy(precision)
-    if accelerator.distributed_type == DistributedType.DEEPSPEED:
-        raise InputError(
-            "accelerate launch: DeepSpeed is not supported, because its engine updates the "
-            "weights within a backward pass, so that steps over several micro-batches are not "
-            "known to be exact. Use FSDP2 (accelerate_configs/fsdp2.yaml), which shards the "
-            "model in the same way."
-        )
     configure_sharding(accelerator, options["fsdp_plugin"])
     configure_compilation(accelerator)
     _check_matches(accelerator, precision)
@@ -206,6 +199,21 @@ def verify_prepared(accelerator: Accelerator, precision: Precision) -> None:
         raise InputError(
             f"{FLAG} {precision.mode}: the Accelerator has no gradient scaler, so small gradients "
             f"would become zero. Build it with ampft.make_accelerator."
+        )
+
+
+def _refuse_deepspeed() -> None:
+    """Reject DeepSpeed before Accelerate asks for its installation.
+
+    Raises:
+        InputError: The launcher or its configuration file chose DeepSpeed.
+    """
+    if parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"):
+        raise InputError(
+            "accelerate launch: DeepSpeed is not supported, because its engine updates the "
+            "weights within a backward pass, so that steps over several micro-batches are not "
+            "known to be exact. Use FSDP2 (--config_file accelerate_configs/fsdp2.yaml), which "
+            "shards the model in the same way."
         )
 
 

@@ -42,6 +42,7 @@ def sharding_plugin(precision: Precision) -> FullyShardedDataParallelPlugin | No
     if not parse_flag_from_env(SHARDING_VARIABLE):
         return None
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"  # read by transformers too
+    os.environ["FSDP_SYNC_MODULE_STATES"] = "false"  # of version 1; fails without a GPU
     plugin = FullyShardedDataParallelPlugin()
     if plugin.fsdp_version != 2:
         raise InputError(

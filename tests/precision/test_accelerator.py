@@ -2,13 +2,14 @@
 
 import dataclasses
 import os
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
-from accelerate.utils import DistributedType
 from torch import nn
 from torch._dynamo.utils import counters
 
@@ -284,8 +285,10 @@ def test_a_thread_limit_of_the_launcher_is_recognized(environ, expected):
     assert not launcher_set_one_thread(environ, launcher={"OMP_NUM_THREADS": "1"})
 
 
-def test_deepspeed_is_refused_until_its_steps_are_proven_exact(monkeypatch):
-    sharded = SimpleNamespace(distributed_type=DistributedType.DEEPSPEED)
-    monkeypatch.setattr("ampft.precision.accelerator.Accelerator", lambda **_: sharded)
-    with pytest.raises(InputError, match="DeepSpeed is not supported, because its engine"):
-        make_accelerator(resolve("fp32", CPU))
+@pytest.mark.parametrize("first", [training_device, lambda: make_accelerator(resolve("fp32", CPU))])
+def test_deepspeed_is_refused_until_its_steps_are_proven_exact(monkeypatch, first):
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")  # as the launcher sets it
+    with pytest.raises(InputError, match=r"Use FSDP2 \(--config_file (\S+)\)") as refused:
+        first()
+    (file,) = re.findall(r"--config_file (\S+)\)", str(refused.value))
+    assert "fsdp_version: 2" in (Path(__file__).parents[2] / file).read_text()

@@ -48,6 +48,15 @@ def test_settings_that_are_not_proven_are_refused(monkeypatch, name, value, mess
         sharding_plugin(resolve("fp32", CPU))
 
 
+def test_a_file_of_version_1_is_refused_without_a_gpu_too(monkeypatch):
+    # As `accelerate config` writes it; the launcher turns it into these variables.
+    monkeypatch.setenv("FSDP_VERSION", "1")
+    monkeypatch.setenv("FSDP_CPU_RAM_EFFICIENT_LOADING", "true")
+    monkeypatch.setenv("FSDP_SYNC_MODULE_STATES", "true")
+    with pytest.raises(InputError, match=r"only FSDP2 is supported\. .*accelerate_configs/fsdp2"):
+        sharding_plugin(resolve("bf16", CPU))
+
+
 def test_modes_with_16_bit_weights_are_refused():
     with pytest.raises(InputError, match=r"bf16-true: FSDP supports only modes with float32"):
         sharding_plugin(resolve("bf16-true", CPU))
