@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 # Argparse would consume the ` -- ` in their arguments.
 _WITH_OWN_PARSERS = {
     "audit": "ampft.runs.audit.command",
+    "curve": "ampft.comparison.learning_curve.command",
     "doctor": "ampft.diagnosis.doctor.command",
     "estimate": "ampft.comparison.execution.duration",
     "errors": "ampft.diagnosis.mistakes.command",
@@ -123,6 +124,10 @@ def _parser() -> ArgumentParser:
         "judge",
         help="keep or drop each of many changes tried on one test set, with the error held over "
         "all of them",
+    )
+    commands.add_parser(
+        "curve",
+        help="train on parts of the labels, and say what twice the labels would add to the score",
     )
     commands.add_parser(
         "resume-check", help="prove that a training continues exactly after being killed"
@@ -345,6 +350,12 @@ def _report(args: argparse.Namespace) -> None:
     from ampft.comparison.execution.plan import PLAN_NAME
     from ampft.runs.show import format_run
 
+    if (folder / "curve.json").is_file():
+        from ampft.comparison.learning_curve.findings import CURVE_NAME, read_curve
+        from ampft.comparison.learning_curve.report import curve_text
+
+        print(inert_lines(curve_text(read_curve(folder / CURVE_NAME))))
+        return
     if (folder / PLAN_NAME).is_file():
         _refuse_unfinished(folder)
     if args.output_file is not None and folder.is_dir():

@@ -157,6 +157,7 @@ class ComparisonDesign:
         seed_counts: Numbers of seeds at which the results are analysed; the last is the total.
         jobs: Number of runs that train at the same time.
         gpus_per_run: GPUs of each run if several train at the same time.
+        draws: Whether each seed also draws its own rows, as `--data_seed`.
     """
 
     modes: tuple[Annotated[str, one_of(MODES)], ...] | None
@@ -171,6 +172,7 @@ class ComparisonDesign:
     seed_counts: Annotated[tuple[Seeds, ...], Rule(is_ascending, "ascending, and not empty")]
     jobs: Positive = 1
     gpus_per_run: Positive = 1
+    draws: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

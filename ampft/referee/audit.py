@@ -14,7 +14,7 @@ from ampft.referee.decision import Claim
 from ampft.referee.entries import TRY, Entry, Model, State, state_of
 from ampft.referee.judge import decided, next_level, question_of
 from ampft.referee.ledger import read_entries
-from ampft.referee.sides import absolute_source, read_sides
+from ampft.referee.sides import Sides, absolute_source, read_sides
 from ampft.text.numbers import counted
 
 TOLERANCE = 1e-9  # relative, of levels
@@ -140,6 +140,27 @@ def _wrong_answer(folder: Path, entry: Entry, before: State) -> list[str]:
     """
     trial, settings = entry.trial, before.settings
     assert trial is not None, "it is a try"
+    read = read_again(folder, entry, before)
+    question = question_of(settings, Claim(trial.claim), trial.margin, read)
+    seeds = [model.seed for model in entry.models]
+    found = decided(read, seeds, next_level(before), question)
+    if (found.answer, found.shown_points) == (trial.answer, trial.shown_points):
+        return []
+    return [f"entry {entry.number} says {trial.answer}, but its files say {found.answer}"]
+
+
+def read_again(folder: Path, entry: Entry, before: State) -> Sides:
+    """Read both sides of a try from their files.
+
+    Args:
+        folder: Folder of the ledger.
+        entry: Entry of the try.
+        before: State of the ledger before it.
+
+    Raises:
+        InputError: The files are missing or have changed.
+    """
+    settings = before.settings
     models = {BEST: before.best, CANDIDATE: entry.models}
     sources = {
         name: [absolute_source(source, folder) for source in dict.fromkeys(m.source for m in each)]
@@ -152,12 +173,7 @@ def _wrong_answer(folder: Path, entry: Entry, before: State) -> list[str]:
         raise InputError(f"entry {entry.number}: other rows")
     for name, each in models.items():
         _check_same(read.sides[name].models, each)
-    question = question_of(settings, Claim(trial.claim), trial.margin, read)
-    seeds = [model.seed for model in entry.models]
-    found = decided(read, seeds, next_level(before), question)
-    if (found.answer, found.shown_points) == (trial.answer, trial.shown_points):
-        return []
-    return [f"entry {entry.number} says {trial.answer}, but its files say {found.answer}"]
+    return read
 
 
 def _check_same(found: Mapping[int, Model], models: Sequence[Model]) -> None:

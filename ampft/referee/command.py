@@ -27,6 +27,9 @@ def main(argv: Sequence[str]) -> None:
     """
     parser = _parser()
     args = parser.parse_args(list(argv))
+    if args.page is not None and not (args.candidate or args.best):
+        _write_page(args)
+        return
     from ampft.referee.answer_text import exit_code, judgement_text, judgement_values
     from ampft.referee.judge import judge
     from ampft.referee.ledger import is_ledger
@@ -47,8 +50,19 @@ def main(argv: Sequence[str]) -> None:
         print_line(json_text(judgement_values(judgement)).rstrip("\n"))
     else:
         print_line(judgement_text(judgement))
+    if args.page is not None:
+        _write_page(args)
     if code := exit_code(judgement):
         raise SystemExit(code)
+
+
+def _write_page(args: argparse.Namespace) -> None:
+    from ampft.referee.report import write_page
+    from ampft.text.terminal import labelled, print_line
+
+    write_page(Path(args.ledger), Path(args.page))
+    if not args.json:
+        print_line(labelled("page", args.page))
 
 
 def _settings(args: argparse.Namespace, *, is_new: bool) -> LedgerSettings | None:
@@ -110,6 +124,12 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument("--note", default="", metavar="TEXT", help="text to keep with the entry")
     parser.add_argument("--json", action="store_true", help="print JSON (docs/agents.md)")
+    parser.add_argument(
+        "--page",
+        metavar="FILE",
+        help="write all tries as a page (HTML), with their numbers once the final claim has ended "
+        "a sealed ledger; without --candidate, only that",
+    )
     start = parser.add_argument_group("settings of a new ledger")
     start.add_argument(
         "--metric", metavar="NAME", help="metric (default: the task's primary metric)"

@@ -41,7 +41,7 @@ def plan_lines(
         ),
         ("each run", *_sizes(plan)),
     ]
-    found = plan_reach(plan)
+    found = None if design.draws else plan_reach(plan)  # a curve has no verdict
     if found is not None:
         lines.append(("can show", _reach_text(plan, found)))
     if todo:

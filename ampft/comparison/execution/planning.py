@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,18 @@ from ampft.text.terminal import print_line
 TRIAL_MODULE = "ampft.comparison.execution.trial"
 
 
-def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
+def plan_comparison(
+    command: CompareCommand,
+    timed: Callable[[CompareCommand, Slot], dict[str, TrialResult]] | None = None,
+) -> tuple[Path, Plan]:
     """Return the folder of a comparison and its plan, without writing anything.
 
     The plan in the folder is continued if there is one. For a new plan, a few steps of each mode
     are timed.
+
+    Args:
+        command: Command of the user.
+        timed: Returns the measurements of each arm, by name; None times them here.
 
     Raises:
         InputError: The folder holds something else, the input of the runs is invalid, a mode is not
@@ -65,10 +72,13 @@ def plan_comparison(command: CompareCommand) -> tuple[Path, Plan]:
     _check_new_folder(folder)
     check_data_files(command.classify)
     slot = command_slots(command)[0]
-    noun = "arm" if design.arm_settings else "mode"
-    print_line(f"trial      timing a few steps of each {noun} to plan the comparison")
-    with interruptible(lambda: "nothing has been written yet."):
-        trials = arm_trials(command, slot)
+    if timed is not None:
+        trials = timed(command, slot)
+    else:
+        noun = "arm" if design.arm_settings else "mode"
+        print_line(f"trial      timing a few steps of each {noun} to plan the comparison")
+        with interruptible(lambda: "nothing has been written yet."):
+            trials = arm_trials(command, slot)
     trial = next(iter(trials.values()))
     check_memory(design.jobs, max(each.estimate.peak_bytes for each in trials.values()))
     modes = None if design.arm_settings else trial.modes

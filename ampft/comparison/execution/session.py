@@ -177,8 +177,10 @@ class ComparisonSession:
         print_line(self.progress.finish(run, seconds, summary, finished=is_finished))
         lost = "no arm" if run.arm == self.plan.arms[0] else f"{run.arm.name} no longer"
         consequence = f"With this run, {lost} can get a verdict. Ctrl-C stops the comparison."
+        if self.plan.design.draws:  # a few labels may teach nothing, which a curve shows
+            consequence = ""
         for warning in ending.record.warnings.values() if ending.record else ():
-            print_line(labelled("warning", f"{inert(warning)} {consequence}"))
+            print_line(labelled("warning", f"{inert(warning)} {consequence}".rstrip()))
         self.write_plan()
         missing = self.missing()
         is_first = not any(r.arm == run.arm and r not in missing for r in self.plan.all_runs())
@@ -195,6 +197,8 @@ class ComparisonSession:
         elif not self._user_wants_checkpoints:
             continuation = [*CHECKPOINTING, *continuation]
         output = ["--output_dir", str(run_folder(self.folder.path, run))]
+        if self.plan.design.draws:
+            output += ["--data_seed", str(run.seed)]
         program = ("-m", "ampft", "train") if self.recipe is None else (str(self.recipe),)
         own = [*overrides, *run.flags, *output, *continuation]
         return [*program, *self.command.classify_argv, *own]

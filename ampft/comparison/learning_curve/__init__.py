@@ -1,0 +1,1 @@
+"""The score against the number of labels, and what twice the labels would add."""

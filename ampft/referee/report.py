@@ -1,0 +1,297 @@
+"""The tries of a ledger for readers: a page, and the tables on it.
+
+In a sealed ledger the numbers of a try are not stored, and not shown while it goes on. The final
+claim ends it; from then on they are computed again from the files that still exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from markupsafe import Markup
+
+from ampft.comparison.report import strips
+from ampft.errors import InputError
+from ampft.files import special_or_atomic_path, write_new_text
+from ampft.ownership import check_output_file
+from ampft.referee.audit import read_again
+from ampft.referee.checks import CANDIDATE
+from ampft.referee.decision import Answer, Claim
+from ampft.referee.entries import OPEN, Entry, State, Trial, state_of
+from ampft.referee.error_budget import share_of_try
+from ampft.referee.judge import decided, next_level, question_of
+from ampft.referee.ledger import read_entries
+from ampft.referee.sides import absolute_source, read_sides
+from ampft.text.charts import Axis, picture
+from ampft.text.numbers import NOT_MEASURED, Units, counted, level, percent
+from ampft.text.page import page_text
+from ampft.text.tables import Detailed, Quote, Table
+
+TEMPLATE = Path(__file__).with_name("ledger.html.j2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TryNumbers:
+    """What the files of a try say.
+
+    Attributes:
+        score: Mean score of the candidate over its seeds.
+        gain: Mean gain over the best at that time, positive if better.
+        interval: Its 95 % interval as if it were the only try.
+    """
+
+    score: float
+    gain: float
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerReport:
+    """A ledger with what may be shown of it.
+
+    Attributes:
+        folder: Its folder.
+        state: Its state.
+        sha256: Hash of its last entry.
+        numbers: Numbers of each try, by entry; empty while they are sealed.
+        first_score: Mean score of the first best; None while scores are sealed or without files.
+    """
+
+    folder: Path
+    state: State
+    sha256: str
+    numbers: dict[int, TryNumbers]
+    first_score: float | None
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the numbers may be shown."""
+        return self.state.final is not None or self.state.settings.answers == OPEN
+
+    @property
+    def units(self) -> Units:
+        """How values and differences are printed."""
+        metric, margin = self.state.test.metric, self.state.settings.margin / 100
+        return Units(metric.title, margin, metric.is_share, 1.0 if metric.is_share else None)
+
+    @property
+    def keeps(self) -> list[Entry]:
+        """The entries that were kept."""
+        return [e for e in self.state.trials if e.trial and e.trial.answer == Answer.KEEP]
+
+
+def ledger_report(folder: Path) -> LedgerReport:
+    """Read a ledger, and its files if its numbers may be shown.
+
+    Raises:
+        InputError: The ledger cannot be read, or its entries were edited.
+    """
+    entries, sha256 = read_entries(folder)
+    state = state_of(entries)
+    empty = LedgerReport(folder=folder, state=state, sha256=sha256, numbers={}, first_score=None)
+    if not empty.is_shown:
+        return empty
+    numbers: dict[int, TryNumbers] = {}
+    for position, entry in enumerate(entries):
+        if entry.trial is None or entry.trial.number == 0:
+            continue
+        try:
+            numbers[entry.number] = _numbers(folder, entry, entry.trial, entries[:position])
+        except InputError:  # its files are gone, or other files took their place
+            continue
+    first = _score_of_first(folder, entries[0], state)
+    return LedgerReport(
+        folder=folder, state=state, sha256=sha256, numbers=numbers, first_score=first
+    )
+
+
+def _numbers(folder: Path, entry: Entry, trial: Trial, earlier: Sequence[Entry]) -> TryNumbers:
+    before = state_of(earlier)
+    read = read_again(folder, entry, before)
+    question = question_of(before.settings, Claim(trial.claim), trial.margin, read)
+    seeds = [model.seed for model in entry.models]
+    found = decided(read, seeds, next_level(before), question)
+    predictions = read.sides[CANDIDATE].predictions
+    return TryNumbers(
+        score=fmean(predictions[seed].metrics[read.metric.name] for seed in seeds),
+        gain=found.gain,
+        interval=found.interval,
+    )
+
+
+def _score_of_first(folder: Path, first: Entry, state: State) -> float | None:
+    try:
+        sources = [
+            absolute_source(s, folder) for s in dict.fromkeys(m.source for m in first.models)
+        ]
+        read = read_sides(
+            {CANDIDATE: sources},
+            metric=state.settings.metric,
+            label_names=state.settings.label_names,
+            ledger=folder,
+        )
+    except InputError:
+        return None
+    predictions = read.sides[CANDIDATE].predictions
+    return fmean(predictions[m.seed].metrics[read.metric.name] for m in first.models)
+
+
+def summary(report: LedgerReport) -> list[str]:
+    """Return what happened, in sentences."""
+    state, units = report.state, report.units
+    settings, tries = state.settings, len(state.trials)
+    spent = sum(share_of_try(number + 1, settings.tries) for number in range(tries))
+    lines = [
+        f"{counted(tries, 'try').replace('trys', 'tries')}: {len(report.keeps)} kept. At most "
+        f"{settings.error:g} % of such sequences contain a false keep; these tries may have used "
+        f"{level(spent * settings.error / 100)} of it."
+    ]
+    if state.final is not None and state.final.trial is not None:
+        lines.append(_final_text(state.final.trial, units))
+    if not report.is_shown:
+        lines.append(
+            "The numbers of the tries are sealed, so that changes may be tuned to the answers. The "
+            "final claim opens them."
+        )
+        return lines
+    if report.first_score is not None and report.numbers:
+        lines += _claims(report, report.first_score)
+    return lines
+
+
+def _final_text(trial: Trial, units: Units) -> str:
+    found = trial.estimate
+    assert found is not None, "a final claim has numbers"
+    shown = "confirmed" if trial.answer == Answer.KEEP else "not confirmed"
+    return (
+        f"The final claim on new rows is {shown}: {units.difference_with_unit(found.gain)} "
+        f"(95 % interval {units.interval(found.interval)})."
+    )
+
+
+def _claims(report: LedgerReport, first: float) -> list[str]:
+    """Return what the winner's score, and the best score of all tries, would have claimed."""
+    units = report.units
+    sign = 1.0 if report.state.test.metric.higher_is_better else -1.0
+    lines = []
+    if report.keeps and (winner := report.numbers.get(report.keeps[-1].number)):
+        gain = units.difference_with_unit(sign * (winner.score - first))
+        lines.append(
+            f"The winner is entry {report.keeps[-1].number}: {gain} over the first best on the "
+            "ledger's rows, which is before confirmation."
+        )
+    best = max(report.numbers, key=lambda number: sign * report.numbers[number].score)
+    gain = units.difference_with_unit(sign * (report.numbers[best].score - first))
+    lines.append(
+        f"Choosing the best test score of all tries would have claimed {gain} (entry {best}), "
+        "without an interval, and with the luck of having been chosen."
+    )
+    return lines
+
+
+def tries_table(report: LedgerReport) -> Table:
+    """Return all tries."""
+    units = report.units
+    rows = []
+    for entry in report.state.trials:
+        trial, numbers = entry.trial, report.numbers.get(entry.number)
+        assert trial is not None, "it is a try"
+        shown = ""
+        if trial.answer == Answer.KEEP and trial.claim == Claim.BETTER:
+            shown = f"{units.factor * trial.shown_points * trial.margin:g}"
+        rows.append(
+            (
+                f"{trial.number}",
+                Quote(_change(entry, trial)),
+                trial.answer,
+                f"{len(entry.models)}",
+                shown,
+                NOT_MEASURED
+                if numbers is None
+                else Detailed(
+                    units.difference(numbers.gain), f"({units.interval(numbers.interval)})"
+                ),
+                NOT_MEASURED if numbers is None else units.value(numbers.score),
+                level(trial.level),
+            )
+        )
+    suffix = units.difference_suffix
+    return Table(
+        header=(
+            *("try", "change", "answer", "seeds", f"shown above{suffix}"),
+            *(f"gain{suffix}", units.heading, "level"),
+        ),
+        rows=rows,
+        title="Tries",
+        note="Gain over the best at that time, with its 95 % interval as if it were the only try. "
+        "A keep is decided by a stricter limit, at the level of the try and with the price of "
+        "reuse; the gain that it shows is that limit in whole steps.",
+        left=3,
+    )
+
+
+def _change(entry: Entry, trial: Trial) -> str:
+    settings = "; ".join(f"{name} {pair[0]} to {pair[1]}" for name, pair in trial.changes.items())
+    return ", ".join(filter(None, (entry.note, settings))) or f"entry {entry.number}"
+
+
+def page(report: LedgerReport) -> str:
+    """Return the ledger as one HTML document, in which every string of data is inert."""
+    state = report.state
+    settings = state.settings
+    return page_text(
+        TEMPLATE,
+        has_media=False,
+        name=report.folder.resolve().name,
+        summary=summary(report),
+        judged=f"{state.test.metric.title} on {counted(state.test.examples, 'example')}; "
+        f"{settings.answers} answers; {percent(settings.error / 100)} error for the sequence, "
+        f"{settings.tries:,} planned tries",
+        strips=_strips(report),
+        table=tries_table(report),
+        sha256=report.sha256,
+    )
+
+
+def _strips(report: LedgerReport) -> list[tuple[str, str, Markup]]:
+    """Return number, answer and interval of each try whose numbers are shown."""
+    shown = [
+        (e, report.numbers[e.number]) for e in report.state.trials if e.number in report.numbers
+    ]
+    if not shown:
+        return []
+    ends = [end for _, numbers in shown for end in report.units.cut(numbers.interval)]
+    axis = Axis(min(*ends, 0.0), max(*ends, 0.0), strips.LEFT, strips.RIGHT)
+    found = []
+    for entry, numbers in shown:
+        assert entry.trial is not None, "it is a try"
+        colour = "a0" if entry.trial.answer == Answer.KEEP else "a1"
+        low, high = report.units.cut(numbers.interval)
+        svg = picture(
+            axis.upright(0.0, 0, "100%", "zero"),
+            axis.level(low, high, "50%", f"whisker {colour}"),
+            axis.upright(numbers.gain, "20%", "80%", f"whisker inner {colour}"),
+            height=16,
+            alt=None,
+            class_="chart",
+        )
+        found.append((f"{entry.trial.number}", entry.trial.answer, svg))
+    return found
+
+
+def write_page(folder: Path, path: Path) -> None:
+    """Write the page of a ledger, atomically.
+
+    Raises:
+        InputError: The ledger cannot be read, or the file cannot be written.
+    """
+    content = page(ledger_report(folder))
+    check_output_file("--page", path)
+    try:
+        with special_or_atomic_path(path) as temporary:
+            write_new_text(temporary, content)
+    except OSError as error:
+        raise InputError(f"--page {path}: it cannot be written ({error.strerror}).") from error
