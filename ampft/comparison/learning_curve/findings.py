@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.run_predictions import (
-    PREDICTIONS_NAME,
     Cases,
     RunPredictions,
     check_recorded,
@@ -32,6 +31,7 @@ from ampft.comparison.statistics.learning_curve import (
 )
 from ampft.errors import InputError
 from ampft.metrics.sums import CaseSums, Metric
+from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.record import RunRecord
 from ampft.text.json_io import check_schema, from_json, read_json_object
 from ampft.text.numbers import Units
