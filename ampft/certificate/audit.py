@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ampft.arguments.flags import ArgumentParser
 from ampft.certificate.command import (
+    MARGIN,
     NOT_PASSED,
     add_verification,
     exit_with,
@@ -38,8 +39,17 @@ def main(argv: Sequence[str]) -> None:
     stored = None
     if (folder / CERTIFICATE_NAME).is_file():
         stored = read_certificate(folder / CERTIFICATE_NAME)
-    if args.verify is None and stored is not None:
-        args.verify = stored.verify
+    if stored is not None:  # the same verification, unless a flag asks for another
+        defaults = {
+            "verify": stored.verify,
+            "metric": stored.comparison.metric,
+            "margin": 100 * stored.comparison.margin,
+        }
+        for name, value in defaults.items():
+            if getattr(args, name) is None:
+                setattr(args, name, value)
+    elif args.margin is None:
+        args.margin = MARGIN
     found = certify(folder, Path(args.run), verify_request(args))
     print_certificate(found)
     if stored is None:
@@ -67,4 +77,5 @@ def _parser() -> ArgumentParser:
         "--run", required=True, metavar="RUN", help="output folder of the run that it came from"
     )
     add_verification(parser)
+    parser.set_defaults(margin=None)
     return parser

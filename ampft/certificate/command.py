@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ampft.certificate.verify import VerifyRequest
 
 NOT_PASSED = 4  # exit code
+MARGIN = 1.0  # points
 
 
 def main(argv: Sequence[str]) -> None:
@@ -96,9 +97,10 @@ def add_verification(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--margin",
         type=float,
-        default=1.0,
+        default=MARGIN,
         metavar="POINTS",
-        help="largest difference in the metric that does not matter, in points (default: 1)",
+        help="largest difference in the metric that does not matter, in points (default: "
+        f"{MARGIN:g}, or what the certificate states)",
     )
     parser.add_argument(
         "--metric", metavar="NAME", help="metric to compare (default: the task's primary metric)"

@@ -139,7 +139,7 @@ def artifact_classifier(folder: Path) -> SavedClassifier:
             )
         return load_artifact(folder, manifest, record).predictor(request.batch_size)
 
-    return SavedClassifier(record, load)
+    return SavedClassifier(record, load, "the model that was exported")
 
 
 def predict_with_artifact(model: str, request: PredictRequest) -> None:

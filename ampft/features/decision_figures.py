@@ -186,8 +186,13 @@ class FittedPart:
         return "\n\n".join([*parts, *self.sentences(), USE])
 
 
-def abstention_sentence(outcome: TunableOutcome) -> str | None:
-    """Return how many labelled rows are answered, and how many of these are wrong."""
+def abstention_sentence(outcome: TunableOutcome, promised_for: str | None) -> str | None:
+    """Return how many labelled rows are answered, and how many of these are wrong.
+
+    Args:
+        outcome: Predictions of rows with labels.
+        promised_for: What the promise was proven for; None for the model that predicted.
+    """
     abstention = outcome.decisions.abstention
     answered = outcome.decisions.answers(outcome.confidence)
     if answered is None or abstention is None:
@@ -200,7 +205,7 @@ def abstention_sentence(outcome: TunableOutcome) -> str | None:
     return (
         f"{text}, and {wrong:,} of them are wrong: {percent(wrong / count, 2)} "
         f"({_percents(exact_interval(wrong, count))}; promised at most "
-        f"{percent(abstention.error, 1)})."
+        f"{percent(abstention.error, 1)}{f' for {promised_for}' if promised_for else ''})."
     )
 
 

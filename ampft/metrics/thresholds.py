@@ -12,6 +12,7 @@ from ampft.metrics.targets import Target
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
+NEVER = float(np.nextafter(np.float32(1), np.float32(2)))  # no probability reaches it
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def best_threshold(
     """Return the threshold of a label that is best for a target.
 
     Of equally good thresholds, it is the nearest to 0.5. With a precision that no prediction
-    reaches, the label is never predicted.
+    reaches, it is above 1, so that the label is never predicted.
 
     Args:
         has: (n,) whether an example has the label.
@@ -67,6 +68,8 @@ def best_threshold(
     predicted = np.append(0, np.arange(1, len(has) + 1)[is_possible]).astype(np.float64)
     goodness = _GOODNESS[target.name](_Counts(right, predicted, int(has.sum())), target)
     best = goodness >= goodness.max()
+    if target.name == "precision" and predicted[best].max() == 0:
+        return NEVER
     return float(min(thresholds[best], key=lambda threshold: abs(threshold - 0.5)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ampft.referee.decision import Answer, Claim
-from ampft.referee.entries import SEALED, Entry, Trial
+from ampft.referee.entries import RUNS, SEALED, Entry, Trial
 from ampft.referee.judge import Judgement
 from ampft.text.json_io import JSONValue, json_values
 from ampft.text.numbers import Units, counted, level, seed_list
@@ -112,6 +112,14 @@ def _trial_lines(judgement: Judgement, entry: Entry, trial: Trial, seeds: str) -
             f"{final}{claim} {other}{beyond}, {units.title} on {examples}, {seeds}{repeated}",
         )
     ]
+    if trial.number and state.test.source == RUNS and not trial.checked_rows:
+        lines.append(
+            labelled(
+                "training",
+                "not checked for rows of the test set: the files that it was trained on are not "
+                "where its record says, or are not tables",
+            )
+        )
     if trial.changes:
         changes = [f"{name} {pair[0]} to {pair[1]}" for name, pair in trial.changes.items()]
         lines.append(labelled("changed", "; ".join(changes)))

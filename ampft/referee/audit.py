@@ -10,14 +10,15 @@ from pathlib import Path
 from ampft.arguments.flags import ArgumentParser
 from ampft.errors import InputError
 from ampft.referee.checks import BEST, CANDIDATE
-from ampft.referee.decision import Claim
-from ampft.referee.entries import TRY, Entry, Model, State, state_of
-from ampft.referee.judge import decided, next_level, question_of
+from ampft.referee.decision import Answer, Claim
+from ampft.referee.entries import FINAL, TRY, Entry, LedgerEstimate, Model, State, state_of
+from ampft.referee.error_budget import TryLevel
+from ampft.referee.judge import decided, estimate_of, final_level, next_level, question_of
 from ampft.referee.ledger import read_entries
 from ampft.referee.sides import Sides, absolute_source, read_sides
 from ampft.text.numbers import counted
 
-TOLERANCE = 1e-9  # relative, of levels
+TOLERANCE = 1e-9  # of levels and estimates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +28,8 @@ class LedgerAudit:
     Attributes:
         entries: Number of entries, whose chain of hashes is whole.
         sha256: Hash of the last entry.
-        repeated: Number of tries whose answer was computed again from their files.
-        absent: Numbers of the entries of tries whose files are missing or have changed.
+        repeated: Number of answers, to tries and to the final claim, that were computed again.
+        absent: Numbers of the entries of answers whose files are missing or have changed.
         wrong: What contradicts the entries, one sentence each.
     """
 
@@ -76,7 +77,7 @@ def audit_ledger(folder: Path) -> LedgerAudit:
     absent: list[int] = []
     repeated = 0
     for position, entry in enumerate(entries):
-        if entry.kind != TRY:
+        if entry.kind not in (TRY, FINAL):
             continue
         before = state_of(entries[:position])
         wrong += _wrong_level(entry, before)
@@ -122,7 +123,7 @@ def _wrong_level(entry: Entry, before: State) -> list[str]:
     """Return a sentence if a try used another level than its place in the ledger allows."""
     trial = entry.trial
     assert trial is not None, "it is a try"
-    allowed = next_level(before)
+    allowed = _allowed(entry, before)
     fits = (
         trial.number == allowed.number
         and trial.best_entry == before.best_entry
@@ -139,29 +140,35 @@ def _wrong_answer(folder: Path, entry: Entry, before: State) -> list[str]:
         InputError: The files are missing or have changed.
     """
     trial, settings = entry.trial, before.settings
-    assert trial is not None, "it is a try"
+    assert trial is not None, "it is a try or the final claim"
     read = read_again(folder, entry, before)
     question = question_of(settings, Claim(trial.claim), trial.margin, read)
     seeds = [model.seed for model in entry.models]
-    found = decided(read, seeds, next_level(before), question)
-    if (found.answer, found.shown_points) == (trial.answer, trial.shown_points):
-        return []
-    return [f"entry {entry.number} says {trial.answer}, but its files say {found.answer}"]
+    found = decided(read, seeds, _allowed(entry, before), question)
+    answer = found.answer
+    if entry.kind == FINAL and answer is not Answer.KEEP:
+        answer = Answer.DROP  # nothing follows a final claim
+    if (answer, found.shown_points) != (trial.answer, trial.shown_points):
+        return [f"entry {entry.number} says {trial.answer}, but its files say {answer}"]
+    if trial.estimate is not None and not _agree(trial.estimate, estimate_of(found)):
+        return [f"entry {entry.number} has other numbers than its files"]
+    return []
 
 
 def read_again(folder: Path, entry: Entry, before: State) -> Sides:
-    """Read both sides of a try from their files.
+    """Read both sides of a try, or of the final claim, from their files.
 
     Args:
         folder: Folder of the ledger.
-        entry: Entry of the try.
+        entry: Entry of the try or of the final claim.
         before: State of the ledger before it.
 
     Raises:
         InputError: The files are missing or have changed.
     """
     settings = before.settings
-    models = {BEST: before.best, CANDIDATE: entry.models}
+    compared = entry.compared if entry.kind == FINAL else before.best
+    models = {BEST: compared, CANDIDATE: entry.models}
     sources = {
         name: [absolute_source(source, folder) for source in dict.fromkeys(m.source for m in each)]
         for name, each in models.items()
@@ -169,11 +176,29 @@ def read_again(folder: Path, entry: Entry, before: State) -> Sides:
     read = read_sides(
         sources, metric=settings.metric, label_names=settings.label_names, ledger=folder
     )
-    if read.test.sha256 != before.test.sha256:
+    test = entry.test or before.test
+    if read.test.sha256 != test.sha256:
         raise InputError(f"entry {entry.number}: other rows")
     for name, each in models.items():
         _check_same(read.sides[name].models, each)
     return read
+
+
+def _allowed(entry: Entry, before: State) -> TryLevel:
+    return final_level(before) if entry.kind == FINAL else next_level(before)
+
+
+def _agree(stored: LedgerEstimate, found: LedgerEstimate) -> bool:
+    """Return whether two estimates are equal but for rounding."""
+    pairs = zip(_numbers(stored), _numbers(found), strict=True)
+    return all(math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE) for a, b in pairs) and (
+        (stored.seeds_to_decide, stored.cases_to_show)
+        == (found.seeds_to_decide, found.cases_to_show)
+    )
+
+
+def _numbers(estimate: LedgerEstimate) -> tuple[float, ...]:
+    return (estimate.gain, estimate.lower, *estimate.interval)
 
 
 def _check_same(found: Mapping[int, Model], models: Sequence[Model]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.errors import InputError, listed
 from ampft.referee.entries import RUNS, State, TestSet
-from ampft.referee.sides import Side, shared_training_rows
+from ampft.referee.sides import Side, shared_training_rows, used_rows
 
 CANDIDATE, BEST = "--candidate", "--best"  # the sides, by the flags that pass them
 
@@ -118,6 +118,26 @@ def check_training(test: TestSet, candidate: Side) -> bool:
                 "again."
             )
     return checked
+
+
+def check_new_rows(test: TestSet, claimed: TestSet) -> None:
+    """Check that a final claim is about rows that no try has used.
+
+    Raises:
+        InputError: It has rows of the ledger, or nothing tells.
+    """
+    used = used_rows(test, claimed)
+    if used is None:
+        raise InputError(
+            "--final: rows are compared by their texts, or by their ids, and the ledger and the "
+            "claim have neither in common. Pass tables with a column text."
+        )
+    if used:
+        raise InputError(
+            f"--final: {used:,} of {claimed.examples:,} rows are rows of the ledger. The final "
+            "claim needs rows that no try has used. Rows are compared by their texts, and by their "
+            "ids if the ledger or the claim has no texts."
+        )
 
 
 def check_number(side: Side, number: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.findings import MetricInfo
 from ampft.errors import InputError
 from ampft.referee.decision import Answer, Claim
@@ -50,6 +51,11 @@ class LedgerSettings:
         for name, number in {"tries": self.tries, "max_seeds": self.max_seeds}.items():
             if number is not None and number < 1:
                 raise InputError(f"--{name} {number}: must be at least 1.")
+        if self.max_seeds is not None and self.max_seeds < MIN_SEEDS:
+            raise InputError(
+                f"--max_seeds {self.max_seeds}: must be at least {MIN_SEEDS}, because a change is "
+                "judged over that many seeds."
+            )
         if self.answers not in (SEALED, OPEN):
             raise InputError(f"--answers {self.answers}: must be {SEALED} or {OPEN}.")
 
@@ -68,7 +74,8 @@ class TestSet:
         sha256: Hash of labels, groups and names, in the order of the examples; for tables in the
             order of the ids.
         fingerprint: The split's fingerprint in the run records; None for tables.
-        rows: Hash of each row's input, or of its id where tables have no texts, sorted.
+        rows: Hash of each row's input, sorted; empty for tables without texts.
+        ids: Hash of each row's id, sorted; empty for runs.
         shared_rows: Number of rows that the training rows of the first best contain; None if they
             could not be read.
     """
@@ -84,6 +91,7 @@ class TestSet:
     sha256: str
     fingerprint: str | None
     rows: Sequence[str]
+    ids: Sequence[str] = ()
     shared_rows: int | None = None
 
 
@@ -165,6 +173,7 @@ class Entry:
         who: User and machine.
         previous: Hash of the entry before it; empty for the first.
         models: Models of the first best, of the candidate, or all of the best with more seeds.
+        compared: Models that a final claim was compared with.
         settings: Settings, in the first entry.
         test: Test set, in the first entry and in the final claim.
         trial: Candidate and answer, of a try and of the final claim.
@@ -181,6 +190,7 @@ class Entry:
     settings: LedgerSettings | None = None
     test: TestSet | None = None
     trial: Trial | None = None
+    compared: Sequence[Model] = ()
     note: str = ""
     schema: int = SCHEMA
 

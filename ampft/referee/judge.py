@@ -12,6 +12,7 @@ from ampft.referee.checks import (
     BEST,
     CANDIDATE,
     check_best,
+    check_new_rows,
     check_number,
     check_test,
     check_training,
@@ -238,7 +239,7 @@ class _Writer:
             log_share=allowed.log_share,
             answer=decision.answer,
             shown_points=decision.shown_points,
-            estimate=_estimate(decision) if settings.answers == OPEN else None,
+            estimate=estimate_of(decision) if settings.answers == OPEN else None,
             checked_rows=checked,
         )
         models = [candidate.models[seed] for seed in seeds]
@@ -254,13 +255,7 @@ class _Writer:
                 "winner, and --best for what it must beat."
             )
         read = self._read(sides)
-        used = set(self.state.test.rows).intersection(read.test.rows)
-        if used:
-            raise InputError(
-                f"--final: {len(used):,} of {read.test.examples:,} rows are rows of the ledger. "
-                "The final claim needs rows that no try has used. Rows are compared by their text, "
-                "and by their ids where tables have no texts."
-            )
+        check_new_rows(self.state.test, read.test)
         best, candidate = read.sides[BEST], read.sides[CANDIDATE]
         seeds = sorted(set(candidate.models) & set(best.models))
         if set(candidate.models) != set(best.models):
@@ -272,8 +267,7 @@ class _Writer:
         if is_identical(candidate, best):
             raise InputError("--final: the candidate predicts as the best does, bit for bit.")
         points = self.state.settings.margin if margin is None else margin
-        error = self.state.settings.error / 100
-        allowed = TryLevel(number=0, level=error, tail=error, log_share=0.0)
+        allowed = final_level(self.state)
         question = question_of(self.state.settings, claim, points / 100, read)
         decision = decided(read, seeds, allowed, question)
         is_kept = decision.answer is Answer.KEEP
@@ -283,15 +277,16 @@ class _Writer:
             changes=changed_settings(candidate, best),
             best_entry=self.state.best_entry,
             number=0,
-            level=error,
+            level=allowed.level,
             log_share=0.0,
             answer=Answer.KEEP if is_kept else Answer.DROP,
             shown_points=decision.shown_points,
-            estimate=_estimate(decision),
+            estimate=estimate_of(decision),
             checked_rows=False,
         )
         models = [candidate.models[seed] for seed in seeds]
-        return self._append(FINAL, models, trial=trial, test=read.test)
+        compared = [best.models[seed] for seed in seeds]
+        return self._append(FINAL, models, trial=trial, test=read.test, compared=compared)
 
     def add_seeds(self, sources: list[str]) -> Judgement:
         """Add seeds of the best, so that candidates can be continued with more seeds."""
@@ -360,9 +355,17 @@ class _Writer:
         *,
         trial: Trial | None = None,
         test: TestSet | None = None,
+        compared: Sequence[Model] = (),
     ) -> Judgement:
         entry = new_entry(
-            kind, self.entries, self.sha256, models, trial=trial, test=test, note=self.note
+            kind,
+            self.entries,
+            self.sha256,
+            models,
+            trial=trial,
+            test=test,
+            compared=compared,
+            note=self.note,
         )
         sha256 = append(self.folder, entry)
         return Judgement(
@@ -379,6 +382,12 @@ def next_level(state: State) -> TryLevel:
         planned=state.settings.tries,
         sealed=state.settings.answers == SEALED,
     )
+
+
+def final_level(state: State) -> TryLevel:
+    """Return what the final claim may use: the whole error, because its rows are new."""
+    error = state.settings.error / 100
+    return TryLevel(number=0, level=error, tail=error, log_share=0.0)
 
 
 def question_of(settings: LedgerSettings, claim: Claim, margin: float, read: Sides) -> Question:
@@ -408,7 +417,8 @@ def decided(read: Sides, seeds: Sequence[int], allowed: TryLevel, question: Ques
     return decide(estimate_of_sums(candidate, best, read.metric), allowed, question)
 
 
-def _estimate(decision: Decision) -> LedgerEstimate:
+def estimate_of(decision: Decision) -> LedgerEstimate:
+    """Return the numbers of a decision, as a ledger stores them."""
     return LedgerEstimate(
         gain=decision.gain,
         lower=decision.lower,

@@ -178,6 +178,7 @@ def _check_parts(path: Path, entry: Entry) -> None:
         and has_trial == (entry.kind in (TRY, FINAL))
         and has_test == (entry.kind in (START, FINAL))
         and len(entry.models) > 0
+        and bool(entry.compared) == (entry.kind == FINAL)
     )
     if not fits:
         raise InputError(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ampft.comparison.analysis.foreign_predictions import reduced_tables
+from ampft.comparison.analysis.foreign_predictions import reduced_tables, shared_columns
 from ampft.comparison.analysis.loading import RecordedRun, find_runs
 from ampft.comparison.analysis.prediction_tables import (
     FLAG,
@@ -30,6 +30,7 @@ from ampft.comparison.analysis.run_predictions import (
 from ampft.comparison.analysis.settings import differing_settings
 from ampft.comparison.findings import MetricInfo
 from ampft.data.groups import comparable, normalized, numbered
+from ampft.data.sources.file_names import named_files
 from ampft.data.sources.files import open_table
 from ampft.errors import InputError, listed
 from ampft.files import describe_file
@@ -94,16 +95,33 @@ def read_sides(
         ledger: Folder that stored paths are relative to.
 
     Raises:
-        InputError: A side cannot be read, has a seed twice, mixes settings, or predicts other rows.
+        InputError: A side cannot be read, has a seed twice, mixes settings, predicts other rows, or
+            has the same predictions with two seeds.
     """
     are_folders = {Path(source).is_dir() for each in sources.values() for source in each}
-    if are_folders == {True}:
-        return _read_runs(sources, metric, ledger)
-    if True in are_folders:
+    if are_folders == {True, False}:
         raise InputError(
             "judge: received folders of runs and tables. Both sides must be runs, or both tables."
         )
-    return _read_tables(sources, metric, label_names, ledger)
+    if are_folders == {True}:
+        read = _read_runs(sources, metric, ledger)
+    else:
+        read = _read_tables(sources, metric, label_names, ledger)
+    for side in read.sides.values():
+        _check_different(side)
+    return read
+
+
+def _check_different(side: Side) -> None:
+    """Check that the models of a side are several trainings, not copies of one."""
+    seeds: dict[str, int] = {}
+    for seed, model in side.models.items():
+        first = seeds.setdefault(model.predictions_sha256, seed)
+        if first != seed:
+            raise InputError(
+                f"{side.name}: the predictions with the seeds {first} and {seed} are equal, bit "
+                "for bit. A change is judged over several trainings; pass each of them once."
+            )
 
 
 def changed_settings(candidate: Side, best: Side) -> dict[str, list[JSONValue]]:
@@ -196,6 +214,7 @@ def _read_tables(
         raise InputError(str(error).replace(FLAG, "/".join(sources))) from None
     places = {name: _places(each) for name, each in sources.items()}
     first = next(iter(next(iter(tables.values())).values()))
+    texts, _ = shared_columns([run for by_seed in tables.values() for run in by_seed.values()])
     order = np.argsort(np.array(list(first.labels)), kind="stable")
     sides = {}
     for name, by_seed in tables.items():
@@ -214,7 +233,8 @@ def _read_tables(
         label_names=cases.label_names,
         sha256=_hash_of_cases(cases, order, ids=sorted(first.labels)),
         fingerprint=None,
-        rows=_keys(first.texts.values()) if first.texts else _keys(f"id {i}" for i in first.labels),
+        rows=_keys(texts.values()),
+        ids=_keys(first.labels),
     )
     return Sides(sides=sides, test=test, metric=problem.metrics[metric])
 
@@ -324,6 +344,17 @@ def _joined(values: Iterable[Any]) -> str:
     return "\x1f".join(str(comparable(value)) for value in values)
 
 
+def used_rows(test: TestSet, other: TestSet) -> int | None:
+    """Return how many rows of another test set are rows of this one; None if nothing tells.
+
+    Rows are equal if their texts are, or their ids where one of the two has no texts.
+    """
+    for own, new in ((test.rows, other.rows), (test.ids, other.ids)):
+        if own and new:
+            return len(set(own).intersection(new))
+    return None
+
+
 def shared_training_rows(run: RecordedRun, test: TestSet) -> int | None:
     """Return how many rows of the test set a run trained on; None if its files cannot be read.
 
@@ -333,16 +364,15 @@ def shared_training_rows(run: RecordedRun, test: TestSet) -> int | None:
     """
     columns, rows = list(run.record.data.input_columns), set(test.rows)
     files = run.record.arguments.get("train_file")
-    paths = [files] if isinstance(files, str) else list(files or ())
-    if not columns or not paths or not all(Path(path).is_file() for path in paths):
+    if not columns or not isinstance(files, str):
         return None
     shared: set[str] = set()
     try:
-        for path in paths:
+        for path in named_files(files, "--train_file"):
             encoding = str(run.record.arguments.get("encoding") or "utf-8")
-            table = open_table(Path(path), flag="--train_file", encoding=encoding)
+            table = open_table(path, flag="--train_file", encoding=encoding)
             for _, values in table.read(columns):
                 shared.update(rows.intersection(_keys([_joined(values)])))
-    except InputError:  # a file that was replaced since
+    except InputError:  # a file that was moved or replaced since
         return None
     return len(shared)

@@ -51,10 +51,12 @@ class SavedClassifier:
     Attributes:
         record: Record of the run that trained it.
         load: Function that returns its predictor for a request.
+        promised_for: What the promise of `--abstain` was proven for; None for this model.
     """
 
     record: RunRecord
     load: Callable[[PredictRequest], Predictor]
+    promised_for: str | None = None
 
 
 def run_classifier(folder: Path) -> SavedClassifier:
@@ -112,7 +114,12 @@ def predict_file(
     scores = None
     if rows.labels is not None:
         required = request.label_column_name is not None
-        scores = ScoredRows(rows.labels, predictor.problem, required=required)
+        scores = ScoredRows(
+            rows.labels,
+            predictor.problem,
+            required=required,
+            promised_for=saved.promised_for,
+        )
     count = _write(rows, predictor, output, scores, request)
     if scores is not None:
         print(inert_lines(scores.text()), file=_stream(request))
@@ -191,14 +198,23 @@ def _chunks(table: Table) -> Iterator[list[Row]]:
 class ScoredRows:
     """Collects the predictions of rows with labels."""
 
-    def __init__(self, reader: LabelReader, problem: Problem, *, required: bool) -> None:
+    def __init__(
+        self,
+        reader: LabelReader,
+        problem: Problem,
+        *,
+        required: bool,
+        promised_for: str | None,
+    ) -> None:
         """Collect nothing yet.
 
         Args:
             reader: Where the labels are.
             problem: Problem of the model.
             required: Whether a label that cannot be read is an error; otherwise nothing is scored.
+            promised_for: What the promise of `--abstain` was proven for; None for this model.
         """
+        self._promised_for = promised_for
         self.reader = reader
         self._problem = problem
         self._required = required
@@ -263,7 +279,9 @@ class ScoredRows:
         ]
         heading = f"labels from column {column!r}{''.join(f'; {note}' for note in notes)}"
         report = report_with_heading(outcome.report(), selected=False)
-        answers = abstention_sentence(outcome) if isinstance(outcome, TunableOutcome) else None
+        answers = None
+        if isinstance(outcome, TunableOutcome):
+            answers = abstention_sentence(outcome, self._promised_for)
         return f"{heading}\n{report}" + ("" if answers is None else f"\nAbstention: {answers}")
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from ampft.certificate.files import write_certificate
 from ampft.certificate.findings import CERTIFICATE_NAME
 from ampft.certificate.report import read_certificate
 from ampft.certificate.verify import VerifyRequest, certify
@@ -95,6 +97,14 @@ def test_the_command_exports_verifies_and_audits(certified_run, tmp_path, capsys
     audit = ["audit", str(folder), "--run", str(certified_run), "--no_measure"]
     assert main(audit) == 0
     assert "the results agree with the certificate" in capsys.readouterr().out
+    # The certificate's own margin and metric hold, unless others are asked for.
+    strict = replace(stored.comparison, metric="macro_f1", margin=0.001)
+    write_certificate(folder, replace(stored, comparison=strict))
+    with pytest.raises(SystemExit, match="4"):
+        main(audit)
+    assert "macro F1" in capsys.readouterr().out
+    assert main([*audit, "--metric", "accuracy", "--margin", "1"]) == 0
+    capsys.readouterr()
     # Other rows, of which 40 are too few to decide, also in the exit code.
     with pytest.raises(SystemExit, match="4"):
         main([*audit, "--verify", "validation"])

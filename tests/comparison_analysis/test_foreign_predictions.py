@@ -327,3 +327,35 @@ def test_exchanged_columns_of_probabilities_are_refused(tmp_path, change, classe
             compare_tables(tables)
     else:
         compare_tables(tables)
+
+
+@pytest.fixture
+def two_models(tmp_path):
+    """Write one table per arm, with further columns by the number of an id."""
+
+    def write(**columns) -> list[str]:
+        for arm in ARMS:
+            rows = rows_of(arm, SEEDS[0])
+            for name, of_id in columns.get(arm, {}).items():
+                rows = [{**row, name: of_id(int(str(row["id"])[1:]))} for row in rows]
+            write_table(tmp_path / f"{arm}.csv", rows)
+        return [f"{arm}={tmp_path / arm}.csv" for arm in ARMS]
+
+    return write
+
+
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("column", ["group", "text"])
+def test_groups_and_texts_count_in_whichever_table_they_are(two_models, arm, column):
+    sources = two_models(**{arm: {column: lambda number: f"g{number % 12}"}})
+    assert compare_tables(sources).groups == 12
+    assert compare_tables(sources[::-1]).groups == 12
+
+
+@pytest.mark.parametrize("column", ["group", "text"])
+def test_tables_that_contradict_each_other_are_refused(two_models, column):
+    sources = two_models(
+        fp32={column: lambda number: f"g{number}"}, bf16={column: lambda number: f"g{number % 4}"}
+    )
+    with pytest.raises(InputError, match=f"column {column} differs from .* for 56 ids"):
+        compare_tables(sources)

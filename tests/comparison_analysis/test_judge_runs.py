@@ -10,6 +10,7 @@ from run_folders import SEEDS, predicted, record_of, write_run
 
 import ampft
 from ampft.errors import InputError
+from ampft.referee.answer_text import judgement_text
 from ampft.runs.record import DataPart
 
 SHARES = {"base": 0.2, "good": 0.02, "null": 0.2}
@@ -72,16 +73,34 @@ def test_a_side_is_one_procedure_with_one_run_per_seed(ledger, tmp_path):
         ampft.judge(ledger, candidate=[*mixed[:3], *twice])
 
 
-def test_training_rows_are_compared_with_the_test_rows(ledger, tmp_path):
+@pytest.fixture
+def leaking(tmp_path):
+    """Write runs whose training files have rows of the test set."""
     texts = [f"Text {i}!" for i in range(200)]  # equal but for case and punctuation; one is longer
-    train_file = tmp_path / "train.csv"
-    train_file.write_text("text,label\nTest row 0,no\n" + "".join(f"{t},no\n" for t in texts))
+    (tmp_path / "more.csv").write_text("text,label\nSomething else,no\n")
+    rows = "".join(f"{text},no\n" for text in texts)
+    (tmp_path / "train.csv").write_text(f"text,label\nTest row 0,no\n{rows}")
     data = replace(record_of("fp32", 42).data, input_columns=("text",))
-    folders = []
-    for seed in SEEDS:
-        arguments = {**record_of("fp32", seed).arguments, "train_file": str(train_file)}
-        wrong = np.arange(seed % 5)
-        values = {"name": f"leak-seed{seed}", "arguments": arguments, "data": data}
-        folders.append(write_run(tmp_path, "fp32", seed, predicted(wrong), **values))
+
+    def write(train_file: str):
+        folders = []
+        for seed in SEEDS:
+            arguments = {**record_of("fp32", seed).arguments, "train_file": train_file}
+            values = {"name": f"leak-seed{seed}", "arguments": arguments, "data": data}
+            wrong = np.arange(seed % 5)
+            folders.append(write_run(tmp_path, "fp32", seed, predicted(wrong), **values))
+        return folders
+
+    return write
+
+
+@pytest.mark.parametrize("files", ["{0}/train.csv", "{0}/more.csv,{0}/train.csv", "{0}/t*.csv"])
+def test_training_rows_are_compared_with_the_test_rows(ledger, tmp_path, leaking, files):
     with pytest.raises(InputError, match="training rows contain 199 rows of the test set"):
-        ampft.judge(ledger, candidate=folders)
+        ampft.judge(ledger, candidate=leaking(files.format(tmp_path)))
+
+
+def test_training_rows_that_cannot_be_read_are_said(ledger, tmp_path, leaking):
+    judged = ampft.judge(ledger, candidate=leaking(f"{tmp_path}/missing.csv"))
+    assert not judged.entry.trial.checked_rows
+    assert "not checked for rows of the test set" in judgement_text(judged)

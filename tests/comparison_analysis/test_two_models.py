@@ -182,6 +182,16 @@ def test_other_tasks_have_an_interval_and_classes(tmp_path, task, outcomes):
     assert "one model each" in " ".join(verdict_texts(comparison))
 
 
+def test_a_model_that_learned_nothing_is_worse_and_not_without_an_answer(tmp_path):
+    """With one finished model per arm, nothing is said about trainings that could fail."""
+    right = write_run(tmp_path, "fp32", 42, predicted(range(20)))
+    wrong = predicted(range(20, 150))
+    lost = write_run(tmp_path, "bf16", 42, wrong, warnings={"constant": "It learned nothing."})
+    comparison = compare_folders([right, lost])
+    assert comparison.arm("bf16").outcome == "worse"
+    assert "learned nothing" in " ".join(remark_texts(comparison.stamps))
+
+
 def test_the_method_and_the_page_say_which_models_are_meant(tables):
     comparison = compare_tables([f"old={tables['old']}", f"same={tables['same']}"], margin=0.03)
     method = " ".join(method_paragraphs(comparison))

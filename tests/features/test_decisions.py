@@ -179,8 +179,11 @@ def test_the_promise_is_proven_on_rows_that_nothing_else_uses(make, monkeypatch)
     assert 0 < found.wrong / found.answered < 0.2 < found.wrong_of_all / 2000
     assert f"{found.answered:,} are answered" in part.text()
     assert "answered" in outcome.columns(slice(0, 5))
-    sentence = abstention_sentence(outcome)
+    sentence = abstention_sentence(outcome, None)
     assert sentence.startswith(f"{found.answered:,} of 2,000 labelled rows are answered, and ")
+    assert sentence.endswith("promised at most 20.0 %).")
+    of_artifact = abstention_sentence(outcome, "the model that was exported")
+    assert of_artifact.endswith("promised at most 20.0 % for the model that was exported).")
     _, none, feature = fitted(settings, other, test, monkeypatch)
     assert none.abstention.least_confidence is None
     assert none.abstention.answered == 0

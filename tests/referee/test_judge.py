@@ -17,6 +17,7 @@ from ampft import LedgerSettings, cli
 from ampft.errors import InputError
 from ampft.referee.audit import audit_ledger
 from ampft.referee.ledger import append, entry_path, new_entry, read_entries
+from ampft.text.json_io import json_text, values_hash
 
 REPOSITORY = Path(__file__).parents[2]
 SIDES = {"old": 0.2, "same": 0.2, "good": 0.02}
@@ -277,3 +278,84 @@ def test_a_folder_of_something_else_is_refused(tmp_path, written):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=r"holds notes.txt and no entry-000001.json"):
         ampft.judge(tmp_path, best=written["old"])
+
+
+@pytest.fixture
+def ended(ledger, tmp_path, written):
+    """A ledger with a keep and a final claim on new rows."""
+    ampft.judge(ledger, candidate=written["good"])
+    sides = {n: write_side(tmp_path, n, SIDES[n], prefix="new") for n in ("good", "old")}
+    ampft.judge(ledger, final=True, candidate=sides["good"], best=sides["old"])
+    return ledger
+
+
+def edit_last(ledger, change) -> None:
+    """Change the trial of the last entry; its hash follows from the edited file."""
+    path = entry_path(ledger, len(read_entries(ledger)[0]))
+    values = json.loads(path.read_text())
+    change(values["trial"])
+    del values["sha256"]
+    path.write_text(json_text({**values, "sha256": values_hash(values)}))
+
+
+def test_an_audit_repeats_the_final_claim(ended):
+    assert audit_ledger(ended).repeated == 2
+    edit_last(ended, lambda trial: trial["estimate"].update(gain=0.3))
+    assert audit_ledger(ended).wrong == ("entry 3 has other numbers than its files",)
+
+
+def test_an_audit_repeats_the_numbers_of_an_open_ledger(tmp_path, written):
+    ledger = tmp_path / "open"
+    ampft.judge(ledger, best=written["old"], settings=LedgerSettings(answers="open"))
+    ampft.judge(ledger, candidate=written["good"])
+    assert audit_ledger(ledger).wrong == ()
+    edit_last(ledger, lambda trial: trial["estimate"].update(interval=[0.2, 0.3]))
+    assert audit_ledger(ledger).wrong == ("entry 2 has other numbers than its files",)
+
+
+def with_texts(folder, sources, prefix) -> list[str]:
+    """Write copies of tables with a column of texts."""
+    folder.mkdir()
+    copies = []
+    for path in map(Path, sources):
+        head, *rows = path.read_text().splitlines()
+        texts = [f"{prefix} {row.partition(',')[0]}" for row in rows]
+        lines = [f"{head},text", *(f"{row},{text}" for row, text in zip(rows, texts, strict=True))]
+        (folder / path.name).write_text("\n".join(lines) + "\n")
+        copies.append(str(folder / path.name))
+    return copies
+
+
+@pytest.mark.parametrize("has_texts", ["ledger", "claim"])
+def test_a_final_claim_is_compared_by_ids_if_one_side_has_no_texts(tmp_path, written, has_texts):
+    texts = {name: with_texts(tmp_path / name, written[name], "a") for name in ("old", "good")}
+    first, last = (texts, written) if has_texts == "ledger" else (written, texts)
+    ledger = ampft.judge(tmp_path / "ledger", best=first["old"]).ledger
+    ampft.judge(ledger, candidate=first["good"])
+    before = files(ledger)
+    with pytest.raises(InputError, match="300 of 300 rows are rows of the ledger"):
+        ampft.judge(ledger, final=True, candidate=last["good"], best=last["old"])
+    assert files(ledger) == before
+
+
+def test_equal_ids_with_other_texts_are_new_rows(tmp_path, written):
+    one, other = (
+        {name: with_texts(tmp_path / f"{name}-{text}", written[name], text) for name in SIDES}
+        for text in ("one", "other")
+    )
+    ledger = ampft.judge(tmp_path / "ledger", best=one["old"]).ledger
+    found = ampft.judge(ledger, final=True, candidate=other["good"], best=other["old"])
+    assert found.answer == "keep"
+
+
+def test_one_training_under_several_seeds_is_refused(ledger, tmp_path, written):
+    copies = [tmp_path / f"copy-seed{seed}.csv" for seed in SEEDS]
+    for path in copies:
+        shutil.copy(written["good"][0], path)
+    with pytest.raises(InputError, match="--candidate: the predictions with the seeds 1 and 2"):
+        ampft.judge(ledger, candidate=[str(path) for path in copies])
+
+
+def test_fewer_seeds_than_a_change_needs_are_refused():
+    with pytest.raises(InputError, match="--max_seeds 2: must be at least 3"):
+        LedgerSettings(max_seeds=2)

@@ -194,6 +194,7 @@ def _arm_of_runs(
     summaries = [run.record.precision.summary for run in (*group.finished, *group.runs)]
     steps = [run.record.steps for run in group.runs]
     remarks = side_by_side_stamps(groups, plan)
+    one_each = all(len(each.runs) == 1 for each in groups)
     in_turns = plan.planned and not any(each.kind in DISTURBED for each in remarks)
     return ArmResult(
         name=group.name,
@@ -208,7 +209,8 @@ def _arm_of_runs(
                 status=run.record.status,
                 reason=run.record.reason,
                 folder=run.folder.resolve().name,
-                warnings=tuple(run.record.warnings.values()),
+                # Of one finished model per arm, "worse" is as certain as of any other.
+                warnings=() if one_each else tuple(run.record.warnings.values()),
             )
             for run in group.runs
         ),

@@ -13,7 +13,14 @@ import numpy as np
 
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.loading import missing_seeds
-from ampft.comparison.analysis.prediction_tables import FLAG, ForeignRun, Runs, read_tables
+from ampft.comparison.analysis.prediction_tables import (
+    FLAG,
+    GROUP,
+    TEXT,
+    ForeignRun,
+    Runs,
+    read_tables,
+)
 from ampft.comparison.analysis.predictions import ALPHA, ArmPredictions, analysed, check_margin
 from ampft.comparison.analysis.run_predictions import (
     BINS,
@@ -106,8 +113,9 @@ def compare_tables(
         },
         environment={},
     )
-    noun = "texts" if first.texts else "examples"
-    inputs = Inputs(partial(_texts, first, ids), noun, has_words=bool(first.texts))
+    texts, _ = shared_columns(everything)
+    noun = "texts" if texts else "examples"
+    inputs = Inputs(partial(_texts, texts, ids), noun, has_words=bool(texts))
     return analysed(draft, predictions, cases, inputs)
 
 
@@ -135,7 +143,7 @@ def reduced_tables(
                 "predictions. Add a column of probabilities, or use another metric."
             )
     names = _class_names(everything, label_names)
-    groups = _groups(first, ids)
+    groups = _groups(*shared_columns(everything), ids)
     truth = _codes([first.labels[id_] for id_ in ids], names, first.origin, "label")
     predictions = {
         arm: {
@@ -302,14 +310,47 @@ def _codes(values: Sequence[str], names: Sequence[str], origin: str, column: str
     return np.array([index[value] for value in values], dtype=np.int64)
 
 
-def _groups(first: ForeignRun, ids: Sequence[str]) -> Groups | None:
+def shared_columns(
+    everything: Sequence[ForeignRun],
+) -> tuple[Mapping[str, str], Mapping[str, str | None]]:
+    """Return the texts and the groups of the examples by id, from whichever tables have them.
+
+    Raises:
+        InputError: Two tables have different texts or groups for an id.
+    """
+    texts = [(run.origin, run.texts) for run in everything if run.texts]
+    groups = [(run.origin, run.groups) for run in everything if run.groups]
+    _check_same_column(TEXT, [(origin, _compared(values)) for origin, values in texts])
+    _check_same_column(GROUP, groups)
+    return texts[0][1] if texts else {}, groups[0][1] if groups else {}
+
+
+def _compared(texts: Mapping[str, str]) -> dict[str, str | None]:
+    return {id_: normalized(text) for id_, text in texts.items()}
+
+
+def _check_same_column(name: str, columns: Sequence[tuple[str, Mapping[str, str | None]]]) -> None:
+    for origin, values in columns[1:]:
+        expected = columns[0][1]
+        differing = [id_ for id_ in values if values[id_] != expected[id_]]
+        if differing:
+            raise InputError(
+                f"{FLAG} {origin}: column {name} differs from {columns[0][0]} for "
+                f"{counted(len(differing), 'id')}, the first {differing[0]!r}. Every table must "
+                f"describe the same examples: correct it, or remove the column {name}."
+            )
+
+
+def _groups(
+    texts: Mapping[str, str], groups: Mapping[str, str | None], ids: Sequence[str]
+) -> Groups | None:
     """Return the groups of a column `group`, or of equal texts; None if all are independent."""
-    if first.groups:
-        return numbered((first.groups[id_] for id_ in ids), "group")
-    if not first.texts:
+    if groups:
+        return numbered((groups[id_] for id_ in ids), GROUP)
+    if not texts:
         return None
-    groups = numbered(normalized(first.texts[id_]) or None for id_ in ids)
-    return groups if len(groups) < len(ids) else None
+    found = numbered(normalized(texts[id_]) or None for id_ in ids)
+    return found if len(found) < len(ids) else None
 
 
 def _run_predictions(
@@ -398,6 +439,6 @@ def _numbers(values: Mapping[str, object], names: Sequence[str], where: str) -> 
             ) from None
 
 
-def _texts(run: ForeignRun, ids: Sequence[str], rows: Sequence[int]) -> dict[int, str]:
-    """Return the texts of rows, or their ids where the table has no texts."""
-    return {row: run.texts[ids[row]] if run.texts else f"id {ids[row]}" for row in rows}
+def _texts(texts: Mapping[str, str], ids: Sequence[str], rows: Sequence[int]) -> dict[int, str]:
+    """Return the texts of rows, or their ids where no table has texts."""
+    return {row: texts[ids[row]] if texts else f"id {ids[row]}" for row in rows}
