@@ -87,11 +87,6 @@ class Manifest:
         return FORMATS[self.format]
 
 
-def is_artifact(folder: Path) -> bool:
-    """Return whether a folder claims to hold an artifact."""
-    return (folder / MANIFEST_NAME).is_file()
-
-
 def artifact_files(folder: Path) -> dict[str, FilePart]:
     """Return hash and size of every file of an artifact except its manifest."""
     files = describe_files(folder)

@@ -79,11 +79,6 @@ class RunGroup:
         return "complete" if all(run.is_finished for run in self.runs) else "failed"
 
     @property
-    def is_suspect(self) -> bool:
-        """Whether a run has warnings: it learned nothing, or was destroyed."""
-        return any(run.record.warnings for run in self.runs)
-
-    @property
     def finished(self) -> tuple[RecordedRun, ...]:
         """The finished runs."""
         return tuple(run for run in self.runs if run.is_finished)
