@@ -16,8 +16,8 @@ dropout), in float32, and tested on the same `TEST_ROWS` pairs:
   seeds. Chosen on one half of the test rows, it is tested on the other half.
 
 Differences of means have the intervals and verdicts of `ampft compare`, over seeds and test rows.
-Ratios of standard deviations over seeds have those of the F distribution. The best of N has a
-bootstrap over test rows, for these seeds.
+Ratios of standard deviations over seeds have those of the F distribution. Those of
+the best of N are over test rows, for these seeds.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ ARMS: dict[str, dict[str, int]] = {
     "20-epochs": {"num_train_epochs": 20},
 }
 BASELINE, LONG, UNCORRECTED = "3-epochs", "20-epochs", "uncorrected"
-HALVES, RESAMPLES = 200, 1000
+HALVES, GROUPS = 400, 20
 Correct = npt.NDArray[np.float64]
 
 
@@ -222,39 +222,40 @@ def deviation_ratio(sample: Correct, baseline: Correct) -> dict[str, Any]:
 def best_of_n(correct: Correct, *, seed: int = 0) -> dict[str, Any]:
     """Return what choosing the best seed on half of the test rows shows, and what remains.
 
-    Over `HALVES` random halves, the seed with the most correct rows of one half is chosen (the
-    first of several). "shown" is its advantage over the mean of all seeds on that half, "remains"
-    its advantage on the other half. The bootstrap draws rows once and splits them: copies of a row
-    stay in one half.
+    Over `HALVES` random halves, the seed with the largest accuracy on one half is chosen (the first
+    of several). "shown" is its advantage over the mean of all seeds on that half, "remains" its
+    advantage on the other half, "overstated" the difference of both. The intervals come from a
+    jackknife that leaves out one of `GROUPS` groups of rows, with the same halves.
 
     Args:
         correct: (seeds, rows).
-        seed: Seed of halves and resamples.
+        seed: Seed of halves and groups.
     """
+    from scipy.stats import t
+
     generator = np.random.default_rng(seed)
     rows = correct.shape[1]
+    halves = generator.random((HALVES, rows)) < 0.5
+    groups = generator.permutation(rows) % GROUPS
 
-    def advantages(weights: Correct, halves: int) -> Correct:
-        found = np.zeros(2)
-        for _ in range(halves):
-            in_half = generator.permutation(rows) < rows // 2
-            one, other = weights * in_half, weights * ~in_half
-            here, there = (correct @ each / each.sum() for each in (one, other))
-            best = int(here.argmax())
-            found += here[best] - here.mean(), there[best] - there.mean()
-        return found / halves
+    def advantages(kept: npt.NDArray[np.bool_]) -> Correct:
+        here, there = (
+            correct[:, kept] @ half[:, kept].T / half[:, kept].sum(axis=1)
+            for half in (halves, ~halves)
+        )
+        best = here.argmax(axis=0), np.arange(HALVES)
+        shown, remains = ((each[best] - each.mean(axis=0)).mean() for each in (here, there))
+        return np.array([shown, remains, shown - remains])
 
-    estimate = advantages(np.ones(rows), HALVES)
-    resampled = np.array(
-        [
-            advantages(generator.multinomial(rows, np.full(rows, 1 / rows)).astype(float), 10)
-            for _ in range(RESAMPLES)
-        ]
-    )
-    low, high = np.quantile(resampled, [0.025, 0.975], axis=0)
+    estimate = advantages(np.ones(rows, dtype=bool))
+    left_out = np.array([advantages(groups != group) for group in range(GROUPS)])
+    spread = ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0)
+    width = t.ppf(0.975, GROUPS - 1) * np.sqrt((GROUPS - 1) / GROUPS * spread)
     return {
-        name: {"estimate": float(estimate[index]), "interval_95": [low[index], high[index]]}
-        for index, name in enumerate(("shown", "remains"))
+        name: {"estimate": float(value), "interval_95": [float(value - half), float(value + half)]}
+        for name, value, half in zip(
+            ("shown", "remains", "overstated"), estimate, width, strict=True
+        )
     }
 
 
@@ -292,6 +293,71 @@ def analysed(folder: Path) -> dict[str, Any]:
     }
 
 
+def claims(results: dict[str, Any]) -> dict[str, str]:
+    """Return what the intervals say of each claim: confirmed, contradicted or undecided.
+
+    Args:
+        results: Results of `analysed`.
+    """
+    long, uncorrected = (results["arms"][arm] for arm in (LONG, UNCORRECTED))
+    best = results["best_of_n"][BASELINE]["overstated"]["interval_95"]
+    return {
+        "20 epochs are better than 3": _sign(long["interval_95"]),
+        "20 epochs are more stable": _sign(long["deviation"]["interval_95"], 1, -1),
+        "Adam without bias correction is worse": _sign(uncorrected["interval_95"], 0, -1),
+        "Adam without bias correction is less stable": _sign(
+            uncorrected["deviation"]["interval_95"], 1
+        ),
+        "the best of N on test overstates": _sign(best),
+    }
+
+
+def _sign(interval: list[float] | None, zero: float = 0, direction: int = 1) -> str:
+    if interval is None or interval[0] <= zero <= interval[1]:
+        return "undecided"
+    return "confirmed" if (interval[0] > zero) == (direction > 0) else "contradicted"
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Return the tables of the page: arms, best of N, claims.
+
+    Args:
+        results: Results of `analysed`.
+    """
+    lines = [
+        "| arm | accuracy, % (mean ± standard deviation) | difference, points (95 %) | verdict at 1"
+        " point | ratio of deviations (95 %) |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, arm in results["arms"].items():
+        cells = [name, f"{100 * arm['mean']:.1f} ± {100 * arm['sd']:.1f}", "", "", ""]
+        if "difference" in arm:
+            cells[2] = _points(arm["difference"], arm["interval_95"])
+            cells[3] = arm["verdict"]
+            ratio, limits = arm["deviation"]["ratio"], arm["deviation"]["interval_95"]
+            if ratio is not None:
+                cells[4] = f"{ratio:.1f} ({limits[0]:.1f} to {limits[1]:.1f})"
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "| the best of the seeds, by one half of the test rows | shown there | remains on the other"
+        " half | overstated |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, row in results["best_of_n"].items():
+        cells = [_points(each["estimate"], each["interval_95"]) for each in row.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", "| claim | here |", "| --- | --- |"]
+    lines += [f"| {claim} | {answer} |" for claim, answer in claims(results).items()]
+    return "\n".join(lines)
+
+
+def _points(value: float, interval: list[float]) -> str:
+    from ampft.text.numbers import points
+
+    return f"{points(value)} ({points(interval[0])} to {points(interval[1])})"
+
+
 def main() -> None:
     """Train what is missing, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0], allow_abbrev=False)
@@ -311,11 +377,12 @@ def main() -> None:
         "settings": SETTINGS,
         "arms": ARMS,
         "halves": HALVES,
-        "resamples": RESAMPLES,
+        "groups": GROUPS,
     }
-    text = json.dumps({**provenance(), "design": design, **analysed(args.tables)}, indent=1)
-    print(text if args.out is None else f"wrote {args.out}")
+    results = analysed(args.tables)
+    print(markdown(results))
     if args.out is not None:
+        text = json.dumps({**provenance(), "design": design, **results}, indent=1)
         args.out.write_text(f"{text}\n", encoding="utf-8")
 
 

@@ -66,6 +66,7 @@ def test_the_best_of_equal_seeds_is_worth_nothing_on_other_rows():
     assert abs(found["remains"]["estimate"]) < 0.015
     low, high = found["remains"]["interval_95"]
     assert low < 0 < high
+    assert found["overstated"]["interval_95"][0] > 0
 
 
 def test_a_seed_that_is_better_stays_better_on_other_rows():
