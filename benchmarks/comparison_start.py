@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ampft.comparison.execution.launchers import Launcher
+from ampft.comparison.execution.launchers import LocalLauncher, Program
 from ampft.comparison.execution.slots import WHOLE_MACHINE
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -35,13 +35,13 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        argv = run_arguments(folder)
-        forked, launched = Launcher(WHOLE_MACHINE, None), Launcher(WHOLE_MACHINE, None)
+        argv = tuple(run_arguments(folder))
+        forked, launched = LocalLauncher(WHOLE_MACHINE, None), LocalLauncher(WHOLE_MACHINE, None)
         launched.forks = False
-        log = folder / "log"
+        program = Program(argv, folder / "log", folder / "run")
 
-        def seconds(launcher: Launcher) -> float:
-            return launcher.run(argv, log, lambda: None)
+        def seconds(launcher: LocalLauncher) -> float:
+            return launcher.run(program, lambda: None).seconds
 
         first = seconds(forked)
         pairs = []

@@ -24,6 +24,7 @@ MOST_SEEDS = 10_000
 Seeds = Annotated[int, Rule(lambda count: 0 <= count <= MOST_SEEDS, f"0 to {MOST_SEEDS}")]
 PLACEBO = "placebo"  # name of the arm
 PROGRAM = "compare_precision.py"
+ENGINES = (LOCAL, RAY) = ("local", "ray")
 KEPT_MODELS = ("none", "baseline", "all")
 
 # Settings of classify.py that the comparison chooses for each run, and what to do instead.
@@ -81,7 +82,14 @@ class ComparisonFlags:
         "the CPU cores; on a CPU, speeds are then not ranked",
         group=EXECUTION,
     )
-    gpus_per_run: int = flag(1, "GPUs of each run, with --jobs", group=EXECUTION)
+    gpus_per_run: int = flag(1, "GPUs of each run, with --jobs or --engine ray", group=EXECUTION)
+    engine: str = flag(
+        "local",
+        "where runs train: local (this machine), or ray (the Ray cluster of RAY_ADDRESS, --jobs "
+        "runs at a time, each on a node that is free)",
+        group=EXECUTION,
+        choices=ENGINES,
+    )
     config_file: str | None = flag(
         None, "configuration file that accelerate launch uses for every run", group=EXECUTION
     )
@@ -158,6 +166,7 @@ class ComparisonDesign:
         jobs: Number of runs that train at the same time.
         gpus_per_run: GPUs of each run if several train at the same time.
         draws: Whether each seed also draws its own rows, as `--data_seed`.
+        engine: Where runs train, one of `ENGINES`.
     """
 
     modes: tuple[Annotated[str, one_of(MODES)], ...] | None
@@ -173,6 +182,7 @@ class ComparisonDesign:
     jobs: Positive = 1
     gpus_per_run: Positive = 1
     draws: bool = False
+    engine: Annotated[str, one_of(ENGINES)] = LOCAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,6 +287,11 @@ def comparison_command(
         if getattr(settings, name) < 1:
             received = getattr(settings, name)
             raise InputError(f"--{name}: received {received}; it must be at least 1.")
+    if yardstick and settings.engine != LOCAL:
+        raise InputError(
+            f"--yardstick with --engine {settings.engine}: it is measured on this machine, not on "
+            "a node. Use ampft yardstick instead."
+        )
     if settings.config_file is not None and not Path(settings.config_file).is_file():
         raise InputError(f"--config_file {settings.config_file}: the file does not exist.")
     design = ComparisonDesign(
@@ -292,6 +307,7 @@ def comparison_command(
         seed_counts=seed_counts,
         jobs=settings.jobs,
         gpus_per_run=settings.gpus_per_run,
+        engine=settings.engine,
     )
     return CompareCommand(
         design=design,

@@ -40,6 +40,7 @@ class RunOutcome:
         reason: Reason why it diverged or was interrupted.
         folder: Name of its folder, without parents.
         warnings: Reasons not to trust its result, from `ampft.evaluation.sanity`.
+        node: Name of the node of a cluster that trained it; None for this machine or unknown.
     """
 
     seed: int
@@ -47,6 +48,7 @@ class RunOutcome:
     reason: str | None
     folder: str
     warnings: tuple[str, ...] = ()
+    node: str | None = None
 
 
 def status_words(statuses: Sequence[str]) -> str:
@@ -239,7 +241,7 @@ class Curve:
                 raise ValueError("steps must be ascending, with a value for each")
 
 
-DISTURBED = ("shared_cores", "several_gpus")  # remarks: speeds are not ranked
+DISTURBED = ("shared_cores", "several_nodes", "several_gpus")  # remarks: speeds are not ranked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,6 +260,7 @@ class PlanFacts:
         arm_names: Name of the arm of each run folder, in display order, a placebo under the name of
             the baseline; empty if the arms are modes.
         runs_at_a_time: Number of runs that trained at the same time.
+        nodes: Name of the node of a cluster that trained each run, by its folder.
     """
 
     planned: bool = False
@@ -268,6 +271,7 @@ class PlanFacts:
     yardstick: Mapping[str, JSONValue] | None = None
     arm_names: Mapping[str, str] = field(default_factory=dict)
     runs_at_a_time: int = 1
+    nodes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

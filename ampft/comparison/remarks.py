@@ -175,6 +175,11 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
         f"speeds are not ranked: {runs} runs trained at a time, each on its share of the cores of "
         "one machine, whose memory and clock they shared; the scores are not affected"
     ),
+    "several_nodes": lambda runs, nodes: (
+        f"speeds are not ranked: {counted(runs, 'run')} trained at a time on the cores of "
+        f"{counted(len(nodes), 'node')} ({', '.join(nodes)}), possibly beside other work; the "
+        "scores are not affected"
+    ),
     "several_gpus": lambda gpus: (
         f"speeds are not ranked: runs trained on GPUs of several kinds ({', '.join(gpus)})"
     ),

@@ -18,7 +18,7 @@ from planned import plan
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution import slots as module
 from ampft.comparison.execution.launch import start_command, supervise
-from ampft.comparison.execution.launchers import Launcher, SideBySide, _Forked
+from ampft.comparison.execution.launchers import Ended, LocalLauncher, Program, SideBySide, _Forked
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.progress import Progress
 from ampft.comparison.execution.session import open_comparison
@@ -36,12 +36,17 @@ open(sys.argv[1], "w").write(json.dumps(values))
 SLEEP = "import sys, time; open(sys.argv[1], 'w').close(); time.sleep(60)"
 
 
-class Direct(Launcher):
+class Direct(LocalLauncher):
     """Starts a program of the interpreter itself."""
 
-    def run(self, argv, log, watch):
-        words = [sys.executable, *argv]
-        return supervise(lambda output: start_command(words, output, self.slot), log, watch)[1]
+    def run(self, program, watch):
+        words, slot = [sys.executable, *program.argv], self.slot
+        _, seconds = supervise(lambda out: start_command(words, out, slot), program.log, watch)
+        return Ended(seconds)
+
+
+def program(argv, log):
+    return Program(tuple(argv), log, log.with_name("run"))
 
 
 def direct(*slots):
@@ -114,10 +119,10 @@ def test_each_slot_has_one_command_at_a_time(tmp_path):
             while queue and not side.is_full:
                 key = queue.pop(0)
                 words = ["-c", REPORT, str(tmp_path / key), "0.4"]
-                side.start(key, words, tmp_path / f"{key}.log")
+                side.start(key, program(words, tmp_path / f"{key}.log"))
             ended += side.ended()
     assert sorted(key for key, _ in ended) == ["a", "b", "c", "d"]
-    assert all(seconds >= 0.4 for _, seconds in ended)
+    assert all(end.seconds >= 0.4 for _, end in ended)
     found = [json.loads((tmp_path / key).read_text()) for key in "abcd"]
     assert found[0][0] < found[1][1]
     assert found[1][0] < found[0][1]
@@ -137,7 +142,7 @@ def test_an_interruption_terminates_every_command(tmp_path, interruption):
         with SideBySide[int](direct(Slot(0), Slot(1))) as side:
             for key in range(2):
                 words = ["-c", SLEEP, str(tmp_path / str(key))]
-                side.start(key, words, tmp_path / f"{key}.log")
+                side.start(key, program(words, tmp_path / f"{key}.log"))
             deadline = time.monotonic() + 30
             while not all((tmp_path / str(key)).exists() for key in range(2)):
                 assert time.monotonic() < deadline
@@ -160,7 +165,7 @@ def test_the_progress_line_shows_all_running_runs(tmp_path):
         progress.start(runs[1], tmp_path)
         line = progress.line((runs[0], 206, 30.0), (runs[1], 103, 30.0))
         assert line.startswith("run 1/9 fp32 seed 42, epoch 3/5, 40 %; run 2/9 placebo seed 42, ")
-        progress.finish(runs[0], 60.0, "accuracy 0.8", finished=True)
+        progress.finish(runs[0], Ended(60.0), "accuracy 0.8", finished=True)
         assert progress.line((runs[1], 206, 60.0)).startswith("run 2/9 placebo seed 42, epoch 3/5")
 
 
@@ -204,10 +209,10 @@ sys.exit(int(sys.argv[1]))
 def test_runs_are_forks_of_a_process_with_torch_until_it_is_killed(tmp_path):
     recipe, log = tmp_path / "recipe.py", tmp_path / "log"
     recipe.write_text(SAYS)
-    launcher = Launcher(Slot(), None)
+    launcher = LocalLauncher(Slot(), None)
 
     def said(*words):
-        launcher.run([str(recipe), *words], log, lambda: None)
+        launcher.run(program([str(recipe), *words], log), lambda: None)
         return json.loads(next(x for x in log.read_text().splitlines() if x.startswith("[")))
 
     parent, leads, had_torch, words = said("0", "a b")
@@ -221,7 +226,7 @@ def test_runs_are_forks_of_a_process_with_torch_until_it_is_killed(tmp_path):
 
 
 def test_a_run_with_a_configuration_file_is_launched_by_accelerate(tmp_path, monkeypatch):
-    monkeypatch.setattr(Launcher, "_fork", lambda *_: pytest.fail("forked"))
+    monkeypatch.setattr(LocalLauncher, "_fork", lambda *_: pytest.fail("forked"))
     started = []
 
     def start(command, output, slot):
@@ -229,7 +234,7 @@ def test_a_run_with_a_configuration_file_is_launched_by_accelerate(tmp_path, mon
         return start_command([sys.executable, "-c", ""], output, slot)
 
     monkeypatch.setattr("ampft.comparison.execution.launchers.start_command", start)
-    Launcher(Slot(), "own.yaml").run(["recipe.py"], tmp_path / "log", lambda: None)
+    LocalLauncher(Slot(), "own.yaml").run(program(["recipe.py"], tmp_path / "log"), lambda: None)
     assert started[0][1:5] == ["-m", "accelerate.commands.launch", "--config_file", "own.yaml"]
 
 

@@ -11,6 +11,7 @@ from planned import ESTIMATE, SIZE, plan
 
 from ampft.comparison.execution.folder import run_ending
 from ampft.comparison.execution.launch import launch_command, run_command, start_command, supervise
+from ampft.comparison.execution.launchers import Ended
 from ampft.comparison.execution.progress import HistoryTail, Pace, Progress
 from ampft.comparison.execution.slots import WHOLE_MACHINE
 from ampft.errors import InputError
@@ -164,11 +165,11 @@ def test_the_progress_line(tmp_path):
         assert line.startswith("run 3/9 bf16 seed 42, epoch 3/5, 40 %, ")
         assert line.endswith(" min left")
         assert "epoch 5/5, 99 %" in progress.line((runs[2], 515, 30.0))
-        line = progress.finish(runs[2], 63.2, "accuracy 0.8390", finished=True)
+        line = progress.finish(runs[2], Ended(63.2), "accuracy 0.8390", finished=True)
         assert line.startswith("run 3/9 bf16 seed 42: accuracy 0.8390, 63 s; about ")
         for run in (*runs[:2], *runs[3:]):
             progress.start(run, tmp_path)
-            last = progress.finish(run, 1.0, "failed", finished=False)
+            last = progress.finish(run, Ended(1.0), "failed", finished=False)
     assert "left" not in last
 
 

@@ -13,7 +13,7 @@ from running import CLASSIFY, REPOSITORY, call_here, succeeded
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.arms import mode_arm
 from ampft.comparison.execution.folder import run_folder
-from ampft.comparison.execution.launchers import Launcher
+from ampft.comparison.execution.launchers import Ended, LocalLauncher
 from ampft.comparison.execution.plan import PlannedRun
 from ampft.comparison.execution.session import open_comparison
 
@@ -30,12 +30,12 @@ def session(files, tiny_model, tmp_path, monkeypatch):
     at = words.index("--output_dir")
     command = parse_compare_arguments(["--", *words[:at], *words[at + 2 :]])
 
-    def here(self, argv, log: Path, watch):
-        done = call_here(*argv)
-        log.write_text(done.stdout + done.stderr)
-        return 1.0
+    def here(self, program, watch):
+        done = call_here(*program.argv)
+        program.log.write_text(done.stdout + done.stderr)
+        return Ended(1.0)
 
-    monkeypatch.setattr(Launcher, "run", here)
+    monkeypatch.setattr(LocalLauncher, "run", here)
     with open_comparison(command, tmp_path / "cmp", plan(), REPOSITORY / CLASSIFY) as session:
         yield session
 
@@ -88,7 +88,7 @@ def test_checkpoints_of_a_run_that_was_waited_for_are_removed(session):
     succeeded(call_here(*session.argv(RUN)))  # by another process of the comparison
     checkpoints = run_folder(session.folder.path, RUN) / "checkpoints"
     assert checkpoints.exists()
-    session.remove_checkpoints()
+    session.remove_checkpoints(session.complete())
     assert not checkpoints.exists()
 
 

@@ -211,6 +211,7 @@ def _arm_of_runs(
                 folder=run.folder.resolve().name,
                 # Of one finished model per arm, "worse" is as certain as of any other.
                 warnings=() if one_each else tuple(run.record.warnings.values()),
+                node=plan.nodes.get(run.folder.resolve().name),
             )
             for run in group.runs
         ),

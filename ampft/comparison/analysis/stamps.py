@@ -89,13 +89,17 @@ def _speed_stamps(groups: Sequence[RunGroup]) -> Iterator[Remark]:
 
 
 def side_by_side_stamps(groups: Sequence[RunGroup], plan: PlanFacts) -> Iterator[Remark]:
-    """Yield where runs trained if several did at the same time."""
-    if plan.runs_at_a_time == 1:
+    """Yield where runs trained if several did at the same time, or on several nodes."""
+    nodes: list[JSONValue] = [*sorted(set(plan.nodes.values()))]
+    if plan.runs_at_a_time == 1 and len(nodes) < 2:
         return
     records = [run.record for group in groups for run in group.runs]
     found = {str(gpu) for record in records for gpu in record.hardware.get("gpus") or ()}
     kinds: list[JSONValue] = [*sorted(found)]
-    if any(record.topology.device != "cuda" for record in records):
+    on_cpu = any(record.topology.device != "cuda" for record in records)
+    if on_cpu and nodes:
+        yield remark("several_nodes", runs=plan.runs_at_a_time, nodes=nodes)
+    elif on_cpu:
         yield remark("shared_cores", runs=plan.runs_at_a_time)
     elif len(kinds) > 1:
         yield remark("several_gpus", gpus=kinds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -142,7 +143,11 @@ def incomplete_runs(plan: Plan, folder: Path, seeds: int | None = None) -> tuple
 
     None stands for all runs, including those that choose an arm.
     """
-    runs = plan.all_runs() if seeds is None else plan.runs(seeds)
+    return without_result(plan.all_runs() if seeds is None else plan.runs(seeds), folder)
+
+
+def without_result(runs: Sequence[PlannedRun], folder: Path) -> tuple[PlannedRun, ...]:
+    """Return those of some runs of the comparison in `folder` that have no result."""
     return tuple(run for run in runs if not run_ending(run_folder(folder, run)).is_complete)
 
 
@@ -187,6 +192,7 @@ def plan_facts(plan: Plan, folder: Path, seeds: int) -> PlanFacts:
         yardstick=yardstick,
         arm_names=plan.arm_names,
         runs_at_a_time=plan.design.jobs,
+        nodes=plan.nodes,
     )
 
 

@@ -22,7 +22,7 @@ from ampft.ownership import is_plain_file
 POLL_SECONDS = 0.5
 # A run that receives SIGTERM finishes its step and writes its record before it exits.
 TERMINATION_SECONDS = 60.0
-_FIRST_LINE = b"log of ampft, replaced when the command is repeated\n"
+FIRST_LINE = b"log of ampft, replaced when the command is repeated\n"
 
 
 def launch_command(
@@ -96,7 +96,7 @@ def supervise(
         InputError: A process of an earlier comparison still writes to `log`.
     """
     started = time.perf_counter()
-    with _locked(log) as output:
+    with locked_log(log) as output:
         process = start(output)
         try:
             while (code := _poll(process)) is None:
@@ -170,7 +170,7 @@ def _logs(folder: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def _locked(log: Path) -> Iterator[BinaryIO]:
+def locked_log(log: Path) -> Iterator[BinaryIO]:
     """Yield the emptied log, locked by this process and by its children, whose output it is.
 
     If this process is killed, the lock lasts until the last of its children has ended.
@@ -182,7 +182,7 @@ def _locked(log: Path) -> Iterator[BinaryIO]:
     with log.open("ab") as output:
         _lock(output, log)
         output.truncate(0)
-        output.write(_FIRST_LINE)
+        output.write(FIRST_LINE)
         output.flush()
         try:
             yield output
@@ -195,7 +195,7 @@ def _refuse_foreign(log: Path) -> None:
         log.open("xb").close()
     elif is_plain_file(log):
         with log.open("rb") as file:
-            if file.read(len(_FIRST_LINE)) in (_FIRST_LINE, b""):
+            if file.read(len(FIRST_LINE)) in (FIRST_LINE, b""):
                 return
     if not is_plain_file(log) or log.stat().st_size:
         raise InputError(

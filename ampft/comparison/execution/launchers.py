@@ -1,4 +1,4 @@
-"""Launch runs in a slot: by a fork of a process that has imported torch already, or anew."""
+"""Launch the programs of a comparison: here, forked from a process with torch, or anew."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import json
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Generic, TypeVar
+from typing import BinaryIO, Generic, Protocol, TypeVar
 
 import psutil
 
@@ -26,13 +27,75 @@ from ampft.comparison.execution.launch import (
 from ampft.comparison.execution.slots import Slot
 from ampft.comparison.execution.warm_process import MOST_BYTES
 from ampft.ownership import temporary_folder
+from ampft.training.checkpoints.manifest import HISTORY_NAME
 
 Key = TypeVar("Key")
 WARM_MODULE = "ampft.comparison.execution.warm_process"
 
 
-class Launcher:
-    """Launches one program at a time in a slot, each in a process of its own.
+@dataclass(frozen=True)
+class Program:
+    """A program to launch.
+
+    Attributes:
+        argv: Script, or `-m` and a module, and its arguments.
+        log: File for standard output and standard error.
+        folder: The only folder that it reads and writes as its own; `argv` may contain its path.
+        group: Programs of a group run on the same kind of device; None for any.
+    """
+
+    argv: tuple[str, ...]
+    log: Path
+    folder: Path
+    group: Hashable = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How long a program took in seconds, and the name of its node; None for this machine."""
+
+    seconds: float
+    node: str | None = None
+
+
+class Launcher(Protocol):
+    """Launches one program at a time.
+
+    Attributes:
+        slot: Where programs run, and its position among the launchers.
+    """
+
+    slot: Slot
+
+    def run(self, program: Program, watch: Callable[[], None]) -> Ended:
+        """Run a program to its end, whatever its exit code.
+
+        No process of it outlives this call; after an exception, it is terminated first.
+
+        Args:
+            program: The program.
+            watch: Callback, called about twice a second while the program runs.
+
+        Raises:
+            InputError: A process of an earlier comparison still writes to the log.
+        """
+        ...
+
+    def history(self, program: Program) -> Path:
+        """Return where the history of the run that the program trains grows."""
+        ...
+
+    def kill(self) -> None:
+        """Kill the program without waiting for it."""
+        ...
+
+    def close(self) -> None:
+        """Release what outlives single programs."""
+        ...
+
+
+class LocalLauncher:
+    """Launches one program at a time in a slot of this machine, each in a process of its own.
 
     Without a configuration file of Accelerate, the first program starts a process that imports what
     runs need; each program is a fork of it, which saves the seconds of its imports. If that
@@ -51,19 +114,9 @@ class Launcher:
         self._server: Process | None = None
         self._connection: socket.socket | None = None
 
-    def run(self, argv: Sequence[str], log: Path, watch: Callable[[], None]) -> float:
-        """Run a program with its output in `log`; return its seconds.
-
-        No process of it outlives this call; after an exception, it is terminated first.
-
-        Args:
-            argv: Script, or `-m` and a module, and its arguments.
-            log: File for standard output and standard error.
-            watch: Callback, called about twice a second while the program runs.
-
-        Raises:
-            InputError: A process of an earlier comparison still writes to `log`.
-        """
+    def run(self, program: Program, watch: Callable[[], None]) -> Ended:
+        """Run a program to its end, as `Launcher` describes."""
+        argv = program.argv
 
         def start(output: BinaryIO) -> Process:
             forked = self._fork(argv, output, watch) if self.forks else None
@@ -74,8 +127,18 @@ class Launcher:
             command = launch_command(self._config_file, *argv, launcher_flags=flags)
             return start_command(command, output, self.slot)
 
-        _, seconds = supervise(start, log, watch)
-        return seconds
+        _, seconds = supervise(start, program.log, watch)
+        return Ended(seconds)
+
+    def history(self, program: Program) -> Path:
+        """Return the history in the folder of a run."""
+        return program.folder / HISTORY_NAME
+
+    def kill(self) -> None:
+        """Kill all processes that this process has started."""
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def close(self) -> None:
         """End the process from which programs are forked."""
@@ -184,7 +247,7 @@ class SideBySide(Generic[Key]):
         """Run one program at a time by each of `launchers`."""
         self._free = list(launchers)
         self._pool = ThreadPoolExecutor(len(launchers))
-        self._running: dict[Future[float], tuple[Key, Launcher]] = {}
+        self._running: dict[Future[Ended], tuple[Key, Launcher]] = {}
         self._stop = threading.Event()
 
     def __enter__(self) -> SideBySide[Key]:
@@ -200,9 +263,8 @@ class SideBySide(Generic[Key]):
         try:
             wait(self._running)
         except BaseException:
-            for process in psutil.Process().children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
+            for _, launcher in self._running.values():
+                launcher.kill()
             raise
         finally:
             self._pool.shutdown()
@@ -217,20 +279,20 @@ class SideBySide(Generic[Key]):
         """The keys of the programs that have not ended."""
         return [key for key, _ in self._running.values()]
 
-    def start(self, key: Key, argv: Sequence[str], log: Path) -> None:
-        """Start a program by a free launcher.
+    def start(self, key: Key, program: Program) -> Launcher:
+        """Start a program by a free launcher, and return the launcher.
 
         Args:
             key: Stands for the program in `running` and `ended`.
-            argv: Script, or `-m` and a module, and its arguments.
-            log: File for its output.
+            program: The program.
         """
         launcher = self._free.pop(0)
-        work = self._pool.submit(launcher.run, argv, log, self._watch)
+        work = self._pool.submit(launcher.run, program, self._watch)
         self._running[work] = key, launcher
+        return launcher
 
-    def ended(self) -> list[tuple[Key, float]]:
-        """Wait a moment; return the programs that have ended, with their seconds.
+    def ended(self) -> list[tuple[Key, Ended]]:
+        """Wait a moment; return the programs that have ended.
 
         Raises:
             InputError: A process of an earlier comparison still writes to a log.

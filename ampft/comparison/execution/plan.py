@@ -61,6 +61,7 @@ class Plan:
         arm_estimates: Measurements taken for each arm with its own settings, by name.
         selected: Name of the arm that was chosen; None before, and if all arms are compared.
         selection_scores: Mean validation metric of the arms that could be chosen, by name.
+        nodes: Name of the node of a cluster that trained each run, by the name of the run.
         schema: Version of this layout.
     """
 
@@ -80,6 +81,7 @@ class Plan:
     arm_estimates: Mapping[str, Estimate] = field(default_factory=dict)
     selected: str | None = None
     selection_scores: Mapping[str, float] = field(default_factory=dict)
+    nodes: Mapping[str, str] = field(default_factory=dict)
     schema: int = SCHEMA
 
     @property

@@ -7,6 +7,7 @@ import shlex
 import shutil
 from pathlib import Path
 
+from ampft.arguments.compare import RAY
 from ampft.comparison.arms import Arm
 from ampft.comparison.execution.plan import Plan, PlannedRun, keeps_model
 from ampft.comparison.remarks import remark_texts
@@ -70,6 +71,8 @@ def plan_lines(
 
 def _at_a_time(plan: Plan) -> str:
     jobs, gpus = plan.design.jobs, plan.design.gpus_per_run
+    if plan.design.engine == RAY:
+        return f"at most {jobs} at a time on the nodes of a Ray cluster"
     if jobs == 1:
         return "one at a time"
     own = "its share of the cores"

@@ -13,8 +13,10 @@ from typing import Any
 import psutil
 
 from ampft.arguments.compare import CompareCommand, chosen_metric
+from ampft.comparison.execution.engines import check_memory_of_jobs, start_in, trial_starter
 from ampft.comparison.execution.estimate import KIND_OF_LABELS, ExpectedRun, TrialResult, fit
-from ampft.comparison.execution.launch import interruptible, launch_command, run_command
+from ampft.comparison.execution.launch import interruptible
+from ampft.comparison.execution.launchers import Program
 from ampft.comparison.execution.plan import (
     PLAN_NAME,
     Plan,
@@ -23,7 +25,7 @@ from ampft.comparison.execution.plan import (
     with_more_seeds,
 )
 from ampft.comparison.execution.plan_text import plan_reach, points_text, rounded_up
-from ampft.comparison.execution.slots import WHOLE_MACHINE, Slot, check_memory, command_slots
+from ampft.comparison.execution.slots import WHOLE_MACHINE
 from ampft.data.sources.file_names import data_stem
 from ampft.errors import InputError
 from ampft.ownership import is_leftover, temporary_folder
@@ -42,7 +44,7 @@ TRIAL_MODULE = "ampft.comparison.execution.trial"
 
 def plan_comparison(
     command: CompareCommand,
-    timed: Callable[[CompareCommand, Slot], dict[str, TrialResult]] | None = None,
+    timed: Callable[[CompareCommand], dict[str, TrialResult]] | None = None,
 ) -> tuple[Path, Plan]:
     """Return the folder of a comparison and its plan, without writing anything.
 
@@ -71,16 +73,16 @@ def plan_comparison(
         return folder, with_more_seeds(existing, design.seed_counts)
     _check_new_folder(folder)
     check_data_files(command.classify)
-    slot = command_slots(command)[0]
+    start = trial_starter(command)
     if timed is not None:
-        trials = timed(command, slot)
+        trials = timed(command)
     else:
         noun = "arm" if design.arm_settings else "mode"
         print_line(f"trial      timing a few steps of each {noun} to plan the comparison")
         with interruptible(lambda: "nothing has been written yet."):
-            trials = arm_trials(command, slot)
+            trials = arm_trials(command, start)
     trial = next(iter(trials.values()))
-    check_memory(design.jobs, max(each.estimate.peak_bytes for each in trials.values()))
+    check_memory_of_jobs(command, max(each.estimate.peak_bytes for each in trials.values()))
     modes = None if design.arm_settings else trial.modes
     estimates = {name: each.estimate for name, each in trials.items()}
     plan = Plan(
@@ -170,12 +172,14 @@ def _check_reach(plan: Plan, split: str) -> None:
     )
 
 
-def arm_trials(command: CompareCommand, slot: Slot = WHOLE_MACHINE) -> dict[str, TrialResult]:
+def arm_trials(
+    command: CompareCommand, start: Callable[[Program], object] | None = None
+) -> dict[str, TrialResult]:
     """Return the trial of each arm by name, the baseline first; modes share a single trial.
 
     Args:
         command: Command of the user.
-        slot: Where the trials run.
+        start: Runs a trial to its end; None for this machine.
 
     Raises:
         InputError: A trial failed, or an arm reports on other examples or classes than the
@@ -183,13 +187,13 @@ def arm_trials(command: CompareCommand, slot: Slot = WHOLE_MACHINE) -> dict[str,
     """
     design = command.design
     if not design.arm_settings:
-        return {"": run_trial(command.classify_argv, design.modes, design.config_file, slot)}
+        return {"": run_trial(command.classify_argv, design.modes, design.config_file, start)}
     baseline = design.arm_settings[0].name
     trials: dict[str, TrialResult] = {}
     for arm in design.arm_settings:
         try:
             argv = (*command.classify_argv, *arm.flags)
-            trial = run_trial(argv, (arm.mode,), design.config_file, slot)
+            trial = run_trial(argv, (arm.mode,), design.config_file, start)
         except InputError as error:
             raise InputError(f"--arm {arm.name}: {error}") from error
         evaluates = "--evaluate_fp32" in argv
@@ -233,7 +237,7 @@ def run_trial(
     classify_argv: Sequence[str],
     modes: Sequence[str] | None,
     config_file: str | None,
-    slot: Slot = WHOLE_MACHINE,
+    start: Callable[[Program], object] | None = None,
 ) -> TrialResult:
     """Time a few steps of each mode.
 
@@ -241,23 +245,23 @@ def run_trial(
         classify_argv: Command line arguments of classify.py.
         modes: Modes to time; None for the default modes that the device supports.
         config_file: Configuration file of Accelerate.
-        slot: Where it runs.
+        start: Runs a program to its end; None for this machine.
 
     Raises:
         InputError: A run would reject its input, a mode is not available, or the trial failed.
     """
-    folder = temporary_folder("trial")
+    place = temporary_folder("trial")
+    folder = place / "trial"
+    folder.mkdir()
     request = {"classify_argv": list(classify_argv), "modes": modes, "launched": time.time()}
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
     paths = str(folder / "request.json"), str(folder / "result.json")
-    words = launch_command(
-        config_file, "-m", TRIAL_MODULE, *paths, launcher_flags=slot.launcher_flags
-    )
-    run_command(words, folder / "log", slot)
+    start = start or start_in(WHOLE_MACHINE, config_file)
+    start(Program(("-m", TRIAL_MODULE, *paths), place / "log", folder))
     try:
         result = read_json_object(folder / "result.json")
     except (OSError, ValueError):
-        lines = (folder / "log").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = (place / "log").read_text(encoding="utf-8", errors="replace").splitlines()
         # The launcher prints its own traceback after the process's traceback.
         errors = [line for line in lines if "Error" in line and not line.startswith(" ")]
         raise InputError(

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ampft.comparison.execution.launchers import Ended
 from ampft.comparison.execution.plan import Plan, PlannedRun
+from ampft.text.escaping import inert
 from ampft.text.numbers import approximate_duration, percent
 from ampft.text.progress import progress_bar
 
@@ -105,9 +107,9 @@ class Progress:
         self._plan = self._pace.plan = plan
         self._todo, self._total = list(todo), len(plan.all_runs())
 
-    def start(self, run: PlannedRun, folder: Path) -> None:
-        """Start showing a run whose folder is `folder`."""
-        self._running[run] = HistoryTail(folder / "history.jsonl"), time.perf_counter()
+    def start(self, run: PlannedRun, history: Path) -> None:
+        """Start showing a run whose history grows at `history`."""
+        self._running[run] = HistoryTail(history), time.perf_counter()
         self._refreshed = 0.0
         self.watch()
 
@@ -128,15 +130,16 @@ class Progress:
         shown = "; ".join(self._state(run, steps) for run, steps, _ in states)
         return f"{shown}, {approximate_duration(left / self._plan.design.jobs)} left"
 
-    def finish(self, run: PlannedRun, seconds: float, summary: str, *, finished: bool) -> str:
-        """Return the line for a run that ended after `seconds`."""
+    def finish(self, run: PlannedRun, end: Ended, summary: str, *, finished: bool) -> str:
+        """Return the line for a run that ended."""
         del self._running[run]
         self._todo = [other for other in self._todo if other != run]
         if finished:
-            self._pace.add(run, seconds)
+            self._pace.add(run, end.seconds)
         later = self._seconds(self._todo) / self._plan.design.jobs
         left = f"; about {approximate_duration(later)} left" if self._todo else ""
-        return f"{self._heading(run)}: {summary}, {seconds:.0f} s{left}"
+        node = f" on {inert(end.node)}" if end.node is not None else ""
+        return f"{self._heading(run)}: {summary}, {end.seconds:.0f} s{node}{left}"
 
     def _state(self, run: PlannedRun, steps: int) -> str:
         size, estimate = self._plan.size_of(run.arm), self._plan.estimate_of(run.arm)

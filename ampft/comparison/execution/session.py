@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ampft.arguments.compare import CompareCommand
 from ampft.comparison.analysis.loading import RUNS_NAME
+from ampft.comparison.execution.engines import make_launchers
 from ampft.comparison.execution.folder import (
     LOGS_NAME,
     YARDSTICK_NAME,
@@ -22,6 +23,7 @@ from ampft.comparison.execution.folder import (
     plan_facts,
     run_ending,
     run_folder,
+    without_result,
 )
 from ampft.comparison.execution.launch import (
     check_no_process_left,
@@ -29,13 +31,12 @@ from ampft.comparison.execution.launch import (
     run_command,
     wait_for_runs_left,
 )
-from ampft.comparison.execution.launchers import Launcher, SideBySide
+from ampft.comparison.execution.launchers import Ended, Launcher, Program, SideBySide
 from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun, keeps_model, read_plan
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.planning import command_seconds
 from ampft.comparison.execution.progress import Progress
 from ampft.comparison.execution.selection import selection_remark, with_selection
-from ampft.comparison.execution.slots import command_slots
 from ampft.comparison.remarks import choice_text
 from ampft.errors import InputError
 from ampft.files import is_disk_error
@@ -78,13 +79,21 @@ class ComparisonSession:
     recipe: Path | None
     launchers: tuple[Launcher, ...]
     _plan_before: Plan = field(init=False)
+    _complete: set[PlannedRun] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self._plan_before = self.plan
 
     def missing(self, seeds: int | None = None) -> tuple[PlannedRun, ...]:
-        """Return the runs of the first `seeds` seeds without a result, in execution order."""
-        return incomplete_runs(self.plan, self.folder.path, seeds)
+        """Return the runs of the first `seeds` seeds without a result, in execution order.
+
+        A run that was found complete is not read again.
+        """
+        runs = self.plan.all_runs() if seeds is None else self.plan.runs(seeds)
+        unknown = [run for run in runs if run not in self._complete]
+        missing = without_result(unknown, self.folder.path)
+        self._complete.update(set(unknown) - set(missing))
+        return missing
 
     def missing_for_selection(self) -> tuple[PlannedRun, ...]:
         """Return the runs without a result that choose an arm; none if it has been chosen."""
@@ -130,15 +139,16 @@ class ComparisonSession:
                 while queue and not side.is_full:
                     run = queue.popleft()
                     self._begin(run, side.running)
-                    side.start(run, self.argv(run), log_file(self.folder.path, run))
+                    program = self.program(run)
+                    self.progress.start(run, side.start(run, program).history(program))
                 started = time.perf_counter()
                 try:
                     ended = side.ended()
                 finally:
                     self.count_as_run(time.perf_counter() - started)
                 self.progress.watch()
-                for run, seconds in ended:
-                    self._end(run, seconds)
+                for run, end in ended:
+                    self._end(run, end)
 
     def launch(self, run: PlannedRun) -> None:
         """Run one training in a separate process by the first launcher, and print how it ended.
@@ -147,34 +157,39 @@ class ComparisonSession:
             InputError: As `train` does.
         """
         self._begin(run)
-        log, started = log_file(self.folder.path, run), time.perf_counter()
+        (launcher, *_), program, started = self.launchers, self.program(run), time.perf_counter()
+        self.progress.start(run, launcher.history(program))
         try:
-            duration = self.launchers[0].run(self.argv(run), log, self.progress.watch)
+            end = launcher.run(program, self.progress.watch)
         finally:
             self.count_as_run(time.perf_counter() - started)
-        self._end(run, duration)
+        self._end(run, end)
 
     def _begin(self, run: PlannedRun, running: Sequence[PlannedRun] = ()) -> None:
         """Check that a run can start beside those of this process that are running."""
-        logs = [log_file(self.folder.path, each) for each in running]
+        logs = {log_file(self.folder.path, each) for each in running}
         check_no_process_left(self.folder.path / LOGS_NAME, logs)
+        others = set(running) | self._complete
         for other in self.plan.all_runs():
-            if other not in running:
+            if other not in others:
                 check_output_folder(run_folder(self.folder.path, other), overwrite=True)
         self._remove_damaged_checkpoints(run)
-        self.progress.start(run, run_folder(self.folder.path, run))
 
-    def _end(self, run: PlannedRun, seconds: float) -> None:
+    def _end(self, run: PlannedRun, end: Ended) -> None:
         """Print how a run ended, and remove what is not kept of it.
 
         Raises:
             InputError: Its input is invalid and no run of its arm is complete.
         """
         ending = run_ending(run_folder(self.folder.path, run), log_file(self.folder.path, run))
-        self.remove_checkpoints()
-        self.remove_models()
+        if ending.is_complete:
+            self._complete.add(run)
+            self.remove_checkpoints([run])
+            self.remove_models([run])
         summary, is_finished = ending.summary(self.plan.metric), ending.status == "finished"
-        print_line(self.progress.finish(run, seconds, summary, finished=is_finished))
+        print_line(self.progress.finish(run, end, summary, finished=is_finished))
+        if end.node is not None:
+            self.plan = replace(self.plan, nodes={**self.plan.nodes, run.name: end.node})
         lost = "no arm" if run.arm == self.plan.arms[0] else f"{run.arm.name} no longer"
         consequence = f"With this run, {lost} can get a verdict. Ctrl-C stops the comparison."
         if self.plan.design.draws:  # a few labels may teach nothing, which a curve shows
@@ -182,10 +197,16 @@ class ComparisonSession:
         for warning in ending.record.warnings.values() if ending.record else ():
             print_line(labelled("warning", f"{inert(warning)} {consequence}".rstrip()))
         self.write_plan()
-        missing = self.missing()
-        is_first = not any(r.arm == run.arm and r not in missing for r in self.plan.all_runs())
+        is_first = not any(other.arm == run.arm for other in self._complete)
         if ending.input_error and is_first:
             raise InputError(ending.input_error)
+
+    def program(self, run: PlannedRun) -> Program:
+        """Return what trains a run."""
+        place = self.folder.path
+        return Program(
+            tuple(self.argv(run)), log_file(place, run), run_folder(place, run), group=run.seed
+        )
 
     def argv(self, run: PlannedRun) -> list[str]:
         """Return the recipe, or `-m ampft train`, and all its arguments for a run."""
@@ -213,23 +234,25 @@ class ComparisonSession:
             is_removed = store.remove(checkpoint)
             print_line(labelled("damaged", f"{error}{' It is removed.' * is_removed}"))
 
-    def remove_checkpoints(self) -> None:
-        """Remove the checkpoints of the runs that are complete, unless the user asked for them."""
+    def complete(self) -> list[PlannedRun]:
+        """Return the runs with a result, in execution order."""
+        missing = set(self.missing())
+        return [run for run in self.plan.all_runs() if run not in missing]
+
+    def remove_checkpoints(self, complete: Sequence[PlannedRun]) -> None:
+        """Remove the checkpoints of complete runs, unless the user asked for them."""
         if self._user_wants_checkpoints:
             return
-        missing = self.missing()
-        for run in self.plan.runs():
-            if run not in missing:
-                CheckpointStore(run_folder(self.folder.path, run)).remove_all()
+        for run in complete:
+            CheckpointStore(run_folder(self.folder.path, run)).remove_all()
 
-    def remove_models(self) -> None:
+    def remove_models(self, complete: Sequence[PlannedRun]) -> None:
         """Remove the weights of complete runs that the command does not keep.
 
         Runs that choose an arm lose theirs too: only records and predictions are read later.
         """
-        missing = self.missing()
-        for run in self.plan.all_runs():
-            if run not in missing and not keeps_model(self.plan, run, self.command.keep_models):
+        for run in complete:
+            if not keeps_model(self.plan, run, self.command.keep_models):
                 remove_weights(run_folder(self.folder.path, run))
 
     @property
@@ -346,7 +369,6 @@ def open_comparison(
         plan: Plan from `plan_comparison`.
         recipe: Path of classify.py, which trains one run; None uses `ampft train`.
     """
-    slots = command_slots(command)
     with RunFolder(folder, keep_files=True) as locked:
         if read_plan(folder) is not None:
             locked.adopt(PLAN_NAME)
@@ -361,13 +383,13 @@ def open_comparison(
         todo = incomplete_runs(plan, folder)
         with contextlib.ExitStack() as stack:
             progress = stack.enter_context(Progress(plan, todo))
-            launchers = tuple(Launcher(slot, plan.design.config_file) for slot in slots)
+            launchers = make_launchers(command, plan, folder)
             for launcher in launchers:
                 stack.callback(launcher.close)
             session = ComparisonSession(command, locked, plan, progress, recipe, launchers)
             session.count_as_run(seconds)
-            session.remove_checkpoints()
-            session.remove_models()
+            session.remove_checkpoints(session.complete())
+            session.remove_models(session.complete())
             session.write_plan()
             print_line(plan_lines(folder, plan, todo, command.keep_models))
             with interruptible(session.how_to_continue):

@@ -30,7 +30,6 @@ from ampft.text.terminal import print_line
 
 if TYPE_CHECKING:
     from ampft.comparison.execution.estimate import TrialResult
-    from ampft.comparison.execution.slots import Slot
     from ampft.comparison.learning_curve.findings import LearningCurve
 
 PROGRAM, TRAINER = "ampft curve", "ampft train"
@@ -101,7 +100,7 @@ def main(argv: Sequence[str]) -> None:
         arms = _arms(settings.sizes, trial, share, classify)
     command = _command(settings, classify_argv, classify, arms)
 
-    def scaled(_: CompareCommand, __: Slot) -> dict[str, TrialResult]:
+    def scaled(_: CompareCommand) -> dict[str, TrialResult]:
         assert trial is not None, "there was no plan"
         return {arm.name: _scaled(trial, arm) for arm in arms}
 

@@ -400,8 +400,9 @@ def memory(comparison: Comparison) -> Table | None:
 
 
 def runs(comparison: Comparison) -> Table:
-    """Return one row per run: its folder, how it ended, and its steps."""
+    """Return one row per run: its folder, how it ended, its steps, and of several nodes its own."""
     rows: list[tuple[Cell, ...]] = []
+    has_nodes = len({run.node for arm in comparison.arms for run in arm.runs}) > 1
     has_seeds = not (comparison.kind == PREDICTIONS and comparison.has_one_model_each)
     for arm in comparison.arms:
         skipped, total = dict(enumerate(arm.skipped_steps)), dict(enumerate(arm.total_steps))
@@ -413,9 +414,11 @@ def runs(comparison: Comparison) -> Table:
                     f"{run.seed}" if has_seeds else NOT_MEASURED,
                     or_dash(total.get(index), "{:,}".format),
                     or_dash(skipped.get(index), "{:,}".format),
+                    *[Quote(run.node or NOT_MEASURED)] * has_nodes,
                 )
             )
-    header = (comparison.noun, "folder", "status", "seed", "steps", "skipped steps")
+    names = ("folder", "status", "seed", "steps", "skipped steps")
+    header = (comparison.noun, *names, *["node"] * has_nodes)
     return Table(title="Status and steps of every run", header=header, rows=rows, left=3)
 
 

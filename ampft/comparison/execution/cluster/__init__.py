@@ -1,0 +1,1 @@
+"""Runs of a comparison on the nodes of a Ray cluster."""

@@ -1,0 +1,255 @@
+"""Runs on a cluster: which nodes may train them, what arrives, and what is left of a lost one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from planned import plan
+from running import REPOSITORY
+
+from ampft.arguments import parse_compare_arguments
+from ampft.comparison.analysis.stamps import side_by_side_stamps
+from ampft.comparison.execution.cluster import nodes as module
+from ampft.comparison.execution.cluster.canary import NodeFacts, code_hash
+from ampft.comparison.execution.cluster.nodes import Need, Nodes
+from ampft.comparison.execution.cluster.orphans import MARK
+from ampft.comparison.execution.cluster.parcels import (
+    DamagedParcel,
+    Receiver,
+    parcel,
+    put_in_place,
+)
+from ampft.comparison.execution.engines import make_launchers
+from ampft.comparison.execution.plan_text import plan_lines
+from ampft.comparison.findings import PlanFacts
+from ampft.comparison.remarks import remark_texts
+from ampft.errors import InputError
+
+HONEST = NodeFacts(
+    kind="CPU A", code="c", versions={"torch": "2"}, files={"train.csv": "f"},
+    data={"train": "d"}, initial_weights="w", cpu_threads=1, bits="b",
+)  # fmt: skip
+
+
+class Listed(Nodes):
+    """Nodes of a list, in place of those of Ray."""
+
+    ids: tuple[str, ...] = ()
+
+    def alive(self):
+        self._names.update({id_: id_ for id_ in self.ids})
+        return [id_ for id_ in self.ids if id_ not in self._left_out]
+
+
+def nodes_with(**facts):
+    found = Listed(Need(1))
+    found.ids = tuple(facts)
+    return found, lambda group=None: found.for_group(
+        group, lambda ids: {id_: facts[id_] for id_ in ids}, lambda: None
+    )
+
+
+LIES = {
+    "bits": ("x", "the weights after 3 steps"),
+    "cpu_threads": (2, "the number of CPU threads"),
+    "data": ({"train": "x"}, "the data"),
+    "files": ({"train.csv": "x"}, "the data files"),
+    "versions": ({"torch": "1"}, "the versions of packages"),
+    "code": ("x", "the code of ampft"),
+    "initial_weights": ("x", "the initial weights"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_node_that_differs_from_most_is_named_and_left_out(name, capsys):
+    value, words = LIES[name]
+    liar = replace(HONEST, **{name: value})
+    _, ask = nodes_with(a=liar, b=HONEST, c=HONEST)
+    assert ask() == ("b", "c")
+    assert f"left out   node a: it differs from other nodes in {words}" in capsys.readouterr().out
+
+
+def test_nodes_that_join_later_must_equal_the_reference(capsys):
+    found, ask = nodes_with(a=HONEST, b=HONEST, late=replace(HONEST, bits="x"), good=HONEST)
+    found.ids = ("a",)
+    assert ask() == ("a",)
+    found.ids = ("a", "late", "good")
+    assert ask() == ("a", "good")
+    assert "node late" in capsys.readouterr().out
+
+
+def test_the_runs_of_a_seed_stay_on_one_kind_of_device(capsys):
+    other = replace(HONEST, kind="CPU B", bits="others")
+    found, ask = nodes_with(a=HONEST, b=HONEST, c=other)
+    kinds = {seed: ask(seed) for seed in range(6)}
+    assert set(kinds.values()) == {("a", "b"), ("c",)}
+    assert all(ask(seed) == nodes for seed, nodes in kinds.items())
+    found.ids = ("a", "b")
+    lost = next(seed for seed, nodes in kinds.items() if nodes == ("c",))
+    assert ask(lost) == ("a", "b")
+    assert f"no node with CPU B is left for seed {lost}" in capsys.readouterr().out
+
+
+def test_bad_input_is_refused_with_the_message_of_the_nodes():
+    error = InputError("--train_file x: no such file")
+    _, ask = nodes_with(a=error, b=error)
+    with pytest.raises(InputError, match="--train_file x: no such file"):
+        ask()
+
+
+def test_a_node_without_the_data_is_left_out(capsys):
+    _, ask = nodes_with(a=InputError("--train_file x: no such file"), b=HONEST)
+    assert ask() == ("b",)
+    assert "node a: its first steps failed: --train_file x" in capsys.readouterr().out
+
+
+def test_a_need_fits_only_where_everything_is():
+    need = Need(2, gpus=1, memory=10)
+    assert need.fits({"CPU": 2, "GPU": 1, "memory": 10})
+    for name in ("CPU", "GPU", "memory"):
+        assert not need.fits({"CPU": 2, "GPU": 1, "memory": 10, name: 0})
+
+
+def test_the_hash_of_the_code_is_that_of_its_sources():
+    assert len(code_hash()) == 64
+    assert code_hash() == code_hash()
+
+
+def sent(folder: Path, place: Path) -> tuple[str, list[bytes]]:
+    sha256, parts = parcel(folder, place / "sent")
+    return sha256, list(parts)
+
+
+def test_a_folder_arrives_whole_in_the_place_of_another_one(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    for folder, text in ((source, "new"), (target, "old")):
+        (folder / "checkpoints" / "step-3").mkdir(parents=True)
+        (folder / "checkpoints" / "step-3" / "weights").write_text(text)
+    (source / ".ampft-run").mkdir()
+    (source / ".ampft-run" / "private").touch()
+    (target / "only-here").touch()
+    sha256, parts = sent(source, tmp_path)
+    receiver = Receiver(tmp_path / "received")
+    for part in parts:
+        receiver.add(part)
+    receiver.unpack(sha256, tmp_path / "arrived")
+    put_in_place(tmp_path / "arrived", target)
+    assert (target / "checkpoints" / "step-3" / "weights").read_text() == "new"
+    assert [path.name for path in target.iterdir()] == ["checkpoints"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "target"]
+
+
+def test_a_damaged_parcel_changes_nothing(tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "file").write_bytes(os.urandom(1000))
+    sha256, parts = sent(source, tmp_path)
+    for damaged in (parts[0][:-1], b"", parts[0] + b"x"):
+        receiver = Receiver(tmp_path / "received")
+        receiver.add(damaged)
+        with pytest.raises(DamagedParcel):
+            receiver.unpack(sha256, tmp_path / "arrived")
+        receiver.clear()
+        assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+WORKER = """
+import os, subprocess, sys, time
+from ampft.comparison.execution.cluster.orphans import MARK, guard
+guard("mark-of-test")
+child = subprocess.Popen(
+    [sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True,
+    env={**os.environ, MARK: "mark-of-test"},
+)
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="environments of processes are read in /proc")
+def test_the_processes_of_a_killed_worker_are_killed():
+    other = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, MARK: "another"}
+    )
+    words = [sys.executable, "-c", WORKER]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as worker:
+        child = psutil.Process(int(worker.stdout.readline()))
+        time.sleep(0.3)
+        assert child.is_running()
+        worker.kill()
+    psutil.wait_procs([child], timeout=20)
+    assert not child.is_running()
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+
+
+def test_a_cluster_that_is_not_there_is_one_message(monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+
+    def refuse(*_, **__):
+        raise ConnectionError("Could not find any running Ray instance.")
+
+    monkeypatch.setattr("ray.init", refuse)
+    command = parse_compare_arguments(["--engine", "ray"])
+    with pytest.raises(InputError, match=r"no Ray cluster at RAY_ADDRESS=127.0.0.1:1.*ray start"):
+        make_launchers(command, plan(engine="ray"), Path("unused"))
+
+
+def test_ray_is_an_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"pip install 'ampft\[ray\]'"):
+        module.connect()
+
+
+def test_the_yardstick_is_not_measured_on_nodes():
+    with pytest.raises(InputError, match=r"--yardstick with --engine ray"):
+        parse_compare_arguments(["--engine", "ray", "--yardstick"])
+
+
+def test_the_plan_and_the_stamp_name_the_cluster(tmp_path):
+    text = " ".join(plan_lines(tmp_path, plan(jobs=4, engine="ray"), plan().runs()).split())
+    assert "9 runs, at most 4 at a time on the nodes of a Ray cluster" in text
+    facts = PlanFacts(runs_at_a_time=4, nodes={"fp32-seed42": "b", "bf16-seed42": "a"})
+    assert not list(side_by_side_stamps((), PlanFacts(nodes={"fp32-seed42": "b"})))
+    (stamp,) = side_by_side_stamps((_cpu_group(),), facts)
+    (sentence,) = remark_texts([stamp])
+    assert "on the cores of 2 nodes (a, b)" in sentence
+
+
+def _cpu_group():
+    class Record:
+        class topology:
+            device = "cpu"
+
+        hardware = {}  # noqa: RUF012
+
+    class Run:
+        record = Record
+
+    class Group:
+        runs = (Run,)
+
+    return Group
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace of its own needs root")
+def test_a_comparison_survives_a_killed_worker_bit_for_bit():
+    pytest.importorskip("ray")
+    words = ["benchmarks/cluster_faults.py", "--faults", "1", "--kinds", "worker"]
+    done = subprocess.run(
+        [sys.executable, *words], cwd=REPOSITORY, capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert (row["different"], row["finished"], row["processes_left"]) == ([], 6, 0)
