@@ -84,16 +84,19 @@ class LoopbackCluster:
     def kill(self, name: str) -> None:
         """Kill all processes of a node at once, but not the runs that it has started."""
         tree = self._trees[name]
-        processes = psutil.Process(tree.pid).children(recursive=True)
-        ours = [each for each in processes if _is_rays(each)]
-        for process in [*ours, psutil.Process(tree.pid)]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        if tree.poll() is None:
+            processes = psutil.Process(tree.pid).children(recursive=True)
+            ours = [each for each in processes if _is_rays(each)]
+            for process in [*ours, psutil.Process(tree.pid)]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
         tree.wait()
 
     def workers(self) -> list[psutil.Process]:
-        """Return the processes in which tasks run now."""
-        return [each for each in self.processes() if "run_program" in _title(each)]
+        """Return the processes in which tasks of comparisons run now."""
+        trees = [tree for tree in self._trees.values() if tree.poll() is None]
+        below = [p for tree in trees for p in psutil.Process(tree.pid).children(recursive=True)]
+        return [each for each in below if _title(each).startswith("ray::run_program")]
 
     def processes(self) -> list[psutil.Process]:
         """Return all processes that were started by this cluster, directly or not."""
