@@ -279,6 +279,7 @@ def test_another_default_dtype_has_no_effect():
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings(r"ignore:.torch\.jit\.\w+. is deprecated:FutureWarning")  # 2.14
 def test_transformations_of_torch_work_as_before():
     ids, plain, reusing = torch.tensor([3, 5, 3]), table(), table()
     reuse_gradient_memory(reusing)
