@@ -35,7 +35,13 @@ LAUNCH_SECONDS = 60.0  # of part 2 for counting launches, which comes last
 MODES = ("bf16", "fp16", "tf32", "fp32")
 TURNS = 2
 TURN_SECONDS = 5.0  # that must be left before one begins
-PLAIN = ("trainer", "trainer (flash attention 2)", "trainer (length grouping)", "ampft")
+PLAIN = (
+    "trainer",
+    "trainer (flash attention 2)",
+    "trainer (length grouping)",
+    "ampft",
+    "ampft (graphs)",
+)
 COMPILED = ("trainer (compiled)", "ampft")
 COMPILED_TURN_SECONDS = 60.0  # that must be left before one begins
 REHEARSED_FAMILIES = ("bert", "t5")

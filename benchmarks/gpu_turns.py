@@ -27,17 +27,22 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 import ampft
 from ampft.errors import InputError
 from ampft.kinds.logits import forward_logits
-from ampft.models.packing.install import install_packing, pinned_layout
+from ampft.models.packing.install import install_packing, with_layout
 from ampft.models.packing.verification import check_packing
 from ampft.precision.matrix_rate import measure_matrix_rate
+from ampft.training.graphs import CudaRecorder, GraphedGradient
 from ampft.training.optimizer import OptimizerSettings, ScheduleSettings
 from ampft.training.out_of_memory import forget_peak_memory, release_memory
+from ampft.training.static_shapes import StaticShapes
 
 LEARNING_RATE = 5e-5
 WARMUP_STEPS = 5
 TEXTS = 2048
 COPIES = ("cudaMemcpyAsync", "cudaMemsetAsync")
-LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx")
+LAUNCHES = (
+    *("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx"),
+    "cudaGraphLaunch",  # of all kernels of a graph
+)
 
 
 class SkippedError(Exception):
@@ -300,8 +305,10 @@ def _check_flash_attention(job: Job) -> None:
         raise SkippedError("flash attention needs 16 bits and a CUDA device")
 
 
-def train_with_ampft(job: Job, turn: Turn) -> nn.Module:
+def train_with_ampft(job: Job, turn: Turn, *, by_graphs: bool = False) -> nn.Module:
     """Train with the loop of `recipes/classify.py`; return the model."""
+    if by_graphs and not job.scale.on_gpu:
+        raise SkippedError("CUDA graphs need a CUDA device")
     precision, texts = job.precision(), job.texts()
     with ampft.numerics(precision):
         accelerator = ampft.make_accelerator(precision)
@@ -311,7 +318,7 @@ def train_with_ampft(job: Job, turn: Turn) -> nn.Module:
         batches = ampft.StepBatches.for_process(
             accelerator, texts, batch_size=job.batch_size, padded=False
         )
-        batches = replace(batches, layout=partial(pinned_layout, model))
+        batches = replace(batches, finish=partial(with_layout, model))
         optimizer = ampft.make_optimizer(model, OptimizerSettings(LEARNING_RATE), precision)
         schedule = ampft.make_schedule(optimizer, turn.most_steps, ScheduleSettings())
         prepared, optimizer = accelerator.prepare(model, optimizer)
@@ -320,7 +327,15 @@ def train_with_ampft(job: Job, turn: Turn) -> nn.Module:
         on_device = {name: tensor.to(job.scale.device) for name, tensor in example.items()}
         turn.notes["attention"] = check_packing(prepared, model, on_device) or "as chosen"
         prepared.train()
-        _run_steps(accelerator, prepared, optimizer, schedule, batches, turn)
+        graphs = None
+        if by_graphs:
+            shapes = StaticShapes(model, job.tokens[1])
+            batches = replace(batches, finish=shapes.shaped)
+            device = job.scale.device
+            graphs = GraphedGradient(model, device, shapes, CudaRecorder(device), print)
+        _run_steps(accelerator, prepared, optimizer, schedule, batches, turn, graphs)
+        if graphs is not None:
+            turn.notes["graphs"] = graphs.as_dict()
     return model
 
 
@@ -331,12 +346,19 @@ def _run_steps(
     schedule: Any,
     batches: ampft.StepBatches,
     turn: Turn,
+    graphs: GraphedGradient | None,
 ) -> None:
+    def gradient(step_batch: ampft.StepBatch) -> ampft.Losses:
+        with ampft.shared_autocast_cache(accelerator, model, step_batch):
+            losses = ampft.accumulate_gradient(accelerator, model, summed_loss, step_batch)
+            torch.clear_autocast_cache()
+        return losses
+
     for epoch in range(turn.most_steps):
         for step_batch in batches.epoch(epoch):
-            with ampft.shared_autocast_cache(accelerator, model, step_batch):
-                losses = ampft.accumulate_gradient(accelerator, model, summed_loss, step_batch)
-                torch.clear_autocast_cache()
+            losses = (
+                gradient(step_batch) if graphs is None else graphs.gradient(gradient, step_batch)
+            )
             ampft.apply_step(
                 accelerator, model, optimizer, schedule, losses=losses, max_grad_norm=1.0
             )
@@ -360,6 +382,7 @@ SYSTEMS: dict[str, Callable[[Job, Turn], object]] = {
     "trainer (length grouping)": lambda job, turn: train_with_trainer(job, turn, grouped=True),
     "trainer (compiled)": lambda job, turn: train_with_trainer(job, turn, compiled=True),
     "ampft": train_with_ampft,
+    "ampft (graphs)": lambda job, turn: train_with_ampft(job, turn, by_graphs=True),
 }
 
 

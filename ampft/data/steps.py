@@ -98,7 +98,7 @@ class MicroBatch:
         inputs: The model's inputs and `labels` (m,), on the CPU.
         counted: Whether the loss counts; False for the dummy of a process without examples.
         is_last: Whether it is the last of its step, when gradients are synchronized.
-        packing: What `StepBatches.layout` returned for it; None if the model computes its own.
+        packing: Layout of a model without padding; None if the model computes its own.
     """
 
     ids: IntArray
@@ -155,8 +155,8 @@ class StepBatches:
             its number of tokens.
         num_workers: Number of worker processes that collate in advance; 0 collates in this process.
         pinned: Whether tensors are copied to pinned memory, and one step batch is collated ahead.
-        layout: Function of the inputs of a micro-batch that returns its `packing`, such as
-            `pinned_layout` of a model; called where step batches are collated ahead.
+        finish: Function that returns a micro-batch with its `packing`; called where step batches
+            are collated ahead.
     """
 
     examples: Examples
@@ -168,7 +168,7 @@ class StepBatches:
     padded: bool = True
     num_workers: int = 0
     pinned: bool = False
-    layout: Callable[[Mapping[str, Tensor]], Any] | None = field(default=None, repr=False)
+    finish: Callable[[MicroBatch], MicroBatch] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         """Number of optimizer steps per epoch; the last one may be smaller, and none is dropped."""
@@ -217,8 +217,8 @@ class StepBatches:
         """Yield the step batches of an epoch from step `start` up to, but not including, `stop`."""
         end = len(self) if stop is None else min(stop, len(self))
         loader = DataLoader(
-            # Workers need no layouts, and could not receive a model.
-            _EpochSteps(replace(self, layout=None), self._order(epoch), epoch, range(start, end)),
+            # Workers finish nothing, and could not receive a model.
+            _EpochSteps(replace(self, finish=None), self._order(epoch), epoch, range(start, end)),
             batch_size=None,
             num_workers=self.num_workers,
             collate_fn=_identity,  # type: ignore[arg-type] # without batching it receives the item
@@ -226,7 +226,7 @@ class StepBatches:
             generator=torch.Generator().manual_seed(self.seed + epoch),
         )
         start_time = time.perf_counter()
-        step_batches = _pinned_ahead(iter(loader), self.layout) if self.pinned else iter(loader)
+        step_batches = _pinned_ahead(iter(loader), self.finish) if self.pinned else iter(loader)
         for step_batch in step_batches:
             yield replace(step_batch, wait_seconds=time.perf_counter() - start_time)
             start_time = time.perf_counter()
@@ -328,7 +328,7 @@ class _EpochSteps(Dataset[StepBatch]):
 
 
 def _pinned_ahead(
-    step_batches: Iterator[StepBatch], layout: Callable[[Mapping[str, Tensor]], Any] | None
+    step_batches: Iterator[StepBatch], finish: Callable[[MicroBatch], MicroBatch] | None
 ) -> Iterator[StepBatch]:
     """Yield step batches in pinned memory, each collated while the device computes the one before.
 
@@ -340,13 +340,12 @@ def _pinned_ahead(
         step_batch = next(step_batches, None)
         if step_batch is None:
             return None
+        finished = (
+            micro if finish is None else finish(micro) for micro in step_batch.micro_batches
+        )
         pinned = (
-            replace(
-                micro,
-                inputs={name: t.pin_memory() for name, t in micro.inputs.items()},
-                packing=None if layout is None else layout(micro.inputs),
-            )
-            for micro in step_batch.micro_batches
+            replace(micro, inputs={name: t.pin_memory() for name, t in micro.inputs.items()})
+            for micro in finished
         )
         return replace(step_batch, micro_batches=tuple(pinned))
 

@@ -49,6 +49,11 @@ class ModelSettings:
         "fewer shapes of matrices occur; changes no result but the dropout masks",
         at_least=1,
     )
+    cuda_graphs: bool = _model(
+        False,
+        "on one GPU, repeat forward and backward pass as a CUDA graph per shape, with buckets of "
+        "256 tokens unless --token_buckets says otherwise; not measured on a GPU yet",
+    )
     gradient_checkpointing: bool = _model(
         False, "recompute activations in the backward pass; uses less memory, but is slower"
     )

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,3 +24,20 @@ def to_device(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = 
         dtype: Dtype of the result; None keeps `tensor.dtype`.
     """
     return tensor.to(device, dtype, non_blocking=device.type == "cuda")
+
+
+def constant_on(values: npt.NDArray[Any], device: torch.device) -> Tensor:
+    """Return (n,) numbers as a tensor on `device`, where it stays for later calls.
+
+    A copy in each step would be one more operation, and a CUDA graph cannot contain it.
+
+    Args:
+        values: (n,) numbers of any dtype that torch has.
+        device: Device of the result, which must not be changed.
+    """
+    return _constant(values.tobytes(), values.dtype.str, device)
+
+
+@cache  # without a limit, because a CUDA graph knows only the address
+def _constant(content: bytes, dtype: str, device: torch.device) -> Tensor:
+    return to_device(torch.from_numpy(np.frombuffer(content, dtype).copy()), device)

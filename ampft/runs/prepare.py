@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from accelerate import PartialState
 from accelerate.utils import set_seed
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
-from ampft.data.steps import StepBatches
+from ampft.data.steps import MicroBatch, StepBatches
 from ampft.features.trackers import installed_trackers
 from ampft.machine import resident_peak
-from ampft.models.packing.install import pinned_layout
+from ampft.models.packing.install import with_layout
 from ampft.models.weights import LoadedModel, cast_weights
 from ampft.precision.accelerator import (
     check_world_size,
@@ -38,16 +39,19 @@ from ampft.tasks import TASKS
 from ampft.tasks.task import Task, make_task
 from ampft.text.terminal import print_phase, quiet_libraries
 from ampft.training.auto_micro_batch import fit_micro_batches
+from ampft.training.ending import ending_together
 from ampft.training.held_parameters import check_parameters
 from ampft.training.optimizer import (
     OPTIMIZERS,
     make_optimizer,
     make_schedule,
 )
+from ampft.training.static_shapes import static_shapes
 from ampft.training.threads import restore_cpu_threads
 from ampft.training.unused_parameters import allow_unused_parameters
 
 if TYPE_CHECKING:
+    import torch
     from accelerate import Accelerator
     from accelerate.tracking import GeneralTracker
     from datasets import DatasetDict
@@ -73,6 +77,19 @@ def prepare(
     """
     started = start_clock()
     device = training_device(cpu=args.use_cpu)
+    with ending_together(PartialState()):
+        return _prepared(args, data, trackers, started=started, device=device)
+
+
+def _prepared(
+    args: ClassifyArguments,
+    data: DatasetDict | None,
+    trackers: Sequence[GeneralTracker],
+    *,
+    started: ProcessStart,
+    device: torch.device,
+) -> Prepared:
+    """Prepare a training on the device of this process; see `prepare`."""
     precision = resolve(requested_mode(args.mixed_precision, os.environ), device)
     if args.push_to_hub:
         check_account("--push_to_hub", args.hub_model_id)
@@ -156,8 +173,7 @@ def prepare_training(
         padded=not loaded.padding_free,
         num_workers=args.dataloader_num_workers,
     )
-    if loaded.padding_free:
-        step_batches = replace(step_batches, layout=partial(pinned_layout, loaded.model))
+    step_batches = replace(step_batches, finish=_finish(args, loaded, step_batches))
     total_steps = total_steps_of(args, step_batches)
     optimizer = make_optimizer(loaded.model, args.optimizer_settings(), precision)
     schedule = make_schedule(optimizer, total_steps, args.schedule_settings())
@@ -177,6 +193,15 @@ def prepare_training(
         schedule=schedule,
         step_batches=step_batches,
     )
+
+
+def _finish(
+    args: ClassifyArguments, loaded: LoadedModel, step_batches: StepBatches
+) -> Callable[[MicroBatch], MicroBatch] | None:
+    """Return what prepares micro-batches for the model, where they are collated ahead."""
+    if args.cuda_graphs:
+        return static_shapes(args, loaded, step_batches).shaped
+    return partial(with_layout, loaded.model) if loaded.padding_free else None
 
 
 def prepare_mode(

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -140,10 +141,12 @@ class Run:
                 torch.clear_autocast_cache()  # because the weights will change
                 return losses
 
+        graphs = self.state.graphs
+        whole = compute_with_shared_cache
+        if graphs is not None:
+            whole = partial(graphs.gradient, compute_with_shared_cache)
         with entered(feature.around_gradient(self.steps + 1) for feature in self.state.features):
-            self.current_batch, losses = self.state.retries.gradient(
-                compute_with_shared_cache, step_batch
-            )
+            self.current_batch, losses = self.state.retries.gradient(whole, step_batch)
         self.losses = losses
         return losses
 

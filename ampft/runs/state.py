@@ -20,7 +20,9 @@ from ampft.runs.record import RunRecord, StepIdsHash, initial_record
 from ampft.tasks.outcome import Outcome
 from ampft.training.checkpoints.manifest import CursorPart
 from ampft.training.first_step import FirstStep
+from ampft.training.graphs import CudaRecorder, GraphedGradient
 from ampft.training.out_of_memory import OutOfMemoryRetries
+from ampft.training.static_shapes import static_shapes
 
 
 @dataclass
@@ -35,6 +37,7 @@ class RunState:
         retries: Step batches with the current number of micro-batches.
         step_ids: Hash of the example ids of each step.
         initial: Record of the run at its start, with its continuations from checkpoints.
+        graphs: Computes gradients with `--cuda_graphs`; None without.
     """
 
     prepared: Prepared
@@ -44,6 +47,7 @@ class RunState:
     retries: OutOfMemoryRetries
     step_ids: StepIdsHash
     initial: RunRecord
+    graphs: GraphedGradient | None = None
 
     @classmethod
     def new(cls, prepared: Prepared) -> RunState:
@@ -59,6 +63,7 @@ class RunState:
             _retries(prepared, history),
             StepIdsHash(),
             initial_record(prepared),
+            _graphs(prepared, history) if prepared.args.cuda_graphs else None,
         )
 
     @property
@@ -122,7 +127,8 @@ class RunState:
             else f"the whole run in {parts} parts, each up to the checkpoint from which the next "
             "one continues; steps that were repeated after a checkpoint count once"
         )
-        return {**self.history.timings(), "covers": covers}
+        graphs = {} if self.graphs is None else {"cuda_graphs": self.graphs.as_dict()}
+        return {**self.history.timings(), "covers": covers, **graphs}
 
     def record(self, status: str) -> RunRecord:
         """Return the record of the run so far.
@@ -175,4 +181,15 @@ def _retries(prepared: Prepared, history: History) -> OutOfMemoryRetries:
         can_repeat=prepared.args.auto_micro_batch and prepared.accelerator.num_processes == 1,
         advice=advice,
         write=history.write,
+    )
+
+
+def _graphs(prepared: Prepared, history: History) -> GraphedGradient:
+    device = prepared.accelerator.device
+    return GraphedGradient(
+        prepared.loaded.model,
+        device,
+        static_shapes(prepared.args, prepared.loaded, prepared.step_batches),
+        CudaRecorder(device),
+        history.write,
     )

@@ -400,15 +400,14 @@ class MultiLabel:
             logits: (m, K) float32.
             targets: (m, K) bool.
         """
-        import torch
-
+        from ampft.precision.transfer import constant_on
         from ampft.tasks.loss import summed_binary_cross_entropy
 
         weights = self.positive_weights
         return summed_binary_cross_entropy(
             logits,
             targets,
-            positive_weights=None if weights is None else torch.from_numpy(weights),
+            positive_weights=None if weights is None else constant_on(weights, logits.device),
             label_smoothing=self.label_smoothing,
             focal_gamma=self.focal_gamma,
         )

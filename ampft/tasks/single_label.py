@@ -40,7 +40,7 @@ from ampft.metrics.sums import (
     mean_sums,
     single_label_sums,
 )
-from ampft.precision.transfer import to_device
+from ampft.precision.transfer import constant_on
 from ampft.tasks.added_metrics import added_metrics
 from ampft.tasks.class_weights import parse_class_weights
 from ampft.tasks.classification_report import ClassificationReport
@@ -427,13 +427,11 @@ class SingleLabel:
             targets: (m, ...) int64 class indices.
             ignore_index: Target of what does not count.
         """
-        import torch
-
         from ampft.tasks.loss import summed_cross_entropy
 
         weights = None
         if self.class_weights is not None:
-            weights = to_device(torch.from_numpy(self.class_weights), logits.device)
+            weights = constant_on(self.class_weights, logits.device)
         return summed_cross_entropy(
             logits,
             targets,

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed import distributed_c10d
 
+from ampft.errors import AlreadyFinished
+
 if TYPE_CHECKING:
-    from accelerate import Accelerator
+    from accelerate import Accelerator, PartialState
 
 _FAILURE = "ampft/failure"  # key in the store of the process group
 POLL_SECONDS = 0.5
@@ -40,7 +42,9 @@ def end_training(accelerator: Accelerator) -> None:
     accelerator.end_training()
 
 
-def first_failure(accelerator: Accelerator, status: str, reason: str) -> tuple[str, str]:
+def first_failure(
+    accelerator: Accelerator | PartialState, status: str, reason: str
+) -> tuple[str, str]:
     """Report a failure of this process; return status and reason of the first one to fail.
 
     When one process fails, the others see only that a connection was closed. The reason is passed
@@ -65,7 +69,7 @@ def first_failure(accelerator: Accelerator, status: str, reason: str) -> tuple[s
 
 @contextmanager
 def ended_with_others(
-    accelerator: Accelerator, record_stop: Callable[[str, str], None]
+    accelerator: Accelerator | PartialState, record_stop: Callable[[str, str], None]
 ) -> Iterator[None]:
     """End this process if another one fails while this one waits for it.
 
@@ -112,3 +116,22 @@ def ended_with_others(
         yield
     finally:
         has_left.set()
+
+
+@contextmanager
+def ending_together(state: PartialState) -> Iterator[None]:
+    """End all processes within seconds if one fails inside this context, before its training.
+
+    Otherwise, the others would wait for it until a timeout, unless a launcher ends them.
+
+    Args:
+        state: State of this process, whose group exists.
+    """
+    with ended_with_others(state, lambda status, reason: None):
+        try:
+            yield
+        except AlreadyFinished:  # of all processes alike, and not a failure
+            raise
+        except BaseException as error:
+            first_failure(state, "interrupted", f"{type(error).__name__}: {error}")
+            raise

@@ -226,12 +226,12 @@ def test_layouts_are_made_by_the_thread_that_collates_ahead(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
     threads = []
 
-    def layout(inputs):
+    def finish(micro):
         threads.append(threading.current_thread().name)
-        return sorted(inputs)
+        return replace(micro, packing=sorted(micro.inputs))
 
     ahead, waiting = (
-        StepBatches(numbered(20), 5, pinned=pinned, layout=layout) for pinned in (True, False)
+        StepBatches(numbered(20), 5, pinned=pinned, finish=finish) for pinned in (True, False)
     )
     micro_batches = [micro for step_batch in ahead.epoch(0) for micro in step_batch]
     assert [micro.packing for micro in micro_batches] == [sorted(m.inputs) for m in micro_batches]

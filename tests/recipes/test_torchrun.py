@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from running import CLASSIFY, Finished, call, printed, succeeded, text_settings
+from failing_before_training import SECONDS_BLOCKED
+from running import (
+    CLASSIFY,
+    Finished,
+    call,
+    clean_environment,
+    printed,
+    succeeded,
+    text_settings,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -73,3 +85,33 @@ def test_the_record_has_the_reason_of_the_process_that_failed(files, tiny_model,
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["status"] == "interrupted"
     assert record["reason"] == "process 1 failed first: ValueError: this process had enough"
+
+
+def test_a_failure_before_training_ends_the_others_without_a_launcher(files, tiny_model, tmp_path):
+    script = Path(__file__).with_name("failing_before_training.py")
+    flags = text_settings(files, tiny_model, tmp_path / "run")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    started = [
+        subprocess.Popen(
+            [sys.executable, script, tmp_path, *map(str, flags)],
+            env=clean_environment() | {
+                "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true",
+            },
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    begin = time.monotonic()
+    _, waiting = started[0].communicate(timeout=300)
+    ended = time.monotonic() - begin
+    _, failed = started[1].communicate(timeout=300)
+    assert started[0].returncode == 1, waiting
+    reason = "process 1 failed first: ValueError: this process had enough"
+    assert waiting.endswith(f"[rank 0] error: {reason}\n")
+    assert "ValueError: this process had enough" in failed
+    assert ended < SECONDS_BLOCKED
+    assert not (tmp_path / "run").exists()

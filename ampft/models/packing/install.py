@@ -14,6 +14,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
+from ampft.data.steps import MicroBatch
 from ampft.errors import InputError
 from ampft.models.packing.attention import PACKED_NAMES, register_packed_attention
 from ampft.models.packing.dropout import install_fast_dropout
@@ -132,7 +133,7 @@ class PackedModel:
 
     def filled(self, layout: PackedLayout) -> PackedLayout:
         """Return the layout with fillers, if the model has token buckets and it has none yet."""
-        if self._token_buckets is None or layout.fillers:
+        if self._token_buckets is None or layout.is_filled:
             return layout
         return layout.filled(self._token_buckets)
 
@@ -298,17 +299,17 @@ def layout_on_host(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict
     return {"packing": packing_of(plain).filled(layout) if is_packed(plain) else layout}
 
 
-def pinned_layout(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> PackedLayout | None:
-    """Return the layout of a batch, ready to be copied to the device of a packed model.
+def with_layout(model: nn.Module, micro_batch: MicroBatch) -> MicroBatch:
+    """Return a micro-batch with its layout, ready to be copied to the device of a packed model.
 
     Args:
         model: Same as in `layout_on_host`.
-        inputs: Same as in `layout_on_host`.
+        micro_batch: Micro-batch on the CPU.
     """
-    layout = layout_on_host(model, inputs).get("packing")
+    layout = layout_on_host(model, micro_batch.inputs).get("packing")
     if layout is not None:
         layout.pin()
-    return layout
+    return replace(micro_batch, packing=layout)
 
 
 def set_attention(model: PreTrainedModel, implementation: str) -> None:

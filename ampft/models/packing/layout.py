@@ -85,6 +85,9 @@ class PackedLayout:
         device: Device of the batch.
         fillers: Number of tokens at the end of the row that belong to no text of the batch.
         allows_one_call: Whether a kernel may compute the whole row in one call.
+        least_longest: Lower bound of `longest`, so that it does not depend on the batch.
+        host_targets: (N,) int64 on the CPU, where `scatter` writes each token of the row in the
+            flattened batch, B * T for fillers; None without fixed shapes, see `bucketed`.
     """
 
     batch_size: int
@@ -97,6 +100,13 @@ class PackedLayout:
     device: torch.device
     fillers: int = 0
     allows_one_call: bool = True
+    least_longest: int = 0
+    host_targets: torch.Tensor | None = None
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether the row has fillers, or has room for them."""
+        return self.fillers > 0 or self.host_targets is not None
 
     @property
     def total(self) -> int:
@@ -131,7 +141,8 @@ class PackedLayout:
     def _joined(self) -> Joined:
         boundaries = torch.tensor((0, *self.lengths)).cumsum(0)
         host = (self.host_tokens, self.host_columns, self.host_first, boundaries)
-        return Joined.of(host, self.device)
+        targets = () if self.host_targets is None else (self.host_targets,)
+        return Joined.of((*host, *targets), self.device)
 
     def pin(self) -> None:
         """Copy the indices to pinned memory if the device needs that; repeated calls do nothing."""
@@ -139,8 +150,8 @@ class PackedLayout:
 
     @property
     def longest(self) -> int:
-        """Number of tokens of the longest sequence."""
-        return max(self.lengths)
+        """Number of tokens of the longest sequence, or an upper bound of it."""
+        return max(self.least_longest, *self.lengths)
 
     @cached_property
     def plans(self) -> dict[tuple[int, int | None, bool], object]:
@@ -178,6 +189,11 @@ class PackedLayout:
 
     def scatter(self, packed: torch.Tensor) -> torch.Tensor:
         """Return (B, T, ...) with the (1, N, ...) tokens in their places and zeros as padding."""
+        if self.host_targets is not None:
+            row, cells = packed.squeeze(0), self.batch_size * self.width
+            # One more row for the fillers, whose number must not be a constant of a graph.
+            padded = row.new_zeros((cells + 1, *row.shape[1:])).index_copy(0, self._indices[4], row)
+            return padded[:cells].unflatten(0, (self.batch_size, self.width))
         real = self.total - self.fillers
         row, tokens = packed.squeeze(0)[:real], self.tokens[:real]
         padded = row.new_zeros((self.batch_size * self.width, *row.shape[1:]))
@@ -190,15 +206,42 @@ class PackedLayout:
         has them. At least one is always added, so that the number of sequences does not depend on
         the number of tokens, provided that a bucket is at most as long as the width.
         """
-        assert self.fillers == 0, "the row is filled already"
-        count = bucket - self.total % bucket
-        rest = (count % self.width,) if count % self.width else ()
-        lengths = (*rest, *(self.width,) * (count // self.width))
+        assert not self.is_filled, "the row is filled already"
+        return self._with_fillers(bucket - self.total % bucket, self.width)
+
+    def bucketed(self, bucket: int, longest: int) -> PackedLayout:
+        """Return a layout whose shapes and numbers are those of all batches in the same bucket.
+
+        The row is filled up to a multiple of `bucket` tokens. The number of sequences is the
+        largest that fillers of such a row can need, and the last ones may be empty.
+
+        Args:
+            bucket: Tokens of a bucket.
+            longest: Upper bound of the length of a sequence, and the length of long fillers.
+        """
+        assert not self.is_filled, "the row is filled already"
+        count = -self.total % bucket
+        filled = self._with_fillers(count, longest)
+        empty = self.batch_size - (-(bucket - 1) // longest) - len(filled.lengths)
+        nowhere = self.host_tokens.new_full((count,), self.batch_size * self.width)
+        return replace(
+            filled,
+            lengths=(*filled.lengths, *(0,) * empty),
+            least_longest=longest,
+            host_targets=torch.cat((self.host_tokens, nowhere)),
+        )
+
+    def _with_fillers(self, count: int, longest: int) -> PackedLayout:
+        """Return the layout with `count` fillers, in sequences of at most `longest` tokens."""
+        if count == 0:
+            return self
+        rest = (count % longest,) if count % longest else ()
+        lengths = (*rest, *(longest,) * (count // longest))
         groups = [
             replace(group, start=group.start + self.total) for group in similar_lengths(lengths, 0)
         ]
         # Any positions that a text can have.
-        columns = torch.arange(-count, 0) % self.width
+        columns = torch.arange(-count, 0) % longest
         return replace(
             self,
             lengths=(*self.lengths, *lengths),

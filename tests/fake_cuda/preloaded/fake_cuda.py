@@ -17,6 +17,7 @@ from ampft.models.joint_weights import joint_weights
 from ampft.models.packing.install import install_packing
 from ampft.models.packing.layout import GROUP_COST_ON_GPU, SequenceGroup, pack_layout
 from ampft.models.weights import cast_in_place
+from ampft.precision import transfer
 from ampft.precision.modes import MODE_TABLE
 from ampft.precision.resolve import Precision
 
@@ -31,6 +32,7 @@ def precision_of(mode):
 
 @contextmanager
 def fake_mode():
+    transfer._constant.cache_clear()  # a fake tensor belongs to its mode
     # Constants, such as a scale, may stay real; tensors of the CPU are refused by the operators.
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, host_operations():
         yield mode

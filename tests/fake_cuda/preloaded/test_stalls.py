@@ -1,7 +1,5 @@
 """The loss of a micro-batch on a CUDA device: the host waits for nothing."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -38,7 +36,7 @@ def test_a_layout_of_the_collating_thread_needs_no_pinning(monkeypatch, tmp_path
     with fake_mode(), Copies() as copies:
         monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(1) or tensor)
         if is_prepared:
-            batch = replace(batch, packing=install.pinned_layout(to_cuda(model), batch.inputs))
+            batch = install.with_layout(to_cuda(model), batch)
             assert pinned.pop()
         task.loss(to_cuda(model), batch).backward()
     assert bool(pinned) != is_prepared

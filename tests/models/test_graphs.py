@@ -1,0 +1,258 @@
+"""Graphs of the gradient: the shapes that they need, and what they repeat."""
+
+import copy
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from representatives import full_except
+from tape import TapeRecorder, masked_attention
+from tiny_encoders import loss_and_gradient, relative_error, right_padded, tiny, without_dropout
+from tiny_media import media_task
+from tiny_text import save_tiny_bert, tiny_task
+from tiny_words import tiny_word_task
+
+from ampft.data.steps import MicroBatch, StepBatches
+from ampft.models.packing.install import install_packing
+from ampft.models.packing.kernels import grouped_attention
+from ampft.models.packing.layout import pack_layout
+from ampft.precision.accelerator import make_accelerator
+from ampft.precision.resolve import resolve
+from ampft.training import graphs as graphs_module
+from ampft.training.graphs import GraphedGradient
+from ampft.training.optimizer import (
+    OptimizerSettings,
+    ScheduleSettings,
+    make_optimizer,
+    make_schedule,
+)
+from ampft.training.static_shapes import StaticShapes, key_of
+from ampft.training.step import accumulate_gradient, apply_step
+
+pytestmark = pytest.mark.usefixtures("fresh_accelerate")
+
+LENGTHS = [3, 17, 17, 1, 30]
+FP64_TOLERANCE, FP32_TOLERANCE = 1e-13, 1e-6
+CPU = torch.device("cpu")
+
+
+# The shapes
+
+
+def bucketed_batch(model, bucket, longest=40):
+    batch = right_padded(model, LENGTHS)
+    inputs = {**batch, "labels": torch.zeros(len(LENGTHS), dtype=torch.int64)}
+    micro_batch = MicroBatch(np.arange(5), inputs, counted=True, is_last=True)
+    shaped = StaticShapes(model, longest, bucket).shaped(micro_batch)
+    names = [name for name in shaped.inputs if name != "labels"]
+    return {name: shaped.inputs[name] for name in names}, shaped.packing
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("bucket", [16, 68, 128])
+@pytest.mark.parametrize(
+    "name",
+    full_except(
+        ["bert", "bert, tokens", "deberta-v3", "llama", "modernbert, mean", "roberta", "t5"],
+        ["bert", "bert, tokens", "llama", "roberta"],
+    ),
+)
+def test_a_bucket_has_the_gradient_of_the_packed_step(name, bucket, dtype):
+    plain = without_dropout(tiny(name)).to(dtype)
+    other = copy.deepcopy(plain)
+    install_packing(plain)
+    handle = install_packing(other)
+    expected = loss_and_gradient(plain, right_padded(plain, LENGTHS))
+    batch, packing = bucketed_batch(other, bucket)
+    assert packing.total % bucket == 0
+    actual = loss_and_gradient(PackedAs(other, packing), batch)
+    assert handle.paths == {"packed": 1}
+    tolerance = FP64_TOLERANCE if dtype == torch.float64 else FP32_TOLERANCE
+    for one, two in zip(actual, expected, strict=True):
+        assert relative_error(one, two) <= tolerance
+
+
+class PackedAs:
+    """A model that always receives a layout."""
+
+    def __init__(self, model, packing):
+        self.model, self.packing = model, packing
+
+    def __call__(self, **batch):
+        return self.model(**batch, packing=self.packing)
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+
+def test_fillers_that_attend_to_a_text_would_change_the_gradient():
+    """The negative control: fillers belong to the longest text."""
+    model = without_dropout(tiny("bert")).double()
+    install_packing(model)
+    expected = loss_and_gradient(model, right_padded(model, LENGTHS))
+    batch, packing = bucketed_batch(model, 128)
+    *short, last = packing.groups[: len(packing.groups) - 2]
+    fillers = packing.fillers
+    longer = replace(last, lengths=(*last.lengths[:-1], last.lengths[-1] + fillers))
+    wrong = replace(packing, groups=(*short, longer), least_longest=longer.longest)
+    actual = loss_and_gradient(PackedAs(model, wrong), batch)
+    assert relative_error(actual[2], expected[2]) > 1e-3
+
+
+def test_batches_of_a_bucket_have_the_same_key_and_the_sequences_have_room():
+    model = tiny("bert")
+    install_packing(model)
+    generator = torch.Generator().manual_seed(0)
+    keys = set()
+    for _ in range(50):
+        lengths = torch.randint(1, 31, (4,), generator=generator).tolist()
+        mask = (torch.arange(30) < torch.tensor(lengths)[:, None]).long()
+        layout = pack_layout(mask).bucketed(64, 30)
+        assert sum(layout.lengths) == layout.total == layout.host_targets.shape[0]
+        assert int(layout.columns.max()) < 30
+        inputs = {"input_ids": mask}
+        keys.add(key_of(MicroBatch(np.arange(4), inputs, True, True, layout)))
+    assert 1 < len(keys) <= 2  # 4 to 120 tokens: one or two buckets of 64
+
+
+# What is repeated
+
+
+def give_dropout(model, p=0.1):
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = p
+
+
+def trained(task, recorder=None, *, mode="fp32", device=CPU, epochs=3, **options):
+    """Train; return weights, outcomes of the steps, the generator's state, and the graphs."""
+    precision = resolve(mode, device)
+    micro_batches = options.get("micro_batches", 1)
+    accelerator = make_accelerator(precision, gradient_accumulation_steps=micro_batches)
+    torch.manual_seed(0)
+    model = task.load_model().model.train()
+    give_dropout(model, options.get("dropout", 0.1))
+    batches = StepBatches.for_process(accelerator, task.examples("train"), batch_size=4)
+    optimizer = make_optimizer(model, OptimizerSettings(learning_rate=1e-3), precision)
+    schedule = make_schedule(optimizer, 100, ScheduleSettings())
+    prepared, optimizer = accelerator.prepare(model, optimizer)
+    compute = partial(accumulate_gradient, accelerator, prepared, task.loss)
+    graphs = None
+    if recorder is not None:
+        lines = []
+        shapes = StaticShapes(model, 30, 64)
+        graphs = GraphedGradient(model, device, shapes, recorder, lines.append)
+        graphs.lines = lines
+        compute = partial(graphs.gradient, compute)
+    outcomes = []
+    torch.manual_seed(1)
+    for epoch in range(epochs):
+        for step_batch in batches.epoch(epoch):
+            losses = compute(step_batch)
+            outcome = apply_step(
+                accelerator, prepared, optimizer, schedule, losses=losses, max_grad_norm=1.0
+            )
+            outcomes.append(outcome)
+            optimizer.zero_grad()
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    state = torch.cuda.get_rng_state() if device.type == "cuda" else torch.get_rng_state()
+    return weights, outcomes, state, graphs
+
+
+@pytest.fixture
+def _one_call(monkeypatch):
+    attention = "ampft.models.packing.attention.choose_kernel"
+    monkeypatch.setattr(attention, lambda *_, **__: masked_attention)
+
+
+TASKS = {
+    "texts": lambda folder: tiny_task(save_tiny_bert(folder), train=14, class_weights="balanced"),
+    "words": lambda folder: tiny_word_task(save_tiny_bert(folder), train=14, max_seq_length=16),
+    "padded texts": lambda folder: tiny_task(
+        save_tiny_bert(folder), train=14, remove_padding=False, pad_to_multiple_of=32
+    ),
+    "images": lambda folder: media_task(folder, "vit"),
+}
+
+
+@pytest.mark.usefixtures("_one_call")
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("name", full_except(TASKS, ["texts", "words", "images"]))
+def test_a_training_by_graphs_is_the_same_bit_for_bit(tmp_path, monkeypatch, name, micro_batches):
+    task = TASKS[name](tmp_path)
+    options = {"micro_batches": micro_batches}
+    weights, outcomes, state, graphs = trained(task, TapeRecorder(), **options)
+    assert graphs.reason is None, graphs.reason
+    assert graphs.replayed > 3
+    monkeypatch.setattr(graphs_module, "MAX_GRAPHS", 0)  # the same shapes without graphs
+    plain = trained(task, TapeRecorder(), **options)
+    assert plain[3].replayed == 0
+    assert torch.equal(weights, plain[0])
+    assert outcomes == plain[1]
+    assert torch.equal(state, plain[2])  # so that a run resumed anywhere draws the same masks
+
+
+@pytest.mark.usefixtures("_one_call")
+@pytest.mark.parametrize("name", full_except(["texts", "words"], ["texts", "words"]))
+def test_without_dropout_graphs_change_nothing_but_the_order_of_sums(tmp_path, name):
+    task = TASKS[name](tmp_path)
+    _, by_graph, _, graphs = trained(task, TapeRecorder(), dropout=0.0, epochs=1)
+    _, plain, _, _ = trained(task, dropout=0.0, epochs=1)
+    assert graphs.replayed > 0
+    for one, other in zip(by_graph, plain, strict=True):
+        assert one.loss == pytest.approx(other.loss, rel=1e-5)
+        assert one.grad_norm == pytest.approx(other.grad_norm, rel=1e-4)
+
+
+@pytest.mark.usefixtures("_one_call")
+def test_masks_of_dropout_differ_in_each_replay(tmp_path):
+    task = TASKS["texts"](tmp_path)
+    recorder = TapeRecorder()
+    trained(task, recorder, epochs=1)
+    losses = []
+    for _ in range(2):
+        recorder.tapes[0].replay()
+        losses.append(float(recorder.results[0]))
+    assert losses[0] != losses[1]
+
+
+def refused(task, loss, monkeypatch):
+    """Return the reason why the steps of a loss cannot be captured, and how often they ran."""
+    calls = []
+
+    def counted(model, micro_batch):
+        calls.append(1)
+        return loss(task, model, micro_batch)
+
+    monkeypatch.setattr(type(task), "loss", lambda self, *args: counted(*args))
+    *_, graphs = trained(task, TapeRecorder(), epochs=1)
+    assert graphs.replayed == 0
+    assert graphs.lines
+    return graphs.reason
+
+
+@pytest.mark.usefixtures("_one_call")
+def test_a_loss_that_reads_what_a_graph_cannot_have_is_not_captured(tmp_path, monkeypatch):
+    task = TASKS["texts"](tmp_path)
+    original = type(task).loss
+
+    def reads_ids(task, model, micro_batch):
+        return original(task, model, micro_batch) * float(micro_batch.ids[0] + 1)
+
+    assert "example ids" in refused(task, reads_ids, monkeypatch)
+
+    def reads_a_scalar(task, model, micro_batch):
+        loss = original(task, model, micro_batch)
+        return loss if loss.item() > 0 else loss * 2
+
+    assert "the host waits" in refused(task, reads_a_scalar, monkeypatch)
+
+
+def test_attention_in_groups_is_not_captured(tmp_path, monkeypatch):
+    attention = "ampft.models.packing.attention.choose_kernel"
+    monkeypatch.setattr(attention, lambda *_, **__: grouped_attention)
+    *_, graphs = trained(TASKS["texts"](tmp_path), TapeRecorder(), epochs=1)
+    assert "groups" in graphs.reason
+    assert graphs.replayed == 0

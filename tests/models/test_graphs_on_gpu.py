@@ -1,0 +1,51 @@
+"""CUDA graphs of real steps: the same weights as without them, and what refuses a capture."""
+
+import pytest
+import torch
+from test_graphs import TASKS, trained
+
+from ampft.training.graphs import CudaRecorder
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.usefixtures("fresh_accelerate"),
+]
+CUDA = torch.device("cuda", 0)
+# Kernels of a GPU may add in another order from run to run.
+TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2, "fp16": 1e-2}
+
+
+@pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("name", ["texts", "words", "images"])
+def test_a_training_by_graphs(tmp_path, monkeypatch, name, mode):
+    task = TASKS[name](tmp_path)
+    _, outcomes, state, graphs = trained(task, CudaRecorder(CUDA), mode=mode, device=CUDA, epochs=4)
+    assert graphs.reason is None, graphs.reason
+    assert graphs.replayed > 3
+    monkeypatch.setattr("ampft.training.graphs.MAX_GRAPHS", 0)
+    plain = trained(task, CudaRecorder(CUDA), mode=mode, device=CUDA, epochs=4)
+    assert [each.skipped for each in outcomes] == [each.skipped for each in plain[1]]
+    for one, other in zip(outcomes, plain[1], strict=True):
+        assert one.loss == pytest.approx(other.loss, rel=TOLERANCE[mode], abs=TOLERANCE[mode])
+    # The generator has advanced alike, so that a resumed run draws the same masks.
+    assert torch.equal(state, plain[2])
+
+
+def test_a_refused_capture_leaves_a_device_that_works(tmp_path, monkeypatch):
+    """What the check before the first step does not see is refused by CUDA itself."""
+    task = TASKS["texts"](tmp_path)
+    original = type(task).loss
+
+    def waits(self, model, micro_batch):
+        loss = original(self, model, micro_batch)
+        torch.cuda.synchronize()
+        return loss
+
+    monkeypatch.setattr(type(task), "loss", waits)
+    *_, graphs = trained(task, CudaRecorder(CUDA), device=CUDA, epochs=2)
+    assert graphs.reason is not None
+    assert graphs.replayed == 0
+    monkeypatch.setattr(type(task), "loss", original)
+    *_, graphs = trained(task, CudaRecorder(CUDA), device=CUDA, epochs=2)
+    assert graphs.replayed > 0
