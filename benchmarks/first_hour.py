@@ -42,7 +42,7 @@ PLAIN = (
     "ampft",
     "ampft (graphs)",
 )
-COMPILED = ("trainer (compiled)", "ampft")
+COMPILED = ("trainer (compiled)", "ampft (compiled)", "ampft")
 COMPILED_TURN_SECONDS = 60.0  # that must be left before one begins
 REHEARSED_FAMILIES = ("bert", "t5")
 REHEARSED_TESTS = "tests/models/test_packed_on_gpu.py"

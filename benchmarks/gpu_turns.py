@@ -305,10 +305,14 @@ def _check_flash_attention(job: Job) -> None:
         raise SkippedError("flash attention needs 16 bits and a CUDA device")
 
 
-def train_with_ampft(job: Job, turn: Turn, *, by_graphs: bool = False) -> nn.Module:
+def train_with_ampft(
+    job: Job, turn: Turn, *, by_graphs: bool = False, compiled: bool = False
+) -> nn.Module:
     """Train with the loop of `recipes/classify.py`; return the model."""
-    if by_graphs and not job.scale.on_gpu:
-        raise SkippedError("CUDA graphs need a CUDA device")
+    if (by_graphs or compiled) and not job.scale.on_gpu:
+        raise SkippedError("a rehearsal without a GPU has no CUDA graphs, and does not compile")
+    if compiled:
+        os.environ["ACCELERATE_DYNAMO_BACKEND"] = "INDUCTOR"  # restored by `run_turn`
     precision, texts = job.precision(), job.texts()
     with ampft.numerics(precision):
         accelerator = ampft.make_accelerator(precision)
@@ -328,9 +332,10 @@ def train_with_ampft(job: Job, turn: Turn, *, by_graphs: bool = False) -> nn.Mod
         turn.notes["attention"] = check_packing(prepared, model, on_device) or "as chosen"
         prepared.train()
         graphs = None
-        if by_graphs:
-            shapes = StaticShapes(model, job.tokens[1])
+        shapes = StaticShapes(model, job.tokens[1])
+        if by_graphs or compiled:
             batches = replace(batches, finish=shapes.shaped)
+        if by_graphs:
             device = job.scale.device
             graphs = GraphedGradient(model, device, shapes, CudaRecorder(device), print)
         _run_steps(accelerator, prepared, optimizer, schedule, batches, turn, graphs)
@@ -382,6 +387,7 @@ SYSTEMS: dict[str, Callable[[Job, Turn], object]] = {
     "trainer (length grouping)": lambda job, turn: train_with_trainer(job, turn, grouped=True),
     "trainer (compiled)": lambda job, turn: train_with_trainer(job, turn, compiled=True),
     "ampft": train_with_ampft,
+    "ampft (compiled)": lambda job, turn: train_with_ampft(job, turn, compiled=True),
     "ampft (graphs)": lambda job, turn: train_with_ampft(job, turn, by_graphs=True),
 }
 

@@ -54,6 +54,12 @@ class ModelSettings:
         "on one GPU, repeat forward and backward pass as a CUDA graph per shape, with buckets of "
         "256 tokens unless --token_buckets says otherwise; not measured on a GPU yet",
     )
+    fsdp_gathers: str = _model(
+        "float32",
+        "dtype in which FSDP2 gathers weights: float32 computes as one process does; bfloat16, in "
+        "mode bf16, sends half as much, and rounds norms, embeddings and hidden states too",
+        choices=("float32", "bfloat16"),
+    )
     gradient_checkpointing: bool = _model(
         False, "recompute activations in the backward pass; uses less memory, but is slower"
     )

@@ -6,6 +6,7 @@ import os
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin, PartialState
 from accelerate.utils import (
     DistributedType,
@@ -97,7 +98,11 @@ def configure_sharding(
 
 
 def prepare_training_objects(
-    accelerator: Accelerator, model: nn.Module, optimizer: Optimizer
+    accelerator: Accelerator,
+    model: nn.Module,
+    optimizer: Optimizer,
+    *,
+    gathers_bfloat16: bool = False,
 ) -> tuple[nn.Module, Any]:
     """Return model and optimizer prepared by Accelerate, with autocast under FSDP too.
 
@@ -105,8 +110,17 @@ def prepare_training_objects(
         accelerator: Accelerator from `make_accelerator`.
         model: Model, which FSDP changes in place.
         optimizer: Optimizer of its parameters.
+        gathers_bfloat16: Whether FSDP gathers weights in bfloat16, which is half of the
+            communication and changes results: norms, embeddings and what runs between layers are
+            then rounded too. Gradients are summed over the processes in float32.
     """
     if is_sharded(accelerator):
+        if gathers_bfloat16:
+            from torch.distributed.fsdp import MixedPrecisionPolicy
+
+            accelerator.state.fsdp_plugin.mixed_precision_policy = MixedPrecisionPolicy(
+                param_dtype=torch.bfloat16, reduce_dtype=torch.float32
+            )
         choose_units(accelerator.state.fsdp_plugin, model)
     model, optimizer = accelerator.prepare(model, optimizer)
     if is_sharded(accelerator) and accelerator.native_amp:

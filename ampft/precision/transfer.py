@@ -26,6 +26,11 @@ def to_device(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = 
     return tensor.to(device, dtype, non_blocking=device.type == "cuda")
 
 
+def copy_into(target: Tensor, source: Tensor) -> None:
+    """Copy a tensor into one on any device; see `to_device` about waiting."""
+    target.copy_(source, non_blocking=target.device.type == "cuda")
+
+
 def constant_on(values: npt.NDArray[Any], device: torch.device) -> Tensor:
     """Return (n,) numbers as a tensor on `device`, where it stays for later calls.
 

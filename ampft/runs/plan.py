@@ -38,7 +38,7 @@ def plan_lines(prepared: Prepared) -> list[str]:
     ema = prepared.args.ema_decay
     trusts_code = prepared.args.trust_remote_code
     return [
-        labelled("device", _describe_device(prepared.accelerator)),
+        labelled("device", _describe_device(prepared.accelerator, prepared.args.fsdp_gathers)),
         labelled(
             "precision",
             f"{precision.mode}, {precision.execution}: {precision.reason}",
@@ -81,10 +81,10 @@ def batch_norm_warnings(model: nn.Module, batches: StepBatches) -> dict[str, str
     return {} if note is None else {BATCH_NORM: f"{note}."}
 
 
-def _describe_device(accelerator: Accelerator) -> str:
+def _describe_device(accelerator: Accelerator, gathers: str) -> str:
     device = accelerator.device
     backend = compile_backend(accelerator)
-    more = ", weights sharded (FSDP2) and gathered in float32" * is_sharded(accelerator)
+    more = f", weights sharded (FSDP2) and gathered in {gathers}" * is_sharded(accelerator)
     more += "" if backend is None else f", compiled by {backend}"
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)} x {accelerator.num_processes}{more}"

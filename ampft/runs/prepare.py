@@ -26,6 +26,7 @@ from ampft.precision.accelerator import (
     make_accelerator,
     training_device,
 )
+from ampft.precision.compilation import compile_backend
 from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.precision.sharding import prepare_training_objects
@@ -173,12 +174,14 @@ def prepare_training(
         padded=not loaded.padding_free,
         num_workers=args.dataloader_num_workers,
     )
-    step_batches = replace(step_batches, finish=_finish(args, loaded, step_batches))
+    step_batches = replace(step_batches, finish=_finish(args, accelerator, loaded, step_batches))
     total_steps = total_steps_of(args, step_batches)
     optimizer = make_optimizer(loaded.model, args.optimizer_settings(), precision)
     schedule = make_schedule(optimizer, total_steps, args.schedule_settings())
     allow_unused_parameters(accelerator, loaded.model, task.loss, step_batches)
-    model, optimizer = prepare_training_objects(accelerator, loaded.model, optimizer)
+    model, optimizer = prepare_training_objects(
+        accelerator, loaded.model, optimizer, gathers_bfloat16=args.fsdp_gathers == "bfloat16"
+    )
     check_parameters(loaded.model, optimizer)
     return Prepared(
         started=started,
@@ -196,10 +199,15 @@ def prepare_training(
 
 
 def _finish(
-    args: ClassifyArguments, loaded: LoadedModel, step_batches: StepBatches
+    args: ClassifyArguments,
+    accelerator: Accelerator,
+    loaded: LoadedModel,
+    step_batches: StepBatches,
 ) -> Callable[[MicroBatch], MicroBatch] | None:
     """Return what prepares micro-batches for the model, where they are collated ahead."""
-    if args.cuda_graphs:
+    # Compiled code, too, is made for few shapes, and attention is then part of it.
+    is_compiled = compile_backend(accelerator) is not None and accelerator.device.type == "cuda"
+    if args.cuda_graphs or is_compiled:
         return static_shapes(args, loaded, step_batches).shaped
     return partial(with_layout, loaded.model) if loaded.padding_free else None
 

@@ -63,6 +63,7 @@ def check_prepared(prepared: Prepared) -> tuple[str, ...]:
     _check_metric(args.metric_for_best_model, prepared.task)
     _check_trained_part(prepared)
     _check_cuda_graphs(prepared)
+    _check_gathers(prepared)
     if args.inspect_data:
         check_has_texts(prepared.task, "--inspect_data")
     if args.baseline:
@@ -142,6 +143,18 @@ def _check_cuda_graphs(prepared: Prepared) -> None:
     for reason, applies in reasons.items():
         if applies:
             raise InputError(f"--cuda_graphs: {reason}. Remove the flag.")
+
+
+def _check_gathers(prepared: Prepared) -> None:
+    gathers, mode = prepared.args.fsdp_gathers, prepared.precision.mode
+    sharded = is_sharded(prepared.accelerator)
+    if gathers == "float32" or (sharded and prepared.precision.compute_dtype == torch.bfloat16):
+        return
+    raise InputError(
+        f"--fsdp_gathers {gathers}: the flag is for runs in bf16 that FSDP2 shards "
+        f"(accelerate_configs/fsdp2.yaml), and this run is in {mode}"
+        f"{'' if sharded else ' without FSDP2'}. Remove the flag."
+    )
 
 
 def check_space_for_run(prepared: Prepared) -> None:

@@ -22,6 +22,7 @@ from ampft.models.packing.install import with_layout
 from ampft.models.packing.layout import PackedLayout
 from ampft.models.settings import ModelSettings
 from ampft.models.weights import LoadedModel
+from ampft.precision.transfer import copy_into
 
 BUCKET = 256
 WORD_BUCKET = 64
@@ -156,12 +157,12 @@ class StaticBatch:
     def load(self, step_batch: StepBatch, micro_batch: MicroBatch) -> None:
         """Copy a micro-batch with the same key, and the weight of its step."""
         for name, tensor in micro_batch.inputs.items():
-            self._inputs[name].copy_(tensor, non_blocking=True)
+            copy_into(self._inputs[name], tensor)
         self._weight.fill_(step_batch.effective_weight)
         if self._indices is not None:
             host = micro_batch.packing._joined.tensors
             joined = host[0] if len(host) == 1 else torch.cat(host)
-            self._indices.copy_(joined, non_blocking=True)
+            copy_into(self._indices, joined)
             self._offsets.copy_(self._boundaries)
 
 

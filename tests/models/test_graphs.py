@@ -9,7 +9,14 @@ import pytest
 import torch
 from representatives import full_except
 from tape import TapeRecorder, masked_attention
-from tiny_encoders import loss_and_gradient, relative_error, right_padded, tiny, without_dropout
+from tiny_encoders import (
+    PackedAs,
+    loss_and_gradient,
+    relative_error,
+    right_padded,
+    tiny,
+    without_dropout,
+)
 from tiny_media import media_task
 from tiny_text import save_tiny_bert, tiny_task
 from tiny_words import tiny_word_task
@@ -72,19 +79,6 @@ def test_a_bucket_has_the_gradient_of_the_packed_step(name, bucket, dtype):
     tolerance = FP64_TOLERANCE if dtype == torch.float64 else FP32_TOLERANCE
     for one, two in zip(actual, expected, strict=True):
         assert relative_error(one, two) <= tolerance
-
-
-class PackedAs:
-    """A model that always receives a layout."""
-
-    def __init__(self, model, packing):
-        self.model, self.packing = model, packing
-
-    def __call__(self, **batch):
-        return self.model(**batch, packing=self.packing)
-
-    def __getattr__(self, name):
-        return getattr(self.model, name)
 
 
 def test_fillers_that_attend_to_a_text_would_change_the_gradient():

@@ -7,8 +7,10 @@ import pytest
 import torch
 import torch._dynamo
 from representatives import full_except
+from tape import masked_attention
 from tiny_encoders import (
     ENCODERS,
+    PackedAs,
     loss_and_gradient,
     relative_error,
     right_padded,
@@ -18,8 +20,10 @@ from tiny_encoders import (
 from torch import nn
 from torch._dynamo.utils import counters
 
+from ampft.models.packing import attention
 from ampft.models.packing.dropout import install_fast_dropout
 from ampft.models.packing.install import install_packing
+from ampft.models.packing.layout import PackedLayout, pack_layout
 from ampft.models.packing.verification import evaluation_mode
 from ampft.precision.compilation import RECOMPILE_LIMIT
 
@@ -93,3 +97,43 @@ def test_two_dropouts_of_one_compiled_graph_have_two_masks():
     install_fast_dropout(model)
     one, other = torch.compile(model, backend="aot_eager")(torch.ones(64, 64))
     assert not torch.equal(one, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "family", full_except(["bert", "distilbert", "llama", "roberta"], ["bert"])
+)
+def test_attention_over_a_whole_row_is_compiled_with_the_encoder(family, monkeypatch):
+    """As on a GPU, whose kernels compute whole rows: here plain torch does."""
+    monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: masked_attention)
+    is_bucketed = property(lambda layout: layout.host_targets is not None)
+    monkeypatch.setattr(PackedLayout, "compiles_attention", is_bucketed)
+    plain = without_dropout(tiny(family)).train()
+    twin = copy.deepcopy(plain)
+    install_packing(plain)
+    install_packing(twin)
+    compiled = torch.compile(twin, backend="aot_eager")
+    graphs = []
+    for lengths in LENGTHS:
+        batch = right_padded(plain, [*lengths, 31])
+        packing = pack_layout(batch["attention_mask"]).bucketed(128, 40)
+        expected, actual = (
+            loss_and_gradient(PackedAs(model, packing), batch) for model in (plain, compiled)
+        )
+        for one, other in zip(actual, expected, strict=True):
+            assert relative_error(one, other) <= 1e-6
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert len(set(graphs)) == 1, "compiled again for another batch of the same bucket"
+    reasons = " ".join(counters["graph_break"])
+    assert "_unpack" in reasons, "the layer after the encoder is called as it is"
+    assert "_packed_attention" not in reasons
+
+
+@pytest.mark.slow
+def test_attention_in_groups_is_not_compiled():
+    """The negative control."""
+    model = without_dropout(tiny("bert")).train()
+    install_packing(model)
+    batch = right_padded(model, LENGTHS[0])
+    loss_and_gradient(torch.compile(model, backend="eager"), batch)
+    assert "_packed_attention" in " ".join(counters["graph_break"])

@@ -230,3 +230,16 @@ def loss_and_gradient(
 def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """Return |actual - expected| / |expected| in the Euclidean norm."""
     return float((actual.double() - expected.double()).norm() / expected.double().norm())
+
+
+class PackedAs:
+    """A model that always receives a layout."""
+
+    def __init__(self, model, packing):
+        self.model, self.packing = model, packing
+
+    def __call__(self, **batch):
+        return self.model(**batch, packing=self.packing)
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)

@@ -18,7 +18,7 @@ from ampft.training import ending
 SECONDS_BLOCKED = 100
 
 
-def load_task(*_: object) -> None:
+def choose_folder(*_: object, **__: object) -> None:
     """Fail in process 1. In process 0, wait without Python, as for NCCL."""
     if os.environ["RANK"] == "1":
         raise ValueError("this process had enough")
@@ -28,7 +28,7 @@ def load_task(*_: object) -> None:
 
 def main() -> None:
     ending.GRACE_SECONDS = 1.0
-    prepare.load_task = load_task
+    prepare.choose_folder = choose_folder
     try:
         ampft.prepare(ampft.parse_classify_arguments(sys.argv[2:]))
     except ValueError:

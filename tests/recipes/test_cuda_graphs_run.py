@@ -36,9 +36,18 @@ def test_a_run_by_graphs_resumes_bit_for_bit(files, tiny_model, tmp_path, monkey
     assert evidence(tmp_path / "one") == evidence(tmp_path / "two")
 
 
-@pytest.mark.slow
-def test_graphs_are_refused_on_a_cpu(files, tiny_model, tmp_path):
-    done = call_here(CLASSIFY, *two_epochs(files, tiny_model, tmp_path / "run", "--cuda_graphs"))
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--cuda_graphs"], "--cuda_graphs: they need a CUDA device, and this run is on cpu"),
+        (
+            ["--fsdp_gathers", "bfloat16"],
+            "--fsdp_gathers bfloat16: the flag is for runs in bf16 that FSDP2 shards",
+        ),
+    ],
+)
+def test_what_this_machine_cannot_do_is_refused(files, tiny_model, tmp_path, flags, message):
+    done = call_here(CLASSIFY, *two_epochs(files, tiny_model, tmp_path / "run", *flags))
     assert done.returncode == 2, done.stderr
-    assert "--cuda_graphs: they need a CUDA device, and this run is on cpu" in done.stderr
+    assert message in " ".join(done.stderr.split())
     assert not (tmp_path / "run").exists()

@@ -12,10 +12,12 @@ import runpy
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import exact_step
 import torch
 from accelerate import Accelerator, PartialState
 from exact_step import Problem, Training, flat_weights, tensor_problem
@@ -34,6 +36,9 @@ TRAININGS = (
     *(("bf16", "padding-free"), ("fp16", "padded"), ("bf16", "float32 modules")),
 )
 REPLICATED = PartialState(cpu=True).distributed_type
+
+
+in_bfloat16 = partial(exact_step.prepare_training_objects, gathers_bfloat16=True)
 
 
 def set_sharding(enabled: bool) -> None:
@@ -102,6 +107,11 @@ def main(tiny_bert: Path, folder: Path, recipe: str, *arguments: str) -> None:
     }
     results["activations"] = activations(tiny_bert)
     set_sharding(True)
+    with patch.object(exact_step, "prepare_training_objects", in_bfloat16):
+        problem = problem_named("padding-free", tiny_bert)
+        results["gathered in bf16"] = trained(
+            "bf16", problem, batch_size=EFFECTIVE // 4, micro_batches=2
+        )
     results["overflow"] = overflow(rank)
     results["state"] = state_restored(problem_named("padded", tiny_bert))
     results["trial"] = trial(list(arguments))

@@ -93,6 +93,16 @@ def test_sharded_gradients_are_those_of_replicated_weights(ranks, key):
         assert sharded["losses"] == pytest.approx(replicated["losses"], rel=1e-6)
 
 
+def test_weights_gathered_in_bfloat16_change_the_gradient_by_their_rounding(ranks):
+    for rank in ranks:
+        rounded, exact = rank["gathered in bf16"], rank["bf16 padding-free"]["sharded"]
+        assert rounded["effective_ids"] == exact["effective_ids"]
+        first = relative_error(rounded["gradients"][0], exact["gradients"][0])
+        assert 1e-4 < first < 0.1, "float32 gathers differ by at most 1e-6"
+    one, other = (rank["gathered in bf16"]["weights"] for rank in ranks)
+    assert torch.equal(one, other)
+
+
 def test_sharded_modules_stay_in_float32(ranks):
     kept, plain = (
         ranks[0][f"bf16 {name}"]["sharded"] for name in ("float32 modules", "padding-free")

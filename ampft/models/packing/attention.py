@@ -55,11 +55,11 @@ def packed_attention_forward(
     """
     if packing is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    return _packed_attention(module, (query, key, value), packing, **options), None
+    # Groups differ from step to step. In a bucket, whole rows have few shapes.
+    attend = _packed_attention if packing.compiles_attention else _uncompiled_attention
+    return attend(module, (query, key, value), packing, **options), None
 
 
-# Attention is not compiled, because the groups differ from step to step.
-@uncompiled
 def _packed_attention(
     module: nn.Module,
     operands: tuple[Tensor, Tensor, Tensor],
@@ -85,13 +85,16 @@ def _packed_attention(
     dtype = compute_dtype(operands[2])
     rows = Rows(*(row.squeeze(0).transpose(0, 1).to(dtype) for row in operands))
     kernel = choose_kernel(rows, options, allows_one_call=packing.allows_one_call)
-    if kernel in ONE_CALL:
+    if kernel in ONE_CALL and not packing.compiles_attention:
         packing.one_calls[kernel] = (rows.query.new_empty((0, *rows.query.shape[1:])), options)
     repeats = rows.query.shape[1] // rows.key.shape[1]
     if repeats > 1 and kernel is not flash_attention:
         key, value = (row.repeat_interleave(repeats, dim=1) for row in rows[1:])
         rows = Rows(rows.query, key, value)
     return kernel(rows, packing, options).unsqueeze(0)
+
+
+_uncompiled_attention = uncompiled(_packed_attention)
 
 
 def compute_dtype(tensor: Tensor) -> torch.dtype:

@@ -128,6 +128,8 @@ class PackedModel:
         layout = self.filled(layout)
         if not self.allows_one_call:
             layout = replace(layout, allows_one_call=False)
+        if layout.compiles_attention:
+            layout.offsets  # noqa: B018 # computed on first use, which is not to be compiled
         self._layout = layout
         return (), self._packed_kwargs(base, args, kwargs, layout)
 

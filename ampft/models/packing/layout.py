@@ -109,6 +109,11 @@ class PackedLayout:
         return self.fillers > 0 or self.host_targets is not None
 
     @property
+    def compiles_attention(self) -> bool:
+        """Whether `torch.compile` may compile attention, by a kernel for the whole row."""
+        return self.host_targets is not None and self.allows_one_call and self.device.type == "cuda"
+
+    @property
     def total(self) -> int:
         """Number of tokens in the row, N."""
         return self.host_tokens.shape[0]
@@ -151,7 +156,9 @@ class PackedLayout:
     @property
     def longest(self) -> int:
         """Number of tokens of the longest sequence, or an upper bound of it."""
-        return max(self.least_longest, *self.lengths)
+        if self.host_targets is not None:  # compiled code must not depend on the lengths
+            return self.least_longest
+        return max(self.lengths)
 
     @cached_property
     def plans(self) -> dict[tuple[int, int | None, bool], object]:
