@@ -39,6 +39,7 @@ from .precision.resolve import resolve as resolve
 from .referee.entries import LedgerSettings as LedgerSettings
 from .referee.judge import Judgement as Judgement
 from .referee.judge import judge as judge
+from .referee.studies import judge_study as judge_study
 from .runs.finetune import finetune as finetune
 from .runs.finished import FinishedRun as FinishedRun
 from .runs.opening import open_run as open_run

@@ -180,8 +180,8 @@ class Referee:
         if self.method == HIGHER:
             return gain > 0, 0, gain
         if self.method in (EACH, BONFERRONI):
-            tail = ERROR if self.method == EACH else ERROR / self.planned
-            allowed = TryLevel(number=self.number, level=tail, tail=tail, log_share=0.0)
+            level = ERROR if self.method == EACH else ERROR / self.planned
+            allowed = TryLevel(number=self.number, level=level, log_share=0.0)
             return lower_limit(estimate, allowed, gain=gain) > 0, 0, gain
         sealed = self.method == SEALED
         allowed = level_of_try(

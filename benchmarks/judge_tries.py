@@ -41,7 +41,7 @@ from few_labels import embeddings
 from provenance import provenance
 
 import ampft
-from ampft.errors import InputError
+from ampft.referee.checks import NoEffect
 from ampft.referee.report import ledger_report, summary, tries_table
 from ampft.text.markdown import prose
 from ampft.text.numbers import points
@@ -206,9 +206,7 @@ def judged(
     files = tables(questions, changed, folder, f"try{number:02}")
     try:
         judgement = ampft.judge(folder / "ledger", candidate=files, note=change.name)
-    except InputError as error:
-        if "bit for bit" not in str(error):
-            raise
+    except NoEffect:
         return "no effect"
     if judgement.answer == "keep":
         way.settings = changed

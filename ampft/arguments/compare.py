@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,6 +38,7 @@ SET_BY_COMPARISON = {
     "push_to_hub": "push one of the runs afterwards, with ampft push RUN",
     "check_precision": "fp32 has nothing to compare; --yardstick before ` -- ` measures how "
     "exact the gradient of each mode is",
+    "folds": "give it before ` -- `, as in --folds 5",
     "perturb_initial_weights": "the placebo arm does this unless --no_placebo is set",
 }
 
@@ -69,6 +70,14 @@ class ComparisonFlags:
         False,
         "train even if the test data are too few for any verdict at the margin",
         group=COMPARISON,
+    )
+    folds: int | None = flag(
+        None,
+        "number of folds, for data without a test split: each seed divides the training data "
+        "anew, and every row is predicted by a model that was not trained on it; the interval does "
+        "not take folds for independent",
+        group=COMPARISON,
+        at_least=2,
     )
     budget: str | None = flag(
         None,
@@ -167,6 +176,7 @@ class ComparisonDesign:
         gpus_per_run: GPUs of each run if several train at the same time.
         draws: Whether each seed also draws its own rows, as `--data_seed`.
         engine: Where runs train, one of `ENGINES`.
+        folds: Number of folds, each a run of its own; 0 for none.
     """
 
     modes: tuple[Annotated[str, one_of(MODES)], ...] | None
@@ -183,6 +193,7 @@ class ComparisonDesign:
     gpus_per_run: Positive = 1
     draws: bool = False
     engine: Annotated[str, one_of(ENGINES)] = LOCAL
+    folds: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,13 +305,18 @@ def comparison_command(
         )
     if settings.config_file is not None and not Path(settings.config_file).is_file():
         raise InputError(f"--config_file {settings.config_file}: the file does not exist.")
+    if settings.folds is not None:
+        if select_seeds:
+            raise InputError("--folds: it does not choose between arms. Remove --select.")
+        classify_argv = (*classify_argv, "--folds", str(settings.folds))
+        classify = replace(classify, folds=settings.folds)
     design = ComparisonDesign(
         modes=modes,
         arm_settings=arms,
         first_seed=classify.seed,
         metric=_requested_metric(settings.metric, classify.task),
         margin=settings.margin / 100,
-        placebo=not settings.no_placebo,
+        placebo=not settings.no_placebo and settings.folds is None,
         config_file=settings.config_file,
         budget=None if settings.budget is None else parse_duration("budget", settings.budget),
         select_seeds=select_seeds,
@@ -308,6 +324,8 @@ def comparison_command(
         jobs=settings.jobs,
         gpus_per_run=settings.gpus_per_run,
         engine=settings.engine,
+        draws=settings.folds is not None,
+        folds=settings.folds or 0,
     )
     return CompareCommand(
         design=design,

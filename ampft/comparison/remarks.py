@@ -132,6 +132,12 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
         "initial weights, budget and tuning, and whether failed seeds were left out, cannot be "
         "checked"
     ),
+    "folds": lambda folds, repeats: (
+        f"cross-validation with {folds} folds, {counted(repeats, 'repeat')}: every row was "
+        "predicted by models that were not trained on it, but their training rows overlap; the "
+        "intervals are widened for that (Nadeau and Bengio 2003), and rows other than these may "
+        "still differ"
+    ),
     # On what differs between the runs
     "unequal": _unequal,
     "not_known": lambda unknown, records: (

@@ -43,7 +43,7 @@ from ampft.data.sources.hub import fetch, read_splits
 from ampft.data.sources.masks import IMAGE, find_mask_folders
 from ampft.data.sources.memory import INDEX_COLUMN
 from ampft.data.sources.stdlib import CONFIGURATIONS, load_stdlib
-from ampft.data.splits import missing_splits, subsample
+from ampft.data.splits import fold_splits, missing_splits, subsample
 from ampft.data.token_rows import load_token_files, load_token_splits
 from ampft.errors import InputError
 from ampft.files import describe_file
@@ -249,6 +249,17 @@ def with_missing_splits(
     Raises:
         InputError: See `missing_splits`.
     """
+    if request.folds is not None:
+        divided, text = fold_splits(
+            strata,
+            groups,
+            frozenset(parts),
+            folds=request.folds,
+            fold=request.fold,
+            validation_fraction=request.validation_fraction,
+            seed=request.data_seed,
+        )
+        return _chosen(parts, divided), [text]
     made, note = missing_splits(
         strata,
         groups,
@@ -257,12 +268,19 @@ def with_missing_splits(
         test_fraction=request.test_fraction,
         seed=request.data_seed,
     )
+    return _chosen(parts, made), [note] if note else []
+
+
+def _chosen(
+    parts: Mapping[str, Dataset], made: Mapping[str, npt.NDArray[np.int64]]
+) -> dict[str, Dataset]:
+    """Return the splits of a source and those made of its training rows, in their order."""
     train = parts["train"]
     splits = {
         split: train if len(r) == len(train) else train.select(r) for split, r in made.items()
     }
     splits = {**parts, **splits}
-    return {split: splits[split] for split in SPLITS if split in splits}, [note] if note else []
+    return {split: splits[split] for split in SPLITS if split in splits}
 
 
 def add_labels(

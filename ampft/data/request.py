@@ -89,6 +89,13 @@ class DataRequest:
         at_least=0,
         below=1,
     )
+    folds: int | None = _flag(
+        None,
+        "number of folds that the training data are divided into, stratified and with groups kept "
+        "together; one of them is the test split",
+        at_least=2,
+    )
+    fold: int = _flag(1, "the fold that is the test split, from 1", at_least=1)
     data_seed: int = _flag(
         0, "seed for splitting and subsampling the data", at_least=0, at_most=MAX_SEED
     )

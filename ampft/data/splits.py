@@ -177,6 +177,63 @@ def missing_splits(
     return {"train": rest, **new}, note
 
 
+def fold_splits(
+    labels: IntArray | None,
+    groups: npt.NDArray[np.uint64],
+    existing: frozenset[str],
+    *,
+    folds: int,
+    fold: int,
+    validation_fraction: float,
+    seed: int,
+) -> tuple[dict[str, IntArray], str]:
+    """Divide the training rows into folds, and split off one of them for testing.
+
+    The folds of one seed do not depend on which of them is asked for.
+
+    Args:
+        labels: (n,) class of each training row; None for images with masks, which have no class.
+        groups: (n,) equal for rows that must be in one fold.
+        existing: The splits that the source has.
+        folds: Number of folds.
+        fold: The fold for testing, from 1.
+        validation_fraction: Share of all training rows for validation; 0 for none.
+        seed: Seed of the division.
+
+    Returns:
+        Indices of the training rows by split, and a note.
+
+    Raises:
+        InputError: The source has a test split, there is no such fold, or there are too few rows.
+    """
+    distinct = len(np.unique(groups))
+    if "test" in existing:
+        raise InputError(
+            f"--folds {folds}: the data have a test split, and folds take theirs from the training "
+            "data. Remove --folds or the test data."
+        )
+    if fold > folds or folds > distinct:
+        raise InputError(
+            f"--folds {folds} and --fold {fold}: a fold is one of 1 to {folds}, and there are "
+            f"{distinct} different training rows, at least one for each."
+        )
+    strata = np.zeros(len(groups), dtype=np.int64) if labels is None else labels
+    rest = test = np.arange(len(groups))
+    for number in range(1, fold + 1):
+        if number == folds:
+            test, rest = rest, rest[:0]
+            break
+        first, second = split_off(strata[rest], groups[rest], 1 / (folds - number + 1), seed=seed)
+        test, rest = rest[second], rest[first]
+    train = np.setdiff1d(np.arange(len(groups)), test)
+    splits = {"train": train, "test": test}
+    if "validation" not in existing and validation_fraction:
+        first, second = split_off(strata[train], groups[train], validation_fraction, seed=seed)
+        splits |= {"train": train[first], "validation": train[second]}
+    sizes = ", ".join(f"{split} {len(rows)}" for split, rows in splits.items())
+    return splits, f"Fold {fold} of {folds} of {len(groups)} training rows, seed {seed}: {sizes}."
+
+
 def subsample(
     count: int, labels: IntArray | None, split: str, limits: Mapping[str, int], *, seed: int
 ) -> tuple[IntArray | None, str | None]:

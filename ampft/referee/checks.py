@@ -153,6 +153,10 @@ def check_number(side: Side, number: int) -> None:
         )
 
 
+class NoEffect(InputError):
+    """The candidate predicts as the best does, bit for bit; nothing was written."""
+
+
 def is_identical(candidate: Side, best: Side) -> bool:
     """Return whether a candidate predicts as the best does, with every seed of the candidate."""
     return all(

@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ampft.comparison.statistics.interval import DifferenceEstimate, fixed_variance
+from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.comparison.statistics.power import seeds_to_decide
 from ampft.referee.error_budget import TryLevel
 
 MOST_STEPS = 4  # shown with a keep; more would make later keeps harder
+COVARIANCE_ERRORS = 2.0  # standard errors that are added to the estimated covariance between seeds
 SMALLEST_P = 1e-13  # of the test that allows for rare losses, which is exact to about 1e-15
 
 
@@ -81,12 +82,19 @@ def lower_limit(estimate: DifferenceEstimate, allowed: TryLevel, *, gain: float)
         allowed: What the try may use.
         gain: The difference, with the sign that makes an improvement positive.
     """
-    fixed = fixed_variance(
-        estimate.jackknife_variance, estimate.jackknife_covariance, len(estimate.per_seed)
-    )
-    over_rows = math.sqrt(max(fixed, estimate.min_variance))
-    reuse = allowed.reuse_errors(estimate.cases) * over_rows
-    return gain - estimate.half_width(allowed.tail) - reuse
+    limit = estimate.half_width(allowed.level)
+    if allowed.log_share and estimate.seed_variance is not None:
+        seeds, cases = len(estimate.per_seed), estimate.cases
+        shared, every = estimate.jackknife_covariance, estimate.jackknife_variance
+        uncertain = max(every - shared, 0.0) * math.sqrt(2 / (seeds * (seeds - 1) * cases))
+        reuse = allowed.reuse_limit(
+            math.sqrt(max(shared + COVARIANCE_ERRORS * uncertain, estimate.min_variance)),
+            math.sqrt(estimate.seed_variance / seeds),
+            seeds=seeds,
+            cases=cases,
+        )
+        limit = max(limit, reuse)
+    return gain - limit
 
 
 def decide(estimate: DifferenceEstimate, allowed: TryLevel, question: Question) -> Decision:
@@ -122,7 +130,7 @@ def decide(estimate: DifferenceEstimate, allowed: TryLevel, question: Question) 
         answer = Answer.DROP
     elif not question.sealed:
         threshold = question.margin if is_better else -question.margin
-        seeds = seeds_to_decide(estimate, margin=question.margin, alpha=2 * allowed.tail)
+        seeds = seeds_to_decide(estimate, margin=question.margin, alpha=2 * allowed.level)
         if interval[1] < threshold or seeds is None or seeds[0] > question.max_seeds:
             answer, seeds = Answer.DROP, None
         else:
@@ -145,7 +153,7 @@ def _excludes_rare_losses(
     """Return whether rare losses of the margin are excluded, for every transcript at once."""
     if estimate.case_distribution is None:
         return True
-    level = max(allowed.tail * math.exp(allowed.log_share), SMALLEST_P)
+    level = max(allowed.level * math.exp(allowed.log_share), SMALLEST_P)
     test = estimate.case_distribution
     if question.higher_is_better:
         return test.p_above(-question.margin, noise=estimate.seed_noise) <= level

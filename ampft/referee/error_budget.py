@@ -14,16 +14,24 @@ prefix code gives each transcript a share, with a sum of at most 1:
 
     share = 2^-(k + 1) / (t - 1 choose k) * product over the keeps of 2^-(points shown + 1).
 
-For one transcript the candidate is a fixed function, whose error R over the rows is normal with the
-standard error F^(1/2). The union bound over transcripts gives P(Q(R) <= u * share) <= u for the
-tail probability Q, so that R is at most F^(1/2) (x0 + |Z|) in distribution, with Q(x0) = share and
-a standard normal Z: the hazard of a normal tail increases. And P(A + |Z| > c) <= 2 P(A + Z > c) for
-independent A and c > 0. So the limit of a gain is lowered by x0 standard errors, and the usual
-half-width is taken at half the level. This is the bound of the Ladder (Blum and Hardt, ICML
-2015), of description length (Dwork et al., "Generalization in adaptive data analysis and holdout
-reuse", NeurIPS 2015), used for a test instead of a score.
+For one transcript the candidate is a fixed procedure, whose error R over the rows is normal with
+the standard error C^(1/2): C is the covariance between different seeds, which is what the rows do
+to the procedure, whatever the seeds. With Q the tail of a standard normal, the union bound over
+transcripts gives P(Q(R / C^(1/2)) <= u * share) <= u, so that R is in distribution at most
 
-Before the first keep the share is 1/2, x0 is 0, and reuse costs a factor of two in the level.
+    R* = C^(1/2) Q^-1(U * share),    U uniform.
+
+The rest of the error, T, is that of fresh trainings: s^2 / S with S - 1 degrees of freedom,
+independent of the transcript, because a candidate is trained after it. (The best's trainings are
+not fresh, but their luck is the same for all candidates, so that no choice of a candidate uses it.)
+So a gain is kept if it exceeds c with P(R* + T > c) = level, and the limit without reuse as well.
+This is the bound of the Ladder (Blum and Hardt, ICML 2015), of description length (Dwork et al.,
+"Generalization in adaptive data analysis and holdout reuse", NeurIPS 2015), used for a test instead
+of a score. C is estimated from few seeds, so two standard errors of its estimate are added: rows
+whose trainings are independent give pairs of seeds a covariance with the standard error
+(J - C) (2 / (S (S - 1) n))^(1/2).
+
+Before the first keep the share is 1/2, and R* is the absolute value of a normal variable.
 """
 
 from __future__ import annotations
@@ -32,8 +40,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 PLANNED_SHARE = 0.75  # of the error, for the planned tries
-SMALLEST_TAIL = 1e-300  # of a transcript, so that its quantile is finite
+SMALLEST_TAIL, LEAST_LOG = 1e-300, -690.0  # so that quantiles are finite
+PARTS, SMALLEST_PART = 200, 1e-3  # of the range of U, and of the level: the first of them
+SMALLEST_SPREAD = 1e-6  # of the seeds, relative to the rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,25 +55,37 @@ class TryLevel:
     Attributes:
         number: Number of the try, from 1.
         level: Probability that this try is a false keep, at most.
-        tail: One-sided tail probability at which its limit is computed.
         log_share: Natural logarithm of the share of the transcript of earlier answers.
     """
 
     number: int
     level: float
-    tail: float
     log_share: float
 
-    def reuse_errors(self, cases: int) -> float:
-        """Return x0, the standard errors over the rows that reuse may have added.
+    def reuse_limit(self, over_rows: float, over_seeds: float, *, seeds: int, cases: int) -> float:
+        """Return c, which rows that earlier answers tell about exceed with the level's probability.
 
         Args:
-            cases: n >= 2, for Student's distribution with n - 1 degrees of freedom.
+            over_rows: Standard error over the rows, C^(1/2).
+            over_seeds: Standard error over the seeds, s / S^(1/2).
+            seeds: S >= 2, for Student's distribution with S - 1 degrees of freedom.
+            cases: n >= 2, likewise for the rows.
         """
-        from scipy.special import stdtrit
+        from scipy.optimize import brentq
+        from scipy.special import stdtr, stdtrit
 
-        share = max(math.exp(self.log_share), SMALLEST_TAIL)
-        return max(-float(stdtrit(cases - 1, share)), 0.0)
+        # R* falls with U, so its value at the lower end of each interval of U is a bound.
+        ends = np.geomspace(SMALLEST_PART * self.level, 1.0, PARTS)
+        tails = np.maximum(ends[:-1] * math.exp(max(self.log_share, LEAST_LOG)), SMALLEST_TAIL)
+        errors, weights = -over_rows * stdtrit(cases - 1, tails), np.diff(ends)
+        spread = max(over_seeds, SMALLEST_SPREAD * over_rows, SMALLEST_TAIL)
+
+        def excess(limit: float) -> float:
+            above = weights @ stdtr(seeds - 1, (errors - limit) / spread)
+            return float(ends[0] + above) - self.level
+
+        most = float(errors.max()) - over_seeds * float(stdtrit(seeds - 1, self.level / 2))
+        return brentq(excess, 0.0, most) if excess(0.0) > 0 else 0.0
 
 
 def share_of_try(number: int, planned: int) -> float:
@@ -108,10 +132,9 @@ def level_of_try(
     """
     level = error * share_of_try(number, planned)
     if not sealed:
-        return TryLevel(number=number, level=level, tail=level, log_share=0.0)
+        return TryLevel(number=number, level=level, log_share=0.0)
     return TryLevel(
         number=number,
         level=level,
-        tail=level / 2,
         log_share=log_transcript_share(number, shown_points),
     )

@@ -11,6 +11,7 @@ from ampft.errors import InputError, listed
 from ampft.referee.checks import (
     BEST,
     CANDIDATE,
+    NoEffect,
     check_best,
     check_new_rows,
     check_number,
@@ -222,7 +223,7 @@ class _Writer:
                 is_repeated=True,
             )
         if is_identical(candidate, best):
-            raise InputError(
+            raise NoEffect(
                 f"{CANDIDATE}: it predicts as the best does, bit for bit, with all "
                 f"{len(candidate.models)} seeds. The change has no effect; nothing was written."
             )
@@ -339,7 +340,10 @@ class _Writer:
             trial = entry.trial
             assert trial is not None, "it is a try"
             same = {model.seed: model.predictions_sha256 for model in entry.models} == hashes
+            # The best itself is judged again, from the same files; others equal to it are refused.
+            sources = {model.source for model in candidate.models.values()}
             is_best = entry.number == self.state.best_entry
+            is_best = is_best and {model.source for model in entry.models} == sources
             if (
                 same
                 and (trial.claim, trial.margin) == (claim, margin)
@@ -387,7 +391,7 @@ def next_level(state: State) -> TryLevel:
 def final_level(state: State) -> TryLevel:
     """Return what the final claim may use: the whole error, because its rows are new."""
     error = state.settings.error / 100
-    return TryLevel(number=0, level=error, tail=error, log_share=0.0)
+    return TryLevel(number=0, level=error, log_share=0.0)
 
 
 def question_of(settings: LedgerSettings, claim: Claim, margin: float, read: Sides) -> Question:

@@ -19,7 +19,6 @@ from running import BIN, REPOSITORY, call_here, clean_environment, rows, succeed
 from tiny_masks import IGNORED, write_folders
 from tiny_words import write_sentences
 
-from ampft import cli
 from ampft.arguments import ClassifyArguments, parse_compare_arguments
 from ampft.arguments.compare import is_comparison_to_run
 from ampft.arguments.compare_arms import parse_compare_arms_arguments
@@ -230,21 +229,6 @@ def test_the_data_of_the_tutorial_are_written(tmp_path):
     assert header == ["text", "label"]
     assert len(table) > 2000
     assert {label for _, label in table} == set(CLASSES)
-
-
-@pytest.mark.slow
-def test_the_folds_are_compared(reader, tiny_bert, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    shutil.copyfile(reader / "reviews.csv", "reviews.csv")
-    page = (REPOSITORY / "docs" / "folds.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    small = f'"model_name_or_path": {str(tiny_bert)!r}, "max_train_steps": 1, "learning_rate"'
-    code = code.replace("StratifiedKFold(5", "StratifiedKFold(2").replace('"learning_rate"', small)
-    exec(code, {})
-    capsys.readouterr()
-    (command,) = [each for each in commands_of("docs/folds.md") if "--predictions" in each]
-    assert cli.main(shlex.split(command)[1:]) == 0
-    assert "low" in capsys.readouterr().out
 
 
 @pytest.mark.slow

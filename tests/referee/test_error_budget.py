@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import norm, t
 
 from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.referee.decision import Answer, Claim, Question, decide, lower_limit
@@ -39,30 +39,36 @@ def test_a_keep_that_shows_more_points_has_a_smaller_share():
     assert np.diff(shares) == pytest.approx([-math.log(2)] * 3)
 
 
-def test_before_the_first_keep_reuse_costs_half_the_level_and_no_more():
+def limit_of(allowed, rows=1.0, seeds=1.0):
+    return allowed.reuse_limit(rows, seeds, seeds=10, cases=10**6)
+
+
+def test_before_the_first_keep_the_error_over_rows_counts_as_an_absolute_value():
     allowed = level_of_try(7, [], **BUDGET, sealed=True)
-    assert allowed.tail == allowed.level / 2
-    assert allowed.reuse_errors(1000) == pytest.approx(0, abs=1e-12)
+    assert limit_of(allowed, seeds=0.0) == pytest.approx(norm.isf(allowed.level / 2), rel=0.01)
+    assert limit_of(allowed, rows=0.0) == pytest.approx(t.isf(allowed.level, 9), rel=0.01)
 
 
 def test_each_keep_and_each_point_shown_cost_more():
-    errors = [
-        level_of_try(10, shown, **BUDGET, sealed=True).reuse_errors(1000)
+    limits = [
+        limit_of(level_of_try(10, shown, **BUDGET, sealed=True))
         for shown in ([], [0], [3], [3, 0], [3, 0, 0])
     ]
-    assert errors == sorted(errors)
-    assert len(set(errors)) == len(errors)
-    assert level_of_try(10, [3], **BUDGET, sealed=False).reuse_errors(1000) == 0
+    assert limits == sorted(limits)
+    assert len(set(limits)) == len(limits)
 
 
-def test_the_best_of_all_transcripts_is_within_its_bound():
+@pytest.mark.parametrize("over_seeds", [0.0, 0.3, 2.0])
+def test_the_best_of_all_transcripts_is_within_its_bound(over_seeds):
     # An adversary who picks the luckiest of m functions on the rows, by the bound of its share.
     random, m, level = np.random.default_rng(0), 200, 0.02
-    allowed = TryLevel(number=2, level=level, tail=level / 2, log_share=-math.log(m))
-    bound = allowed.reuse_errors(10**6) + norm.isf(allowed.tail)
+    allowed = TryLevel(number=2, level=level, log_share=-math.log(m))
     luckiest = random.standard_normal((20_000, m)).max(axis=1)
-    assert (luckiest > bound).mean() <= level
-    assert (luckiest > norm.isf(level)).mean() > 0.9  # what a test without the bound would do
+    found = luckiest + over_seeds * random.standard_t(9, 20_000)
+    above = (found > limit_of(allowed, seeds=over_seeds)).mean()
+    assert level / 2 < above <= level * 1.1  # the bound is close
+    usual = math.hypot(norm.isf(level), over_seeds * t.isf(level, 9))
+    assert (found > usual).mean() > 2 * level  # what a test without the bound would do
 
 
 def estimate(gain: float, *, seeds: int = 5, spread: float = 0.002) -> DifferenceEstimate:

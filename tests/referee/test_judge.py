@@ -103,6 +103,17 @@ def test_a_candidate_equal_to_the_best_is_refused(ledger, tmp_path, written):
     assert files(ledger) == before
 
 
+def test_a_copy_of_what_was_kept_is_refused_and_its_own_files_are_answered(
+    ledger, tmp_path, written
+):
+    ampft.judge(ledger, candidate=written["good"])
+    (tmp_path / "copy").mkdir()
+    copies = [shutil.copy(path, tmp_path / "copy") for path in written["good"]]
+    with pytest.raises(InputError, match="bit for bit"):
+        ampft.judge(ledger, candidate=copies)
+    assert ampft.judge(ledger, candidate=written["good"]).is_repeated
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

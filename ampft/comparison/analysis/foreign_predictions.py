@@ -106,6 +106,7 @@ def compare_tables(
             remark("no_record"),
             *_copies(runs, seeds),
             *seed_stamps(len(seeds)),
+            *_fold_stamps(predictions),
         ),
         setup={
             "files": ", ".join(dict.fromkeys(Path(run.origin).name for run in everything)),
@@ -246,6 +247,23 @@ def _copies(runs: Runs, seeds: Sequence[int]) -> tuple[Remark, ...]:
     if len(seeds) == 1:
         return (remark("same_predictions", arms=copies[:LISTED]),) if copies else ()
     return (remark("copied", tables=copies[:LISTED]),) if copies else ()
+
+
+def _fold_stamps(predictions: Mapping[str, ArmPredictions]) -> tuple[Remark, ...]:
+    """Return what the intervals of a cross-validation mean; nothing for a test split."""
+    everything = [run for arm in predictions.values() for run in arm.in_mode]
+    if all(run.folds is None for run in everything):
+        return ()
+    repeats = zip(*(arm.in_mode for arm in predictions.values()), strict=True)
+    for runs in repeats:
+        first = runs[0].folds
+        if any(r.folds is None or first is None or (r.folds != first).any() for r in runs):
+            raise InputError(
+                f"{FLAG}: the arms have different folds, or some tables lack the column fold. "
+                "Divide the rows in the same way for all arms of a seed."
+            )
+    folds = 1 + max(int(run.folds.max()) for run in everything if run.folds is not None)
+    return (remark("folds", folds=folds, repeats=len(everything) // len(predictions)),)
 
 
 def _check_columns_fit(
@@ -395,7 +413,35 @@ def _run_predictions(
         confusion=None if many else confusion(truth, predicted, len(names)),
         bins=None if confidence is None else calibration_sums(confidence, correct, bins=BINS),
         class_sums=class_sums if groups is None else class_sums.grouped(groups.ids),
+        folds=_folds(run, ids, groups),
     )
+
+
+def _folds(run: ForeignRun, ids: Sequence[str], groups: Groups | None) -> IntArray | None:
+    """Return the fold of each case, or None; a case is a group where there are groups.
+
+    Raises:
+        InputError: There is one fold, or a group is in several.
+    """
+    if not run.folds:
+        return None
+    folds: IntArray = numbered(run.folds[id_] for id_ in ids).ids.astype(np.int64)
+    if folds.max() == 0:
+        raise InputError(
+            f"{FLAG} {run.origin}: column fold has one value. A cross-validation has at least two "
+            "folds; remove the column for a test split."
+        )
+    if groups is None:
+        return folds
+    of_groups = np.zeros(len(groups), dtype=np.int64)
+    of_groups[groups.ids] = folds
+    if (of_groups[groups.ids] != folds).any():
+        raise InputError(
+            f"{FLAG} {run.origin}: examples of one group, or with the same text, are in several "
+            "folds, so that models were tested on what they were trained on. Keep them in one "
+            "fold, as StratifiedGroupKFold does."
+        )
+    return of_groups
 
 
 def _probabilities(run: ForeignRun, ids: Sequence[str], names: tuple[str, ...]) -> FloatArray:

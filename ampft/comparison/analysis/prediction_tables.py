@@ -15,8 +15,8 @@ from ampft.errors import InputError, quoted_list
 FLAG = "--predictions"
 ARM, SEED, ID, LABEL, PREDICTION = "arm", "seed", "id", "label", "prediction"
 PROBABILITIES, PROBABILITY_PREFIX = "probabilities", "probability_"
-TEXT, GROUP = "text", "group"
-COLUMNS = (ARM, SEED, ID, LABEL, PREDICTION, PROBABILITIES, TEXT, GROUP)
+TEXT, GROUP, FOLD = "text", "group", "fold"
+COLUMNS = (ARM, SEED, ID, LABEL, PREDICTION, PROBABILITIES, TEXT, GROUP, FOLD)
 WAYS = (
     "Give the table the columns arm and seed, call the files ARM-seed1.csv, or write "
     "ARM:SEED=FILE, or ARM=FILE for the only table of an arm"
@@ -39,6 +39,7 @@ class ForeignRun:
         probabilities: Probability of each class by id, as a mapping of class names or a list.
         texts: Input by id, where the table has a column for it.
         groups: Group by id, likewise.
+        folds: Fold of a cross-validation by id, likewise.
     """
 
     origin: str
@@ -48,6 +49,7 @@ class ForeignRun:
     probabilities: dict[str, Mapping[str, object] | Sequence[object]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     groups: dict[str, str | None] = field(default_factory=dict)
+    folds: dict[str, str] = field(default_factory=dict)
 
 
 Runs = dict[str, dict[int, ForeignRun]]
@@ -175,6 +177,8 @@ def _add(
         run.texts[identifier] = as_text(row[TEXT], where, TEXT) or ""
     if GROUP in row:
         run.groups[identifier] = as_text(row[GROUP], where, GROUP)
+    if FOLD in row:
+        run.folds[identifier] = _cell(row, FOLD, where)
 
 
 def _cell(row: Mapping[str, object], name: str, where: str) -> str:

@@ -30,6 +30,7 @@ from ampft.comparison.findings import (
     Flips,
     MetricValues,
 )
+from ampft.comparison.statistics.folds import with_folds
 from ampft.comparison.statistics.interval import DifferenceEstimate, estimate_of_sums
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
 from ampft.comparison.statistics.verdict import Difference, decide
@@ -145,7 +146,10 @@ def _estimates(
     def estimate(
         arm: Sequence[RunPredictions], baseline: Sequence[RunPredictions]
     ) -> DifferenceEstimate:
-        return estimate_of_sums([a.sums for a in arm], [b.sums for b in baseline], metric)
+        sides = [a.sums for a in arm], [b.sums for b in baseline]
+        found = estimate_of_sums(*sides, metric)
+        folds = [each.folds for each in baseline if each.folds is not None]
+        return with_folds(found, *sides, folds, metric) if len(folds) == len(arm) else found
 
     others = {arm.name: predictions.get(arm.name) for arm in draft.arms[1:]}
     return (

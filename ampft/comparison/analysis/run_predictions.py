@@ -91,6 +91,8 @@ class RunPredictions:
         bins: (3, BINS) float64: count, sum of confidences, number correct; None likewise.
         class_sums: Contributions of each example, or group of examples, to the counts per class;
             None if they are unknown.
+        folds: (n,) fold of each example, or group of examples, of a cross-validation; None for a
+            test split.
     """
 
     choices: npt.NDArray[Any]
@@ -102,6 +104,7 @@ class RunPredictions:
     confusion: IntArray | None
     bins: npt.NDArray[np.float64] | None
     class_sums: CaseSums | None = None
+    folds: IntArray | None = None
 
 
 def read_run_predictions(

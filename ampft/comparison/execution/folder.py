@@ -119,6 +119,11 @@ def compare_planned_runs(
             f"{_without_plan(folder)}."
         )
     seeds = _seeds_at_last_analysis(plan, folder)
+    if plan.design.folds:
+        from ampft.comparison.execution.joined_folds import compare_folds
+
+        remarks = plan_facts(plan, folder, seeds).remarks
+        return compare_folds(plan, folder, complete_runs(plan, folder, seeds), remarks)
     return compare_folders(
         complete_runs(plan, folder, seeds),
         metric=plan.metric,

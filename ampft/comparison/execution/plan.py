@@ -23,21 +23,28 @@ LONGEST_RUN = 1e9  # seconds
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run: an arm with a seed."""
+    """One run: an arm with a seed, and a fold from 1; 0 without folds."""
 
     arm: Arm
     seed: int
+    fold: int = 0
 
     @property
     def name(self) -> str:
         """The name of its folder and its log."""
-        return f"{self.arm.name}-seed{self.seed}"
+        return f"{self.arm.name}-seed{self.seed}" + f"-fold{self.fold}" * (self.fold > 0)
+
+    @property
+    def title(self) -> str:
+        """What it is called on the terminal."""
+        return f"{self.arm.name} seed {self.seed}" + f" fold {self.fold}" * (self.fold > 0)
 
     @property
     def flags(self) -> tuple[str, ...]:
         """The flags of classify.py that distinguish it from the other runs."""
         perturbed = ["--perturb_initial_weights"] * self.arm.is_perturbed
-        return (*self.arm.flags, "--seed", str(self.seed), *perturbed)
+        fold = ["--fold", str(self.fold)] * (self.fold > 0)
+        return (*self.arm.flags, "--seed", str(self.seed), *perturbed, *fold)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +153,7 @@ class Plan:
         """
         count = self.design.seed_counts[-1] if seeds is None else seeds
         first = self.design.first_seed + self.design.select_seeds
-        return interleaved(self.compared_arms, range(first, first + count))
+        return interleaved(self.compared_arms, range(first, first + count), self.design.folds)
 
     def expected_seconds(self, run: PlannedRun) -> float:
         """Return the estimated seconds of a run."""
@@ -177,15 +184,16 @@ class Plan:
         return replace(self, seeds_analysed=(*self.seeds_analysed, seeds))
 
 
-def interleaved(arms: tuple[Arm, ...], seeds: range) -> tuple[PlannedRun, ...]:
-    """Return every arm with every seed, seed by seed.
+def interleaved(arms: tuple[Arm, ...], seeds: range, folds: int = 0) -> tuple[PlannedRun, ...]:
+    """Return every arm with every seed and fold, seed by seed.
 
     The order of the arms rotates from seed to seed, so that drift of the machine affects all arms
     alike: over as many seeds as there are arms, each arm takes each position once.
     """
     return tuple(
-        PlannedRun(arms[(position + rotation) % len(arms)], seed)
+        PlannedRun(arms[(position + rotation) % len(arms)], seed, fold)
         for rotation, seed in enumerate(seeds)
+        for fold in (range(1, folds + 1) if folds else (0,))
         for position in range(len(arms))
     )
 

@@ -42,7 +42,7 @@ def plan_lines(
         ),
         ("each run", *_sizes(plan)),
     ]
-    found = None if design.draws else plan_reach(plan)  # a curve has no verdict
+    found = None if design.draws else plan_reach(plan)  # no verdict, or other cases
     if found is not None:
         lines.append(("can show", _reach_text(plan, found)))
     if todo:

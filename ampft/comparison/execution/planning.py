@@ -82,6 +82,8 @@ def plan_comparison(
         with interruptible(lambda: "nothing has been written yet."):
             trials = arm_trials(command, start)
     trial = next(iter(trials.values()))
+    if design.folds:
+        _check_folds(trial)
     check_memory_of_jobs(command, max(each.estimate.peak_bytes for each in trials.values()))
     modes = None if design.arm_settings else trial.modes
     estimates = {name: each.estimate for name, each in trials.items()}
@@ -99,9 +101,19 @@ def plan_comparison(
     expected = [ExpectedRun(plan.estimate_of(r.arm), r.arm.mode) for r in plan.all_runs()]
     fitted = fit(expected, budget)
     plan = replace(plan, size=fitted.size, overrides=fitted.overrides, reductions=fitted.reductions)
-    if not command.anyway:
+    if not (command.anyway or design.folds):  # the trial has one fold, and the cases are all rows
         _check_reach(plan, trial.compared["reported split"])
     return folder, plan
+
+
+def _check_folds(trial: TrialResult) -> None:
+    """Check that the predictions of folds can be joined to one table."""
+    from ampft.tasks.single_label import SingleLabel  # imports torch
+
+    if trial.compared[KIND_OF_LABELS] != SingleLabel.name:
+        raise InputError(
+            "--folds: it supports tasks with one label per example. For others, pass a --test_file."
+        )
 
 
 def requested_arguments(command: CompareCommand) -> Any:

@@ -150,7 +150,7 @@ class Progress:
 
     def _heading(self, run: PlannedRun) -> str:
         number = self._plan.all_runs().index(run) + 1
-        return f"run {number}/{self._total} {run.arm.name} seed {run.seed}"
+        return f"run {number}/{self._total} {run.title}"
 
     def _seconds(self, runs: Iterable[PlannedRun]) -> float:
         return sum(map(self._pace.seconds, runs))

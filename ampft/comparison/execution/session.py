@@ -369,6 +369,8 @@ def open_comparison(
         plan: Plan from `plan_comparison`.
         recipe: Path of classify.py, which trains one run; None uses `ampft train`.
     """
+    if recipe is not None and plan.design.folds:
+        raise InputError("--folds: recipes compare one test split. Use ampft compare --folds.")
     with RunFolder(folder, keep_files=True) as locked:
         if read_plan(folder) is not None:
             locked.adopt(PLAN_NAME)

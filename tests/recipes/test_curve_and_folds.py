@@ -1,0 +1,73 @@
+"""A whole learning curve, and a whole comparison by folds, of a tiny model."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+
+from ampft import cli
+from ampft.comparison.learning_curve.findings import read_curve
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_a_curve_of_a_tiny_model(tmp_path, files, tiny_model, monkeypatch, capsys):
+    folder = tmp_path / "curve"
+    run = [
+        *("--model_name_or_path", str(tiny_model), "--train_file", str(files / "train.csv")),
+        *("--test_file", str(files / "test.csv"), "--learning_rate", "8e-3", "--use_cpu"),
+        *("--num_train_epochs", "1", "--cpu_threads", "1"),
+    ]
+    command = ["curve", "--seeds", "3", "--sizes", "40,80,140", "--output_dir", str(folder)]
+    assert cli.main([*command, "--", *run]) == 0
+    curve = read_curve(folder / "curve.json")
+    assert [size.labels for size in curve.sizes] == [40, 80, 140]
+    assert [size.train for size in curve.sizes] == [36, 72, 126]
+    assert curve.twice is None
+    records = [json.loads(path.read_text()) for path in folder.glob("runs/*/run.json")]
+    assert {record["arguments"]["data_seed"] for record in records} == {42, 43, 44}
+    prints = {
+        (r["arguments"]["max_train_samples"], r["data"]["fingerprints"]["train"]) for r in records
+    }
+    assert len(prints) == 9  # each seed draws its own rows, also of all
+    page = (folder / "curve.html").read_text(encoding="utf-8")
+    assert "<script" not in page
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/run.json")}
+    capsys.readouterr()
+    assert cli.main([*command, "--", *run]) == 0  # continues, with nothing to do
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert cli.main(["report", str(folder)]) == 0
+    assert "What twice the labels would add is not said" in capsys.readouterr().out
+    assert cli.main([*command[:4], "30,140", *command[5:], "--", *run]) == 2
+    assert "the folder holds a curve with the sizes 40,80,140" in capsys.readouterr().err
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_folds_of_a_tiny_model(tmp_path, files, tiny_model, capsys):
+    folder = tmp_path / "folds"
+    command = [
+        *("compare", "--folds", "2", "--seeds", "3", "--keep_models", "none"),
+        *("--arm", "base", "--arm", "low: --learning_rate 1e-4", "--output_dir", str(folder)),
+        *("--", "--model_name_or_path", str(tiny_model), "--learning_rate", "8e-3", "--use_cpu"),
+        *("--train_file", str(files / "train.csv"), "--cpu_threads", "1"),
+        *("--num_train_epochs", "1", "--validation_fraction", "0", "--no-load_best_model_at_end"),
+    ]
+    assert cli.main(command) == 0
+    assert "cross-validation with 2 folds, 3 repeats" in capsys.readouterr().out
+    tables = [pd.read_parquet(path) for path in sorted((folder / "tables").glob("*.parquet"))]
+    assert len(tables) == 6
+    rows = pd.read_csv(files / "train.csv")
+    for table in tables:
+        assert sorted(table["text"]) == sorted(rows["text"])
+        assert dict(zip(table["text"], table["label"], strict=True)) == dict(
+            zip(rows["text"], rows["label"], strict=True)
+        )
+    base, _, _, low, *_ = (dict(zip(t["text"], t["fold"], strict=True)) for t in tables)
+    assert base == low  # the arms of a seed have the same folds, those of another seed others
+    assert base != dict(zip(tables[1]["text"], tables[1]["fold"], strict=True))
+    stamps = json.loads((folder / "comparison.json").read_text())["stamps"]
+    assert "no_record" not in [stamp["kind"] for stamp in stamps]
+    assert cli.main(["compare", str(folder)]) == 0
