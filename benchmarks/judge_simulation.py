@@ -326,10 +326,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part", choices=tuple(JOBS), default="errors")
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of sequences")
+    parser.add_argument("--method", choices=METHODS, help="only this one")
+    parser.add_argument("--policy", choices=("climber", "tuner", "voter"), help="only this one")
     parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
     results, origin = [], provenance()
     for index, (setting, method, planned) in enumerate(JOBS[args.part]()):
+        if args.method not in (None, method) or args.policy not in (None, setting.policy):
+            continue
         number = max(round(args.scale * planned), 1)
         start = time.perf_counter()
         every = [simulate_sequence(setting, method, 1000 * index + k) for k in range(number)]
