@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from ampft.kinds.windows import WORD_COUNTS, select_logits
+from ampft.kinds.windows import WORD_COUNTS, WORD_POSITIONS, select_logits
 from ampft.precision.transfer import to_device
 
 if TYPE_CHECKING:
     from ampft.models.packing.layout import PackedLayout
+
+WORD_BUCKET = 64
+NO_LABEL = -100  # of a word that does not count, as in `torch.nn.CrossEntropyLoss`
 
 
 def forward_logits(
@@ -91,3 +95,32 @@ def _logits(
 def model_inputs(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the model's inputs in a collated batch, without labels."""
     return {name: value for name, value in inputs.items() if not name.startswith("label")}
+
+
+def widened(inputs: Mapping[str, Tensor], width: int, *, padding_token: int) -> dict[str, Tensor]:
+    """Return a batch of texts with more padding, and words up to a multiple of `WORD_BUCKET`.
+
+    The added words have no label, so that the loss does not change.
+
+    Args:
+        inputs: Collated batch with `attention_mask` (m, T).
+        width: Number of columns of the result, if the batch has fewer.
+        padding_token: Token of the added columns.
+    """
+    former = inputs["attention_mask"].shape
+    missing = max(0, width - former[1])
+    padded = {
+        name: functional.pad(
+            tensor, (0, missing), value=padding_token if name == "input_ids" else 0
+        )
+        if tensor.shape == former
+        else tensor
+        for name, tensor in inputs.items()
+    }
+    if WORD_POSITIONS in inputs:
+        positions = inputs[WORD_POSITIONS]
+        moved = positions // former[1] * (former[1] + missing) + positions % former[1]
+        more = -len(positions) % WORD_BUCKET
+        padded[WORD_POSITIONS] = functional.pad(moved, (0, more))
+        padded["labels"] = functional.pad(inputs["labels"], (0, more), value=NO_LABEL)
+    return padded

@@ -8,16 +8,14 @@ those of the batch as it was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ampft.data.steps import MicroBatch, StepBatch, StepBatches
-from ampft.kinds.windows import WORD_POSITIONS
+from ampft.kinds.logits import widened
 from ampft.models.packing.install import with_layout
 from ampft.models.packing.layout import PackedLayout
 from ampft.models.settings import ModelSettings
@@ -25,8 +23,6 @@ from ampft.models.weights import LoadedModel
 from ampft.precision.transfer import copy_into
 
 BUCKET = 256
-WORD_BUCKET = 64
-NO_LABEL = -100  # of a word that does not count, as in `torch.nn.CrossEntropyLoss`
 
 Key = tuple[object, ...]
 """What a graph depends on: names, shapes and dtypes."""
@@ -57,31 +53,15 @@ class StaticShapes:
             return micro_batch
         if (mask := micro_batch.inputs.get("attention_mask")) is None or mask.dim() != 2:
             return micro_batch
-        padded = replace(micro_batch, inputs=self._padded(micro_batch.inputs), packing=None)
+        token = getattr(self.model.config, "pad_token_id", None) or 0
+        inputs = widened(micro_batch.inputs, self.longest, padding_token=token)
+        padded = replace(micro_batch, inputs=inputs, packing=None)
         layout = with_layout(self.model, padded).packing
         if layout is None:
             return micro_batch
         bucketed = layout.bucketed(self.bucket, max(self.longest, layout.longest))
         bucketed.pin()
         return replace(padded, packing=bucketed)
-
-    def _padded(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        rows, width = inputs["attention_mask"].shape
-        missing = max(0, self.longest - width)
-        values = {"input_ids": getattr(self.model.config, "pad_token_id", None) or 0}
-        padded = {
-            name: functional.pad(tensor, (0, missing), value=values.get(name, 0))
-            if tensor.shape == (rows, width)
-            else tensor
-            for name, tensor in inputs.items()
-        }
-        if WORD_POSITIONS in inputs:
-            positions = inputs[WORD_POSITIONS]
-            moved = positions // width * (width + missing) + positions % width
-            more = -len(positions) % WORD_BUCKET
-            padded[WORD_POSITIONS] = functional.pad(moved, (0, more))
-            padded["labels"] = functional.pad(inputs["labels"], (0, more), value=NO_LABEL)
-        return padded
 
 
 def static_shapes(
