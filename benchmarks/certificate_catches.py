@@ -3,10 +3,12 @@
 Run: `python benchmarks/certificate_catches.py --out benchmarks/results/certificate-catches.json`.
 
 Trains a small BERT on made-up texts, a third of them in capitals and some longer than the model
-reads, with several seeds; exports each run; plants the faults of `artifact_faults.py` in copies of
-the artifact, with manifests that fit them; and certifies everything. A stale artifact has the model
-file of another seed. Beside each verdict stands the usual gate: accuracy within 1 % on the first
-100 rows. `certificate_gate.py` simulates the statistics with many more artifacts.
+reads, with several seeds; exports each run in fp32, fp16 and all schemes of int8; plants the faults
+of `artifact_faults.py` in copies of the artifacts, with manifests that fit them; and certifies
+everything. A stale artifact has the model file of another seed. Static int8 is also calibrated on
+another language: texts whose words the tokenizer does not know. Beside each verdict stands the
+usual gate: accuracy within 1 % on the first 100 rows. `certificate_gate.py` simulates the
+statistics with many more artifacts.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import artifact_faults
 import numpy as np
@@ -26,8 +31,10 @@ from transformers import BertConfig, BertForSequenceClassification, BertTokenize
 from ampft.certificate.findings import FAILED, PASSED
 from ampft.certificate.verify import VerifyRequest, certify, check_verification
 from ampft.cli import main as ampft
-from ampft.export import ExportRequest, export_run, open_artifact
-from ampft.export.formats import FORMATS
+from ampft.export import ExportRequest, export_run
+from ampft.export.artifact import opened
+from ampft.export.source import ModelSource
+from ampft.kinds.logits import model_inputs
 from ampft.kinds.prediction import PredictRequest
 from ampft.runs.predict import run_classifier
 from ampft.text.terminal import quiet_libraries
@@ -38,7 +45,16 @@ WORDS = tuple(f"w{index}" for index in range(60))
 SIZES = {"train": 1500, "validation": 100, "test": 1000}
 LENGTH = 24
 NAIVE_ROWS, NAIVE_MARGIN = 100, 0.01
-PRECISIONS = ("fp32", "fp16", "bf16", "int8")
+# Name -> precision and scheme of int8.
+KINDS = {
+    "fp32": ("fp32", None),
+    "fp16": ("fp16", None),
+    "int8 blocks": ("int8", "blocks"),
+    "int8 dynamic": ("int8", "dynamic"),
+    "int8 static": ("int8", "static"),
+}
+PLANTED = ("fp32", "fp16", "int8 blocks")  # in which all faults are planted
+OTHER_LANGUAGE = tuple("zz yy xx " * count for count in range(1, 9))
 
 
 def write_rows(path: Path, rows: int, seed: int) -> Path:
@@ -88,13 +104,16 @@ def train(folder: Path, seed: int, epochs: int) -> Path:
     return run
 
 
-def certified(name: str, artifact: Path, run: Path, *, is_faithful: bool) -> dict[str, Any]:
+def certified(
+    name: str, artifact: Path, run: Path, *, kind: str, is_faithful: bool
+) -> dict[str, Any]:
     """Return what the certificate and the usual gate say of an artifact."""
     made = certify(artifact, run, VerifyRequest(measure=False))
     return {
         "artifact": name,
         "is_faithful": is_faithful,
         "precision": made.name,
+        "kind": kind,
         "verdict": made.verdict,
         "failures": [each.kind for each in made.failures],
         "changed_predictions": 0 if made.arm.flips is None else int(made.arm.flips.mean),
@@ -107,9 +126,9 @@ def usual_gate(artifact: Path, run: Path) -> str:
     rows = check_verification(run_classifier(run).record, VerifyRequest())
     first = [text for (text,) in rows.rows[:NAIVE_ROWS]]
     truth = np.asarray(rows.targets)[:NAIVE_ROWS]
-    opened = open_artifact(artifact)
-    names = [opened.config.id2label[index] for index in range(len(LABELS))]
-    guessed = [names[index] for index in opened.logits(first, 32).argmax(axis=1)]
+    found = opened(artifact)
+    names = [found.config.id2label[index] for index in range(len(LABELS))]
+    guessed = [names[index] for index in found.logits(first, 32).argmax(axis=1)]
     own = run_classifier(run).record.label_names
     right = np.mean([name == own[label] for name, label in zip(guessed, truth, strict=True)])
     model = _model_accuracy(run, first, truth)
@@ -122,46 +141,76 @@ def _model_accuracy(run: Path, texts: list[str], truth: Any) -> float:
         return float((predictor.logits([texts]).argmax(axis=1) == truth).mean())
 
 
-def results(folder: Path, seeds: int, epochs: int) -> list[dict[str, Any]]:
+def results(folder: Path, seeds: int, faulty: int, epochs: int) -> list[dict[str, Any]]:
     """Train, export, plant and certify; return a line per artifact."""
     save_model(folder / "bert")
     for index, (split, rows) in enumerate(SIZES.items()):
         write_rows(folder / f"{split}.jsonl", rows, index)
     runs = [train(folder, seed, epochs) for seed in range(1, seeds + 2)]
-    precisions = [each for each in PRECISIONS if each in FORMATS["onnx"].files]
-    artifacts: list[dict[str, Path]] = []
-    for run in runs:
-        artifacts.append({})
-        for precision in precisions if run is not runs[-1] else ["fp32"]:
-            target = folder / f"{run.name}-{precision}"
-            export_run(
-                ExportRequest(run=run, format="onnx", precision=precision, output_dir=target)
-            )
-            artifacts[-1][precision] = target
+    artifacts = [
+        {name: exported(run, folder / f"{run.name}-{name}", *kind) for name, kind in KINDS.items()}
+        for run in runs
+    ]
     lines = []
-    for run, own in zip(runs[:-1], artifacts, strict=False):
-        lines += [certified("faithful", path, run, is_faithful=True) for path in own.values()]
-        faults = dict(artifact_faults.FAULTS)
-        faults["stale artifact"] = artifact_faults.stale(artifacts[-1]["fp32"])
-        for precision in precisions[1:]:
-            faults[f"float32 called {precision}"] = artifact_faults.called(precision)
-        for number, (name, fault) in enumerate(faults.items()):
-            planted = artifact_faults.plant(own["fp32"], folder / f"{run.name}-{number}", fault)
-            lines.append(certified(name, planted, run, is_faithful=False))
+    for run, own in zip(runs, artifacts, strict=True):
+        for name, path in own.items():
+            lines.append(certified("faithful", path, run, kind=name, is_faithful=True))
+    for run, own in zip(runs[:faulty], artifacts[:faulty], strict=True):
+        for kind in PLANTED:
+            for number, (name, fault) in enumerate(faults_of(kind, artifacts[-1]).items()):
+                target = folder / f"{run.name}-{kind}-{number}"
+                planted = artifact_faults.plant(own[kind], target, fault)
+                lines.append(certified(name, planted, run, kind=kind, is_faithful=False))
+        with calibrated_on(OTHER_LANGUAGE):
+            planted = exported(run, folder / f"{run.name}-language", "int8", "static")
+        name = "calibrated on another language"
+        lines.append(certified(name, planted, run, kind="int8 static", is_faithful=False))
     return lines
+
+
+def exported(run: Path, target: Path, precision: str, scheme: str | None) -> Path:
+    """Export a run to ONNX, and return the folder."""
+    request = ExportRequest(
+        run=run, format="onnx", precision=precision, int8=scheme, output_dir=target
+    )
+    export_run(request)
+    return target
+
+
+def faults_of(kind: str, others: dict[str, Path]) -> dict[str, artifact_faults.Fault]:
+    """Return the faults of a kind of artifact by name; `others` are artifacts of another seed."""
+    faults = dict(artifact_faults.FAULTS)
+    faults["stale artifact"] = artifact_faults.stale(others[kind])
+    if kind == "fp32":
+        for precision in ("fp16", "int8"):
+            faults[f"float32 called {precision}"] = artifact_faults.called(precision)
+    return faults
+
+
+@contextmanager
+def calibrated_on(texts: Iterable[str]) -> Iterator[None]:
+    """Calibrate on other texts than the run's, which an export refuses."""
+
+    def calibration(source: ModelSource) -> list[dict[str, Any]]:
+        batches = (model_inputs(source.reader.collate([[text]])) for text in texts)
+        return [{name: batch[name].numpy() for name in source.inputs} for batch in batches]
+
+    with patch.object(ModelSource, "calibration", calibration):
+        yield
 
 
 def main() -> None:
     """Certify everything, write the results, and print them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--seeds", type=int, default=3, help="runs in which faults are planted")
+    parser.add_argument("--seeds", type=int, default=3, help="runs, and one for stale files")
+    parser.add_argument("--faulty", type=int, default=3, help="runs in which faults are planted")
     parser.add_argument("--epochs", type=int, default=4, help="of each run")
     options = parser.parse_args()
     stated = provenance()  # before anything changes
     quiet_libraries()
     with tempfile.TemporaryDirectory() as folder:
-        lines = results(Path(folder), options.seeds, options.epochs)
+        lines = results(Path(folder), options.seeds, options.faulty, options.epochs)
     result = {"rows": SIZES["test"], "artifacts": lines, "provenance": stated}
     options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     for line in lines:

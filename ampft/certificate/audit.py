@@ -30,9 +30,9 @@ def main(argv: Sequence[str]) -> None:
     args = _parser().parse_args(argv)
     folder = Path(args.artifact)
     from ampft.certificate.files import differences
-    from ampft.certificate.findings import CERTIFICATE_NAME
     from ampft.certificate.report import read_certificate
     from ampft.certificate.verify import certify
+    from ampft.export.manifest import CERTIFICATE_NAME
     from ampft.text.terminal import labelled, print_line, quiet_libraries
 
     quiet_libraries()

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ampft.arguments.flags import ArgumentParser
-from ampft.export.command import MOVED, data_flags, export, export_parser, export_request
+from ampft.export.command import AUTO, MOVED, data_flags, export, export_parser, export_request
 
 if TYPE_CHECKING:
     from ampft.certificate.findings import Certificate
+    from ampft.certificate.rows import VerifiedRows
     from ampft.certificate.verify import VerifyRequest
+    from ampft.export.export import ExportRequest
 
 NOT_PASSED = 4  # exit code
 MARGIN = 1.0  # points
+# Failures that modules in float32 can repair.
+OF_PRECISION = {"logits", "batch", "difference", "classes", "not_finite"}
 
 
 def main(argv: Sequence[str]) -> None:
@@ -50,10 +55,59 @@ def main(argv: Sequence[str]) -> None:
     export(request)
     print_line(labelled("verify", f"{len(rows):,} examples of {rows.name}"))
     certificate = certify(request.output_dir, request.run, verification, rows)
+    if args.keep_float == AUTO and can_be_repaired(certificate):
+        print_certificate(certificate)
+        request = repaired(request, verification, rows)
+        certificate = certify(request.output_dir, request.run, verification, rows)
     write_certificate(request.output_dir, certificate)
     print_certificate(certificate)
     print_line(labelled("page", str(request.output_dir / PAGE_NAME)))
     exit_with(certificate)
+
+
+def can_be_repaired(certificate: Certificate) -> bool:
+    """Return whether an artifact did not pass, and modules in float32 can change that."""
+    from ampft.certificate.findings import PASSED
+
+    kinds = {each.kind for each in certificate.failures}
+    return certificate.verdict != PASSED and kinds <= OF_PRECISION
+
+
+def repaired(
+    request: ExportRequest, verification: VerifyRequest, rows: VerifiedRows
+) -> ExportRequest:
+    """Replace an artifact that does not pass by one with the fewest modules in float32.
+
+    Args:
+        request: Export that wrote it.
+        verification: How it was verified.
+        rows: Rows of the verification.
+
+    Returns:
+        The request of the new artifact; the old one if no modules help.
+    """
+    from ampft.certificate.float_region import smallest_region
+    from ampft.export.export import remove_artifact
+    from ampft.text.numbers import counted
+    from ampft.text.terminal import labelled, print_line
+
+    region = smallest_region(request, verification, rows)
+    searched = f"{counted(region.tests, 'artifact')} compared on {region.rows:,} examples of "
+    searched += region.split
+    if region.modules is None:
+        print_line(labelled("float", f"no set of modules in float32 helps ({searched})."))
+        return request
+    print_line(
+        labelled(
+            "float",
+            f"{counted(len(region.modules), 'module')} must stay in float32 ({searched}): "
+            f"--keep_float '{','.join(region.patterns)}'",
+        )
+    )
+    remove_artifact(request.output_dir)
+    request = replace(request, keep_float=region.modules)
+    export(request)
+    return request
 
 
 def verify_request(args: Namespace) -> VerifyRequest:

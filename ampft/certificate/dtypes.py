@@ -46,7 +46,9 @@ _ONNX_INTEGER = (
     *("QAttention", "ConvInteger", "QLinearConv", "DynamicQuantizeLSTM"),
 )
 _ONNX_WITH_WEIGHTS = ("Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "LSTM", "GRU")
-_ONNX_PRODUCTS = ("MatMul", "FusedMatMul", "Attention", "MultiHeadAttention", "MatMulNBits")
+_ONNX_PRODUCTS = ("MatMul", "FusedMatMul", "Attention", "MultiHeadAttention")
+# Reads float32, quantizes each row in blocks, and multiplies bytes where the processor can.
+_ONNX_BLOCKS = "MatMulNBits"
 
 _OPENVINO_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"} | {
     name: f"{'u' * (name[0] == 'u')}int{name[1:]}" for name in ("i8", "u8", "i4", "u4")
@@ -77,9 +79,10 @@ def onnx_dtypes(path: Path, feeds: Feeds) -> ArtifactDtypes:
         session.run(None, dict(feeds))
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     counts: Counter[tuple[str, tuple[str, ...], bool]] = Counter()
+    blocks = onnx_block_operands(path)
     for event in events:
         if event.get("cat") == "Node" and str(event.get("name")).endswith("_kernel_time"):
-            product = _onnx_product(event["args"])
+            product = _onnx_product(event["args"], blocks)
             if product is not None:
                 counts[product] += 1
     return ArtifactDtypes(
@@ -89,11 +92,30 @@ def onnx_dtypes(path: Path, feeds: Feeds) -> ArtifactDtypes:
     )
 
 
-def _onnx_product(arguments: Mapping[str, Any]) -> tuple[str, tuple[str, ...], bool] | None:
+def onnx_block_operands(path: Path) -> tuple[str, str]:
+    """Return the dtypes that the file asks of products with weights in blocks.
+
+    onnxruntime quantizes the activations if the "accuracy level" is 4, and otherwise turns the
+    weights back into float32.
+    """
+    onnx: Any = package("onnx", "onnx", str(path))
+    levels = {
+        next((each.i for each in node.attribute if each.name == "accuracy_level"), 0)
+        for node in onnx.load(str(path), load_external_data=False).graph.node
+        if node.op_type == _ONNX_BLOCKS
+    }
+    return ("int8", "int8") if levels == {4} else ("float32", "float32")
+
+
+def _onnx_product(
+    arguments: Mapping[str, Any], blocks: tuple[str, str]
+) -> tuple[str, tuple[str, ...], bool] | None:
     """Return the operator of a product, the dtypes of its operands and whether it has weights."""
     operator = arguments["op_name"]
     if operator in _ONNX_INTEGER:
         return operator, ("uint8", "int8"), True
+    if operator == _ONNX_BLOCKS:
+        return operator, blocks, True
     if operator not in (*_ONNX_PRODUCTS, *_ONNX_WITH_WEIGHTS):
         return None
     operands = [

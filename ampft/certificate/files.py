@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ampft.certificate.findings import CERTIFICATE_NAME, Certificate
+from ampft.certificate.findings import Certificate
 from ampft.certificate.report import (
     PAGE_NAME,
     card_section,
@@ -15,11 +15,10 @@ from ampft.certificate.report import (
     page,
 )
 from ampft.errors import InputError
-from ampft.export.manifest import read_manifest, write_manifest
+from ampft.export.manifest import CARD_NAME, CERTIFICATE_NAME, read_manifest, write_manifest
 from ampft.files import describe_file, write_text
 from ampft.text.markdown import code
 
-CARD_NAME = "README.md"
 SAME_METRIC = 1e-9
 
 

@@ -17,7 +17,6 @@ from ampft.text.json_io import JSONValue, one_of
 from ampft.text.numbers import counted, percent
 
 SCHEMA = 1
-CERTIFICATE_NAME = "certificate.json"
 PASSED, FAILED, UNDECIDED = "passed", "failed", "undecided"
 KEPT, WORSE, OPEN, TOO_FEW = "kept", "worse", "open", "too few"
 
@@ -87,6 +86,9 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
     ),
     "seen": lambda split: (
         f"the best epoch was chosen on {split}: differences are fair, and both sides look too good"
+    ),
+    "kept": lambda modules: (
+        f"{counted(len(modules), 'module')} of the artifact in float32: {', '.join(modules)}"
     ),
     "no_times": lambda reason: f"not timed: {reason}",
 }

@@ -9,7 +9,6 @@ from pathlib import Path
 from markupsafe import Markup
 
 from ampft.certificate.findings import (
-    CERTIFICATE_NAME,
     FAILED,
     KEPT,
     OPEN,
@@ -27,6 +26,7 @@ from ampft.comparison.report.arm_styles import arm_styles
 from ampft.comparison.report.tables import scope
 from ampft.comparison.verdict_text import decision_text, difference_text, margin_text
 from ampft.errors import InputError
+from ampft.export.manifest import CERTIFICATE_NAME
 from ampft.text.charts import Axis, picture
 from ampft.text.escaping import one_line
 from ampft.text.json_io import check_schema, from_json, json_text, read_json_object

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
 from ampft.data.groups import Groups, comparable, dependent_groups, numbered
 from ampft.data.load import IN_MEMORY
+from ampft.data.masks import Masks
 from ampft.data.row_labels import Targets
 from ampft.data.sources.table import Table
 from ampft.errors import InputError, quoted_list
@@ -48,6 +53,16 @@ class VerifiedRows:
         """Number of rows."""
         return len(self.rows)
 
+    def with_masks(
+        self, inputs: Mapping[str, Tensor], batch: Sequence[int] | npt.NDArray[np.int64]
+    ) -> Mapping[str, Tensor]:
+        """Return the inputs of a batch with the masks by which its predictions are counted."""
+        if not isinstance(self.targets, Masks):
+            return inputs
+        from ampft.kinds.pixels import padded_masks
+
+        return {**inputs, **padded_masks(self.targets.decoded(np.asarray(batch)))}
+
     def text(self, row: int) -> str:
         """Return the inputs of a row in words; empty if it has none."""
         parts = [getattr(cell, "text", cell) for cell in self.rows[row]]
@@ -76,11 +91,16 @@ def verified_rows(record: RunRecord, verify: str | None, flags: Sequence[str] = 
                 f"{', '.join(name for name, count in examples.items() if count)}. Name a file with "
                 "labels."
             )
-        return _split_rows(record, verify, flags)
+        return split_rows(record, verify, flags)
     return _file_rows(record, Path(verify))
 
 
-def _split_rows(record: RunRecord, split: str, flags: Sequence[str]) -> VerifiedRows:
+def split_rows(record: RunRecord, split: str, flags: Sequence[str]) -> VerifiedRows:
+    """Return the rows of a split of a run.
+
+    Raises:
+        InputError: Its data are missing or have changed.
+    """
     if record.data.name == IN_MEMORY and not flags:
         raise InputError(
             f"{FLAG} {split}: the run was trained on data in memory, which cannot be read again. "
@@ -95,8 +115,6 @@ def _split_rows(record: RunRecord, split: str, flags: Sequence[str]) -> Verified
             f"{str(found)[:12]} instead of {str(recorded)[:12]}). Restore them, or name a file "
             "with labels."
         )
-    if data.masks is not None:
-        raise InputError(f"{FLAG} {split}: artifacts that predict masks cannot be verified.")
     part = data.splits[split].select_columns(list(data.input_columns))
     columns = [part[name][:] for name in data.input_columns]
     is_tuple = row.kind.has_texts or row.kind.has_files

@@ -36,7 +36,7 @@ from ampft.comparison.analysis.predictions import check_margin
 from ampft.comparison.analysis.run_predictions import Inputs, check_metric
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
-from ampft.export import Artifact, open_artifact
+from ampft.export.artifact import Artifact, opened
 from ampft.export.manifest import SOURCE_NAME
 from ampft.files import describe_file
 from ampft.kinds.logits import forward_logits
@@ -49,7 +49,6 @@ from ampft.runs.predictor import Predictor
 from ampft.runs.record import RunRecord
 from ampft.runs.show import problem_of
 from ampft.tasks.outcome import Outcome
-from ampft.text.json_io import values_hash
 
 BATCH_SIZE = 32
 INVARIANCE_ROWS = 256  # predicted twice; single rows take long
@@ -106,7 +105,7 @@ def certify(
     """
     classifier = run_classifier(run)
     record = classifier.record
-    artifact = open_artifact(folder)
+    artifact = opened(folder)
     run_sha256 = describe_file(run / RECORD_NAME).sha256
     if artifact.manifest.run_sha256 != run_sha256:
         raise InputError(
@@ -165,6 +164,8 @@ def _certificate(
     word, failures, notes = verdict(evidence)
     if rows.was_chosen_on:
         notes = (*notes, finding("seen", split=rows.name))
+    if manifest.keep_float:
+        notes = (*notes, finding("kept", modules=list(manifest.keep_float)))
     return Certificate(
         verdict=word,
         failures=failures,
@@ -177,17 +178,11 @@ def _certificate(
         dtypes=dtypes,
         cost=measured_cost(artifact, pair.model, run, rows, measure=request.measure),
         artifact=_facts(artifact),
-        artifact_sha256=artifact_hash(artifact),
+        artifact_sha256=manifest.files_sha256,
         run_sha256=manifest.run_sha256,
         rows_sha256=rows.sha256,
         verify=request.verify or rows.name,
     )
-
-
-def artifact_hash(artifact: Artifact) -> str:
-    """Return one hash over the files of an artifact, which its manifest lists."""
-    files = artifact.manifest.files
-    return values_hash({name: part.sha256 for name, part in files.items() if name != "README.md"})
 
 
 def artifact_labels(artifact: Artifact) -> tuple[str, ...]:
@@ -232,6 +227,7 @@ def _facts(artifact: Artifact) -> dict[str, str]:
         "runtime": f"{manifest.runtime} {manifest.versions.get(manifest.runtime, '')}".strip(),
         "made by": ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),
         "created": manifest.created,
+        **({"int8": manifest.int8} if manifest.int8 else {}),
     }
 
 
@@ -254,7 +250,7 @@ class _Both:
 
 
 @dataclass
-class _Parts:
+class Parts:
     """Decoded rows of several batches."""
 
     rows: list[npt.NDArray[np.int64]] = field(default_factory=list)
@@ -291,12 +287,12 @@ class _Pair:
     def predict(self, rows: VerifiedRows) -> _Both:
         """Return the predictions of all rows, in batches of similar length."""
         tally = LogitTally(self.tolerance)
-        model, artifact = _Parts(), _Parts()
+        model, artifact = Parts(), Parts()
         not_finite = other_inputs = 0
         for batch in self._batches(rows, range(len(rows)), BATCH_SIZE):
             columns = _columns(rows, batch)
-            inputs, logits = _forward(self.model, columns)
-            own_inputs, own = _forward(self.artifact, columns)
+            inputs, logits = forward(self.model, columns)
+            own_inputs, own = forward(self.artifact, columns)
             if not _are_equal(inputs, own_inputs):
                 other_inputs += self._different_inputs(rows, batch)
             finite = torch.isfinite(own)
@@ -304,7 +300,8 @@ class _Pair:
             own = self._as_labels(torch.where(finite, own, torch.zeros_like(own)))
             if own.shape == logits.shape:
                 tally.add(logits.numpy(), own.numpy())
-            model.add(batch, self.model.problem.decode(logits, inputs))
+            model.add(batch, self.model.problem.decode(logits, rows.with_masks(inputs, batch)))
+            own_inputs = rows.with_masks(own_inputs, batch)
             artifact.add(batch, self.artifact.problem.decode(own, own_inputs))
         return _Both(
             model.joined(), artifact.joined(), tally.differences(), not_finite, other_inputs
@@ -347,9 +344,9 @@ class _Pair:
             labels.append({})
             logits.append({})
             for batch in self._batches(rows, some, size):
-                inputs, found = _forward(predictor, _columns(rows, batch))
+                inputs, found = forward(predictor, _columns(rows, batch))
                 found = torch.nan_to_num(found)
-                decoded = predictor.problem.decode(found, inputs)
+                decoded = predictor.problem.decode(found, rows.with_masks(inputs, batch))
                 arrays = {name: as_array(value) for name, value in decoded.items()}
                 predicted = predictor.problem.predicted(arrays)
                 labels[-1] |= {
@@ -359,7 +356,7 @@ class _Pair:
                     logits[-1] |= {
                         int(row): found[i : i + 1].numpy() for i, row in enumerate(batch)
                     }
-        for row in logits[0]:
+        for row in logits[0].keys() & logits[1].keys():  # a batch of words has other numbers
             if logits[0][row].shape == logits[1][row].shape:
                 tally.add(logits[1][row], logits[0][row])
         return sum(labels[0][row] != labels[1][row] for row in labels[0])
@@ -396,7 +393,7 @@ def _columns(rows: VerifiedRows, some: Sequence[int] | npt.NDArray[np.int64]) ->
 
 
 @torch.no_grad()
-def _forward(
+def forward(
     predictor: Predictor, columns: Sequence[Sequence[Any]]
 ) -> tuple[Mapping[str, Tensor], Tensor]:
     """Return the inputs and the logits of a batch, on the CPU."""

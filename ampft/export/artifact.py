@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from ampft.errors import InputError
 from ampft.export.manifest import (
     SOURCE_NAME,
     Manifest,
+    certificate_problem,
     check_artifact_files,
     read_manifest,
 )
@@ -28,6 +31,8 @@ from ampft.runs.predict import SavedClassifier, predict_file, trained_as
 from ampft.runs.predictor import Predictor, saved_problem
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import task_row
+from ampft.text.escaping import inert_lines
+from ampft.text.terminal import labelled
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +98,7 @@ class Artifact:
 
 
 def open_artifact(folder: str | Path) -> Artifact:
-    """Open an artifact with its runtime.
+    """Open an artifact with its runtime; warn unless it has a certificate that it passed.
 
     Args:
         folder: Folder that `ampft export` wrote.
@@ -102,7 +107,20 @@ def open_artifact(folder: str | Path) -> Artifact:
         InputError: It is not an artifact, one of its files was changed, or its runtime is not
             installed.
     """
-    path = Path(folder)
+    artifact = opened(Path(folder))
+    problem = certificate_problem(artifact.folder, artifact.manifest)
+    if problem is not None:
+        warnings.warn(problem, stacklevel=2)
+    return artifact
+
+
+def opened(path: Path) -> Artifact:
+    """Open an artifact that may have no certificate yet.
+
+    Raises:
+        InputError: It is not an artifact, one of its files was changed, or its runtime is not
+            installed.
+    """
     manifest = read_manifest(path)
     check_artifact_files(path, manifest)
     record = read_record(path / SOURCE_NAME)
@@ -137,6 +155,9 @@ def artifact_classifier(folder: Path) -> SavedClassifier:
                 f"--mixed_precision {request.mixed_precision} has no effect on an artifact, whose "
                 f"precision is {manifest.precision}. Remove the flag."
             )
+        problem = certificate_problem(folder, manifest)
+        if problem is not None:
+            print(inert_lines(labelled("note", problem)), file=sys.stderr)
         return load_artifact(folder, manifest, record).predictor(request.batch_size)
 
     return SavedClassifier(record, load, "the model that was exported")

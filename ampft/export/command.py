@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampft.arguments.flags import ArgumentParser
 from ampft.errors import InputError
-from ampft.export.formats import FORMATS, FP32, PRECISIONS
+from ampft.export.formats import FORMATS, FP32, INT8_SCHEMES, PRECISIONS
 
 if TYPE_CHECKING:
     from ampft.export.export import ExportRequest
 
 # Flags that say where the data of a run are now, for a calibration and for the verification.
+AUTO = "auto"  # of --keep_float
 MOVED = ("train_file", "validation_file", "test_file", "dataset_name")
 
 
@@ -34,11 +36,25 @@ def export(request: ExportRequest) -> None:
 
     manifest = export_run(request)
     size = byte_size(sum(part.bytes for part in manifest.files.values()))
+    nodes = manifest.float_nodes
     lines = [
         labelled("wrote", f"{request.output_dir}: {manifest.model}, {size} in all"),
         labelled("next", f"ampft predict --model {request.output_dir} FILE"),
     ]
+    if nodes:
+        lines.insert(1, labelled("float", f"ONNX nodes {','.join(nodes)}"))
+        lines.insert(2, labelled("TensorRT", tensorrt_flags(nodes)))
     print(inert_lines("\n".join(lines)))
+
+
+def tensorrt_flags(nodes: Sequence[str]) -> str:
+    """Return the flags of trtexec that keep layers in float32, which have the names of the nodes.
+
+    Args:
+        nodes: Names of nodes of an ONNX file.
+    """
+    listed = ",".join(f"{name}:fp32" for name in nodes)
+    return f"trtexec --precisionConstraints=obey --layerPrecisions={listed}"
 
 
 def export_request(args: Namespace) -> ExportRequest:
@@ -58,7 +74,16 @@ def export_request(args: Namespace) -> ExportRequest:
         precision=args.precision,
         output_dir=Path(args.output_dir),
         data_flags=data_flags(args),
+        int8=args.int8,
+        keep_float=() if args.keep_float in (None, AUTO) else split(args.keep_float),
     )
+
+
+def split(text: str) -> tuple[str, ...]:
+    """Return the patterns of `--keep_float`."""
+    from ampft.precision.float32_modules import split_patterns
+
+    return split_patterns("--keep_float", text)
 
 
 def data_flags(args: Namespace) -> list[str]:
@@ -87,6 +112,19 @@ def export_parser() -> ArgumentParser:
         default=FP32,
         choices=PRECISIONS,
         help="precision of the weights and the computation (default: fp32)",
+    )
+    parser.add_argument(
+        "--int8",
+        choices=INT8_SCHEMES,
+        help="how activations become int8 in --format onnx: each row in blocks, with scales of "
+        "the batch (dynamic), or with scales measured on the validation split (static; default: "
+        f"{INT8_SCHEMES[0]})",
+    )
+    parser.add_argument(
+        "--keep_float",
+        metavar="auto|PATTERNS",
+        help="modules that stay in float32, as globs over their paths, separated by commas; if an "
+        "artifact fails, auto searches the fewest with which it passes (default: none)",
     )
     parser.add_argument(
         "--output_dir", required=True, metavar="DIR", help="folder to create for the artifact"

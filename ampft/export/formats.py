@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 from ampft.errors import InputError
 
 FP32, FP16, BF16, INT8 = "fp32", "fp16", "bf16", "int8"
 PRECISIONS = (FP32, FP16, BF16, INT8)
+BLOCKS, DYNAMIC, STATIC = "blocks", "dynamic", "static"
+INT8_SCHEMES = (BLOCKS, DYNAMIC, STATIC)  # of --format onnx; the first is the default
+
+Write = Callable[[Path, Sequence[str]], None]
+"""Called with the model file to write, and the paths of the modules that stay in float32."""
 
 
 def package(name: str, extra: str, purpose: str) -> ModuleType:
@@ -39,7 +45,8 @@ class Format:
 
     Attributes:
         name: Value of `--format`.
-        module: Module with the functions `write`, which writes the model file, and `load`, which
+        module: Module with the functions `prepared`, a context in which the model file can be
+            written several times with other modules in float32 (`Write`), and `load`, which
             returns a module that predicts with it.
         runtime: Package that runs the artifact.
         files: Model file by precision, relative to the folder. Those are the precisions that the

@@ -23,6 +23,8 @@ from ampft.text.json_io import (
 )
 
 MANIFEST_NAME = "artifact.json"
+CARD_NAME = "README.md"
+CERTIFICATE_NAME = "certificate.json"  # of which this layer reads only the verdict
 SOURCE_NAME = "source"  # folder with the record of the run, which is not taken for a run itself
 SCHEMA = 1
 
@@ -60,6 +62,9 @@ class Manifest:
         decision: Entries of the configuration that turn logits into predictions, such as tuned
             thresholds; empty if the most probable class is predicted.
         preprocessing: What the tokenizer or processor does, as in the record of the run.
+        int8: How activations become int8, one of `INT8_SCHEMES`; None if there is no choice.
+        keep_float: Paths of the modules that stay in float32.
+        float_nodes: Names of their nodes in the ONNX file, in its order.
         created: Time, ISO 8601 in UTC.
         schema: Version of this layout.
     """
@@ -78,8 +83,16 @@ class Manifest:
     text: TextPart | None = None
     decision: Mapping[str, Any] = field(default_factory=dict)
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    int8: str | None = None
+    keep_float: Sequence[str] = ()
+    float_nodes: Sequence[str] = ()
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     schema: int = SCHEMA
+
+    @property
+    def files_sha256(self) -> str:
+        """One hash over all files but the model card, to which a certificate adds a section."""
+        return values_hash({n: part.sha256 for n, part in self.files.items() if n != CARD_NAME})
 
     @property
     def format_row(self) -> Format:
@@ -139,3 +152,28 @@ def check_artifact_files(folder: Path, manifest: Manifest) -> None:
                 f"{path}: the file {problem}, according to {MANIFEST_NAME}. Restore the folder "
                 "from a copy, or export the run again."
             )
+
+
+def certificate_problem(folder: Path, manifest: Manifest) -> str | None:
+    """Return why an artifact is not known to be its model, in a sentence; None if it is.
+
+    Args:
+        folder: Folder of the artifact.
+        manifest: Its manifest.
+    """
+    path = folder / CERTIFICATE_NAME
+    advice = f"Run ampft audit {folder} --run RUN."
+    if not path.is_file():
+        return f"the artifact {folder} has no certificate that it predicts as its model. {advice}"
+    try:
+        values = read_json_object(path)
+    except (OSError, ValueError):
+        values = {}
+    verdict = values.get("verdict")
+    if verdict not in ("passed", "failed", "undecided"):
+        return f"{path} cannot be read. {advice}"
+    if values.get("artifact_sha256") != manifest.files_sha256:
+        return f"{path} is the certificate of other files. {advice}"
+    if verdict == "passed":
+        return None
+    return f"the certificate of {folder} says {verdict!r}: the artifact may differ from its model."

@@ -1,15 +1,23 @@
-"""ONNX files for onnxruntime.
+"""ONNX files for onnxruntime, all made from one trace in float32.
 
 In fp16, onnxruntime's CPU provider computes what it has float16 kernels for, and casts the rest to
-float32: on most x86 processors all products run in float32, and only the file is smaller. In int8,
-the weights of matrix products are stored as unsigned bytes with a scale per column, and activations
-are quantized in each call. Signed weights would saturate on processors without VNNI, which add
-pairs of products in 16 bits, so that predictions would depend on the processor.
+float32: on most x86 processors all products run in float32, and only the file is smaller.
+
+int8 has three schemes, which differ in how activations become integers. In blocks, each row is
+quantized in every call, in blocks of `BLOCK` numbers, so that no prediction depends on the other
+rows of its batch. Dynamic scales are of the whole batch. Static ones are measured once, on rows of
+the validation split. Weights that are multiplied as bytes are unsigned or have 7 bits, because
+signed ones of 8 bits overflow on processors without VNNI.
 """
 
 from __future__ import annotations
 
+import ast
 import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,66 +25,191 @@ from typing import Any
 import torch
 
 from ampft.errors import InputError
-from ampft.export.formats import FP16, FP32, INT8
+from ampft.export.formats import BLOCKS, DYNAMIC, FP16, FP32, STATIC, Write
 from ampft.export.manifest import Manifest
 from ampft.export.runtime_model import RuntimeModel
 from ampft.export.source import ModelSource
 
 PROVIDERS = ["CPUExecutionProvider"]
 ERRORS = 3  # severity of onnxruntime's log
+LARGEST_HALF = 65504.0
+BLOCK = 128  # numbers with one scale; 32 are more exact, and slower
+INT8_PRODUCTS = 4  # of MatMulNBits: "accuracy level", the type in which activations are multiplied
+LARGEST_FILE = 2**31 - 2**20  # bytes of a message of Protocol Buffers; beyond it, external data
+QUANTIZER = "onnxruntime.quantization.matmul_nbits_quantizer"
+SCOPES = "pkg.torch.onnx.name_scopes"  # the modules around a node, from the outermost
 
 
-def write(source: ModelSource, path: Path) -> None:
-    """Write the ONNX file of a model.
+@contextmanager
+def prepared(source: ModelSource) -> Iterator[Write]:
+    """Trace a model; return what writes it with some modules in float32.
 
     Args:
         source: Model and precision.
-        path: File to write, in an existing folder.
 
     Raises:
-        InputError: The model cannot be exported, or nothing in it can be quantized.
+        InputError: The model cannot be exported, nothing in it can be quantized, or the data for
+            the calibration cannot be read.
     """
     if source.precision == FP32:
-        source.write_graph(path)
-    elif source.precision == FP16:
-        source.write_graph(path, torch.float16)
-    else:
-        assert source.precision == INT8, "the format has no other precision"
-        source.refuse_float32_modules()
-        with TemporaryDirectory() as folder:
-            source.write_graph(Path(folder) / "model.onnx")
-            quantize(Path(folder) / "model.onnx", path)
+        yield lambda path, kept: source.write_graph(path)
+        return
+    write = {
+        FP16: _write_half,
+        BLOCKS: _write_blocks,
+        DYNAMIC: _write_dynamic,
+        STATIC: _write_static,
+    }[source.int8 or source.precision]
+    batches = source.calibration() if source.int8 == STATIC else []
+    with TemporaryDirectory() as folder:
+        graph = Path(folder) / "model.onnx"
+        source.write_graph(graph)
+        with _quiet():
+            yield lambda path, kept: write(graph, path, float_nodes(graph, kept), batches)
 
 
-def quantize(source: Path, target: Path) -> None:
-    """Write a copy of an ONNX file whose products with weights run in int8.
-
-    Raises:
-        InputError: It has no such product.
-    """
+def float_nodes(graph: Path, kept: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the nodes inside modules, in the order of the graph."""
     import onnx
+
+    return tuple(
+        node.name
+        for node in onnx.load(str(graph), load_external_data=False).graph.node
+        if set(kept) & set(_scopes(node))
+    )
+
+
+def _scopes(node: Any) -> list[str]:
+    found = (entry.value for entry in node.metadata_props if entry.key == SCOPES)
+    scopes: list[str] = ast.literal_eval(next(found, "[]"))
+    return scopes
+
+
+def _write_half(graph: Path, target: Path, kept: Sequence[str], batches: Sequence[Any]) -> None:
+    import onnx
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    del batches
+    model = convert_float_to_float16(
+        onnx.load(str(graph)),
+        keep_io_types=True,
+        max_finite_val=LARGEST_HALF,
+        node_block_list=list(kept),
+    )
+    _save(model, graph, target)
+
+
+def _write_blocks(graph: Path, target: Path, kept: Sequence[str], batches: Sequence[Any]) -> None:
+    import onnx
+
+    del batches
+    model = onnx.load(str(graph))
+    quantizer = import_module(QUANTIZER).MatMulNBitsQuantizer(
+        model,
+        bits=8,
+        block_size=BLOCK,
+        is_symmetric=True,
+        accuracy_level=INT8_PRODUCTS,
+        nodes_to_exclude=list(kept),
+    )
+    quantizer.process()
+    with TemporaryDirectory() as folder:
+        products = Path(folder) / "products.onnx"
+        _save(quantizer.model.model, graph, products)
+        _quantize(products, target, kept, ("Gather",))  # embeddings
+    if not kept:
+        _check_int8(target, "MatMulNBits")
+
+
+def _write_dynamic(graph: Path, target: Path, kept: Sequence[str], batches: Sequence[Any]) -> None:
+    del batches
+    _quantize(graph, target, kept, ("MatMul", "Gemm", "Gather"))
+    if not kept:
+        _check_int8(target, "MatMulInteger")
+
+
+def _quantize(source: Path, target: Path, kept: Sequence[str], operators: Sequence[str]) -> None:
+    """Write a copy of an ONNX file with bytes for weights, and scales of each batch."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    root = logging.getLogger()
-    level = root.level
-    root.setLevel(logging.ERROR)  # it recommends a preprocessing that the exporter has done
-    try:
-        quantize_dynamic(
-            source,
-            target,
-            op_types_to_quantize=["MatMul", "Gemm"],
-            weight_type=QuantType.QUInt8,
-            per_channel=True,
-            extra_options={"MatMulConstBOnly": True},
-        )
-    finally:
-        root.setLevel(level)
-    stored = {tensor.data_type for tensor in onnx.load(target).graph.initializer}
-    if onnx.TensorProto.UINT8 not in stored:
+    quantize_dynamic(
+        source,
+        target,
+        op_types_to_quantize=list(operators),
+        weight_type=QuantType.QUInt8,
+        per_channel=True,
+        nodes_to_exclude=list(kept),
+        extra_options={"MatMulConstBOnly": True},
+    )
+
+
+def _write_static(graph: Path, target: Path, kept: Sequence[str], batches: Sequence[Any]) -> None:
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+
+    ranges = graph.with_name("ranges.json")  # measured by the first call
+    quantize_static(
+        graph,
+        target,
+        _Rows(batches),
+        quant_format=QuantFormat.QDQ,
+        op_types_to_quantize=["MatMul", "Gemm", "Gather"],
+        per_channel=True,
+        reduce_range=True,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+        nodes_to_exclude=list(kept),
+        calibration_cache_path=ranges,
+        extra_options={"MatMulConstBOnly": True},
+    )
+    if not kept:
+        _check_int8(target, "QuantizeLinear")
+
+
+class _Rows:
+    """Rows of a calibration, as `onnxruntime.quantization.CalibrationDataReader` returns them."""
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        self._rows = iter(rows)
+
+    def get_next(self) -> Any:
+        """Return the next row; None after the last one."""
+        return next(self._rows, None)
+
+
+def _save(model: Any, graph: Path, target: Path) -> None:
+    import onnx
+
+    size = sum(path.stat().st_size for path in graph.parent.iterdir())
+    onnx.save_model(model, str(target), save_as_external_data=size > LARGEST_FILE)
+
+
+def _check_int8(path: Path, operator: str) -> None:
+    """Check that a file has a quantized product."""
+    import onnx
+
+    graph = onnx.load(str(path), load_external_data=False).graph
+    if operator not in {node.op_type for node in graph.node}:
         raise InputError(
             "--precision int8: the model has no product with a weight matrix to quantize. Use "
             "--precision fp32."
         )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep onnxruntime from reporting every node, and a preprocessing that is done already."""
+    loggers = [logging.getLogger(name) for name in ("", QUANTIZER)]
+    levels = [logger.level for logger in loggers]
+    import_module(QUANTIZER)  # which changes the level of all loggers
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numbers that float16 cannot hold
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def load(folder: Path, manifest: Manifest, config: Any) -> RuntimeModel:
@@ -87,13 +220,16 @@ def load(folder: Path, manifest: Manifest, config: Any) -> RuntimeModel:
         manifest: Its manifest.
         config: Configuration of the model.
     """
+    return session_model(folder / manifest.model, config)
+
+
+def session_model(path: Path, config: Any) -> RuntimeModel:
+    """Open a session of an ONNX file on the CPU with as many threads as PyTorch has."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = ERRORS
-    session = onnxruntime.InferenceSession(
-        str(folder / manifest.model), options, providers=PROVIDERS
-    )
+    session = onnxruntime.InferenceSession(str(path), options, providers=PROVIDERS)
     names = [entry.name for entry in session.get_inputs()]
     return RuntimeModel(config, session, names, lambda arrays: session.run(["logits"], arrays)[0])

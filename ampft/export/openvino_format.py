@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
-from ampft.export.formats import FP16, FP32, INT8
+from ampft.errors import InputError
+from ampft.export.formats import FP16, FP32, INT8, Write
 from ampft.export.manifest import Manifest
+from ampft.export.onnx_format import float_nodes
 from ampft.export.runtime_model import RuntimeModel
 from ampft.export.source import ModelSource
 
@@ -24,31 +28,39 @@ TELEMETRY_OFF = "NNCF_CI"  # a variable of nncf, for those who test it
 HINTS = {FP32: "f32", FP16: "f16", INT8: "f32"}  # for int8, the precision of all other operators
 
 
-def write(source: ModelSource, path: Path) -> None:
-    """Write the two files of a model.
+@contextmanager
+def prepared(source: ModelSource) -> Iterator[Write]:
+    """Trace a model; return what writes its two files with some modules in float32.
 
     Args:
         source: Model and precision.
-        path: The .xml file to write, in an existing folder.
 
     Raises:
         InputError: The model cannot be exported, or the data for the calibration cannot be read.
     """
+    if source.precision == FP16 and source.kept:
+        raise InputError(
+            f"--precision fp16: OpenVINO rounds all weights, and {source.kept[0]} must stay in "
+            "float32. Use --format onnx, or --precision fp32."
+        )
     import openvino
 
-    if source.precision != FP32:
-        source.refuse_float32_modules()
     batches = source.calibration() if source.precision == INT8 else []
     with TemporaryDirectory() as folder:
-        source.write_graph(Path(folder) / "model.onnx")
-        # Not `convert_model`, which reports its use.
-        model = openvino.Core().read_model(Path(folder) / "model.onnx")
-        if source.precision == INT8:
-            model = _quantized(model, batches)
-        openvino.save_model(model, path, compress_to_fp16=source.precision == FP16)
+        graph = Path(folder) / "model.onnx"
+        source.write_graph(graph)
+
+        def write(path: Path, kept: Sequence[str]) -> None:
+            # Not `convert_model`, which reports its use.
+            model = openvino.Core().read_model(graph)
+            if source.precision == INT8:
+                model = _quantized(model, batches, float_nodes(graph, kept))
+            openvino.save_model(model, path, compress_to_fp16=source.precision == FP16)
+
+        yield write
 
 
-def _quantized(model: Any, batches: list[Any]) -> Any:
+def _quantized(model: Any, batches: list[Any], kept: Sequence[str]) -> Any:
     has_choice = TELEMETRY_OFF in os.environ
     os.environ.setdefault(TELEMETRY_OFF, "1")  # it is read when nncf is imported
     import nncf
@@ -58,10 +70,14 @@ def _quantized(model: Any, batches: list[Any]) -> Any:
     logger = logging.getLogger("nncf")
     level = logger.level
     logger.setLevel(logging.ERROR)
+    names = [operation.get_friendly_name() for operation in model.get_ops()]
+    # OpenVINO splits some nodes, such as Gemm into Gemm/WithoutBiases and a sum.
+    ignored = [name for name in names if name.partition("/")[0] in kept]
     try:
         return nncf.quantize(
             model,
             nncf.Dataset(batches),
+            ignored_scope=nncf.IgnoredScope(names=ignored) if ignored else None,
             model_type=nncf.ModelType.TRANSFORMER,
             subset_size=len(batches),
             # Weights of 7 bits, whose products do not saturate on CPUs without VNNI.

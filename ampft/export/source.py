@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import transformers
-from torch import Tensor, nn
+from torch import Tensor
 
 from ampft.errors import InputError
 from ampft.export.graph import Axes, traced_inputs, write_onnx
@@ -20,8 +18,7 @@ from ampft.kinds.logits import model_inputs
 from ampft.models.adapters import merge_adapters
 from ampft.models.by_length import padded_inputs, parts_by_length
 from ampft.models.pretrained import load_saved
-from ampft.models.weights import cast_in_place
-from ampft.precision.float32_modules import float32_forwards
+from ampft.precision.float32_modules import float32_forwards, matching_modules
 from ampft.runs.audit.rebuild import recorded_arguments
 from ampft.runs.predict import trained_as
 from ampft.runs.prepare import load_task
@@ -29,6 +26,7 @@ from ampft.runs.record import RunRecord
 from ampft.runs.show import task_row
 
 CALIBRATION_ROWS = 128
+KEEP_FLOAT = "--keep_float"
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,8 @@ class ModelSource:
         inputs: Inputs to trace it with.
         axes: Axes of the inputs whose size may vary.
         data_flags: Flags that say where the data of the run are now.
+        int8: One of `INT8_SCHEMES`; None if the format or the precision has none.
+        kept: Paths of the modules that stay in float32: those of the run, and requested ones.
     """
 
     record: RunRecord
@@ -52,36 +52,12 @@ class ModelSource:
     inputs: Mapping[str, Tensor]
     axes: Axes
     data_flags: Sequence[str]
+    int8: str | None = None
+    kept: tuple[str, ...] = ()
 
-    def write_graph(self, path: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Write the model as ONNX with float32 inputs and outputs.
-
-        Args:
-            path: File to write.
-            dtype: Dtype of the weights and of the computation.
-        """
-        model = self.model if dtype == torch.float32 else self.cast(dtype)
-        write_onnx(model, self.inputs, self.axes, path)
-
-    def cast(self, dtype: torch.dtype) -> nn.Module:
-        """Return a copy of the model with weights in another dtype.
-
-        Raises:
-            InputError: The run keeps modules in float32.
-        """
-        self.refuse_float32_modules()
-        model: nn.Module = copy.deepcopy(self.model)
-        cast_in_place(model, dtype)
-        return model
-
-    def refuse_float32_modules(self) -> None:
-        """Raise InputError if the run keeps modules in float32, which only fp32 does."""
-        kept = float32_forwards(self.model)
-        if kept:
-            raise InputError(
-                f"--precision {self.precision}: the run keeps modules in float32 "
-                f"({', '.join(list(kept)[:3])}), and this artifact would not. Use --precision fp32."
-            )
+    def write_graph(self, path: Path) -> None:
+        """Write the model as ONNX in float32."""
+        write_onnx(self.model, self.inputs, self.axes, path)
 
     def calibration(self) -> list[dict[str, np.ndarray[Any, Any]]]:
         """Return the inputs of rows of the run's validation split, one row each.
@@ -106,7 +82,13 @@ class ModelSource:
 
 
 def load_source(
-    run: Path, record: RunRecord, precision: str, data_flags: Sequence[str]
+    run: Path,
+    record: RunRecord,
+    precision: str,
+    data_flags: Sequence[str] = (),
+    *,
+    int8: str | None = None,
+    keep_float: Sequence[str] = (),
 ) -> ModelSource:
     """Load the model of a run and find out how it is called.
 
@@ -115,11 +97,18 @@ def load_source(
         record: Its record.
         precision: Precision of the artifact.
         data_flags: Flags that say where the data of the run are now.
+        int8: One of `INT8_SCHEMES`; None if the format or the precision has none.
+        keep_float: Patterns of modules that stay in float32, besides those of the run.
+
+    Raises:
+        InputError: A pattern matches no module.
     """
     row = task_row(record)
     tensors = row.kind.tensors  # registers the models of the kind
     model = load_saved(getattr(transformers, row.model_class), str(run)).eval()
     merge_adapters(model)
+    patterns = [*(forward.pattern for forward in float32_forwards(model).values()), *keep_float]
+    kept = tuple(matching_modules(model, list(dict.fromkeys(patterns)), KEEP_FLOAT))
     reader = tensors.saved_reader(run, record.arguments, model.config)
     inputs, axes = traced_inputs(reader, sample_rows(record))
     # Models that run by length, or were trained without a mask, are called without it.
@@ -127,7 +116,7 @@ def load_source(
     called = parts[0][1] if parts else padded_inputs(model, inputs)
     inputs = {name: inputs[name] for name in called}
     axes = {name: axes[name] for name in called}
-    return ModelSource(record, model, precision, reader, inputs, axes, data_flags)
+    return ModelSource(record, model, precision, reader, inputs, axes, data_flags, int8, kept)
 
 
 def sample_rows(record: RunRecord) -> Sequence[tuple[Any, ...]]:

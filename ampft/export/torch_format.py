@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +12,11 @@ import torch
 import transformers
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from ampft.errors import InputError
-from ampft.export.formats import BF16, FP16, FP32, INT8
+from ampft.export.formats import BF16, FP16, FP32, INT8, Write
 from ampft.export.manifest import Manifest
 from ampft.export.source import ModelSource
 from ampft.models.pretrained import load_saved
@@ -23,26 +27,30 @@ from ampft.tasks import TASKS
 DTYPES = {FP32: torch.float32, FP16: torch.float16, BF16: torch.bfloat16}
 
 
-def write(source: ModelSource, path: Path) -> None:
-    """Write the weights of a model.
+@contextmanager
+def prepared(source: ModelSource) -> Iterator[Write]:
+    """Return what writes the weights of a model, `model.safetensors`, with modules in float32.
 
     Args:
         source: Model and precision.
-        path: File to write, model.safetensors, in the folder of the artifact.
 
     Raises:
-        InputError: Nothing can be quantized, or the run keeps modules in float32.
+        InputError: Nothing can be quantized.
     """
+    yield lambda path, kept: _write(source, path, kept)
+
+
+def _write(source: ModelSource, path: Path, kept: Sequence[str]) -> None:
     if source.precision == INT8:
         from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
-        quantized = quantize(source.model, flag="--precision int8")
+        quantized = quantize(source.model, flag="--precision int8", kept=kept)
         tensors, metadata = flatten_tensor_state_dict(quantized.state_dict())
         # Tied weights are stored twice, because safetensors refuses shared memory.
         save_file({name: t.clone() for name, t in tensors.items()}, path, metadata=metadata)
         return
-    dtype = DTYPES[source.precision]
-    model: Any = source.model if dtype == torch.float32 else source.cast(dtype)
+    model: Any = copy.deepcopy(source.model)
+    cast_in_place(model, DTYPES[source.precision], kept)
     model.save_pretrained(path.parent)
 
 
@@ -60,7 +68,10 @@ def load(folder: Path, manifest: Manifest, config: Any) -> nn.Module:
     auto_class = getattr(transformers, TASKS[manifest.task].model_class)
     if manifest.precision != INT8:
         model: nn.Module = load_saved(auto_class, str(folder))
-        cast_in_place(model, DTYPES[manifest.precision])
+        dtype = DTYPES[manifest.precision]
+        cast_in_place(model, dtype, manifest.keep_float)
+        for path_of_module in manifest.keep_float if dtype != torch.float32 else ():
+            keep_float(model.get_submodule(path_of_module), dtype)
         return model.eval()
     from torchao.prototype.safetensors.safetensors_support import unflatten_tensor_state_dict
 
@@ -78,3 +89,25 @@ def load(folder: Path, manifest: Manifest, config: Any) -> nn.Module:
             "Export the run again with the installed version of torchao."
         ) from error
     return model.eval()
+
+
+def keep_float(module: nn.Module, dtype: torch.dtype) -> None:
+    """Make a module with float32 weights compute in float32 inside a 16-bit model.
+
+    Args:
+        module: The module.
+        dtype: Dtype of the model around it, to which its outputs are cast.
+    """
+
+    def cast(values: Any, target: torch.dtype) -> Any:
+        def one(value: Any) -> Any:
+            is_float = isinstance(value, Tensor) and value.is_floating_point()
+            return value.to(target) if is_float else value
+
+        return tree_map(one, values)
+
+    module.register_forward_pre_hook(
+        lambda module, args, kwargs: (cast(args, torch.float32), cast(kwargs, torch.float32)),
+        with_kwargs=True,
+    )
+    module.register_forward_hook(lambda module, args, output: cast(output, dtype))

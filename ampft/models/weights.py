@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -53,13 +53,19 @@ def cast_weights(loaded: LoadedModel, precision: Precision) -> LoadedModel:
     return loaded
 
 
-def cast_in_place(model: nn.Module, dtype: torch.dtype) -> None:
+def cast_in_place(model: nn.Module, dtype: torch.dtype, kept: Sequence[str] = ()) -> None:
     """Cast floating-point parameters and persistent buffers, in place.
 
     Buffers that are computed rather than saved are not cast: with rotary frequencies in bfloat16,
     neighbouring positions could not be told apart.
+
+    Args:
+        model: The model.
+        dtype: Dtype to cast to.
+        kept: Paths of modules that are not cast, nor are the modules inside them.
     """
-    for module in model.modules():
+    inside = {each for path in kept for each in model.get_submodule(path).modules()}
+    for module in (each for each in model.modules() if each not in inside):
         for parameter in module.parameters(recurse=False):
             if parameter.is_floating_point():
                 parameter.data = parameter.data.to(dtype)

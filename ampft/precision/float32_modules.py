@@ -170,8 +170,13 @@ def keep_modules(model: nn.Module, patterns: Mapping[str, str]) -> Float32Module
     return Float32Modules(tuple(patterns), tuple(forwards))
 
 
-def matching_modules(model: nn.Module, patterns: Sequence[str]) -> dict[str, str]:
+def matching_modules(model: nn.Module, patterns: Sequence[str], flag: str = FLAG) -> dict[str, str]:
     """Return the outermost modules that match, and the pattern of each, by path.
+
+    Args:
+        model: Model.
+        patterns: Globs over paths of modules.
+        flag: Flag that has the patterns, for messages.
 
     Raises:
         InputError: A pattern matches no module.
@@ -181,7 +186,7 @@ def matching_modules(model: nn.Module, patterns: Sequence[str]) -> dict[str, str
     for pattern in patterns:
         matched = [path for path in paths if matches_path(path, pattern)]
         if not matched:
-            raise InputError(_no_match(pattern, list(paths)))
+            raise InputError(_no_match(flag, pattern, list(paths)))
         for path in matched:
             for called in called_modules(path, paths[path]):
                 found.setdefault(called, pattern)
@@ -217,7 +222,7 @@ def called_modules(path: str, module: nn.Module) -> list[str]:
     return [name for names in children for name in names]
 
 
-def _no_match(pattern: str, paths: Sequence[str]) -> str:
+def _no_match(flag: str, pattern: str, paths: Sequence[str]) -> str:
     # The paths of neighbouring layers differ by a number.
     literal = pattern.replace("*", "").strip(".")
     endings = {".".join(path.split(".")[-length:]): path for path in paths for length in (1, 2, 3)}
@@ -226,7 +231,7 @@ def _no_match(pattern: str, paths: Sequence[str]) -> str:
     listed = ", ".join(list(dict.fromkeys(near))[:_NAMED]) or ", ".join(paths[:_NAMED])
     kind = "Similar ones" if near else "The first ones"
     return (
-        f"{FLAG} {pattern}: the pattern matches no module of the model. {kind} are {listed}. Use a "
+        f"{flag} {pattern}: the pattern matches no module of the model. {kind} are {listed}. Use a "
         "path, or a glob over paths such as 'encoder.layer.3.*' or '*.output.dense'."
     )
 

@@ -23,7 +23,7 @@ FLAG = "--inference int8"
 _PRODUCT = "_int_mm"  # of the namespace `aten`: int8 x int8 with int32 sums
 
 
-def quantize(model: nn.Module, *, flag: str = FLAG) -> nn.Module:
+def quantize(model: nn.Module, *, flag: str = FLAG, kept: Iterable[str] = ()) -> nn.Module:
     """Return a copy of a model with int8 linear layers.
 
     Modules that are kept in float32 are not quantized.
@@ -31,6 +31,7 @@ def quantize(model: nn.Module, *, flag: str = FLAG) -> nn.Module:
     Args:
         model: Float32 model in evaluation mode, on the CPU; unchanged.
         flag: Flag that asks for it, for messages.
+        kept: Paths of further modules that are not quantized.
 
     Raises:
         InputError: torchao is not installed, or the model has no linear layers to quantize.
@@ -43,17 +44,17 @@ def quantize(model: nn.Module, *, flag: str = FLAG) -> nn.Module:
         raise InputError(
             f"{flag}: the package torchao is missing ({error}). Run: pip install 'ampft[int8]'"
         ) from error
-    kept = float32_forwards(model)
+    names = {*float32_forwards(model), *kept}
 
     def is_quantized(module: nn.Module, path: str) -> bool:
-        inside = any(path == name or path.startswith(f"{name}.") for name in kept)
+        inside = any(path == name or path.startswith(f"{name}.") for name in names)
         # Not a subclass, such as the output projection of `nn.MultiheadAttention`, whose weight
         # other code reads.
         return type(module) is nn.Linear and not inside
 
     quantized = copy.deepcopy(model)
     quantize_(quantized, Int8DynamicActivationInt8WeightConfig(), filter_fn=is_quantized)
-    if not quantized_layers(quantized):
+    if not quantized_layers(quantized) and not names:
         raise InputError(
             f"{flag}: {type(model).__name__} has no nn.Linear layers, which are those that torchao "
             "quantizes. Use another precision."

@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from tiny_text import LABELS, save_tiny_bert, tiny_texts
+from certified_texts import write_rows
+from tiny_text import save_tiny_bert
 
 from ampft.cli import main
 from ampft.export.export import ExportRequest, export_run
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-def write_rows(path: Path, n: int, seed: int) -> Path:
-    """Write n texts, a third of them with capitals, in which a word says the label."""
-    rng = np.random.default_rng(seed)
-    lines = []
-    for text in tiny_texts(n, seed=seed)["text"]:
-        label = rng.choice(3, p=[0.5, 0.3, 0.2])
-        words = f"{text} w{label}"
-        words = words.upper() if rng.random() < 1 / 3 else words
-        lines.append(json.dumps({"text": words, "label": LABELS[label]}))
-    path.write_text("\n".join(lines))
-    return path
 
 
 @pytest.fixture(scope="session")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from ampft.certificate.files import write_certificate
-from ampft.certificate.findings import CERTIFICATE_NAME
 from ampft.certificate.report import read_certificate
 from ampft.certificate.verify import VerifyRequest, certify
 from ampft.cli import main
 from ampft.errors import InputError
 from ampft.export import open_artifact
+from ampft.export.manifest import CERTIFICATE_NAME
 from ampft.files import describe_file
 
 pytestmark = pytest.mark.slow
@@ -111,6 +113,30 @@ def test_the_command_exports_verifies_and_audits(certified_run, tmp_path, capsys
     printed = capsys.readouterr().out
     assert "undecided: these examples cannot show" in printed
     assert "the certificate was made on other examples" in printed
+
+
+def test_an_artifact_without_a_valid_certificate_is_announced(
+    faithful, faithful_artifact, certified_run, tmp_path, capsys
+):
+    folder = Path(shutil.copytree(faithful_artifact, tmp_path / "artifact"))
+    words = ["predict", "--model", str(folder), "--text", "w1"]
+
+    def announced() -> str:
+        assert main(words) == 0
+        return " ".join(capsys.readouterr().err.split())
+
+    assert "has no certificate that it predicts as its model" in announced()
+    with pytest.warns(UserWarning, match="has no certificate"):
+        open_artifact(folder)
+    write_certificate(folder, replace(faithful, verdict="failed"))
+    assert "says 'failed': the artifact may differ from its model" in announced()
+    with pytest.warns(UserWarning, match="says 'failed'"):
+        open_artifact(folder)
+    write_certificate(folder, replace(faithful, artifact_sha256="0" * 64))
+    assert "is the certificate of other files" in announced()
+    write_certificate(folder, faithful)
+    assert announced() == ""
+    open_artifact(folder)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import ampft
 from ampft.diagnosis.doctor.case import Case, Trial
 from ampft.diagnosis.doctor.cure import _holds, prescribe
 from ampft.diagnosis.doctor.findings import Cause, Fault
-from ampft.diagnosis.doctor.module_search import shortest_patterns, smallest_modules
+from ampft.models.module_search import shortest_patterns, smallest_modules
 from ampft.precision.float32_modules import float32_forwards, matching_modules
 from ampft.precision.harm import Harm
 from ampft.precision.resolve import resolve

@@ -84,9 +84,10 @@ def train_pixels(folder: Path) -> Path:
     return train(folder, model, **settings)
 
 
-def artifact_of(run: Path, folder: Path, form: str, precision: str) -> Path:
+def artifact_of(run: Path, folder: Path, form: str, precision: str, **options: Any) -> Path:
     target = folder / f"{form}-{precision}"
-    export_run(ExportRequest(run=run, format=form, precision=precision, output_dir=target))
+    request = ExportRequest(run=run, format=form, precision=precision, output_dir=target, **options)
+    export_run(request)
     return target
 
 

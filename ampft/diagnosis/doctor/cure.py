@@ -21,10 +21,10 @@ from ampft.diagnosis.doctor.case import (
     undisturbed,
 )
 from ampft.diagnosis.doctor.findings import Cause, Cure, Fault, LossScales
-from ampft.diagnosis.doctor.module_search import Holds, shortest_patterns, smallest_modules
 from ampft.diagnosis.doctor.places import BatchShape
 from ampft.diagnosis.doctor.watch import OperationWatch
 from ampft.errors import InputError
+from ampft.models.module_search import Holds, shortest_patterns, smallest_modules
 from ampft.precision.accelerator import numerics
 from ampft.precision.float32_modules import FLAG, called_modules, matching_modules
 from ampft.precision.harm import GradientChange, TrialResult, harm_over

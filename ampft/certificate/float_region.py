@@ -1,0 +1,238 @@
+"""The smallest set of modules that must stay in float32 for an artifact to be its model.
+
+Artifacts with other modules in float32 predict labelled rows of the run that are not verified
+later (delta debugging over the tree of modules, on paired predictions). An artifact holds if its
+harmful flips, less the beneficial ones, do not exceed the margin. Ordinary rounding flips rows too,
+so the mildest of three rules is taken that the artifact without such modules breaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ampft.certificate.findings import BatchInvariance, LogitDifferences
+from ampft.certificate.gate import BATCH_SIZES, TOLERANCES, LogitTally, depends_on_batch
+from ampft.certificate.rows import VerifiedRows, split_rows
+from ampft.certificate.verify import BATCH_SIZE, INVARIANCE_ROWS, Parts, VerifyRequest, forward
+from ampft.export.artifact import load_artifact
+from ampft.export.export import ExportRequest, request_source, write_artifact
+from ampft.export.formats import FORMATS, Write
+from ampft.export.source import ModelSource
+from ampft.kinds.prediction import PredictRequest
+from ampft.models.module_search import shortest_patterns, smallest_modules
+from ampft.runs.predict import run_classifier
+from ampft.runs.predictor import Predictor
+from ampft.tasks.outcome import Outcome
+
+Z = 1.645  # one-sided 95 %
+
+
+@dataclass(frozen=True)
+class Flips:
+    """Paired predictions of an artifact and its model.
+
+    Attributes:
+        rows: Number of rows.
+        lost: Number that only the model predicts correctly.
+        gained: Number that only the artifact predicts correctly.
+        changed: Number of predictions that differ.
+        is_sound: Whether logits are finite and within the tolerance of the precision, and
+            predictions do not depend on the batch.
+    """
+
+    rows: int
+    lost: int
+    gained: int
+    changed: int
+    is_sound: bool
+
+    def holds(self, rule: int, margin: float) -> bool:
+        """Return whether the artifact holds.
+
+        Args:
+            rule: Number of the rule, from the mildest: the loss is not shown to exceed the margin;
+                it does not exceed it; no more predictions differ than the margin allows.
+            margin: Share of the rows.
+        """
+        loss = self.lost - self.gained
+        found = (loss - Z * (self.lost + self.gained) ** 0.5, loss, self.changed)[rule]
+        return self.is_sound and found <= margin * self.rows
+
+
+RULES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloatRegion:
+    """What a search found.
+
+    Attributes:
+        modules: Paths of the modules; None if no set of modules helps.
+        patterns: Short globs that match these modules and no others.
+        tests: Number of artifacts that were written and compared.
+        rows: Number of examples that they predicted.
+        split: Split of these examples.
+    """
+
+    modules: tuple[str, ...] | None
+    patterns: tuple[str, ...]
+    tests: int
+    rows: int
+    split: str
+
+
+def smallest_region(
+    request: ExportRequest, verification: VerifyRequest, verified: VerifiedRows
+) -> FloatRegion:
+    """Search the smallest set of modules that must stay in float32.
+
+    No module of it can be left out, nor be replaced by the modules inside it.
+
+    Args:
+        request: Export whose artifact does not pass.
+        verification: How it is verified.
+        verified: Rows of the verification, which the search does not use.
+
+    Raises:
+        InputError: The other rows of the run cannot be read.
+    """
+    classifier = run_classifier(request.run)
+    record = classifier.record
+    has_validation = verified.name != "validation" and record.data.examples.get("validation")
+    split = "validation" if has_validation else "train"
+    rows = split_rows(record, split, verification.data_flags)
+    model = classifier.load(PredictRequest(batch_size=BATCH_SIZE))
+    source = request_source(request, record)
+    margin = verification.margin
+    with model.numerics, FORMATS[request.format].code.prepared(source) as write:
+        search = _Search(request, source, write, rows, model, margin)
+        without = search.flips(())
+        rules = [rule for rule in range(RULES) if not without.holds(rule, margin)]
+        found = None
+        if rules:
+            found = smallest_modules(
+                source.model, lambda paths: search.flips(paths).holds(rules[0], margin)
+            )
+    return FloatRegion(
+        modules=found,
+        patterns=shortest_patterns(source.model, found) if found else (),
+        tests=len(search.results),
+        rows=len(rows),
+        split=split,
+    )
+
+
+@dataclass(frozen=True)
+class _Predicted:
+    """Predictions of rows: labels and logits by row, and decoded outputs in their order."""
+
+    labels: Mapping[int, str]
+    logits: Mapping[int, Tensor]
+    decoded: Mapping[str, npt.NDArray[Any]]
+
+
+class _Search:
+    """Writes artifacts and compares their predictions with the model's.
+
+    Attributes:
+        results: What each artifact predicted, by the set of its modules in float32.
+    """
+
+    def __init__(
+        self,
+        request: ExportRequest,
+        source: ModelSource,
+        write: Write,
+        rows: VerifiedRows,
+        model: Predictor,
+        margin: float,
+    ) -> None:
+        self._request, self._source, self._write = request, source, write
+        self._rows, self._margin = rows, margin
+        lengths = [model.reader.length(row) for row in rows.rows]
+        self._order = np.argsort(np.negative(lengths), kind="stable")
+        self.results: dict[frozenset[str], Flips] = {}
+        self._expected = self._predicted(model, self._order, BATCH_SIZE)
+        self._outcome = self._outcome_of(model, self._expected)
+
+    def flips(self, paths: Sequence[str]) -> Flips:
+        """Return what the artifact with these modules in float32 predicts."""
+        key = frozenset(paths)
+        if key not in self.results:
+            self.results[key] = self._compared((*self._source.kept, *paths))
+        return self.results[key]
+
+    def _compared(self, kept: tuple[str, ...]) -> Flips:
+        source = replace(self._source, kept=kept)
+        with TemporaryDirectory() as name:
+            folder = Path(name)
+            manifest = write_artifact(
+                folder, self._request, source, lambda path: self._write(path, kept)
+            )
+            artifact = load_artifact(folder, manifest, source.record).predictor(BATCH_SIZE)
+            together = self._predicted(artifact, self._order, BATCH_SIZE)
+            step = max(len(self._order) // INVARIANCE_ROWS, 1)
+            alone = self._predicted(artifact, self._order[::step], BATCH_SIZES[0])
+        outcome = self._outcome_of(artifact, together)
+        before, after = self._outcome.correct, outcome.correct
+        differ = self._outcome.choices != outcome.choices
+        tolerance = TOLERANCES.get(manifest.precision)
+        close = _differences(self._expected, together, tolerance)
+        between = _differences(together, alone, tolerance)
+        batches = BatchInvariance(
+            sizes=BATCH_SIZES,
+            rows=len(alone.labels),
+            changed=sum(together.labels[row] != label for row, label in alone.labels.items()),
+            logits=between or LogitTally().differences(),
+        )
+        is_sound = close is not None and between is not None and not close.rows_beyond
+        return Flips(
+            rows=len(self._rows),
+            lost=int((before & ~after).sum()),
+            gained=int((after & ~before).sum()),
+            changed=int(differ.reshape(len(differ), -1).any(axis=1).sum()),
+            is_sound=is_sound and not depends_on_batch(batches, self._margin),
+        )
+
+    def _outcome_of(self, predictor: Predictor, found: _Predicted) -> Outcome:
+        return predictor.problem.outcome(self._rows.name, self._rows.targets, found.decoded)
+
+    def _predicted(
+        self, predictor: Predictor, numbers: npt.NDArray[np.int64], size: int
+    ) -> _Predicted:
+        labels: dict[int, str] = {}
+        logits: dict[int, Tensor] = {}
+        parts = Parts()
+        for start in range(0, len(numbers), size):
+            batch = numbers[start : start + size]
+            columns = zip(*(self._rows.rows[row] for row in batch), strict=True)
+            inputs, found = forward(predictor, [list(column) for column in columns])
+            inputs = self._rows.with_masks(inputs, batch)
+            parts.add(batch, predictor.problem.decode(torch.nan_to_num(found), inputs))
+            predicted = predictor.problem.predicted(parts.decoded[-1])
+            own = found if len(found) == len(batch) else [found] * len(batch)
+            for row, (label, _), each in zip(batch, predicted, own, strict=True):
+                labels[int(row)], logits[int(row)] = str(label), each
+        return _Predicted(labels, logits, parts.joined())
+
+
+def _differences(
+    one: _Predicted, other: _Predicted, tolerance: float | None
+) -> LogitDifferences | None:
+    """Return the differences of the logits of rows that both have; None if one is not finite."""
+    tally = LogitTally(tolerance)
+    for row, own in other.logits.items():
+        if not bool(torch.isfinite(own).all()):
+            return None
+        if own.shape == one.logits[row].shape:
+            tally.add(one.logits[row][None].numpy(), own[None].numpy())
+    return tally.differences()
