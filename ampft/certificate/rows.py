@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from ampft.data.groups import Groups, comparable, dependent_groups, numbered
 from ampft.data.load import IN_MEMORY
-from ampft.data.masks import Masks
+from ampft.data.masks import Masks, padded
 from ampft.data.row_labels import Targets
 from ampft.data.sources.table import Table
 from ampft.errors import InputError, quoted_list
@@ -59,9 +60,12 @@ class VerifiedRows:
         """Return the inputs of a batch with the masks by which its predictions are counted."""
         if not isinstance(self.targets, Masks):
             return inputs
-        from ampft.kinds.pixels import padded_masks
-
-        return {**inputs, **padded_masks(self.targets.decoded(np.asarray(batch)))}
+        labels, sizes = padded(self.targets.decoded(np.asarray(batch)))
+        return {
+            **inputs,
+            "labels": torch.from_numpy(labels),
+            "label_sizes": torch.from_numpy(sizes),
+        }
 
     def text(self, row: int) -> str:
         """Return the inputs of a row in words; empty if it has none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,3 +182,12 @@ class Masks:
 def class_pixels(mask: MaskArray, classes: int) -> IntArray:
     """Return the (classes,) number of pixels of each class that count."""
     return np.bincount(mask.ravel(), minlength=IGNORED + 1)[:classes].astype(np.int64)
+
+
+def padded(masks: Sequence[MaskArray]) -> tuple[IntArray, IntArray]:
+    """Return (m, H, W) masks padded to one size, and their heights and widths (m, 2)."""
+    sizes = np.array([mask.shape for mask in masks], dtype=np.int64)
+    labels = np.full((len(masks), *sizes.max(axis=0)), IGNORED, dtype=np.int64)
+    for label, mask in zip(labels, masks, strict=True):
+        label[: mask.shape[0], : mask.shape[1]] = mask
+    return labels, sizes

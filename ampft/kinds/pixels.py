@@ -20,7 +20,7 @@ from transformers import SegformerImageProcessorPil
 from ampft.data.augmentation import Augmentation, parse_augmentation
 from ampft.data.dataset import ClassificationData
 from ampft.data.images import as_rgb
-from ampft.data.masks import IGNORED, Color, IntArray, MaskArray, Masks
+from ampft.data.masks import Color, IntArray, Masks, padded
 from ampft.data.sources.masks import FILE
 from ampft.errors import InputError
 from ampft.kinds.images import ImageReader
@@ -37,16 +37,6 @@ from ampft.models.weights import LoadedModel
 Size = tuple[int, int]  # height, width
 SCALES = (0.5, 1.5)  # least and largest factor of `--multi_scale`, as in YOLOv5
 SCALE_STREAM = 1  # keeps the factors apart from other draws with the seed of a run
-
-
-def padded_masks(masks: Sequence[MaskArray]) -> dict[str, Tensor]:
-    """Return `labels` (m, H, W) int64, masks padded to one size, and their `label_sizes` (m, 2)."""
-    sizes = torch.tensor([mask.shape for mask in masks])
-    height, width = sizes.amax(dim=0).tolist()
-    labels = torch.full((len(masks), height, width), IGNORED)
-    for label, mask in zip(labels, masks, strict=True):
-        label[: mask.shape[0], : mask.shape[1]] = torch.from_numpy(mask.astype(np.int64))
-    return {"labels": labels, "label_sizes": sizes}
 
 
 @dataclass(frozen=True)
@@ -100,7 +90,8 @@ class PixelExamples:
             if self.epoch is not None and self.augmentation is not None:
                 pixels, labels = self._augmented(ids, pixels, labels, self.augmentation, self.epoch)
             return {"pixel_values": self._scaled(pixels), "labels": labels}
-        return {"pixel_values": pixels, **padded_masks(masks)}
+        labels, sizes = map(torch.from_numpy, padded(masks))
+        return {"pixel_values": pixels, "labels": labels, "label_sizes": sizes}
 
     @staticmethod
     def _augmented(
