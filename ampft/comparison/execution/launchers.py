@@ -259,6 +259,10 @@ class SideBySide(Generic[Key]):
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Terminate the programs that are running, and wait for them."""
         self._stop.set()
         try:
             wait(self._running)

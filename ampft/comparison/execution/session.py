@@ -43,7 +43,7 @@ from ampft.files import is_disk_error
 from ampft.ownership import is_plain_folder
 from ampft.precision.modes import MODE_TABLE
 from ampft.runs.folder import RunFolder, check_output_folder
-from ampft.runs.manifest import remove_weights
+from ampft.runs.manifest import remove_earlier_run, remove_weights
 from ampft.runs.resume_point import damage
 from ampft.text.escaping import inert
 from ampft.text.numbers import counted, percent
@@ -80,6 +80,7 @@ class ComparisonSession:
     launchers: tuple[Launcher, ...]
     _plan_before: Plan = field(init=False)
     _complete: set[PlannedRun] = field(init=False, default_factory=set)
+    _side: SideBySide[PlannedRun] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._plan_before = self.plan
@@ -123,7 +124,8 @@ class ComparisonSession:
     def train(self, runs: Sequence[PlannedRun]) -> None:
         """Train runs in separate processes, in order, and print how each ended.
 
-        With `--jobs`, several train at the same time.
+        With `--jobs`, several train at the same time. If a later analysis is planned, launchers
+        that would be idle start its runs, which the next call waits for, or `close` cancels.
 
         Raises:
             InputError: The input of a run is invalid and no run of its arm is complete, or another
@@ -133,22 +135,62 @@ class ComparisonSession:
             for run in runs:
                 self.launch(run)
             return
-        queue = deque(runs)
-        with SideBySide[PlannedRun](self.launchers) as side:
-            while queue or side.running:
-                while queue and not side.is_full:
-                    run = queue.popleft()
-                    self._begin(run, side.running)
-                    program = self.program(run)
-                    self.progress.start(run, side.start(run, program).history(program))
-                started = time.perf_counter()
-                try:
-                    ended = side.ended()
-                finally:
-                    self.count_as_run(time.perf_counter() - started)
-                self.progress.watch()
-                for run, end in ended:
-                    self._end(run, end)
+        if self._side is None:
+            self._side = SideBySide[PlannedRun](self.launchers)
+        try:
+            self._train_side_by_side(runs, self._side)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _train_side_by_side(self, runs: Sequence[PlannedRun], side: SideBySide[PlannedRun]) -> None:
+        wanted = set(runs)
+        queue = deque(run for run in runs if run not in side.running)
+        ahead = deque(run for run in self._ahead(wanted) if run not in side.running)
+        while queue or wanted.intersection(side.running):
+            while (queue or ahead) and not side.is_full:
+                run = (queue or ahead).popleft()
+                self._begin(run, side.running)
+                program = self.program(run)
+                self.progress.start(run, side.start(run, program).history(program))
+            started = time.perf_counter()
+            try:
+                ended = side.ended()
+            finally:
+                self.count_as_run(time.perf_counter() - started)
+            self.progress.watch()
+            for run, end in ended:
+                self._end(run, end)
+
+    def _ahead(self, wanted: set[PlannedRun]) -> list[PlannedRun]:
+        """Return the runs that only a later analysis needs; none before an arm was chosen."""
+        is_known = not self.plan.design.select_seeds or self.plan.selected is not None
+        if len(self.plan.design.seed_counts) < 2 or not is_known:
+            return []
+        return [run for run in self.missing() if run not in wanted]
+
+    def stop(self) -> list[PlannedRun]:
+        """Terminate the runs that are still training, and return them."""
+        side, self._side = self._side, None
+        running = [] if side is None else side.running
+        if side is not None:
+            side.stop()
+        return running
+
+    def _cancel(self) -> None:
+        """Terminate runs that no verdict needs any more, and remove what they have written."""
+        cancelled = self.stop()
+        for run in cancelled:
+            folder = run_folder(self.folder.path, run)
+            if folder.exists():
+                CheckpointStore(folder).remove_all()
+                remove_earlier_run(folder)
+                with contextlib.suppress(OSError):  # files of the user stay
+                    folder.rmdir()
+            log_file(self.folder.path, run).unlink(missing_ok=True)
+        if cancelled:
+            runs = counted(len(cancelled), "run")
+            print_line(labelled("cancelled", f"{runs} of later seeds, which no verdict needs"))
 
     def launch(self, run: PlannedRun) -> None:
         """Run one training in a separate process by the first launcher, and print how it ended.
@@ -318,6 +360,7 @@ class ComparisonSession:
         Raises:
             SystemExit: A run failed; the exit code is 1.
         """
+        self._cancel()
         self.write_plan()
         names = "comparison.html, comparison.md, comparison.json"
         print_line(labelled("wrote", f"{self.folder.path}: {names}, runs, logs"))
@@ -389,6 +432,7 @@ def open_comparison(
             for launcher in launchers:
                 stack.callback(launcher.close)
             session = ComparisonSession(command, locked, plan, progress, recipe, launchers)
+            stack.callback(session.stop)
             session.count_as_run(seconds)
             session.remove_checkpoints(session.complete())
             session.remove_models(session.complete())

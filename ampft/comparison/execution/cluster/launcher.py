@@ -43,6 +43,8 @@ from ampft.precision.modes import BASELINE
 from ampft.runs.record import read_record
 from ampft.text.escaping import inert
 from ampft.text.json_io import from_json, json_text, read_json_object
+from ampft.text.numbers import counted
+from ampft.text.terminal import labelled, print_line
 from ampft.training.threads import usable_cores
 
 CANARY_MODULE = "ampft.comparison.execution.cluster.canary"
@@ -441,5 +443,7 @@ def ray_launchers(command: CompareCommand, plan: Plan, folder: Path) -> tuple[La
         if record is not None:
             hardware = record.hardware
             cluster.nodes.set_kind(run.seed, kind_of(hardware.get("cpu"), hardware.get("gpus")))
+    lost = "if its head is lost, Ray ends this command at once: repeat it to continue"
+    print_line(labelled("cluster", f"{counted(len(cluster.nodes.alive()), 'node')} of Ray; {lost}"))
     arrivals = private_file(folder, "arrivals")
     return tuple(RayLauncher(Slot(k), cluster, arrivals) for k in range(command.design.jobs))
