@@ -300,7 +300,8 @@ def claims(results: dict[str, Any]) -> dict[str, str]:
         results: Results of `analysed`.
     """
     long, uncorrected = (results["arms"][arm] for arm in (LONG, UNCORRECTED))
-    best = results["best_of_n"][BASELINE]["overstated"]["interval_95"]
+    # Of the arm that learns: seeds of the baseline can all predict the majority class.
+    best = results["best_of_n"][LONG]["overstated"]["interval_95"]
     return {
         "20 epochs are better than 3": _sign(long["interval_95"]),
         "20 epochs are more stable": _sign(long["deviation"]["interval_95"], 1, -1),
@@ -335,6 +336,7 @@ def markdown(results: dict[str, Any]) -> str:
             cells[2] = _points(arm["difference"], arm["interval_95"])
             cells[3] = arm["verdict"]
             ratio, limits = arm["deviation"]["ratio"], arm["deviation"]["interval_95"]
+            cells[4] = "not defined"
             if ratio is not None:
                 cells[4] = f"{ratio:.1f} ({limits[0]:.1f} to {limits[1]:.1f})"
         lines.append(f"| {' | '.join(cells)} |")
