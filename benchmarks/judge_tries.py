@@ -44,7 +44,7 @@ import ampft
 from ampft.referee.checks import NoEffect
 from ampft.referee.report import ledger_report, summary, tries_table
 from ampft.text.markdown import prose
-from ampft.text.numbers import points
+from ampft.text.numbers import counted, points
 from ampft.text.tables import Table, markdown_table
 
 FloatArray = npt.NDArray[np.float32]
@@ -280,10 +280,10 @@ def page(results: Sequence[Any], ledger: Path) -> str:
         f"seeds, {TEST_ROWS:,} test questions: 24 of 30 changes change nothing (another seed, "
         "another order of the rows, a comment), three are for the better and three for the worse. "
         "`benchmarks/judge_tries.py` makes this page; it runs in a few minutes.",
-        f"## {number} sequences",
+        f"## {counted(number, 'sequence')}",
         markdown_table(_kept(results)),
-        f"Means over {number} sequences with other orders, rows and seeds. The claimed gain is the "
-        "test score of the last best minus that of the first; the true gain is measured on "
+        f"Means over {counted(number, 'sequence')} with other orders, rows and seeds. The claimed "
+        "gain is the test score of the last best minus that of the first; the true gain is measured on "
         f"{NEW_ROWS:,} other questions with ten new seeds. A comment, which changes no bit, is "
         "refused by the ledger as no effect.",
         "## The tries of the first sequence",
