@@ -133,18 +133,22 @@ def _canary(
     request.write_text(json.dumps({"classify_argv": list(argv)}), encoding="utf-8")
     words = ("-m", CANARY_MODULE, str(request), str(result))
     program = Program(words, place / "log", folder)
+    losses: list[str] = []
     try:
         for _ in range(2):
-            with contextlib.suppress(_Lost), locked_log(program.log) as output:
-                launcher.attempt(program, (id_,), output, watch)
+            try:
+                with locked_log(program.log) as output:
+                    launcher.attempt(program, (id_,), output, watch)
                 break
+            except _Lost as loss:
+                losses.append(str(loss))
         values = read_json_object(result)
     except _OtherNodes:
         return InputError("the node is gone")
     except (OSError, ValueError):
         lines = program.log.read_text(encoding="utf-8", errors="replace").splitlines()
         errors = [line for line in lines if "Error" in line and not line.startswith(" ")]
-        return InputError(errors[0] if errors else "no error message")
+        return InputError([*losses, *errors, "no error message"][0])
     if "error" in values:
         return InputError(str(values["error"]))
     return from_json(NodeFacts, values, "canary")
