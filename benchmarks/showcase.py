@@ -37,6 +37,9 @@ def main() -> None:
     parser.add_argument("--output_dir", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--seeds", default="10", metavar="STR", help="as of ampft compare")
     parser.add_argument("--max_train_samples", metavar="INT", help="all rows, unless given")
+    parser.add_argument(
+        "--cpu_threads", metavar="INT", help="threads of each run; 1 on a machine that others use"
+    )
     args = parser.parse_args()
     tables = args.output_dir.with_name(f"{args.output_dir.name}-data")
     tables.mkdir(parents=True, exist_ok=True)
@@ -46,6 +49,8 @@ def main() -> None:
     command += ["--output_dir", str(args.output_dir), "--", *flags, *SETTINGS[args.set].split()]
     if args.max_train_samples:
         command += ["--max_train_samples", args.max_train_samples]
+    if args.cpu_threads:
+        command += ["--cpu_threads", args.cpu_threads]
     print(shlex.join(["ampft", *command]), flush=True)
     sys.exit(subprocess.run([sys.executable, "-c", COMPARE, *command], check=False).returncode)
 
