@@ -285,7 +285,8 @@ def page(results: Sequence[Any], ledger: Path) -> str:
         f"Means over {counted(number, 'sequence')} with other orders, rows and seeds. The claimed "
         "gain is the test score of the last best minus that of the first; the true gain is "
         f"measured on {NEW_ROWS:,} other questions with ten new seeds. A comment, which changes "
-        "no bit, is refused by the ledger as no effect.",
+        "no bit, is refused by the ledger as no effect. Rows and epochs were chosen after a first "
+        "trial with fewer, in which the ledger kept one of three gains (`benchmarks/LOG.md`).",
         "## The tries of the first sequence",
         markdown_table(_tried(results[0])),
         "## Its ledger",

@@ -1,8 +1,9 @@
 """Gradients of micro-batches by CUDA graphs, which start all kernels of a step with one launch.
 
 Forward pass, loss and backward pass of a micro-batch are captured once per shape, and then
-repeated with other contents of the same memory. The optimizer is not part of a graph: it needs
-some 40 operators, its numbers change with the schedule, and a step that is not finite is skipped.
+repeated with other contents of the same memory. The optimizer is not part of a graph: it updates
+all weights together, its numbers change with the schedule, and steps that are not finite are left
+out.
 
 Every graph adds to the same gradients, so that steps of several micro-batches, in several shapes,
 accumulate as usual. Dropout draws from the device's generator, which advances with each replay as
