@@ -43,7 +43,7 @@ class ExportRequest:
         data_flags: Flags that say where the data of the run are now, such as
             `--validation_file=FILE`, for a calibration.
         int8: One of `INT8_SCHEMES`, for ONNX; None takes the first.
-        keep_float: Patterns of modules that stay in float32, besides those of the run.
+        keep_float: Patterns of modules that stay in float32, besides the run's.
     """
 
     run: Path

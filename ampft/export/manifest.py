@@ -24,7 +24,7 @@ from ampft.text.json_io import (
 
 MANIFEST_NAME = "artifact.json"
 CARD_NAME = "README.md"
-CERTIFICATE_NAME = "certificate.json"  # of which this layer reads only the verdict
+CERTIFICATE_NAME = "certificate.json"  # this layer reads only its verdict
 SOURCE_NAME = "source"  # folder with the record of the run, which is not taken for a run itself
 SCHEMA = 1
 

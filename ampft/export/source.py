@@ -42,7 +42,7 @@ class ModelSource:
         axes: Axes of the inputs whose size may vary.
         data_flags: Flags that say where the data of the run are now.
         int8: One of `INT8_SCHEMES`; None if the format or the precision has none.
-        kept: Paths of the modules that stay in float32: those of the run, and requested ones.
+        kept: Paths of the modules that stay in float32: the run's, and requested ones.
     """
 
     record: RunRecord
@@ -98,7 +98,7 @@ def load_source(
         precision: Precision of the artifact.
         data_flags: Flags that say where the data of the run are now.
         int8: One of `INT8_SCHEMES`; None if the format or the precision has none.
-        keep_float: Patterns of modules that stay in float32, besides those of the run.
+        keep_float: Patterns of modules that stay in float32, besides the run's.
 
     Raises:
         InputError: A pattern matches no module.

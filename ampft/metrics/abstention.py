@@ -83,7 +83,7 @@ def p_value(wrong: int, answered: int, error: float) -> float:
 
 
 def candidate_confidences(confidence: FloatArray, correct: BoolArray, error: float) -> list[float]:
-    """Return the confidences to test, in their order, the last of which answers every row.
+    """Return the confidences to test, in their order; the last one answers every row.
 
     The first is where the rows give the lowest p-value; each further one answers a `STEPS`-th more
     of them.

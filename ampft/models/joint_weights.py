@@ -75,7 +75,7 @@ def joint_weights(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 
     Args:
         model: Model whose attention calls each projection of `PROJECTIONS` once per forward pass.
-        dtype: Dtype of the products: autocast's, or without autocast that of the weights.
+        dtype: Dtype of the products: autocast's, or without autocast the weights'.
     """
     layers, groups = joint_layers(model)
     plan = _plan(layers, groups, dtype)

@@ -21,7 +21,7 @@ transcripts gives P(Q(R / C^(1/2)) <= u * share) <= u, so that R is in distribut
 
     R* = C^(1/2) Q^-1(U * share),    U uniform.
 
-The rest of the error, T, is that of fresh trainings: s^2 / S with S - 1 degrees of freedom,
+The rest of the error, T, comes from fresh trainings: s^2 / S with S - 1 degrees of freedom,
 independent of the transcript, because a candidate is trained after it. (The best's trainings are
 not fresh, but their luck is the same for all candidates, so that no choice of a candidate uses it.)
 So a gain is kept if it exceeds c with P(R* + T > c) = level, and the limit without reuse as well.

@@ -30,7 +30,7 @@ def judge_study(
 ) -> list[Judgement]:
     """Judge the trials of a finished study in their order, in a new ledger.
 
-    The ledger starts with the baseline. A trial whose value is better than that of the best so far
+    The ledger starts with the baseline. A trial whose value is better than the best so far
     is judged against it, as if a referee had been there; the others would not have been chosen and
     cost nothing. The values must come from other rows than the predictions, such as a validation
     split: a study that chose by scores on these rows has fitted them, and only

@@ -2,8 +2,8 @@
 
 A CUDA graph repeats the same kernels with the same shapes, numbers and addresses. A batch for a
 model without padding is therefore padded to the longest text of the split, and its row is filled
-up to a bucket of tokens with sequences of which some may be empty. Logits, loss and gradient are
-those of the batch as it was.
+up to a bucket of tokens with sequences that may be empty. Logits, loss and gradient do not
+change.
 """
 
 from __future__ import annotations

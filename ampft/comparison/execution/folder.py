@@ -152,7 +152,7 @@ def incomplete_runs(plan: Plan, folder: Path, seeds: int | None = None) -> tuple
 
 
 def without_result(runs: Sequence[PlannedRun], folder: Path) -> tuple[PlannedRun, ...]:
-    """Return those of some runs of the comparison in `folder` that have no result."""
+    """Return which of some runs of the comparison in `folder` have no result."""
     return tuple(run for run in runs if not run_ending(run_folder(folder, run)).is_complete)
 
 

@@ -208,7 +208,7 @@ class ComparisonSession:
         self._end(run, end)
 
     def _begin(self, run: PlannedRun, running: Sequence[PlannedRun] = ()) -> None:
-        """Check that a run can start beside those of this process that are running."""
+        """Check that a run can start beside the running ones of this process."""
         logs = {log_file(self.folder.path, each) for each in running}
         check_no_process_left(self.folder.path / LOGS_NAME, logs)
         others = set(running) | self._complete

@@ -10,7 +10,7 @@ adds an eighth of the one before). An error that falls to a floor by a power law
 "Predicting sample size required for classification performance", BMC Medical Informatics and
 Decision Making 12, 2012, fit it to subsets and extrapolate). Twice the labels add b h(2).
 
-The covariance of the mean scores has two parts, as in `interval`: over seeds, each of which draws
+The covariance of the mean scores has two parts, as in `interval`: over seeds, each drawing
 its own subsets, s_k^2 / S at each size; over the test cases, the jackknife covariance C between
 sizes. Scores of one seed at two sizes share rows, which makes them more alike than is assumed here,
 so that differences are known slightly better than stated.

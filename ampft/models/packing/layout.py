@@ -217,7 +217,7 @@ class PackedLayout:
         return self._with_fillers(bucket - self.total % bucket, self.width)
 
     def bucketed(self, bucket: int, longest: int) -> PackedLayout:
-        """Return a layout whose shapes and numbers are those of all batches in the same bucket.
+        """Return a layout with the shapes and numbers that all batches of a bucket share.
 
         The row is filled up to a multiple of `bucket` tokens. The number of sequences is the
         largest that fillers of such a row can need, and the last ones may be empty.

@@ -1,4 +1,4 @@
-"""The first steps of the baseline on a node, whose bits must be those of other nodes.
+"""The first steps of the baseline on a node, whose bits must equal those on other nodes.
 
     python -m ampft.comparison.execution.cluster.canary REQUEST RESULT
 

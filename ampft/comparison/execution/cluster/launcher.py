@@ -53,7 +53,7 @@ ATTEMPTS = 5  # of one run, whose node or worker was lost
 REFRESH_SECONDS = 5.0  # between looks at the nodes while a run waits for one
 UNCONSUMED = 8  # messages of a run that wait for this machine
 NODE_ID = "ray.io/node-id"  # label that Ray gives every node
-# Variables that change numbers or reach the network; others are those of the node.
+# Variables that change numbers or reach the network; others come from the node.
 PASSED_ON = (
     *("OMP_", "MKL_", "KMP_", "ATEN_", "DNNL_", "ONEDNN_", "TORCH_", "PYTORCH_", "CUBLAS_"),
     *("CUDNN_", "NVIDIA_TF32_OVERRIDE", "ACCELERATE_", "HF_HUB_OFFLINE", "PYTHONHASHSEED"),
