@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import shutil
 import signal
@@ -206,10 +207,9 @@ def _free_port() -> int:
 
 def alive(address: str) -> list[str]:
     """Return the names of the nodes that are alive; none if the head does not answer."""
-    from ray._raylet import GcsClient  # type: ignore[attr-defined]
-
+    raylet = importlib.import_module("ray._raylet")  # without types
     try:
-        nodes = GcsClient(address=address).get_all_node_info(timeout=5)
+        nodes = raylet.GcsClient(address=address).get_all_node_info(timeout=5)
     except Exception:  # it has only just started
         return []
     return [each.node_name for each in nodes.values() if each.state == 0]

@@ -40,13 +40,22 @@ def main() -> None:
     parser.add_argument(
         "--cpu_threads", metavar="INT", help="threads of each run; 1 on a machine that others use"
     )
+    parser.add_argument("--jobs", default="1", metavar="INT", help="as of ampft compare")
     args = parser.parse_args()
     tables = args.output_dir.with_name(f"{args.output_dir.name}-data")
     tables.mkdir(parents=True, exist_ok=True)
     files = (write_sst2 if args.set == "sst2" else write_mrpc)(args.data / args.set, tables)
     flags = [f"--{split}_file={path}" for split, path in files.items()]
     command = ["compare", "--modes", "fp32,bf16", "--seeds", args.seeds, "--no_placebo"]
-    command += ["--output_dir", str(args.output_dir), "--", *flags, *SETTINGS[args.set].split()]
+    command += [
+        "--jobs",
+        args.jobs,
+        "--output_dir",
+        str(args.output_dir),
+        "--",
+        *flags,
+        *SETTINGS[args.set].split(),
+    ]
     if args.max_train_samples:
         command += ["--max_train_samples", args.max_train_samples]
     if args.cpu_threads:

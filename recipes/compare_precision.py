@@ -23,12 +23,7 @@ def compare(command: ampft.CompareCommand) -> None:
             session.measure_yardstick()
         for seeds in plan.design.seed_counts:
             session.train(session.missing(seeds))
-            comparison = ampft.compare_folders(
-                session.folders(seeds),
-                metric=plan.metric,
-                margin=plan.design.margin,
-                plan=session.facts(seeds),
-            )
+            comparison = session.analysed(seeds)
             ampft.write_comparison(comparison, folder)
             session.record_analysis(seeds)
             if ampft.is_decided(comparison):

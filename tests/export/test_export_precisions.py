@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from importlib.util import find_spec
 
 import numpy as np
 import onnx
@@ -229,8 +230,9 @@ def test_modules_that_the_run_keeps_in_float32_are_not_rounded(text_run, tmp_pat
         names = [name for name in file.keys() if name.endswith("_qdata")]  # noqa: SIM118
     assert len(names) == 8
     assert not any(".layer.1." in name for name in names)
-    with pytest.raises(InputError, match="fp16: OpenVINO rounds all weights, and bert"):
-        artifact_of(text_run, tmp_path, "openvino", "fp16")
+    if find_spec("openvino") is not None:
+        with pytest.raises(InputError, match="fp16: OpenVINO rounds all weights, and bert"):
+            artifact_of(text_run, tmp_path, "openvino", "fp16")
 
 
 # Format and precision -> the dtype in which a weight outside of the kept modules is stored.

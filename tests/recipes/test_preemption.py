@@ -73,7 +73,8 @@ def test_one_of_two_processes_receives_the_signal_and_both_stop(files, tiny_mode
     words = [word for word in text_settings(files, tiny_model, folder) if word != "--use_cpu"]
     words += ["--per_device_train_batch_size", "4", "--checkpointing_steps", "12", *LATEST]
     script = Path(__file__).parent / "preempted_run.py"
-    moments = {"training": 5, "validation": 9, "saving": 12}
+    # In training, processes agree together with the loss, and the signal follows that of step 5.
+    moments = {"training": 6, "validation": 9, "saving": 12}
     tests = Path(__file__).parents[1]
     succeeded(
         call(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from ampft.arguments import CompareCommand
-from ampft.comparison.analysis.compare import compare_folders
-from ampft.comparison.execution.joined_folds import compare_folds
 from ampft.comparison.execution.planning import plan_comparison
 from ampft.comparison.execution.session import ComparisonSession, is_decided, open_comparison
 from ampft.comparison.report.files import write_comparison
@@ -22,17 +20,7 @@ def compare(command: CompareCommand) -> ComparisonSession:
         session.select_arm()  # with --select: only this arm is compared
         for seeds in plan.design.seed_counts:
             session.train(session.missing(seeds))
-            if plan.design.folds:
-                comparison = compare_folds(
-                    plan, folder, session.folders(seeds), session.facts(seeds).remarks
-                )
-            else:
-                comparison = compare_folders(
-                    session.folders(seeds),
-                    metric=plan.metric,
-                    margin=plan.design.margin,
-                    plan=session.facts(seeds),
-                )
+            comparison = session.analysed(seeds)
             write_comparison(comparison, folder)
             session.record_analysis(seeds)
             if is_decided(comparison):

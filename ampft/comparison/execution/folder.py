@@ -101,8 +101,6 @@ def compare_planned_runs(
         InputError: The request differs from the plan, the comparison has not reached its first
             analysis, or the runs cannot be compared.
     """
-    from ampft.comparison.analysis.compare import compare_folders
-
     planned = {"metric": plan.metric, "margin": f"{100 * plan.design.margin:g}"}
     planned["baseline"] = plan.arms[0].name
     margin_text = None if margin is None else f"{margin:g}"
@@ -119,17 +117,33 @@ def compare_planned_runs(
             f"{_without_plan(folder)}."
         )
     seeds = _seeds_at_last_analysis(plan, folder)
-    if plan.design.folds:
-        from ampft.comparison.execution.joined_folds import compare_folds
+    runs = complete_runs(plan, folder, seeds)
+    return compare_planned(plan, folder, runs, plan_facts(plan, folder, seeds))
 
-        remarks = plan_facts(plan, folder, seeds).remarks
-        return compare_folds(plan, folder, complete_runs(plan, folder, seeds), remarks)
+
+def compare_planned(plan: Plan, folder: Path, runs: Sequence[Path], facts: PlanFacts) -> Comparison:
+    """Compare the runs of a plan: as they are, or the folds of each seed as one.
+
+    Args:
+        plan: Plan of the comparison.
+        folder: Its folder.
+        runs: Run folders of the seeds that count.
+        facts: What the analysis needs of the plan.
+
+    Raises:
+        InputError: The runs cannot be compared.
+    """
+    from ampft.comparison.analysis.compare import compare_folders
+    from ampft.comparison.execution.joined_folds import compare_folds
+
+    if plan.design.folds:
+        return compare_folds(plan, folder, runs, facts.remarks)
     return compare_folders(
-        complete_runs(plan, folder, seeds),
+        runs,
         metric=plan.metric,
         margin=plan.design.margin,
         baseline=plan.arms[0].name,
-        plan=plan_facts(plan, folder, seeds),
+        plan=facts,
     )
 
 

@@ -17,6 +17,7 @@ from ampft.comparison.execution.engines import make_launchers
 from ampft.comparison.execution.folder import (
     LOGS_NAME,
     YARDSTICK_NAME,
+    compare_planned,
     complete_runs,
     incomplete_runs,
     log_file,
@@ -343,6 +344,15 @@ class ComparisonSession:
         except InputError as error:
             raise InputError(f"{error} {self._failed_text(seeds)}") from error
 
+    def analysed(self, seeds: int) -> Comparison:
+        """Return the comparison of the first `seeds` seeds, without incomplete seeds.
+
+        Raises:
+            InputError: Too few seeds remain, or the runs cannot be compared.
+        """
+        runs = self.folders(seeds)
+        return compare_planned(self.plan, self.folder.path, runs, self.facts(seeds))
+
     def record_analysis(self, seeds: int) -> None:
         """Record that the results of the first `seeds` seeds were analysed and written."""
         complete = seeds - len({run.seed for run in self.missing(seeds)})
@@ -412,8 +422,6 @@ def open_comparison(
         plan: Plan from `plan_comparison`.
         recipe: Path of classify.py, which trains one run; None uses `ampft train`.
     """
-    if recipe is not None and plan.design.folds:
-        raise InputError("--folds: recipes compare one test split. Use ampft compare --folds.")
     with RunFolder(folder, keep_files=True) as locked:
         if read_plan(folder) is not None:
             locked.adopt(PLAN_NAME)
