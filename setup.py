@@ -15,7 +15,8 @@ class BuildWithRecipes(build_py):
         super().run()
         if not self.editable_mode:
             target = Path(self.build_lib, "ampft", "recipes")
-            for path in Path("recipes").rglob("*.py"):
+            recipes = Path("recipes")
+            for path in (*recipes.rglob("*.py"), *recipes.rglob("*.html")):
                 copy = target / path.relative_to("recipes")
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)
