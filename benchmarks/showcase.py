@@ -15,10 +15,16 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+from provenance import provenance
+
+from ampft.comparison.findings import Comparison
+from ampft.comparison.report.files import read_comparison
 
 SETTINGS = {
     "sst2": "--num_train_epochs 3 --max_seq_length 64",
@@ -41,6 +47,7 @@ def main() -> None:
         "--cpu_threads", metavar="INT", help="threads of each run; 1 on a machine that others use"
     )
     parser.add_argument("--jobs", default="1", metavar="INT", help="as of ampft compare")
+    parser.add_argument("--out", type=Path, metavar="JSON", help="also write its numbers here")
     args = parser.parse_args()
     tables = args.output_dir.with_name(f"{args.output_dir.name}-data")
     tables.mkdir(parents=True, exist_ok=True)
@@ -61,7 +68,30 @@ def main() -> None:
     if args.cpu_threads:
         command += ["--cpu_threads", args.cpu_threads]
     print(shlex.join(["ampft", *command]), flush=True)
-    sys.exit(subprocess.run([sys.executable, "-c", COMPARE, *command], check=False).returncode)
+    code = subprocess.run([sys.executable, "-c", COMPARE, *command], check=False).returncode
+    if args.out and code == 0:
+        numbers = {**provenance(), "set": args.set, **numbers_of(read_comparison(args.output_dir))}
+        args.out.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+    sys.exit(code)
+
+
+def numbers_of(comparison: Comparison) -> dict[str, object]:
+    """Return the numbers that the page quotes, without texts of the data."""
+    arm = comparison.arms[1]
+    difference = arm.difference
+    assert difference is not None, "all runs finished"
+    metric = comparison.metric
+    return {
+        "metric": metric,
+        "seeds": list(comparison.seeds),
+        "examples": comparison.examples,
+        "margin": comparison.margin,
+        "means": {each.name: each.metrics[metric].mean for each in comparison.arms},
+        "estimate": difference.estimate,
+        "interval95": list(difference.interval95),
+        "per_seed": list(difference.per_seed),
+        "outcome": arm.outcome,
+    }
 
 
 def write_sst2(source: Path, folder: Path) -> dict[str, Path]:

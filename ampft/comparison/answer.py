@@ -34,7 +34,7 @@ def answer_text(comparison: Comparison) -> str:
     gaining = [arm for arm in arms if gain_text(comparison, arm)]
     best = max(gaining, key=speed_up_of, default=None)
     better = [arm for arm in arms if arm.outcome == BETTER and comparison.noun == "arm"]
-    use = f"On this machine, stay with {baseline.name}."
+    use = _without_gain(comparison, arms)
     if better:
         use = _better_text(better, baseline, comparison.units.title)
     elif best is not None:
@@ -48,6 +48,16 @@ def answer_text(comparison: Comparison) -> str:
     if comparison.kind != INFERENCE:
         rest = _on_training(comparison, arms)
     return " ".join([use, *rest])
+
+
+def _without_gain(comparison: Comparison, arms: Sequence[ArmResult]) -> str:
+    """Return what to use if no arm is known to be faster: the baseline, if speeds are known."""
+    base = comparison.baseline.name
+    native = [arm for arm in arms if arm.outcome == EQUIVALENT and arm.execution != "emulated"]
+    if not native or not comparison.has_disturbed_speeds:
+        return f"On this machine, stay with {base}."
+    title = comparison.units.title
+    return f"{listed(native)} {_be(native)} equivalent to {base} in {title}. Speeds are not ranked."
 
 
 def _on_training(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[str]:

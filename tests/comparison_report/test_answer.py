@@ -8,6 +8,7 @@ import pytest
 from example_comparison import realistic
 
 from ampft.comparison.answer import answer_text
+from ampft.comparison.remarks import remark
 from ampft.comparison.report.html import html_text
 from ampft.comparison.report.markdown import markdown_text
 from ampft.comparison.report.terminal import terminal_text
@@ -57,6 +58,16 @@ def test_a_mode_that_saves_nothing_is_not_recommended():
     for ratios in ((1.03, 1.04, 1.05), (0.9, 1.5, 2.0)):
         text = answer_text(with_bf16(memory=0.99, ratios=ratios))
         assert text.startswith("On this machine, stay with fp32.")
+
+
+def test_speeds_of_runs_side_by_side_are_no_reason_to_stay():
+    """Nothing says which mode is faster, so the answer is about the metric only."""
+    stamps = (remark("shared_cores", runs=2), *realistic().stamps)
+    comparison = replace(with_bf16(memory=0.99), stamps=stamps)
+    assert comparison.has_disturbed_speeds
+    assert answer_text(comparison) == (
+        f"bf16 is equivalent to fp32 in accuracy. Speeds are not ranked. {EMULATED}"
+    )
 
 
 def test_an_unreliable_speed_does_not_count():
