@@ -95,7 +95,7 @@ class Launcher(Protocol):
 
 
 class LocalLauncher:
-    """Launches one program at a time in a slot of this machine, each in a process of its own.
+    """Launches one program at a time in a slot of this machine, one process per program.
 
     Without a configuration file of Accelerate, the first program starts a process that imports what
     runs need; each program is a fork of it, which saves the seconds of its imports. If that
@@ -150,7 +150,7 @@ class LocalLauncher:
     def _fork(
         self, argv: Sequence[str], output: BinaryIO, watch: Callable[[], None]
     ) -> Process | None:
-        """Return a fork that runs the program; None if there is no process to fork."""
+        """Return a fork that runs the program; None if no process can be forked."""
         body = json.dumps({"argv": list(argv)}).encode()
         try:
             if self._connection is None:

@@ -197,7 +197,7 @@ class ComparisonSession:
         """Run one training in a separate process by the first launcher, and print how it ended.
 
         Raises:
-            InputError: As `train` does.
+            InputError: For the same reasons as `train`.
         """
         self._begin(run)
         (launcher, *_), program, started = self.launchers, self.program(run), time.perf_counter()

@@ -101,7 +101,7 @@ def main(argv: Sequence[str]) -> None:
     command = _command(settings, classify_argv, classify, arms)
 
     def scaled(_: CompareCommand) -> dict[str, TrialResult]:
-        assert trial is not None, "there was no plan"
+        assert trial is not None, "a new plan has measured it"
         return {arm.name: _scaled(trial, arm) for arm in arms}
 
     folder, plan = plan_comparison(command, scaled)

@@ -401,7 +401,7 @@ def _cluster_of(command: CompareCommand, memory: int = 0) -> Cluster:
     """Return the cluster for a command, whose nodes are measured once.
 
     Raises:
-        InputError: There is no cluster.
+        InputError: No cluster was found.
     """
     connect()
     if not _clusters or _clusters[0][0] is not command:
@@ -423,7 +423,7 @@ def ray_launcher_of_trials(command: CompareCommand) -> RayLauncher:
     """Return a launcher for the trial of a command; it stays connected.
 
     Raises:
-        InputError: There is no cluster.
+        InputError: No cluster was found.
     """
     return RayLauncher(Slot(), _cluster_of(command), temporary_folder("arrivals"))
 
@@ -437,7 +437,7 @@ def ray_launchers(command: CompareCommand, plan: Plan, folder: Path) -> tuple[La
         folder: Folder of the comparison, locked by this process.
 
     Raises:
-        InputError: There is no cluster.
+        InputError: No cluster was found.
     """
     estimates = [plan.estimate, *plan.arm_estimates.values()]
     cluster = _cluster_of(command, max(each.peak_bytes for each in estimates))
