@@ -99,6 +99,10 @@ TESTED_ELSEWHERE = (
 )
 
 
+def test_readme_is_read_in_a_minute():
+    assert len((REPOSITORY / "README.md").read_text("utf-8").split()) <= 700
+
+
 def test_commands_were_found():
     assert len(COMMANDS) >= 20
     assert {"README.md", "docs/tutorial.md", "docs/guide.md"} <= set(COMMANDS.values())
