@@ -257,6 +257,7 @@ def test_the_help_of_predict_says_that_formulas_are_kept(capsys):
     assert "texts that begin with = are not changed, so import them as text" in text
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_full_temporary_folder(run_folders, tmp_path):
     file = tmp_path / "train.csv"

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from representatives import full_except
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
@@ -34,7 +35,7 @@ def measured(rows):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", [1, 2, 3])
+@pytest.mark.parametrize("part", full_except([1, 2, 3], [2]))
 def test_a_part_is_rehearsed_without_datasets(part, tmp_path):
     out = tmp_path / "results.json"
     done = rehearse(part, out)
@@ -79,6 +80,7 @@ def check_part_3(rows, output):
     assert "trained twice, bf16" in output
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_part_keeps_to_its_time_and_continues(tmp_path):
     out = tmp_path / "results.json"

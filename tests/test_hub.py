@@ -72,6 +72,7 @@ def test_a_hub_out_of_reach_is_said_within_seconds(tmp_path):
         assert "HF_HUB_OFFLINE=1" in message
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_hub_that_does_not_answer_is_said_within_seconds(tmp_path, silent_server):
     found = messages(tmp_path, HF_HUB_OFFLINE="0", HF_ENDPOINT=silent_server)
@@ -79,6 +80,7 @@ def test_a_hub_that_does_not_answer_is_said_within_seconds(tmp_path, silent_serv
         assert message.startswith(f"{start}the hub (127.0.0.1) cannot be reached: ")
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_offline_switch_is_named(tmp_path):
     found = messages(tmp_path, HF_HUB_OFFLINE="1", HF_ENDPOINT=CLOSED)

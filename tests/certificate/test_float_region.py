@@ -7,7 +7,6 @@ import shutil
 import pytest
 import torch
 from certified_texts import write_rows
-from representatives import full_except
 from tiny_text import save_tiny_bert
 from transformers import AutoModelForSequenceClassification
 
@@ -72,7 +71,8 @@ def runs(tmp_path_factory):
     }
 
 
-@pytest.mark.parametrize("name", full_except(PLANTED, ["bf16, nothing infinite"]))
+@pytest.mark.full
+@pytest.mark.parametrize("name", PLANTED)
 def test_the_planted_modules_are_found_exactly(name, runs, tmp_path):
     plant, form, precision, int8, expected = PLANTED[name]
     request = ExportRequest(

@@ -81,6 +81,7 @@ def test_invalid_arguments_print_one_message(tmp_path, capsys, words, message):
     assert not folder.exists()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes(tmp_path):
     """In another process too, with another seed of hashes and another time zone."""

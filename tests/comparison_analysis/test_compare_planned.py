@@ -75,6 +75,7 @@ def test_flags_that_agree_with_the_plan_are_accepted(tmp_path):
     assert compared(tmp_path, folder, *flags) == compared(tmp_path, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

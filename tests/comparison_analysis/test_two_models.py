@@ -100,6 +100,7 @@ def test_equal_models_are_not_called_different(tables):
     assert headline(comparison) == f"No loss found ({SCOPE})"
 
 
+@pytest.mark.slow
 def test_equal_models_are_rarely_called_different_by_chance(tmp_path):
     rng = np.random.default_rng(0)
     draws, found = 20, 0
@@ -205,6 +206,7 @@ def test_the_method_and_the_page_say_which_models_are_meant(tables):
         assert words not in page
 
 
+@pytest.mark.slow
 def test_the_command_answers(tmp_path, tables):
     out = tmp_path / "out"
     done = subprocess.run(

@@ -174,6 +174,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="environments of processes are read in /proc")
 def test_the_processes_of_a_killed_worker_are_killed():
     other = subprocess.Popen(

@@ -103,6 +103,7 @@ def test_a_file_of_settings_cannot_name_the_folder_either(tmp_path):
         parse_compare_arguments(["--", "--config", str(config)])
 
 
+@pytest.mark.slow
 def test_comparing_imports_no_torch():
     modules = "estimate, folder, launch, plan, planning, progress, session"
     script = f"""

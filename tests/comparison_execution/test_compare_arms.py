@@ -162,6 +162,7 @@ def test_arms_that_report_on_other_examples_are_refused_before_training():
         _check_compared("base", "low", trials)
 
 
+@pytest.mark.slow
 def test_planned_arms_keep_their_names(tmp_path):
     planned = arms_plan(seed_counts=(3,))
     for run in planned.runs():
@@ -187,6 +188,7 @@ def test_planned_arms_keep_their_names(tmp_path):
         compare_planned_runs(tmp_path, planned, baseline="low")
 
 
+@pytest.mark.slow
 def test_an_arm_is_chosen_by_validation_with_other_seeds(tmp_path, capsys):
     words = [*ARMS, "--arm", "long: --num_train_epochs 10", "--select", "validation"]
     command = parse_compare_arms_arguments([*words, "--seeds", "3"])

@@ -51,6 +51,7 @@ def estimates(draw) -> Estimate:
     )
 
 
+@pytest.mark.slow
 @given(estimate=estimates(), share=st.floats(0.01, 1.5))
 def test_the_reduced_size_fits_and_a_little_more_would_not(estimate, share):
     requested, runs = estimate.size, runs_of(estimate)

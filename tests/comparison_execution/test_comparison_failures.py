@@ -26,6 +26,7 @@ def opened(tmp_path, source):
     return open_comparison(parse_compare_arguments([]), tmp_path / "cmp", plan(), recipe)
 
 
+@pytest.mark.full
 def test_invalid_input_in_the_first_run_of_an_arm_stops_the_comparison(tmp_path, capsys):
     with (
         pytest.raises(InputError, match=r"^--train_file x: gone$"),

@@ -135,6 +135,7 @@ def test_each_slot_has_one_command_at_a_time(tmp_path):
     assert sorted(os.sched_getaffinity(0)) == sorted(psutil.Process().cpu_affinity())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit, InputError])
 def test_an_interruption_terminates_every_command(tmp_path, interruption):
     before = {child.pid for child in psutil.Process().children(recursive=True)}
@@ -205,6 +206,7 @@ sys.exit(int(sys.argv[1]))
 """
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="runs are forked on Linux only")
 def test_runs_are_forks_of_a_process_with_torch_until_it_is_killed(tmp_path):
@@ -276,6 +278,7 @@ def interim_session(tmp_path, monkeypatch, **changes):
     return open_comparison(parse_compare_arguments(["--jobs", "2"]), tmp_path / "cmp", planned)
 
 
+@pytest.mark.slow
 def test_idle_launchers_begin_runs_of_the_next_analysis_and_a_verdict_cancels_them(
     tmp_path, monkeypatch, capsys
 ):

@@ -13,6 +13,7 @@ from ampft.comparison.execution.session import open_comparison
 from ampft.comparison.report.files import next_step_line
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_run_is_launched_with_the_packaged_training(tiny_bert, tmp_path, monkeypatch, capsys):
     """As `accelerate launch -m ampft train` does, in a folder without the clone."""

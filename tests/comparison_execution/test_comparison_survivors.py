@@ -69,6 +69,7 @@ def opened(folder: Path):
     return open_comparison(parse_compare_arguments([]), folder, plan(), recipe)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_no_run_starts_beside_one_that_outlived_its_comparison(tmp_path):
     folder = tmp_path / "cmp"

@@ -177,6 +177,7 @@ def test_a_terminal_without_unicode_shows_escapes(encoding, tmp_path):
     assert b"\\u4e2d" in done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_changed_comparison_is_refused_by_name_or_does_no_harm(tmp_path):
     write_comparison(realistic(), tmp_path)

@@ -105,6 +105,7 @@ def test_files_written_in_place_are_cut(writer, tmp_path, monkeypatch):
     assert half_written(writer, tmp_path)[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", WRITERS)
 def test_an_operation_that_fails_is_an_error_that_names_a_path(writer, tmp_path, capsys):
     write, names = WRITERS[writer]

@@ -246,6 +246,7 @@ def test_two_hundred_and_ninety_nine_cases_establish_one_point():
     assert estimate_of(0, 299, 5).p_equivalence(MARGIN) <= 0.05
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),

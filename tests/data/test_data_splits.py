@@ -152,6 +152,7 @@ print([m for m in ("torch", "transformers") if m in sys.modules])
 """
 
 
+@pytest.mark.slow
 def test_fingerprints_are_stable_across_processes_and_loading_imports_no_torch(tmp_path):
     path = write(tmp_path)
     command = [sys.executable, "-c", PRINT_FINGERPRINTS, str(path)]

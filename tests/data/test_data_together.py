@@ -166,6 +166,7 @@ def test_files_that_do_not_fit_together(options, message):
         load_data(DataRequest(**options))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SHARED.is_dir(), reason="no ../shared/data beside the repository")
 def test_real_pairs_with_mark_and_plain_quotes(tmp_path):
     path = tmp_path / "train.tsv"

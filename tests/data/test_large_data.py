@@ -177,6 +177,7 @@ FILES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "columns", "cells", "options"), FILES.values(), ids=FILES.keys())
 def test_messages_about_files_are_bounded(tmp_path, file, columns, cells, options):
     options = dict(options)

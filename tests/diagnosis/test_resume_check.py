@@ -84,6 +84,7 @@ def test_wrong_use(words, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_training_that_is_killed_continues_exactly(tiny_bert, tmp_path, capsys):
     table = [(f"w{i % 40} w{i % 7}", ("ant", "bee", "cow")[i % 3]) for i in range(60)]

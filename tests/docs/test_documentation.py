@@ -226,6 +226,7 @@ def test_a_loop_exists(command):
     assert mode in MODES
 
 
+@pytest.mark.slow
 def test_the_data_of_the_tutorial_are_written(tmp_path):
     succeeded(call_here(REPOSITORY / "docs" / "make_csv.py", cwd=tmp_path))
     with (tmp_path / "docstrings.csv").open(encoding="utf-8", newline="") as file:

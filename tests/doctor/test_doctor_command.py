@@ -179,6 +179,7 @@ def test_a_file_is_refused_as_the_folder_before_anything_is_examined(files, caps
     assert table.read_bytes() == before
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_two_processes_give_one_diagnosis_of_all_examples(files, tmp_path, fresh_accelerate):
     flags = [word for word in recipe(files, "healthy") if word != "--use_cpu"]
@@ -202,6 +203,7 @@ def test_two_processes_give_one_diagnosis_of_all_examples(files, tmp_path, fresh
             assert together["largest"] == pytest.approx(alone["largest"], rel=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_main_process_may_search_longer_than_a_collective_operation(tmp_path):
     script = Path(__file__).parent / "waiting_processes.py"

@@ -32,6 +32,7 @@ def task_of(rows, columns):
     return make_task(ClassificationData(splits, columns, "text", "made", {}, ()), TaskSettings())
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_it_equals_a_scikit_learn_pipeline():
     data = load_data(DataRequest(max_train_samples=300, max_predict_samples=100))

@@ -49,7 +49,7 @@ TASKS = {
 
 
 # Each trace takes seconds; one of each kind always runs.
-FULL = ("pairs", "sounds as waves")
+FULL = ("pairs", "words", "sounds as waves", "sounds without a mask")
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,7 @@ def test_an_operation_on_a_checkpoint_that_fails_costs_no_earlier_checkpoint(
         print(f"\ncheckpoints: {failed} operations that fail")
 
 
+@pytest.mark.full
 def test_checkpoints_written_in_place_are_visible_before_they_are_complete(
     train, tmp_path, monkeypatch
 ):

@@ -173,6 +173,7 @@ def problems_during(train, names, operations, tmp_path: Path, capsys, kinds) -> 
             shutil.rmtree(folder)
 
 
+@pytest.mark.full
 def test_what_is_there_before_a_run_remains(train, names, tmp_path, capsys):
     assert list(problems_before(train, names, tmp_path, capsys)) == []
 

@@ -79,6 +79,7 @@ def test_every_file_of_a_run_passes_the_harness(train, tmp_path):
     assert names <= changed
 
 
+@pytest.mark.full
 def test_any_operation_that_fails_ends_the_run_with_an_error_that_names_the_folder(
     train, tmp_path, capsys
 ):

@@ -100,6 +100,7 @@ print(evaluate.load(metric_path()).compute(predictions=[0, 1], references=[0, 0]
 """
 
 
+@pytest.mark.full
 @pytest.mark.slow  # importing evaluate takes five seconds and more
 def test_offline_with_empty_caches(tmp_path: Path):
     environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}

@@ -35,6 +35,7 @@ def report(predictions) -> ClassificationReport:
     return classification_report(predictions)
 
 
+@pytest.mark.full
 def test_the_file_is_small_and_has_every_pair(report, predictions):
     text = json_text(report.as_dict())
     assert len(text.encode()) < 5e6

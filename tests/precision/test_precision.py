@@ -114,6 +114,7 @@ def launch(tmp_path, *options):
     return json.loads(line.removeprefix("ANSWERS "))
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_accelerate_launch_without_a_choice_leaves_the_flag_free(tmp_path):
     answers = launch(tmp_path)
@@ -124,6 +125,7 @@ def test_accelerate_launch_without_a_choice_leaves_the_flag_free(tmp_path):
         assert answers["all cores restored"]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_accelerate_launch_with_a_precision_and_the_flag_agree_or_stop(tmp_path):
     answers = launch(tmp_path, "--mixed_precision", "bf16")

@@ -295,6 +295,7 @@ def test_a_forgery_with_correct_hashes_is_found(run, tmp_path, name):
     assert different(audited(run, tmp_path)) == expected
 
 
+@pytest.mark.slow
 def test_a_later_loss_is_found_if_all_steps_are_repeated(run, tmp_path):
     edit_row(run, 7, loss=1.09)
     assert audited(run, tmp_path)["exit_code"] == 0
@@ -335,6 +336,7 @@ def gpu_run(made: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_cpu_audits_a_run_of_a_gpu(made, tmp_path):
     folder = gpu_run(made, tmp_path / "gpu")
@@ -346,6 +348,7 @@ def test_a_cpu_audits_a_run_of_a_gpu(made, tmp_path):
     assert "loss" in different(audited(folder, tmp_path, "--steps", 4))
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_other_kernels_confirm_within_tolerance(made, tmp_path):
     """On kernels without vector instructions, as on another kind of CPU."""

@@ -45,6 +45,7 @@ def test_storage_dtypes_are_printed_and_recorded(runs):
         assert "The saved weights are bfloat16" in (run.folder / "README.md").read_text()
 
 
+@pytest.mark.full
 def test_it_is_comparable_to_float32(runs, fp16_run):
     for run in runs.values():
         ours, theirs = run.record, fp16_run.record

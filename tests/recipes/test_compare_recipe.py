@@ -183,6 +183,7 @@ def test_the_same_comparison_from_python_has_nothing_left_to_run(
     assert 0 < plan["own_seconds"] - compared.read("plan.json")["own_seconds"] < 60
 
 
+@pytest.mark.full
 def test_a_lost_run_is_repeated(compared):
     shutil.rmtree(compared.folder / "runs" / PLANNED[4])
     before = (compared.folder / "comparison.json").read_text()
@@ -207,7 +208,12 @@ def test_another_plan_in_the_same_folder_is_refused(compared):
     ("own", "more", "message"),
     [
         (("--modes", "fp8"), (), "--mixed_precision fp8: not available on this device"),
-        (("--budget", "9s"), ("--max_train_steps", "5"), "--budget: "),
+        pytest.param(
+            ("--budget", "9s"),
+            ("--max_train_steps", "5"),
+            "--budget: ",
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_input_that_runs_would_refuse_is_refused_before_anything_is_written(
@@ -224,6 +230,7 @@ def test_input_that_runs_would_refuse_is_refused_before_anything_is_written(
     assert not folder.exists()
 
 
+@pytest.mark.full
 def test_only_the_models_that_are_kept_stay(compared):
     words = list(compared.words)
     words[words.index("--") : words.index("--")] = ["--keep_models", "baseline"]

@@ -82,6 +82,7 @@ def test_a_run_with_a_damaged_checkpoint_begins_again(session, capsys):
     assert RUN not in session.missing()
 
 
+@pytest.mark.slow
 def test_checkpoints_of_a_run_that_was_waited_for_are_removed(session):
     with interrupted(4, saving=True):
         session.launch(RUN)

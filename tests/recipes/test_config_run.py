@@ -10,6 +10,7 @@ from running import own_lines
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.full
 def test_the_command_line_wins_over_the_file(fp32_run):
     arguments = fp32_run.record["arguments"]
     assert arguments["learning_rate"] == 8e-3

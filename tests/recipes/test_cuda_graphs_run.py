@@ -13,6 +13,7 @@ WORDS = ("--cuda_graphs", "--checkpointing_steps", "2", "--max_train_steps", "12
          "--learning_rate", "1e-3")  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_run_by_graphs_resumes_bit_for_bit(files, tiny_model, tmp_path, monkeypatch):
     monkeypatch.setattr(prepared_checks, "_check_cuda_graphs", lambda prepared: None)

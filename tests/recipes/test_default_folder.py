@@ -21,6 +21,7 @@ def words(files, tiny_model, tmp_path) -> list[str]:
     return [str(REPOSITORY / CLASSIFY), *settings, "--max_train_steps", "2"]
 
 
+@pytest.mark.full
 def test_runs_that_start_at_the_same_time_have_separate_folders(words, tmp_path):
     started = [
         WarmPopen(

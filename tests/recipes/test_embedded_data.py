@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
-from representatives import full_except
 from running import CLASSIFY, Finished, call_here, succeeded
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("mode", full_except(["fp32", "bf16", "fp16"], ["fp16"]))
+@pytest.mark.full
+@pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
 def test_digits_are_learned_in_every_mode(mode, tmp_path):
     done = succeeded(
         call_here(

@@ -169,6 +169,7 @@ def test_a_baseline_without_words_does_not_fail_the_run(files, tiny_model, tmp_p
     assert record_of(folder)["status"] == "finished"
 
 
+@pytest.mark.full
 def test_a_folder_never_mixes_two_runs(files, tiny_model, tmp_path):
     folder = tmp_path / "run"
     words = [*text_settings(files, tiny_model, folder), "--overwrite_output_dir"]
@@ -196,6 +197,7 @@ def test_a_rate_of_1_stops_at_the_first_validation(files, tiny_model, tmp_path):
     assert not (folder / "model.safetensors").exists()
 
 
+@pytest.mark.full
 def test_overwriting_the_current_folder_twice_keeps_the_files_of_the_user(
     files, tiny_model, tmp_path
 ):

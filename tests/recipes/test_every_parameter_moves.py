@@ -103,6 +103,7 @@ def test_accelerates_default_for_fp8_is_refused(
         prepared_in("fp8", settings(files, tiny_model, tmp_path / "run"))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of torchao's import
 def test_a_run_in_fp8_saves_what_it_trained(files, tiny_model, tmp_path, fp8_on_cpu):
     folder = tmp_path / "run"

@@ -49,6 +49,7 @@ def test_a_divergence_says_why(settings):
     assert not isinstance(stopped.value.__context__, TypeError)
 
 
+@pytest.mark.slow
 def test_a_data_frame_gives_report_and_predictions(settings, tmp_path):
     longer = {"max_train_steps": 60, "learning_rate": 8e-3, "warmup_ratio": 0.2}
     run = ampft.finetune(frame(240), precision="bf16", **settings | longer)
@@ -129,6 +130,7 @@ def state() -> tuple:
     )
 
 
+@pytest.mark.slow
 def test_several_precisions_in_one_process_leave_no_trace(settings, request):
     request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
     torch.set_num_threads(2)
@@ -157,6 +159,7 @@ def test_the_callers_seed_does_not_matter(settings):
     assert runs[0].record.metrics == runs[1].record.metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pairs", "dictionaries", "splits", "categories"])
 def test_other_data_in_memory(kind, settings):
     table = frame(60)
@@ -192,6 +195,7 @@ def test_predictions_say_where_each_row_is(settings, tmp_path):
         ampft.finetune("rows.csv", id_column="kee", **settings)
 
 
+@pytest.mark.slow
 def test_the_html_is_inert(settings):
     table = frame(60)
     table["label"] = table.label.replace("metal", HOSTILE)
@@ -203,6 +207,7 @@ def test_the_html_is_inert(settings):
     assert HOSTILE in repr(run)
 
 
+@pytest.mark.slow
 def test_in_a_thread(settings):
     """Only the main thread may set signal handlers."""
     done = []
@@ -212,6 +217,7 @@ def test_in_a_thread(settings):
     assert done[0].record.status == "finished"
 
 
+@pytest.mark.slow
 def test_a_line_in_logs(settings, capsys, monkeypatch):
     ampft.finetune(frame(60), **settings)
     assert "step 2 of 3" not in capsys.readouterr().out

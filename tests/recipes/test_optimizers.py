@@ -18,7 +18,7 @@ CHOICES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", full_except(["fp32", "fp16"], ["fp16"]))
-@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("choice", full_except(CHOICES, ["muon"]))
 def test_a_run_resumes_bit_for_bit(files, tiny_model, tmp_path, choice, mode):
     words = (*CHOICES[choice], "--mixed_precision", mode, "--max_train_steps", "7")
     words = (*words, "--checkpointing_steps", "2")
@@ -39,6 +39,7 @@ def test_a_run_resumes_bit_for_bit(files, tiny_model, tmp_path, choice, mode):
     assert titles.get(choice, "times 0.5 per layer below") in done.stdout
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_optimizer_is_refused(files, tiny_model, tmp_path):
     words = ("--max_train_steps", "4", "--checkpointing_steps", "2")
     with interrupted(3):

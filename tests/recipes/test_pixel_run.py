@@ -146,6 +146,7 @@ def test_micro_batches_with_batch_norm_are_warned_of(data, tmp_path):
     assert "batch normalisation (39 layers)" in run.record["warnings"]["batch_norm"]
 
 
+@pytest.mark.full
 def test_a_batch_cut_later_because_memory_ran_out_is_warned_of(data, tmp_path):
     with full_memory(1):
         run = trained(

@@ -68,6 +68,7 @@ def test_a_run_that_is_stopped_at_every_moment_ends_with_the_same_bits(files, ti
     assert not (folder / ".ampft-run").exists()
 
 
+@pytest.mark.full
 def test_one_of_two_processes_receives_the_signal_and_both_stop(files, tiny_model, tmp_path):
     folder = tmp_path / "run"
     words = [word for word in text_settings(files, tiny_model, folder) if word != "--use_cpu"]

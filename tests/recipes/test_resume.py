@@ -100,6 +100,7 @@ def test_fp16_with_skipped_steps_interrupted_three_times_in_one_epoch(train, tmp
     ) == len(checkpoints(folder))
 
 
+@pytest.mark.full
 def test_padded_at_the_border_of_epochs_with_workers(train, tmp_path):
     flags = ("--mixed_precision", "bf16", "--padding", "--dataloader_num_workers", 1)
     train(tmp_path / "straight", *flags)
@@ -113,6 +114,7 @@ def test_padded_at_the_border_of_epochs_with_workers(train, tmp_path):
     assert checkpoints(folder) == ["step-18", "step-9"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rounding", ["kahan", "stochastic"])
 def test_16_bit_weights_with_micro_batches_cut_again_and_a_pending_validation(
     train, tmp_path, rounding, quick_garbage_collection
@@ -154,6 +156,7 @@ def copied(stopped, tmp_path):
     return Path(shutil.copytree(stopped, tmp_path / "run"))
 
 
+@pytest.mark.full
 def test_background_checkpoints_and_the_limit(train, copied, straight):
     done = train(copied, *EVERY_2, "--checkpoint_total_limit", 1, "--async_checkpoints", *LATEST)
     assert evidence(copied) == straight
@@ -273,7 +276,9 @@ def test_the_first_start_says_that_there_is_no_checkpoint(train, tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("more", [(), ("--async_checkpoints",)])
+@pytest.mark.parametrize(
+    "more", [(), pytest.param(("--async_checkpoints",), marks=pytest.mark.full)]
+)
 def test_sigkill(train, files, model_with_dropout, straight, tmp_path, more):
     folder = tmp_path / "run"
     flags = ("--checkpointing_steps", 1, *more)

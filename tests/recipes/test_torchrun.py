@@ -75,6 +75,7 @@ def test_every_example_is_evaluated_once(two_processes):
     assert two_processes.report["examples"] == 45
 
 
+@pytest.mark.full
 def test_the_record_has_the_reason_of_the_process_that_failed(files, tiny_model, tmp_path):
     words = [w for w in text_settings(files, tiny_model, tmp_path / "run") if w != "--use_cpu"]
     done = call(
@@ -87,6 +88,7 @@ def test_the_record_has_the_reason_of_the_process_that_failed(files, tiny_model,
     assert record["reason"] == "process 1 failed first: ValueError: this process had enough"
 
 
+@pytest.mark.full
 def test_a_failure_before_training_ends_the_others_without_a_launcher(files, tiny_model, tmp_path):
     script = Path(__file__).with_name("failing_before_training.py")
     flags = text_settings(files, tiny_model, tmp_path / "run")

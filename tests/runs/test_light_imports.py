@@ -107,5 +107,6 @@ def test_runs_and_their_audit_import_neither_comparison_nor_diagnosis():
     assert of_other_products("import ampft.comparison.analysis.compare") != []
 
 
+@pytest.mark.slow
 def test_the_check_finds_torch():
     assert imported_by("import torch") == "['torch']"

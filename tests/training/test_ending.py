@@ -12,12 +12,14 @@ from types import SimpleNamespace
 import pytest
 from blocked_process import SECONDS_BLOCKED
 from ended_groups import TIMES
+from representatives import full_except
 from running import clean_environment
 from torch.distributed import HashStore, distributed_c10d
 
 from ampft.training.ending import first_failure
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_no_process_waits_forever_at_the_end(tmp_path):
     script = Path(__file__).parent / "ended_groups.py"
@@ -50,7 +52,7 @@ def test_without_a_group_the_own_reason_remains():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["fails", "leaves", "none"])
+@pytest.mark.parametrize("case", full_except(["fails", "leaves", "none"], ["fails"]))
 def test_a_failing_process_ends_one_that_waits_in_cpp(tmp_path, case):
     script = Path(__file__).parent / "blocked_process.py"
     started = time.monotonic()

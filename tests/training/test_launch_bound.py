@@ -36,6 +36,7 @@ def ratio_of(training, measure=doubled_batch_ratio):
     return measure(training.accelerator, training.model, training.problem.loss, training.batches)
 
 
+@pytest.mark.slow
 def test_a_fixed_cost_per_step_is_launch_bound():
     training = trained(lambda examples: SECONDS)
     weights, state = flat_weights(training.model), torch.get_rng_state()
@@ -46,6 +47,7 @@ def test_a_fixed_cost_per_step_is_launch_bound():
     assert all(parameter.grad is None for parameter in training.model.parameters())
 
 
+@pytest.mark.slow
 def test_a_cost_per_example_is_not():
     ratio = ratio_of(trained(lambda examples: SECONDS * examples / 4))
     assert ratio > 1.6

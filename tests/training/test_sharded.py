@@ -25,7 +25,7 @@ CONFIGURATION = {  # as accelerate launch sets it from accelerate_configs/fsdp2.
     "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
     "FSDP_CPU_RAM_EFFICIENT_LOADING": "false",
 }
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_accelerate")]
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("fresh_accelerate")]
 
 
 @pytest.fixture(scope="module")
