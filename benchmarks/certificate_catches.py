@@ -5,7 +5,7 @@ Run: `python benchmarks/certificate_catches.py --out benchmarks/results/certific
 Trains a small BERT on made-up texts, a third of them in capitals and some longer than the model
 reads, with several seeds; exports each run in fp32, fp16 and all schemes of int8; plants the faults
 of `artifact_faults.py` in copies of the artifacts, with manifests that fit them; and certifies
-everything. A stale artifact has the model file of another seed. Static int8 is also calibrated on
+everything. A stale artifact has the model file of the next seed. Static int8 is also calibrated on
 another language: texts whose words the tokenizer does not know. Beside each verdict stands the
 usual gate: accuracy within 1 % on the first 100 rows. `certificate_gate.py` simulates the
 statistics with many more artifacts.
@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import artifact_faults
 import numpy as np
 import torch
 from provenance import provenance
+from scipy.stats import binomtest
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
 from ampft.certificate.findings import FAILED, PASSED
@@ -54,6 +56,11 @@ KINDS = {
     "int8 static": ("int8", "static"),
 }
 PLANTED = ("fp32", "fp16", "int8 blocks")  # in which all faults are planted
+COUNTED = tuple(
+    f"{side}{count}"
+    for side in ("faithful", "faults")
+    for count in ("", " not passed", " failed", " failed by the usual gate")
+)
 OTHER_LANGUAGE = tuple("zz yy xx " * count for count in range(1, 9))
 
 
@@ -116,6 +123,7 @@ def certified(
         "kind": kind,
         "verdict": made.verdict,
         "failures": [each.kind for each in made.failures],
+        "rounding": None if made.logits is None else made.logits.rounding,
         "changed_predictions": 0 if made.arm.flips is None else int(made.arm.flips.mean),
         "usual_gate": usual_gate(artifact, run),
     }
@@ -141,31 +149,75 @@ def _model_accuracy(run: Path, texts: list[str], truth: Any) -> float:
         return float((predictor.logits([texts]).argmax(axis=1) == truth).mean())
 
 
-def results(folder: Path, seeds: int, faulty: int, epochs: int) -> list[dict[str, Any]]:
-    """Train, export, plant and certify; return a line per artifact."""
+def results(folder: Path, seeds: int, faulty: int, epochs: int) -> Iterator[list[dict[str, Any]]]:
+    """Train, export, plant and certify; yield lines per artifact, after each seed."""
     save_model(folder / "bert")
     for index, (split, rows) in enumerate(SIZES.items()):
         write_rows(folder / f"{split}.jsonl", rows, index)
-    runs = [train(folder, seed, epochs) for seed in range(1, seeds + 2)]
-    artifacts = [
-        {name: exported(run, folder / f"{run.name}-{name}", *kind) for name, kind in KINDS.items()}
-        for run in runs
-    ]
+    made = [exported_run(folder, 1, epochs)]
+    for seed in range(1, seeds + 1):
+        made.append(exported_run(folder, seed + 1 if seed < seeds else 1, epochs))
+        run, own = made[-2]
+        lines = [
+            certified("faithful", path, run, kind=name, is_faithful=True)
+            for name, path in own.items()
+        ]
+        if seed <= faulty:
+            lines += faulty_lines(folder, run, own, made[-1][1])
+        yield [{"seed": seed, **line} for line in lines]
+
+
+def exported_run(folder: Path, seed: int, epochs: int) -> tuple[Path, dict[str, Path]]:
+    """Train with a seed unless that is done, export all kinds of artifacts, and return both."""
+    paths = {name: folder / f"run-{seed}-{name}" for name in KINDS}
+    run = folder / f"run-{seed}"
+    if not run.exists():
+        train(folder, seed, epochs)
+        with traced_once(folder / f"trace-{seed}"):
+            for name, kind in KINDS.items():
+                exported(run, paths[name], *kind)
+    return run, paths
+
+
+def faulty_lines(
+    folder: Path, run: Path, own: dict[str, Path], others: dict[str, Path]
+) -> list[dict[str, Any]]:
+    """Plant all faults in the artifacts of a run, and certify them."""
     lines = []
-    for run, own in zip(runs, artifacts, strict=True):
-        for name, path in own.items():
-            lines.append(certified("faithful", path, run, kind=name, is_faithful=True))
-    for run, own in zip(runs[:faulty], artifacts[:faulty], strict=True):
-        for kind in PLANTED:
-            for number, (name, fault) in enumerate(faults_of(kind, artifacts[-1]).items()):
-                target = folder / f"{run.name}-{kind}-{number}"
-                planted = artifact_faults.plant(own[kind], target, fault)
-                lines.append(certified(name, planted, run, kind=kind, is_faithful=False))
-        with calibrated_on(OTHER_LANGUAGE):
-            planted = exported(run, folder / f"{run.name}-language", "int8", "static")
-        name = "calibrated on another language"
-        lines.append(certified(name, planted, run, kind="int8 static", is_faithful=False))
+    for kind in PLANTED:
+        for number, (name, fault) in enumerate(faults_of(kind, others).items()):
+            target = folder / f"{run.name}-{kind}-{number}"
+            planted = artifact_faults.plant(own[kind], target, fault)
+            lines.append(certified(name, planted, run, kind=kind, is_faithful=False))
+    with calibrated_on(OTHER_LANGUAGE):
+        planted = exported(run, folder / f"{run.name}-language", "int8", "static")
+    name = "calibrated on another language"
+    lines.append(certified(name, planted, run, kind="int8 static", is_faithful=False))
     return lines
+
+
+def counts(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return faults caught and faithful artifacts that do not pass, by kind and in all.
+
+    The interval of false alarms is that of Clopper and Pearson (95 %).
+    """
+    kinds: dict[str, dict[str, int]] = {}
+    for line in lines:
+        found = kinds.setdefault(line["kind"], dict.fromkeys(COUNTED, 0))
+        side = "faithful" if line["is_faithful"] else "faults"
+        found[side] += 1
+        found[f"{side} not passed"] += line["verdict"] != PASSED
+        found[f"{side} failed"] += line["verdict"] == FAILED
+        found[f"{side} failed by the usual gate"] += line["usual_gate"] == FAILED
+    total = {name: sum(found[name] for found in kinds.values()) for name in COUNTED}
+    alarms = binomtest(total["faithful failed"], total["faithful"]).proportion_ci()
+    missed = sorted({line["artifact"] for line in lines if is_missed(line)})
+    return {"kinds": kinds, "all": total, "false alarms": list(alarms), "missed": missed}
+
+
+def is_missed(line: dict[str, Any]) -> bool:
+    """Return whether a planted fault passes."""
+    return not line["is_faithful"] and line["verdict"] == PASSED
 
 
 def exported(run: Path, target: Path, precision: str, scheme: str | None) -> Path:
@@ -188,6 +240,21 @@ def faults_of(kind: str, others: dict[str, Path]) -> dict[str, artifact_faults.F
 
 
 @contextmanager
+def traced_once(folder: Path) -> Iterator[None]:
+    """Trace a run only for the first of its artifacts: all are made from the same graph."""
+    trace = ModelSource.write_graph
+
+    def write_graph(source: ModelSource, path: Path) -> None:
+        if not folder.exists():
+            folder.mkdir()
+            trace(source, folder / "model.onnx")
+        shutil.copyfile(folder / "model.onnx", path)
+
+    with patch.object(ModelSource, "write_graph", write_graph):
+        yield
+
+
+@contextmanager
 def calibrated_on(texts: Iterable[str]) -> Iterator[None]:
     """Calibrate on other texts than the run's, which an export refuses."""
 
@@ -203,18 +270,20 @@ def main() -> None:
     """Certify everything, write the results, and print them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--seeds", type=int, default=3, help="runs, and one for stale files")
+    parser.add_argument("--seeds", type=int, default=3, help="runs; stale files are of the next")
     parser.add_argument("--faulty", type=int, default=3, help="runs in which faults are planted")
     parser.add_argument("--epochs", type=int, default=4, help="of each run")
     options = parser.parse_args()
     stated = provenance()  # before anything changes
     quiet_libraries()
     with tempfile.TemporaryDirectory() as folder:
-        lines = results(Path(folder), options.seeds, options.faulty, options.epochs)
-    result = {"rows": SIZES["test"], "artifacts": lines, "provenance": stated}
-    options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    for line in lines:
-        print(json.dumps(line))
+        lines = []
+        for found in results(Path(folder), options.seeds, options.faulty, options.epochs):
+            lines += found
+            result = {"rows": SIZES["test"], **counts(lines), "artifacts": lines}
+            text = json.dumps({**result, "provenance": stated}, indent=1)
+            options.out.write_text(f"{text}\n", encoding="utf-8")
+            print(json.dumps(counts(lines), indent=1), flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NOT_PASSED = 4  # exit code
 MARGIN = 1.0  # points
 # Failures that modules in float32 can repair.
-OF_PRECISION = {"logits", "batch", "difference", "classes", "not_finite"}
+OF_PRECISION = {"logits", "rounding", "batch", "difference", "classes", "not_finite"}
 
 
 def main(argv: Sequence[str]) -> None:

@@ -65,6 +65,10 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
         "model: another tokenizer, truncation or preprocessing"
     ),
     "logits": _logits,
+    "rounding": lambda ratio, limit: (
+        f"the logits differ {ratio:.1f} times as much as rounding to int8 explains, and {limit:g} "
+        "times is allowed: another calibration, or another computation than the model's"
+    ),
     "batch": _batch_rows,
     "difference": lambda verdict, metric: (
         f"the {metric} of the artifact is {verdict} than the model's"
@@ -146,6 +150,8 @@ class LogitDifferences:
         tolerance: Largest difference that rounding explains, as a share of `range`; None if the
             precision bounds none.
         rows_beyond: Number of rows beyond the tolerance.
+        rounding: For int8, 90th percentile over the rows of the largest difference of a row,
+            relative to what rounding all products of the model to 8 bits does; None otherwise.
     """
 
     largest: float
@@ -153,6 +159,7 @@ class LogitDifferences:
     range: float
     tolerance: float | None = None
     rows_beyond: int = 0
+    rounding: float | None = None
 
     @property
     def share(self) -> float:

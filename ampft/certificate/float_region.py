@@ -8,21 +8,23 @@ so the mildest of three rules is taken that the artifact without such modules br
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from ampft.certificate.findings import BatchInvariance, LogitDifferences
-from ampft.certificate.gate import BATCH_SIZES, TOLERANCES, LogitTally, depends_on_batch
+from ampft.certificate.gate import BATCH_SIZES, TOLERANCES, depends_on_batch
+from ampft.certificate.predicted import (
+    BATCH_SIZE,
+    INVARIANCE_ROWS,
+    Predicted,
+    batches,
+    predicted,
+)
 from ampft.certificate.rows import VerifiedRows, split_rows
-from ampft.certificate.verify import BATCH_SIZE, INVARIANCE_ROWS, Parts, VerifyRequest, forward
+from ampft.certificate.verify import VerifyRequest
 from ampft.export.artifact import load_artifact
 from ampft.export.export import ExportRequest, request_source, write_artifact
 from ampft.export.formats import FORMATS, Write
@@ -131,15 +133,6 @@ def smallest_region(
     )
 
 
-@dataclass(frozen=True)
-class _Predicted:
-    """Predictions of rows: labels and logits by row, and decoded outputs in their order."""
-
-    labels: Mapping[int, str]
-    logits: Mapping[int, Tensor]
-    decoded: Mapping[str, npt.NDArray[Any]]
-
-
 class _Search:
     """Writes artifacts and compares their predictions with the model's.
 
@@ -158,10 +151,9 @@ class _Search:
     ) -> None:
         self._request, self._source, self._write = request, source, write
         self._rows, self._margin = rows, margin
-        lengths = [model.reader.length(row) for row in rows.rows]
-        self._order = np.argsort(np.negative(lengths), kind="stable")
+        self._order = np.concatenate(batches(model, rows, range(len(rows)), BATCH_SIZE))
         self.results: dict[frozenset[str], Flips] = {}
-        self._expected = self._predicted(model, self._order, BATCH_SIZE)
+        self._expected = predicted(model, rows, self._order, BATCH_SIZE)
         self._outcome = self._outcome_of(model, self._expected)
 
     def flips(self, paths: Sequence[str]) -> Flips:
@@ -179,60 +171,24 @@ class _Search:
                 folder, self._request, source, lambda path: self._write(path, kept)
             )
             artifact = load_artifact(folder, manifest, source.record).predictor(BATCH_SIZE)
-            together = self._predicted(artifact, self._order, BATCH_SIZE)
+            together = predicted(artifact, self._rows, self._order, BATCH_SIZE)
             step = max(len(self._order) // INVARIANCE_ROWS, 1)
-            alone = self._predicted(artifact, self._order[::step], BATCH_SIZES[0])
+            alone = predicted(artifact, self._rows, self._order[::step], BATCH_SIZES[0])
         outcome = self._outcome_of(artifact, together)
         before, after = self._outcome.correct, outcome.correct
         differ = self._outcome.choices != outcome.choices
         tolerance = TOLERANCES.get(manifest.precision)
-        close = _differences(self._expected, together, tolerance)
-        between = _differences(together, alone, tolerance)
-        batches = BatchInvariance(
-            sizes=BATCH_SIZES,
-            rows=len(alone.labels),
-            changed=sum(together.labels[row] != label for row, label in alone.labels.items()),
-            logits=between or LogitTally().differences(),
-        )
-        is_sound = close is not None and between is not None and not close.rows_beyond
+        close = self._expected.tally(together, tolerance).differences()
+        is_finite = together.is_finite and alone.is_finite
+        is_sound = is_finite and not close.rows_beyond
         return Flips(
             rows=len(self._rows),
             lost=int((before & ~after).sum()),
             gained=int((after & ~before).sum()),
             changed=int(differ.reshape(len(differ), -1).any(axis=1).sum()),
-            is_sound=is_sound and not depends_on_batch(batches, self._margin),
+            is_sound=is_sound
+            and not depends_on_batch(together.against(alone, tolerance), self._margin),
         )
 
-    def _outcome_of(self, predictor: Predictor, found: _Predicted) -> Outcome:
+    def _outcome_of(self, predictor: Predictor, found: Predicted) -> Outcome:
         return predictor.problem.outcome(self._rows.name, self._rows.targets, found.decoded)
-
-    def _predicted(
-        self, predictor: Predictor, numbers: npt.NDArray[np.int64], size: int
-    ) -> _Predicted:
-        labels: dict[int, str] = {}
-        logits: dict[int, Tensor] = {}
-        parts = Parts()
-        for start in range(0, len(numbers), size):
-            batch = numbers[start : start + size]
-            columns = zip(*(self._rows.rows[row] for row in batch), strict=True)
-            inputs, found = forward(predictor, [list(column) for column in columns])
-            inputs = self._rows.with_masks(inputs, batch)
-            parts.add(batch, predictor.problem.decode(torch.nan_to_num(found), inputs))
-            predicted = predictor.problem.predicted(parts.decoded[-1])
-            own = found if len(found) == len(batch) else [found] * len(batch)
-            for row, (label, _), each in zip(batch, predicted, own, strict=True):
-                labels[int(row)], logits[int(row)] = str(label), each
-        return _Predicted(labels, logits, parts.joined())
-
-
-def _differences(
-    one: _Predicted, other: _Predicted, tolerance: float | None
-) -> LogitDifferences | None:
-    """Return the differences of the logits of rows that both have; None if one is not finite."""
-    tally = LogitTally(tolerance)
-    for row, own in other.logits.items():
-        if not bool(torch.isfinite(own).all()):
-            return None
-        if own.shape == one.logits[row].shape:
-            tally.add(one.logits[row][None].numpy(), own[None].numpy())
-    return tally.differences()

@@ -50,14 +50,18 @@ from ampft.metrics.sums import ACCURACY, CaseSums, single_label_sums
 from ampft.tasks import problem_types
 from ampft.tasks.outcome import Outcome
 
-MODEL = "model"  # name of the arm that the artifact is compared with
+MODEL = "the model"  # name of the arm that the artifact is compared with
 CLASS_MARGIN = 0.05  # loss of a class that 59 unchanged cases exclude
 BATCH_SIZES = (1, 32)
 
 # Largest difference of logits that rounding explains, as a share of their range. float32: kernels
 # add in another order; measured up to 3e-5 (OpenVINO). 16 bits: 40 units of rounding, 2^-11 and
-# 2^-8, for the accumulated rounding of about 40 layers of products. int8 has no such bound.
+# 2^-8, for the accumulated rounding of about 40 layers of products.
 TOLERANCES = {"fp32": 1e-3, "fp16": 40 * 2.0**-11, "bf16": 40 * 2.0**-8}
+# Largest ratio of the differences of an int8 artifact to those of the model with rounded products,
+# whose scales are per row: for artifacts with such scales, and for those with fewer. Measured on
+# MiniLM and a tiny BERT: up to 0.7, and up to 5.1 (static ranges). Planted faults: 6 and more.
+ROUNDING_LIMIT, COARSE_ROUNDING_LIMIT = 3.0, 15.0
 
 
 @dataclass(frozen=True)
@@ -234,8 +238,17 @@ class LogitTally:
             self._low = min(self._low, float(one[is_finite].min()))
             self._high = max(self._high, float(one[is_finite].max()))
 
-    def differences(self) -> LogitDifferences:
-        """Return the differences over all rows."""
+    @property
+    def large(self) -> float:
+        """90th percentile over the rows of the largest difference of a row."""
+        return float(np.quantile(np.concatenate(self._rows), 0.9)) if self._rows else 0.0
+
+    def differences(self, rounding: LogitTally | None = None) -> LogitDifferences:
+        """Return the differences over all rows.
+
+        Args:
+            rounding: What rounding of all products does to some of these rows, if it is known.
+        """
         rows = np.concatenate(self._rows) if self._rows else np.zeros(1)
         width = max(self._high - self._low, 0.0)
         bound = np.inf if self._tolerance is None else self._tolerance * width
@@ -245,6 +258,7 @@ class LogitTally:
             range=float(width),
             tolerance=self._tolerance,
             rows_beyond=int((rows > bound).sum()),
+            rounding=self.large / rounding.large if rounding and rounding.large else None,
         )
 
 
@@ -259,6 +273,7 @@ class Evidence:
         logits: Differences of the logits; None if they cannot be compared.
         batches: Dependence on the batch size; None if not measured.
         dtypes: Dtypes of the artifact; None if they cannot be read.
+        scales_rows: Whether int8 activations have a scale per row, or more.
         refused: Failures that are known without statistics, such as other labels.
     """
 
@@ -268,6 +283,7 @@ class Evidence:
     logits: LogitDifferences | None = None
     batches: BatchInvariance | None = None
     dtypes: ArtifactDtypes | None = None
+    scales_rows: bool = False
     refused: Sequence[Finding] = ()
 
 
@@ -294,6 +310,9 @@ def _failures(evidence: Evidence) -> Iterator[Finding]:
             rows=logits.rows_beyond,
             precision=evidence.precision,
         )
+    limit = ROUNDING_LIMIT if evidence.scales_rows else COARSE_ROUNDING_LIMIT
+    if logits is not None and logits.rounding is not None and logits.rounding > limit:
+        yield finding("rounding", ratio=logits.rounding, limit=limit)
     if batches is not None and depends_on_batch(batches, evidence.comparison.margin):
         yield finding(
             "batch",

@@ -94,6 +94,8 @@ def facts(certificate: Certificate) -> Iterator[tuple[str, str]]:
         allowed = ""
         if logits.tolerance is not None:
             allowed = f"; rounding explains {100 * logits.tolerance:.2g} %"
+        if logits.rounding is not None:
+            allowed = f"; {logits.rounding:.2g} times what rounding all products does"
         yield (
             "logits",
             f"largest difference {logits.largest:.2g} ({100 * logits.share:.2g} % of the range of "

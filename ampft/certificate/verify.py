@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,29 +31,35 @@ from ampft.certificate.gate import (
     compare_outcomes,
     verdict,
 )
+from ampft.certificate.predicted import (
+    BATCH_SIZE,
+    INVARIANCE_ROWS,
+    Decoded,
+    Parts,
+    batches,
+    columns_of,
+    forward,
+    predicted,
+)
+from ampft.certificate.rounding import round_products
 from ampft.certificate.rows import VerifiedRows, verified_rows
 from ampft.comparison.analysis.predictions import check_margin
 from ampft.comparison.analysis.run_predictions import Inputs, check_metric
 from ampft.errors import InputError
-from ampft.evaluation.evaluate import as_array
 from ampft.export.artifact import Artifact, opened
+from ampft.export.formats import BLOCKS, INT8
 from ampft.export.manifest import SOURCE_NAME
 from ampft.files import describe_file
-from ampft.kinds.logits import forward_logits
 from ampft.kinds.prediction import PredictRequest
 from ampft.machine import hardware
 from ampft.runs.card import published_data_name, published_model_name
 from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches
 from ampft.runs.predict import run_classifier
 from ampft.runs.predictor import Predictor
-from ampft.runs.record import RunRecord
+from ampft.runs.record import RunRecord, hashed_values, read_record
+from ampft.runs.redaction import published_record
 from ampft.runs.show import problem_of
 from ampft.tasks.outcome import Outcome
-
-BATCH_SIZE = 32
-INVARIANCE_ROWS = 256  # predicted twice; single rows take long
-
-Decoded = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,27 +120,35 @@ def certify(
             "run that it was made from, or export this one."
         )
     rows = rows or check_verification(record, request)
-    model = classifier.load(PredictRequest(batch_size=BATCH_SIZE))
+    load = partial(classifier.load, PredictRequest(batch_size=BATCH_SIZE))
+    model, rounded = load(), None
+    if artifact.manifest.precision == INT8:
+        rounded = round_products(load(), artifact.manifest.keep_float)
     with model.numerics:
-        return _certificate(artifact, model, run, request, rows)
+        return _certificate(artifact, model, run, request, rows, rounded)
 
 
 def _certificate(
-    artifact: Artifact, model: Predictor, run: Path, request: VerifyRequest, rows: VerifiedRows
+    artifact: Artifact,
+    model: Predictor,
+    run: Path,
+    request: VerifyRequest,
+    rows: VerifiedRows,
+    rounded: Predictor | None,
 ) -> Certificate:
     """Return the certificate of an artifact of this run, within the numerics of its model."""
-    record = artifact.record
+    record, manifest = artifact.record, artifact.manifest
     pair = _Pair(
         model=model,
         artifact=artifact.predictor(BATCH_SIZE),
         label_names=artifact_labels(artifact),
-        tolerance=TOLERANCES.get(artifact.manifest.precision),
+        tolerance=TOLERANCES.get(manifest.precision),
+        rounded=rounded,
     )
     refused = list(_label_findings(pair.label_names, record.label_names))
     refused += _processor_findings(artifact, run)
     both = pair.predict(rows)
     refused += both.findings(len(rows))
-    manifest = artifact.manifest
     name = f"{manifest.format} {manifest.precision}"
     settings = GateSettings(
         metric=request.metric,
@@ -159,6 +173,7 @@ def _certificate(
         logits=both.logits,
         batches=batches,
         dtypes=dtypes,
+        scales_rows=manifest.int8 == BLOCKS or manifest.format == "torch",
         refused=refused,
     )
     word, failures, notes = verdict(evidence)
@@ -208,12 +223,13 @@ def _processor_findings(artifact: Artifact, run: Path) -> Iterator[Finding]:
         and not matches(name, ("config.json", "generation_config.json", *WEIGHT_FILES))
         and (run / name).is_file()
     }
-    pairs[f"{SOURCE_NAME}/{RECORD_NAME}"] = run / RECORD_NAME
     changed = [
         name
         for name, original in pairs.items()
         if describe_file(artifact.folder / name) != describe_file(original)
     ]
+    if hashed_values(artifact.record) != hashed_values(published_record(read_record(run))):
+        changed.append(f"{SOURCE_NAME}/{RECORD_NAME}")
     if changed:
         yield finding("processor", names=changed)
 
@@ -249,25 +265,6 @@ class _Both:
             yield finding("inputs", rows=self.other_inputs, examples=rows)
 
 
-@dataclass
-class Parts:
-    """Decoded rows of several batches."""
-
-    rows: list[npt.NDArray[np.int64]] = field(default_factory=list)
-    decoded: list[Decoded] = field(default_factory=list)
-
-    def add(self, rows: npt.NDArray[np.int64], decoded: Mapping[str, Any]) -> None:
-        """Add a batch."""
-        self.rows.append(rows)
-        self.decoded.append({name: as_array(value) for name, value in decoded.items()})
-
-    def joined(self) -> Decoded:
-        """Return the rows in their order."""
-        back = np.argsort(np.concatenate(self.rows))
-        names = self.decoded[0]
-        return {name: np.concatenate([d[name] for d in self.decoded])[back] for name in names}
-
-
 @dataclass(frozen=True)
 class _Pair:
     """The model and its artifact, which predict the same batches.
@@ -277,20 +274,23 @@ class _Pair:
         artifact: The artifact.
         label_names: Labels of the artifact, in the order of its logits.
         tolerance: Share of the range of the logits that rounding explains.
+        rounded: For int8, the model with all products rounded to 8 bits.
     """
 
     model: Predictor
     artifact: Predictor
     label_names: Sequence[str]
     tolerance: float | None
+    rounded: Predictor | None
 
     def predict(self, rows: VerifiedRows) -> _Both:
         """Return the predictions of all rows, in batches of similar length."""
-        tally = LogitTally(self.tolerance)
+        tally, rounding = LogitTally(self.tolerance), LogitTally()
         model, artifact = Parts(), Parts()
         not_finite = other_inputs = 0
-        for batch in self._batches(rows, range(len(rows)), BATCH_SIZE):
-            columns = _columns(rows, batch)
+        step = max(len(rows) // INVARIANCE_ROWS, 1)
+        for number, batch in enumerate(batches(self.model, rows, range(len(rows)), BATCH_SIZE)):
+            columns = columns_of(rows, batch)
             inputs, logits = forward(self.model, columns)
             own_inputs, own = forward(self.artifact, columns)
             if not _are_equal(inputs, own_inputs):
@@ -300,11 +300,17 @@ class _Pair:
             own = self._as_labels(torch.where(finite, own, torch.zeros_like(own)))
             if own.shape == logits.shape:
                 tally.add(logits.numpy(), own.numpy())
+            if self.rounded is not None and number % step == 0:
+                rounding.add(logits.numpy(), forward(self.rounded, columns)[1].numpy())
             model.add(batch, self.model.problem.decode(logits, rows.with_masks(inputs, batch)))
             own_inputs = rows.with_masks(own_inputs, batch)
             artifact.add(batch, self.artifact.problem.decode(own, own_inputs))
         return _Both(
-            model.joined(), artifact.joined(), tally.differences(), not_finite, other_inputs
+            model=model.joined(),
+            artifact=artifact.joined(),
+            logits=tally.differences(None if self.rounded is None else rounding),
+            not_finite=not_finite,
+            other_inputs=other_inputs,
         )
 
     def outcome(
@@ -319,62 +325,19 @@ class _Pair:
         generator = np.random.default_rng(0)
         count = min(len(rows), INVARIANCE_ROWS)
         some = np.sort(generator.choice(len(rows), count, replace=False))
-        alone, together = BATCH_SIZES
-        tally = LogitTally(self.tolerance)
-        changed = self._changed(self.artifact, rows, some, tally)
-        return BatchInvariance(
-            sizes=(alone, together),
-            rows=count,
-            changed=changed,
-            logits=tally.differences(),
-            model_changed=self._changed(self.model, rows, some, LogitTally()),
-        )
 
-    def _changed(
-        self,
-        predictor: Predictor,
-        rows: VerifiedRows,
-        some: npt.NDArray[np.int64],
-        tally: LogitTally,
-    ) -> int:
-        """Return how many predictions change with the batch size, and tally the logits."""
-        labels: list[dict[int, str]] = []
-        logits: list[dict[int, npt.NDArray[Any]]] = []
-        for size in BATCH_SIZES:
-            labels.append({})
-            logits.append({})
-            for batch in self._batches(rows, some, size):
-                inputs, found = forward(predictor, _columns(rows, batch))
-                found = torch.nan_to_num(found)
-                decoded = predictor.problem.decode(found, rows.with_masks(inputs, batch))
-                arrays = {name: as_array(value) for name, value in decoded.items()}
-                predicted = predictor.problem.predicted(arrays)
-                labels[-1] |= {
-                    int(row): label for row, (label, _) in zip(batch, predicted, strict=True)
-                }
-                if len(found) == len(batch):
-                    logits[-1] |= {
-                        int(row): found[i : i + 1].numpy() for i, row in enumerate(batch)
-                    }
-        for row in logits[0].keys() & logits[1].keys():  # a batch of words has other numbers
-            if logits[0][row].shape == logits[1][row].shape:
-                tally.add(logits[1][row], logits[0][row])
-        return sum(labels[0][row] != labels[1][row] for row in labels[0])
+        def changes(predictor: Predictor, tolerance: float | None) -> BatchInvariance:
+            alone, together = (predicted(predictor, rows, some, size) for size in BATCH_SIZES)
+            return together.against(alone, tolerance)
 
-    def _batches(
-        self, rows: VerifiedRows, some: Sequence[int] | npt.NDArray[np.int64], size: int
-    ) -> list[npt.NDArray[np.int64]]:
-        """Return the numbers of some rows, in batches of similar length."""
-        numbers = np.asarray(some, dtype=np.int64)
-        lengths = np.array([self.model.reader.length(rows.rows[row]) for row in numbers])
-        order = numbers[np.argsort(-lengths, kind="stable")]
-        return np.split(order, range(size, len(order), size))
+        model_changed = changes(self.model, None).changed
+        return replace(changes(self.artifact, self.tolerance), model_changed=model_changed)
 
     def _different_inputs(self, rows: VerifiedRows, batch: npt.NDArray[np.int64]) -> int:
         """Return how many rows of a batch the two sides read differently, each row alone."""
         found = 0
         for row in batch:
-            columns = _columns(rows, [row])
+            columns = columns_of(rows, [row])
             sides = (predictor.reader.collate(columns) for predictor in (self.model, self.artifact))
             found += not _are_equal(*sides)
         return found
@@ -386,20 +349,6 @@ class _Pair:
             return logits
         order = [list(self.label_names).index(name) for name in names]
         return logits[:, order]
-
-
-def _columns(rows: VerifiedRows, some: Sequence[int] | npt.NDArray[np.int64]) -> list[list[Any]]:
-    return [list(column) for column in zip(*(rows.rows[row] for row in some), strict=True)]
-
-
-@torch.no_grad()
-def forward(
-    predictor: Predictor, columns: Sequence[Sequence[Any]]
-) -> tuple[Mapping[str, Tensor], Tensor]:
-    """Return the inputs and the logits of a batch, on the CPU."""
-    inputs = predictor.reader.collate(columns)
-    logits = forward_logits(predictor.model, inputs, max_rows=BATCH_SIZE)
-    return inputs, logits.float().cpu()
 
 
 def _are_equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:

@@ -22,13 +22,15 @@ from ampft.export.manifest import (
     write_manifest,
 )
 from ampft.export.source import KEEP_FLOAT, ModelSource, load_source
-from ampft.files import describe_file, rename, sync
+from ampft.files import describe_file, rename, sync, write_text
 from ampft.ownership import new_token, remove_tree
 from ampft.runs.folder import check_creatable
 from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches
 from ampft.runs.predict import run_classifier
-from ampft.runs.record import RunRecord
+from ampft.runs.record import RunRecord, hashed_values, read_record
+from ampft.runs.redaction import published_record
 from ampft.tasks.decisions import fitted_entries
+from ampft.text.json_io import json_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,12 +217,13 @@ def staged(folder: Path) -> Iterator[Path]:
 
 
 def copy_processor(run: Path, folder: Path) -> None:
-    """Copy the tokenizer or processor of a run, and its record."""
+    """Copy the tokenizer or processor of a run, and the publishable part of its record."""
     for path in run.iterdir():
         if path.is_file() and _is_of_processor(path.name):
             shutil.copyfile(path, folder / path.name)
     (folder / SOURCE_NAME).mkdir()
-    shutil.copyfile(run / RECORD_NAME, folder / SOURCE_NAME / RECORD_NAME)
+    values = hashed_values(published_record(read_record(run)))
+    write_text(folder / SOURCE_NAME / RECORD_NAME, json_text(values))
 
 
 def _is_of_processor(name: str) -> bool:

@@ -54,7 +54,8 @@ class Manifest:
         input_columns: Input columns of the training.
         model: Model file, relative to the folder.
         inputs: Names of the model's inputs.
-        run_sha256: SHA-256 of run.json of the run that trained it; `source/run.json` is a copy.
+        run_sha256: SHA-256 of run.json of the run that trained it. `source/run.json` is that record
+            without command, hardware and folders.
         files: Hash and size of every file except this one, by relative path.
         runtime: Package that runs it.
         versions: Versions of the packages that wrote it, and of the runtime.

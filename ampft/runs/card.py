@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import PurePath
 
 from huggingface_hub import EvalResult, ModelCardData
 
@@ -11,6 +10,7 @@ from ampft.data.input_columns import joined_parts
 from ampft.features.decision_figures import USE
 from ampft.runs.eval_results import accuracy_interval, interval_text
 from ampft.runs.record import RunRecord
+from ampft.runs.redaction import published_record, without_folders
 from ampft.runs.show import best_moment, describe_precision, describe_steps, problem_of, task_row
 from ampft.tasks.outcome import Report, headline
 from ampft.text.markdown import code, metadata_text, prose
@@ -83,25 +83,13 @@ def _metadata(record: RunRecord, report: Report) -> ModelCardData:
 
 def published_model_name(record: RunRecord) -> str:
     """Return the hub id, or the last part of a local path, which can contain a user's name."""
-    return record.model.hub_id or _without_folders(record.model.name)
+    return record.model.hub_id or without_folders(record.model.name)
 
 
 def published_data_name(record: RunRecord) -> str:
     """Return the hub id of the data, or the names of their files without folders."""
     names = (part.strip() for part in record.data.name.split(","))
-    return record.data.hub_id or ", ".join(map(_without_folders, names))
-
-
-def _without_folders(name: str) -> str:
-    return PurePath(name).name
-
-
-def _notes(record: RunRecord) -> list[str]:
-    """Return the notes on the data, with the names of local files instead of their paths."""
-    notes = list(record.data.notes)
-    for path in sorted({*record.data.files, record.data.name}, key=len, reverse=True):
-        notes = [note.replace(path, _without_folders(path)) for note in notes]
-    return notes
+    return record.data.hub_id or ", ".join(map(without_folders, names))
 
 
 def _joins(record: RunRecord) -> str:
@@ -205,7 +193,7 @@ def _data(record: RunRecord, report: Report) -> str:
         ],
         left=2,
     )
-    notes = "\n".join(f"- {prose(note)}" for note in _notes(record))
+    notes = "\n".join(f"- {prose(note)}" for note in published_record(record).data.notes)
     return (
         f"## Data\n\n{markdown_table(splits)}\n\n"
         f"The results are measured on {code(report.split)}.{_joins(record)}"

@@ -303,8 +303,13 @@ def _hub_id(name: str | None) -> str | None:
 
 def write_record(folder: RunFolder, record: RunRecord) -> Path:
     """Write run.json atomically, with the hash of its values, replacing an earlier one."""
+    return folder.write_json(RECORD_NAME, hashed_values(record))
+
+
+def hashed_values(record: RunRecord) -> dict[str, JSONValue]:
+    """Return the values of run.json, the last of them their hash."""
     values = cast("dict[str, JSONValue]", json_values(record))
-    return folder.write_json(RECORD_NAME, {**values, "sha256": values_hash(values)})
+    return {**values, "sha256": values_hash(values)}
 
 
 def hash_is_correct(folder: Path) -> bool:

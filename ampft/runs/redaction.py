@@ -1,10 +1,11 @@
-"""Removes secrets from settings and command lines before they are recorded."""
+"""Removes secrets from what is recorded, and folders of a machine from what is published."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from itertools import pairwise
 from pathlib import PurePath
 from typing import Any, TypeVar
@@ -13,6 +14,9 @@ from ampft.text.escaping import without_credentials
 
 Part = TypeVar("Part", bound=Any)
 REDACTED = "(not recorded)"
+
+_PATH = re.compile(r"(_path|_file|_dir|_checkpoint|^dataset_name)$")  # settings with paths
+_URL = re.compile(r"\w\w+:/")
 
 _SECRET_NAME = re.compile(
     r"(^|[_-])(token|secret|password|passwd|api[_-]?key|auth)$", re.IGNORECASE
@@ -59,3 +63,38 @@ def _without_credentials(value: Any) -> Any:
 def without_secrets(part: Part) -> Part:
     """Return a frozen dataclass without credentials in its texts."""
     return replace(part, **{name: _without_credentials(v) for name, v in vars(part).items()})
+
+
+def without_folders(name: str) -> str:
+    """Return the last part of a path, whose folders can contain a user's name."""
+    return PurePath(name).name
+
+
+def published_record(record: Part) -> Part:
+    """Return the record of a run without its command, its hardware and the folders of its files.
+
+    Args:
+        record: A `RunRecord`.
+    """
+    ids = {record.model.hub_id, record.data.hub_id}
+    settings = [v for k, v in record.arguments.items() if isinstance(v, str) and _PATH.search(k)]
+    parts = (part.strip() for text in (*settings, record.data.name) for part in text.split(","))
+    names = {*record.data.files, record.model.name, *parts} - ids
+    folders = {
+        name: without_folders(name)
+        for name in sorted(names, key=len, reverse=True)
+        if without_folders(name) and not _URL.match(name)
+    }
+
+    def shown(value: Any) -> Any:
+        if isinstance(value, str):
+            return reduce(lambda text, name: text.replace(name, folders[name]), folders, value)
+        if isinstance(value, Mapping):
+            return {shown(key): shown(each) for key, each in value.items()}
+        return [shown(each) for each in value] if isinstance(value, list | tuple) else value
+
+    changed = {name: shown(getattr(record, name)) for name in ("arguments", "reason", "warnings")}
+    for name in ("data", "model"):
+        part = getattr(record, name)
+        changed[name] = replace(part, **{key: shown(value) for key, value in vars(part).items()})
+    return replace(record, command=(), hardware={}, **changed)

@@ -188,3 +188,20 @@ def test_the_interval_is_that_of_two_finished_models(tmp_path):
     expected = compare_tables(names, label_names=NAMES).arm("artifact").difference
     made, _ = compare_outcomes(outcome(logits, labels), outcome(other, labels), GateSettings())
     assert made.arm("artifact").difference == expected
+
+
+@pytest.mark.parametrize(("scales_rows", "ratio", "fails"), [
+    (True, 2.9, False), (True, 3.1, True), (False, 14.0, False), (False, 16.0, True),
+])  # fmt: skip
+def test_int8_may_differ_by_a_multiple_of_rounding(scales_rows, ratio, fails):
+    labels, logits = drawn()
+    noise = np.random.default_rng(1).normal(0, 1e-4, logits.shape)
+    rounding = LogitTally()
+    rounding.add(logits, logits + noise)
+    tally = LogitTally()
+    tally.add(logits, logits + ratio * noise)
+    made = certificate(
+        labels, logits, logits, logits=tally.differences(rounding), scales_rows=scales_rows
+    )
+    assert kinds(made) == ["rounding"] * fails
+    assert [f"{ratio} times as much" in each.text for each in made.failures] == [True] * fails

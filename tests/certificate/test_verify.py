@@ -14,7 +14,7 @@ from ampft.certificate.report import read_certificate
 from ampft.certificate.verify import VerifyRequest, certify
 from ampft.cli import main
 from ampft.errors import InputError
-from ampft.export import open_artifact
+from ampft.export import ExportRequest, export_run, open_artifact
 from ampft.export.manifest import CERTIFICATE_NAME
 from ampft.files import describe_file
 
@@ -65,6 +65,20 @@ def test_a_planted_fault_fails(fault, faults, faithful_artifact, certified_run, 
     made = certify(planted, certified_run, WITHOUT_TIMES)
     assert made.verdict == "failed"
     assert PROOFS[fault] in {each.kind for each in made.failures}
+
+
+def test_a_fault_that_changes_few_predictions_of_int8_is_found(faults, certified_run, tmp_path):
+    request = ExportRequest(
+        run=certified_run, format="onnx", precision="int8", output_dir=tmp_path / "int8"
+    )
+    export_run(request)
+    made = certify(request.output_dir, certified_run, WITHOUT_TIMES)
+    assert 0.1 < made.logits.rounding < 1.5
+    assert "rounding" not in {each.kind for each in made.failures}
+    planted = faults.plant(request.output_dir, tmp_path / "faulty", faults.other_pooling)
+    made = certify(planted, certified_run, WITHOUT_TIMES)
+    assert made.logits.rounding > 3
+    assert "rounding" in {each.kind for each in made.failures}
 
 
 def test_a_changed_file_and_another_run_are_refused(

@@ -56,7 +56,9 @@ def test_the_manifest_says_what_the_artifact_is(text_run, onnx_text):
     assert {"onnx/model.onnx", "config.json", "tokenizer.json"} <= found
 
 
-def test_the_graph_has_no_path_of_this_machine(onnx_text):
+def test_no_file_has_a_path_of_this_machine(text_run, onnx_text):
+    for path in filter(Path.is_file, onnx_text.rglob("*")):
+        assert str(text_run.parent).encode() not in path.read_bytes(), path
     content = (onnx_text / "onnx/model.onnx").read_bytes()
     assert b"site-packages" not in content
     assert b"/ampft/" not in content

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from ampft.runs.folder import RunFolder
 from ampft.runs.record import write_record
+from ampft.runs.redaction import published_record
 from ampft.text.escaping import without_credentials
+from ampft.text.json_io import json_text, json_values
 
 SECRET = "c4n4ryS3cr3t"
 KEYS = (
@@ -95,3 +97,38 @@ def test_no_secret_is_in_the_record(make_record, tmp_path):
         written = json.dumps(json.loads(path.read_text()))
         assert SECRET not in written
         assert token[8:] not in written
+
+
+def test_a_published_record_has_no_folder_of_this_machine(make_record):
+    record = make_record()
+    record = make_record(
+        command=("/home/jane/bin/ampft", "train"),
+        arguments={
+            **record.arguments,
+            "train_file": "/home/jane doe/a.csv,../jane/b.csv",
+            "output_dir": "/scratch/jane/run",
+            "label_separator": "/",
+            "text_column_names": "a/b",
+            "dataset_name": "stanfordnlp/sst2",
+        },
+        label_names=("/r/cats", "/r/dogs"),
+        hardware={"cpu": "a processor"},
+        reason="/scratch/jane/run: stopped",
+        data=replace(
+            record.data,
+            name="/home/jane doe/a.csv, ../jane/b.csv",
+            files={"/home/jane doe/a.csv": "1", "../jane/b.csv": "2"},
+            notes=("/home/jane doe/a.csv: 2 rows",),
+            hub_id="stanfordnlp/sst2",
+        ),
+    )
+    found = published_record(record)
+    assert "jane" not in json_text(json_values(found))
+    assert found.arguments["train_file"] == "a.csv,b.csv"
+    kept = ("label_separator", "text_column_names", "dataset_name")
+    assert [found.arguments[name] for name in kept] == ["/", "a/b", "stanfordnlp/sst2"]
+    assert (found.label_names, found.reason) == (("/r/cats", "/r/dogs"), "run: stopped")
+    assert (found.data.files, found.data.notes) == ({"a.csv": "1", "b.csv": "2"}, ["a.csv: 2 rows"])
+    assert not found.command
+    assert not found.hardware
+    assert published_record(found) == found
