@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ampft.comparison.statistics.interval import estimate_of_sums
+from ampft.comparison.statistics.folds import estimate_over_folds
 from ampft.errors import InputError, listed
 from ampft.referee.checks import (
     BEST,
@@ -416,9 +416,15 @@ def question_of(settings: LedgerSettings, claim: Claim, margin: float, read: Sid
 def decided(read: Sides, seeds: Sequence[int], allowed: TryLevel, question: Question) -> Decision:
     """Return the decision on the candidate, with some seeds of both sides."""
     candidate, best = (
-        [read.sides[name].predictions[seed].sums for seed in seeds] for name in (CANDIDATE, BEST)
+        [read.sides[name].predictions[seed] for seed in seeds] for name in (CANDIDATE, BEST)
     )
-    return decide(estimate_of_sums(candidate, best, read.metric), allowed, question)
+    estimate = estimate_over_folds(
+        [run.sums for run in candidate],
+        [run.sums for run in best],
+        [run.folds for run in best],
+        read.metric,
+    )
+    return decide(estimate, allowed, question)
 
 
 def estimate_of(decision: Decision) -> LedgerEstimate:

@@ -43,6 +43,23 @@ def test_folds_widen_the_interval_and_are_stated(tmp_path):
     assert not [text for text in remark_texts(without.stamps) if "cross-validation" in text]
 
 
+def test_classes_and_subgroups_are_not_surer_than_the_whole(tmp_path):
+    def lengths(frame, _):
+        frame["text"] = [" ".join(["w"] * (i % 40 + 1) + [str(i)]) for i in range(N)]
+
+    arms = [
+        compare_tables(write(tmp_path, with_folds=folds, change=lengths)).arms[1]
+        for folds in (True, False)
+    ]
+    for cautious, other in zip(*([c.difference for c in arm.classes] for arm in arms), strict=True):
+        assert np.diff(cautious.interval)[0] > 1.05 * np.diff(other.interval)[0]
+    losses = [arm.subgroups.losses for arm in arms]
+    assert losses[0]
+    for cautious, other in zip(*losses, strict=True):
+        assert np.diff(cautious.interval)[0] >= np.diff(other.interval)[0]
+    assert losses[0] != losses[1]
+
+
 def one_fold(frame, _):
     frame["fold"] = 3
 
@@ -57,6 +74,11 @@ def lacking(frame, arm):
         del frame["fold"]
 
 
+def fewer_at_one_seed(frame, _):
+    if frame["fold"][0] == 2:  # at seed 3
+        frame["fold"] = np.arange(N) % 4
+
+
 def spread_groups(frame, _):
     frame["group"] = np.arange(N) // 2
 
@@ -67,6 +89,7 @@ def spread_groups(frame, _):
         (one_fold, "column fold has one value"),
         (other_folds, "the arms have different folds"),
         (lacking, "some tables lack the column fold"),
+        (fewer_at_one_seed, "the tables have 4 and 5 folds"),
         (spread_groups, "in several folds"),
     ],
 )

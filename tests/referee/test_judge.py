@@ -8,12 +8,15 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from file_faults import FileFaults
 from judged_tables import SEEDS, write_side, write_table
 
 import ampft
 from ampft import LedgerSettings, cli
+from ampft.comparison.analysis.foreign_predictions import compare_tables
 from ampft.errors import InputError
 from ampft.referee.audit import audit_ledger
 from ampft.referee.ledger import append, entry_path, new_entry, read_entries
@@ -57,6 +60,35 @@ def test_a_sealed_ledger_stores_no_numbers_and_an_open_one_does(ledger, tmp_path
     ampft.judge(tmp_path / "open", best=written["old"], settings=settings)
     found = ampft.judge(tmp_path / "open", candidate=written["good"]).entry.trial.estimate
     assert found.lower < found.interval[0] < found.gain < found.interval[1]
+
+
+def test_repeated_folds_are_judged_by_the_interval_of_a_comparison(tmp_path):
+    sides: dict[str, list[str]] = {"old": [], "new": []}
+    for seed in SEEDS:
+        fold = np.random.default_rng(seed).permutation(np.arange(300) % 5)
+        for name, wrong in (("old", 0.3), ("new", 0.2)):
+            random = np.random.default_rng([seed, len(sides["new"]), len(sides["old"])])
+            labels = np.arange(300) % 2
+            share = wrong + random.normal(0, 0.1, 5)[fold]
+            predicted = np.where(random.random(300) < share, 1 - labels, labels)
+            columns = {"id": range(300), "label": labels, "prediction": predicted, "fold": fold}
+            sides[name].append(str(tmp_path / f"{name}-seed{seed}.csv"))
+            pd.DataFrame(columns).to_csv(sides[name][-1], index=False)
+    settings = LedgerSettings(answers="open")
+    ampft.judge(tmp_path / "ledger", best=sides["old"], settings=settings)
+    judged = ampft.judge(tmp_path / "ledger", candidate=sides["new"]).entry.trial.estimate
+    compared = compare_tables([*sides["old"], *sides["new"]]).arms[1].difference
+    assert judged.interval == compared.interval95
+
+
+def test_a_page_that_cannot_be_written_costs_no_try(ledger, written, capsys):
+    before, table = files(ledger), Path(written["old"][0])
+    content = table.read_bytes()
+    flags = ["judge", str(ledger), "--page", str(table)]
+    for more in ([], ["--candidate", *written["good"]]):
+        assert cli.main([*flags, *more]) == 2
+        assert "this file exists and is not a page" in capsys.readouterr().err
+    assert (files(ledger), table.read_bytes()) == (before, content)
 
 
 def test_more_seeds_continue_an_undecided_candidate(tmp_path, written):

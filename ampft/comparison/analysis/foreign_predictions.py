@@ -153,6 +153,7 @@ def reduced_tables(
         }
         for arm, by_seed in runs.items()
     }
+    _check_folds(predictions)
     cases = Cases(
         path=Path(first.origin),
         kind=SingleLabel.name,
@@ -249,21 +250,32 @@ def _copies(runs: Runs, seeds: Sequence[int]) -> tuple[Remark, ...]:
     return (remark("copied", tables=copies[:LISTED]),) if copies else ()
 
 
-def _fold_stamps(predictions: Mapping[str, ArmPredictions]) -> tuple[Remark, ...]:
-    """Return what the intervals of a cross-validation mean; nothing for a test split."""
-    everything = [run for arm in predictions.values() for run in arm.in_mode]
-    if all(run.folds is None for run in everything):
-        return ()
-    repeats = zip(*(arm.in_mode for arm in predictions.values()), strict=True)
-    for runs in repeats:
-        first = runs[0].folds
-        if any(r.folds is None or first is None or (r.folds != first).any() for r in runs):
+def _check_folds(predictions: Mapping[str, Mapping[int, RunPredictions]]) -> None:
+    """Check that all arms have the same folds at a seed, and all seeds as many of them."""
+    found: dict[int, bytes] = {}
+    counts: set[int] = set()
+    for seed, run in (item for by_seed in predictions.values() for item in by_seed.items()):
+        folds = b"" if run.folds is None else run.folds.tobytes()
+        counts.add(0 if run.folds is None else 1 + int(run.folds.max()))
+        if found.setdefault(seed, folds) != folds or {0} < counts:
             raise InputError(
                 f"{FLAG}: the arms have different folds, or some tables lack the column fold. "
                 "Divide the rows in the same way for all arms of a seed."
             )
-    folds = 1 + max(int(run.folds.max()) for run in everything if run.folds is not None)
-    return (remark("folds", folds=folds, repeats=len(everything) // len(predictions)),)
+    if len(counts) > 1:
+        listed = " and ".join(map(str, sorted(counts)))
+        raise InputError(
+            f"{FLAG}: the tables have {listed} folds. Divide the rows into as many folds at every "
+            "seed."
+        )
+
+
+def _fold_stamps(predictions: Mapping[str, ArmPredictions]) -> tuple[Remark, ...]:
+    """Return what the intervals of a cross-validation mean; nothing for a test split."""
+    runs = next(iter(predictions.values())).in_mode
+    if runs[0].folds is None:
+        return ()
+    return (remark("folds", folds=1 + int(runs[0].folds.max()), repeats=len(runs)),)
 
 
 def _check_columns_fit(

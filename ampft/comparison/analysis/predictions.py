@@ -30,8 +30,8 @@ from ampft.comparison.findings import (
     Flips,
     MetricValues,
 )
-from ampft.comparison.statistics.folds import with_folds
-from ampft.comparison.statistics.interval import DifferenceEstimate, estimate_of_sums
+from ampft.comparison.statistics.folds import estimate_over_folds
+from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
 from ampft.comparison.statistics.verdict import Difference, decide
 from ampft.data.groups import Groups
@@ -147,9 +147,7 @@ def _estimates(
         arm: Sequence[RunPredictions], baseline: Sequence[RunPredictions]
     ) -> DifferenceEstimate:
         sides = [a.sums for a in arm], [b.sums for b in baseline]
-        found = estimate_of_sums(*sides, metric)
-        folds = [each.folds for each in baseline if each.folds is not None]
-        return with_folds(found, *sides, folds, metric) if len(folds) == len(arm) else found
+        return estimate_over_folds(*sides, [b.folds for b in baseline], metric)
 
     others = {arm.name: predictions.get(arm.name) for arm in draft.arms[1:]}
     return (

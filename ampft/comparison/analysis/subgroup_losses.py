@@ -14,10 +14,8 @@ from scipy.sparse import csr_array
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.run_predictions import Cases, Inputs, RunPredictions
 from ampft.comparison.findings import ArmResult, ClassDifference
-from ampft.comparison.statistics.interval import (
-    DifferenceEstimate,
-    estimate_of_sums,
-)
+from ampft.comparison.statistics.folds import estimate_over_folds
+from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.comparison.statistics.multiplicity import holm
 from ampft.comparison.statistics.power import power
 from ampft.comparison.subgroups import SubgroupLoss, SubgroupLosses
@@ -209,16 +207,18 @@ def _estimate(
     base: Sequence[RunPredictions],
     cases: Cases,
 ) -> DifferenceEstimate:
-    ids = None
+    ids, members = None, subgroup.rows
     if cases.groups is not None:
-        _, ids = np.unique(cases.groups.ids[subgroup.rows], return_inverse=True)
+        members, ids = np.unique(cases.groups.ids[subgroup.rows], return_inverse=True)
 
     def sums(predictions: RunPredictions) -> CaseSums:
         wrong = (~predictions.correct[subgroup.rows]).astype(np.int64)
         each = single_label_sums(np.zeros_like(wrong), wrong, 2)
         return each if ids is None else each.grouped(ids)
 
-    return estimate_of_sums([sums(each) for each in arm], [sums(each) for each in base], ACCURACY)
+    sides = [sums(each) for each in arm], [sums(each) for each in base]
+    folds = [None if each.folds is None else each.folds[members] for each in base]
+    return estimate_over_folds(*sides, folds, ACCURACY)
 
 
 def class_differences(
@@ -245,12 +245,13 @@ def class_differences(
     classes = len(sums[0].totals()) // 3
     if classes * len(sums[0]) * len(baseline) * (len(predictions) + 1) > MAX_WORK:
         return {}
+    folds = [each.folds for each in baseline]
     estimates: dict[tuple[str, int], DifferenceEstimate] = {}
     for label in np.flatnonzero(sums[0].totals()[classes : 2 * classes]).tolist():
         base = sums_of_class(sums, label)
         for name, runs in predictions.items():
             arm = sums_of_class([run.class_sums for run in runs], label)
-            estimates[name, label] = estimate_of_sums(arm, base, MACRO_F1)
+            estimates[name, label] = estimate_over_folds(arm, base, folds, MACRO_F1)
     p_values = {key: each.p_difference() for key, each in estimates.items() if key[0] in judged}
     corrected = holm({f"{name} {label}": p for (name, label), p in p_values.items()})
     found = {

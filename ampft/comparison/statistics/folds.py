@@ -32,13 +32,32 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from ampft.comparison.statistics.interval import DifferenceEstimate
+from ampft.comparison.statistics.interval import DifferenceEstimate, estimate_of_sums
 from ampft.metrics.sums import CaseSums, Metric
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.integer]
 
 TAIL = 0.025  # at which the degrees of freedom of V are allowed for
+
+
+def estimate_over_folds(
+    arm: Sequence[CaseSums],
+    baseline: Sequence[CaseSums],
+    folds: Sequence[IntArray | None],
+    metric: Metric,
+) -> DifferenceEstimate:
+    """Return the estimate from the sums of both sides, with `with_folds` if there are folds.
+
+    Args:
+        arm: Sums of the arm in the order of the seeds.
+        baseline: Sums of the baseline.
+        folds: (n,) fold of each case at each seed; None for a test split.
+        metric: A function of the sums.
+    """
+    found = estimate_of_sums(arm, baseline, metric)
+    known = [each for each in folds if each is not None]
+    return with_folds(found, arm, baseline, known, metric) if known else found
 
 
 def with_folds(
@@ -74,11 +93,11 @@ def corrected_variance(differences: FloatArray) -> float:
     """Return the variance of the mean by Nadeau and Bengio.
 
     Args:
-        differences: (R, K) difference of each fold in each repeat.
+        differences: (R, K) difference of each fold in each repeat; NaN for a fold without a case.
     """
-    folds = differences.shape[1]
-    ratio = 1 / (folds - 1)
-    return float((1 / differences.size + ratio) * differences.var(ddof=1))
+    known = differences[~np.isnan(differences)]
+    ratio = 1 / (differences.shape[1] - 1)
+    return float((1 / known.size + ratio) * known.var(ddof=1))
 
 
 def fold_differences(
@@ -92,7 +111,7 @@ def fold_differences(
     It is the mean of the jackknife's pseudo-values of its cases, which for accuracy is the
     difference of accuracies on the fold, and is defined for every metric of the whole.
     """
-    rows = []
+    rows, count = [], 1 + max(int(fold.max()) for fold in folds)
     for one, other, fold in zip(arm, baseline, folds, strict=True):
         left_out = (
             metric.leave_one_out(one)[one.pattern_of]
@@ -100,5 +119,7 @@ def fold_differences(
         )
         difference = metric.value(one) - metric.value(other)
         pseudovalues = difference - (len(one) - 1) * (left_out - left_out.mean())
-        rows.append(np.bincount(fold, weights=pseudovalues) / np.bincount(fold))
+        cases = np.bincount(fold, minlength=count)
+        sums = np.bincount(fold, weights=pseudovalues, minlength=count)
+        rows.append(np.where(cases > 0, sums / np.maximum(cases, 1), np.nan))
     return np.array(rows)
