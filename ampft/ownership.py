@@ -355,6 +355,20 @@ def check_output_file(flag: str, path: Path) -> None:
         )
 
 
+def check_page_file(flag: str, path: Path) -> None:
+    """Check as `check_output_file` does that a page can be written, which replaces only a page.
+
+    Raises:
+        InputError: It cannot, or the file exists and is no page that this program wrote.
+    """
+    check_output_file(flag, path)
+    if path.is_file() and path.stat().st_size and not _is_own_page(path):
+        raise InputError(
+            f"{flag} {path}: this file exists and is not a page of this program. Choose another "
+            "file, or remove it."
+        )
+
+
 def check_replaceable(flag: str, folder: Path, names: Sequence[str]) -> None:
     """Check that files with the names of results in a folder were written by this program.
 

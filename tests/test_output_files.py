@@ -7,7 +7,7 @@ import re
 import pytest
 
 from ampft.errors import InputError
-from ampft.ownership import check_output_file, check_replaceable
+from ampft.ownership import check_output_file, check_page_file, check_replaceable
 
 PAGE = '<!DOCTYPE html>\n<meta charset="utf-8">\n<meta name="generator" content="ampft">\n'
 RESULTS = ["doctor.json", "doctor.html"]
@@ -50,6 +50,15 @@ def test_other_files_are_output_files(tmp_path):
         check_output_file("--output_file", tmp_path)
     with pytest.raises(InputError, match="its folder does not exist"):
         check_output_file("--output_file", tmp_path / "absent" / "a.csv")
+
+
+def test_a_page_replaces_only_a_page(tmp_path):
+    for name, content in (("page.html", PAGE), ("empty.html", ""), ("mine.csv", "id,label\n")):
+        (tmp_path / name).write_text(content)
+    for name in ("new.html", "page.html", "empty.html"):
+        check_page_file("--page", tmp_path / name)
+    with pytest.raises(InputError, match=r"--page .*mine\.csv: this file exists and is not a page"):
+        check_page_file("--page", tmp_path / "mine.csv")
 
 
 @pytest.mark.parametrize(

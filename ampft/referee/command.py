@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampft.arguments.flags import ArgumentParser
+from ampft.ownership import check_page_file
 
 if TYPE_CHECKING:
     from ampft.referee.entries import LedgerSettings
@@ -30,6 +31,8 @@ def main(argv: Sequence[str]) -> None:
     if args.page is not None and not (args.candidate or args.best):
         _write_page(args)
         return
+    if args.page is not None:
+        check_page_file("--page", Path(args.page))
     from ampft.referee.answer_text import exit_code, judgement_text, judgement_values
     from ampft.referee.judge import judge
     from ampft.referee.ledger import is_ledger

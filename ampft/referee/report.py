@@ -16,7 +16,7 @@ from markupsafe import Markup
 from ampft.comparison.report import strips
 from ampft.errors import InputError
 from ampft.files import special_or_atomic_path, write_new_text
-from ampft.ownership import check_output_file
+from ampft.ownership import check_page_file
 from ampft.referee.audit import read_again
 from ampft.referee.checks import CANDIDATE
 from ampft.referee.decision import Answer, Claim
@@ -289,7 +289,7 @@ def write_page(folder: Path, path: Path) -> None:
         InputError: The ledger cannot be read, or the file cannot be written.
     """
     content = page(ledger_report(folder))
-    check_output_file("--page", path)
+    check_page_file("--page", path)
     try:
         with special_or_atomic_path(path) as temporary:
             write_new_text(temporary, content)

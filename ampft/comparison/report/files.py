@@ -13,7 +13,7 @@ from ampft.comparison.report.terminal import terminal_text
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.errors import InputError
 from ampft.files import special_or_atomic_path, write_new_text, write_text
-from ampft.ownership import check_output_file, check_replaceable
+from ampft.ownership import check_page_file, check_replaceable
 from ampft.text.json_io import check_schema, from_json, json_text, read_json_object
 
 MARKDOWN_NAME = "comparison.md"
@@ -69,7 +69,7 @@ def write_page(comparison: Comparison, path: Path) -> None:
     """
     from ampft.comparison.report.html import html_text
 
-    check_output_file("--output_file", path)
+    check_page_file("--output_file", path)
     try:
         with special_or_atomic_path(path) as temporary:
             write_new_text(temporary, html_text(comparison))

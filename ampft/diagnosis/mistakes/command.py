@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ampft.arguments.flags import ArgumentParser
 from ampft.errors import InputError
-from ampft.ownership import check_output_file, check_replaceable
+from ampft.ownership import check_page_file, check_replaceable
 
 DEFAULT_LIMIT = 24
 PRINTED = 8
@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> None:
         raise InputError(f"--limit {args.limit}: must be at least 1.")
     output = Path(args.run) / PAGE_NAME if args.output_file is None else Path(args.output_file)
     if args.output_file is not None:
-        check_output_file("--output_file", output)
+        check_page_file("--output_file", output)
     else:
         check_replaceable("RUN", Path(args.run), [PAGE_NAME])
     from ampft.diagnosis.mistakes.report import find_mistakes, page_text, pair_table
