@@ -284,16 +284,21 @@ def _predict(args: argparse.Namespace) -> None:
     check_inputs(args)
     from ampft.kinds.prediction import PredictRequest
 
-    settings = {k: v for k, v in vars(args).items() if k not in ("command", "model", "text")}
+    others = ("command", "model", "text", "output_dir", "engine")
+    settings = {name: value for name, value in vars(args).items() if name not in others}
     request = PredictRequest(texts=args.text, **settings)
+    from ampft.runs.predict import predict_file, run_classifier
+
+    classifier = run_classifier
     if (Path(args.model) / "artifact.json").is_file():
-        from ampft.export.artifact import predict_with_artifact
-
-        predict_with_artifact(args.model, request)
+        from ampft.export.artifact import artifact_classifier as classifier
+    if args.output_dir is None:
+        predict_file(args.model, request, classifier)
         return
-    from ampft.runs.predict import predict_file
+    from ampft.comparison.execution.cluster.shard_pool import predict_by
+    from ampft.runs.predict_shards import ShardJob
 
-    predict_file(args.model, request)
+    predict_by(args.engine, ShardJob(args.model, classifier, request), Path(args.output_dir))
 
 
 def _checkpoint(args: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ampft.arguments.compare import ENGINES, LOCAL, RAY
 from ampft.arguments.flags import ArgumentParser
 from ampft.data.sources.file_names import check_file
 from ampft.errors import InputError, quoted
@@ -19,6 +20,10 @@ def check_inputs(args: argparse.Namespace) -> None:
     Raises:
         InputError: One does not exist; the message says how to pass a text.
     """
+    if args.engine == RAY and args.output_dir is None:
+        raise InputError(
+            "--engine ray: it predicts files to --output_dir, which is missing. Add it."
+        )
     if bool(args.text) == bool(args.files):
         return  # `predict_file` refuses it
     if not Path(args.model).is_dir():
@@ -55,6 +60,19 @@ def add_predict(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
         help="file for the rows with their predictions: Parquet or JSON Lines if it ends in "
         ".parquet or .jsonl, otherwise CSV (default: CSV on standard output); texts that begin "
         "with = are not changed, so import them as text into a spreadsheet",
+    )
+    predict.add_argument(
+        "--output_dir",
+        metavar="DIR",
+        help="instead of --output_file, for one or many files and folders of files: folder for a "
+        "Parquet file per file; the same command continues after a kill",
+    )
+    predict.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default=LOCAL,
+        help="with --output_dir, where files are predicted: here one after another, or on the "
+        "nodes of a Ray cluster (default: local)",
     )
     predict.add_argument(
         "--text_column_names",
@@ -100,7 +118,8 @@ def add_predict(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
     predict.add_argument(
         "files",
         nargs="*",
-        metavar="FILE",
+        metavar="INPUT",
         help="CSV, TSV, JSON, JSON Lines, Parquet or Excel; - for standard input, one text per "
-        "line; or images or sounds, and folders of them",
+        "line; or images or sounds, and folders of them; with --output_dir, any number of files, "
+        "and folders of tables",
     )

@@ -27,7 +27,7 @@ from ampft.models.pretrained import SAVED_MODEL_FLAG, load_config
 from ampft.precision.accelerator import numerics
 from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import resolve
-from ampft.runs.predict import SavedClassifier, predict_file, trained_as
+from ampft.runs.predict import SavedClassifier, trained_as
 from ampft.runs.predictor import Predictor, saved_problem
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import task_row
@@ -140,7 +140,7 @@ def load_artifact(folder: Path, manifest: Manifest, record: RunRecord) -> Artifa
 
 
 def artifact_classifier(folder: Path) -> SavedClassifier:
-    """Return an artifact for `runs.predict.predict_file`.
+    """Return an artifact for `ampft predict`.
 
     Raises:
         InputError: It is not an artifact, or one of its files was changed.
@@ -160,9 +160,5 @@ def artifact_classifier(folder: Path) -> SavedClassifier:
             print(inert_lines(labelled("note", problem)), file=sys.stderr)
         return load_artifact(folder, manifest, record).predictor(request.batch_size)
 
-    return SavedClassifier(record, load, "the model that was exported")
-
-
-def predict_with_artifact(model: str, request: PredictRequest) -> None:
-    """Predict as `ampft predict` does, with the runtime of an artifact."""
-    predict_file(model, request, artifact_classifier)
+    files = {name: part.sha256 for name, part in manifest.files.items()}
+    return SavedClassifier(record, files, load, "the model that was exported")

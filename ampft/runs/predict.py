@@ -50,11 +50,13 @@ class SavedClassifier:
 
     Attributes:
         record: Record of the run that trained it.
+        files: SHA-256 of each file that the predictions depend on, by name.
         load: Function that returns its predictor for a request.
         promised_for: What the promise of `--abstain` was proven for; None for this model.
     """
 
     record: RunRecord
+    files: Mapping[str, str]
     load: Callable[[PredictRequest], Predictor]
     promised_for: str | None = None
 
@@ -66,11 +68,13 @@ def run_classifier(folder: Path) -> SavedClassifier:
         InputError: The folder does not hold a finished run, or its files were changed.
     """
     record = _run_record(folder)
+    names = sorted(name for name in model_files(folder, record.files) if (folder / name).is_file())
+    files = {n: (record.files.get(n) or describe_file(folder / n)).sha256 for n in names}
 
     def load(request: PredictRequest) -> Predictor:
         return Predictor.of_run(folder, record, request.mixed_precision, request.batch_size)
 
-    return SavedClassifier(record, load)
+    return SavedClassifier(record, files, load)
 
 
 def predict_file(
@@ -93,17 +97,16 @@ def predict_file(
             is out of range.
     """
     quiet_libraries()
-    _check_batch_size(request)
+    check_batch_size(request)
     _check_files(request)
     if request.texts or list(request.files) == [STANDARD_INPUT]:
         request.refuse_table_options("--text" if request.texts else "standard input")
     saved = classifier(Path(model))
     record = saved.record
-    _check_columns(request, record)
+    check_columns(request, record)
     _note_training_files(request, record)
     kind = task_row(record).kind
-    rows = kind.open_rows(request, trained_as(record))
-    rows.check()
+    rows = checked_rows(request, record)
     predictor = saved.load(request)
     output = kind.new_output(request, predictor.config)
     promise = predictor.decisions.abstention
@@ -120,13 +123,25 @@ def predict_file(
             required=required,
             promised_for=saved.promised_for,
         )
-    count = _write(rows, predictor, output, scores, request)
+    with predictor.numerics:
+        count = write_rows(rows, predictor, output, scores, request)
     if scores is not None:
         print(inert_lines(scores.text()), file=_stream(request))
     if request.output_file is not None:
         print(inert_lines(f"wrote      {request.output_file}: {counted(count, 'row')}"))
     if (summary := output.summary()) is not None:
         print(inert_lines(f"wrote      {summary}"))
+
+
+def checked_rows(request: PredictRequest, record: RunRecord) -> InputRows:
+    """Open the rows of a request, and check that each has its inputs.
+
+    Raises:
+        InputError: They cannot be read, or some lack their inputs.
+    """
+    rows = task_row(record).kind.open_rows(request, trained_as(record))
+    rows.check()
+    return rows
 
 
 def trained_as(record: RunRecord) -> Trained:
@@ -139,14 +154,14 @@ def trained_as(record: RunRecord) -> Trained:
     )
 
 
-def _write(
+def write_rows(
     rows: InputRows,
     predictor: Predictor,
     output: RowOutput,
     scores: ScoredRows | None,
     request: PredictRequest,
 ) -> int:
-    """Predict rows and write them; return their number."""
+    """Predict rows in the numerics of the predictor, and write them; return their number."""
     table = rows.table
     added = list(output.columns([], predictor.no_rows()))
     places = [table.columns.index(name) for name in rows.sources]
@@ -155,12 +170,9 @@ def _write(
     of_columns = zip(new, added, strict=True)
     types = {name: output.types[old] for name, old in of_columns if old in output.types}
     count = 0
-    with (
-        predictor.numerics,
-        opened_output(
-            request.output_file, table.columns, new, types=types, formats=output.formats
-        ) as write,
-    ):
+    with opened_output(
+        request.output_file, table.columns, new, types=types, formats=output.formats
+    ) as write:
         for chunk in _chunks(table):
             count += len(chunk)
             where = [rows.place(number) for number, _ in chunk]
@@ -315,10 +327,10 @@ def predict_inputs(
             top_k=top_k,
             all_probabilities=all_probabilities,
         )
-        _check_batch_size(request)
+        check_batch_size(request)
         saved = run_classifier(folder)
         record = saved.record
-        _check_columns(request, record)
+        check_columns(request, record)
         kind = task_row(record).kind
         rows = kind.rows_in_memory(inputs, trained_as(record))
         if not rows:
@@ -330,7 +342,8 @@ def predict_inputs(
         return pd.DataFrame(output.columns(rows, predictions))
 
 
-def _check_batch_size(request: PredictRequest) -> None:
+def check_batch_size(request: PredictRequest) -> None:
+    """Raise InputError if there are no rows in a batch."""
     if request.batch_size < 1:
         raise InputError(f"--batch_size: received {request.batch_size}; it must be at least 1.")
 
@@ -370,7 +383,7 @@ def _stream(request: PredictRequest) -> TextIO:
     return sys.stderr if request.output_file is None else sys.stdout
 
 
-def _check_columns(request: PredictRequest, record: RunRecord) -> None:
+def check_columns(request: PredictRequest, record: RunRecord) -> None:
     """Check the columns of probabilities and of labels that are asked for."""
     units = task_row(record).kind.units
     for name in ("top_k", "all_probabilities"):

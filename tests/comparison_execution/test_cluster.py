@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +21,7 @@ from ampft.arguments import parse_compare_arguments
 from ampft.comparison.analysis.stamps import side_by_side_stamps
 from ampft.comparison.execution.cluster import nodes as module
 from ampft.comparison.execution.cluster.canary import NodeFacts, code_hash
-from ampft.comparison.execution.cluster.nodes import Need, Nodes
+from ampft.comparison.execution.cluster.nodes import Head, Need, Nodes
 from ampft.comparison.execution.cluster.orphans import MARK
 from ampft.comparison.execution.cluster.parcels import (
     DamagedParcel,
@@ -28,6 +30,7 @@ from ampft.comparison.execution.cluster.parcels import (
     put_in_place,
 )
 from ampft.comparison.execution.engines import make_launchers
+from ampft.comparison.execution.launch import interruptible
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.findings import PlanFacts
 from ampft.comparison.remarks import remark_texts
@@ -254,3 +257,18 @@ def test_a_comparison_survives_a_killed_worker_bit_for_bit():
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]
     assert (row["different"], row["finished"], row["processes_left"]) == ([], 6, 0)
+
+
+def test_a_head_that_does_not_answer_ends_the_command_with_a_sentence(monkeypatch, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        head = Head(f"127.0.0.1:{server.getsockname()[1]}")
+        assert head.answers()
+    monkeypatch.setattr(module, "BETWEEN_CALLS", 0.0)
+    assert not head.answers()  # it may come back
+    monkeypatch.setattr(module, "HEAD_SECONDS", 0.0)
+    with pytest.raises(SystemExit) as ending, interruptible(lambda: "Repeat the command."):
+        head.answers()
+    assert ending.value.code == 75
+    expected = r"lost: the head of the Ray cluster \(127.0.0.1:\d+\) has not answered for 0 "
+    expected += r"seconds. Start a new head .* Repeat the command.\n"
+    assert re.search(expected, capsys.readouterr().err)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from transformers.modeling_outputs import ModelOutput
 from ampft.cli import main
 from ampft.errors import InputError
 from ampft.export import open_artifact
-from ampft.export.artifact import predict_with_artifact
+from ampft.export.artifact import artifact_classifier
 from ampft.export.export import staged
 from ampft.export.graph import write_onnx
 from ampft.files import describe_file
@@ -74,7 +75,7 @@ def test_predict_writes_the_same_table(text_run, onnx_text, tmp_path, capsys):
     request = {"files": [str(table)], "all_probabilities": True}
     for name, predict, model in (
         ("run", predict_file, text_run),
-        ("artifact", predict_with_artifact, onnx_text),
+        ("artifact", partial(predict_file, classifier=artifact_classifier), onnx_text),
     ):
         output = str(tmp_path / f"{name}.csv")
         predict(str(model), PredictRequest(**request, output_file=output))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ from exported import (
 
 from ampft.errors import InputError
 from ampft.export import open_artifact
-from ampft.export.artifact import predict_with_artifact
+from ampft.export.artifact import artifact_classifier
 from ampft.export.source import sample_rows
 from ampft.kinds.prediction import PredictRequest
 from ampft.runs.predict import predict_file
@@ -78,7 +79,8 @@ def check_thresholds(run, artifact, folder) -> None:
     assert len(thresholds) == 3
     assert thresholds == json.loads((run / "config.json").read_text())["label_thresholds"]
     table = folder / "test.jsonl"
-    for model, predict in ((run, predict_file), (artifact.folder, predict_with_artifact)):
+    with_artifact = partial(predict_file, classifier=artifact_classifier)
+    for model, predict in ((run, predict_file), (artifact.folder, with_artifact)):
         output = folder / f"{model.name}.csv"
         predict(str(model), PredictRequest(files=[str(table)], output_file=str(output)))
     expected, found = (pd.read_csv(folder / f"{f.name}.csv") for f in (run, artifact.folder))

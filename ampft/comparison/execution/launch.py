@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -16,13 +16,17 @@ import psutil
 from filelock import lock_descriptor, unlock_descriptor
 
 from ampft.comparison.execution.slots import WHOLE_MACHINE, Slot
-from ampft.errors import InputError
+from ampft.errors import InputError, Preempted
 from ampft.ownership import is_plain_file
 
 POLL_SECONDS = 0.5
 # A run that receives SIGTERM finishes its step and writes its record before it exits.
 TERMINATION_SECONDS = 60.0
 FIRST_LINE = b"log of ampft, replaced when the command is repeated\n"
+
+
+class EngineLost(Exception):
+    """What trains the runs is gone; the message says what. The same command continues."""
 
 
 def launch_command(
@@ -131,7 +135,7 @@ def wait_for_runs_left(logs: Path, tell: Callable[[str], None]) -> float:
         tell: Function that prints a line.
     """
     started = time.perf_counter()
-    for log in _logs(logs):
+    for log in logs_in(logs):
         told = False
         with log.open("ab") as file:
             while not lock_descriptor(file.fileno(), blocking=False):
@@ -147,25 +151,26 @@ def wait_for_runs_left(logs: Path, tell: Callable[[str], None]) -> float:
     return time.perf_counter() - started
 
 
-def check_no_process_left(logs: Path, own: Collection[Path] = ()) -> None:
+def check_no_process_left(logs: Iterable[Path], own: Collection[Path] = ()) -> None:
     """Check that no process of a killed comparison is still running.
 
     Args:
-        logs: Folder of the logs of the comparison.
+        logs: Logs of the comparison.
         own: Logs of runs that this process has started.
 
     Raises:
         InputError: A process still writes to one of the logs. Nothing was changed.
     """
-    for log in _logs(logs):
-        if log in own:
+    for log in logs:
+        if log in own or not is_plain_file(log):
             continue
         with log.open("ab") as file:
             _lock(file, log)
             unlock_descriptor(file.fileno())
 
 
-def _logs(folder: Path) -> list[Path]:
+def logs_in(folder: Path) -> list[Path]:
+    """Return the logs in a folder, by name."""
     return [log for log in sorted(folder.glob("*.log")) if is_plain_file(log)]
 
 
@@ -264,7 +269,7 @@ def _signal(process: Process, *, kill: bool) -> None:
 
 @contextlib.contextmanager
 def interruptible(how_to_continue: Callable[[], str]) -> Iterator[None]:
-    """Turn Ctrl-C, SIGTERM and SIGHUP into one message on standard error and an exit code.
+    """Turn Ctrl-C, SIGTERM, SIGHUP and `EngineLost` into one message on stderr and an exit code.
 
     Runs are in separate sessions, so they receive none of these signals themselves.
 
@@ -273,7 +278,7 @@ def interruptible(how_to_continue: Callable[[], str]) -> Iterator[None]:
 
     Raises:
         SystemExit: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP, following the convention
-            of shells.
+            of shells; 75 after `EngineLost`.
     """
 
     def stop(number: int, frame: object) -> None:
@@ -289,6 +294,9 @@ def interruptible(how_to_continue: Callable[[], str]) -> Iterator[None]:
     except KeyboardInterrupt:
         print(f"\ninterrupted: {how_to_continue()}", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None
+    except EngineLost as error:
+        print(f"\nlost: {error} {how_to_continue()}", file=sys.stderr)
+        raise SystemExit(Preempted.exit_code) from None
     except SystemExit as exit_:
         for number in numbers:
             if exit_.code == 128 + number:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,15 @@ from ampft.comparison.execution.cluster.node_worker import (
     Request,
     run_program,
 )
-from ampft.comparison.execution.cluster.nodes import Need, Nodes, connect, has_gpus
+from ampft.comparison.execution.cluster.nodes import (
+    Head,
+    Need,
+    Nodes,
+    connect,
+    has_gpus,
+    passed_on,
+    usual_cpus,
+)
 from ampft.comparison.execution.cluster.parcels import (
     DamagedParcel,
     Receiver,
@@ -45,7 +52,6 @@ from ampft.text.escaping import inert
 from ampft.text.json_io import from_json, json_text, read_json_object
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled, print_line
-from ampft.training.threads import usable_cores
 
 CANARY_MODULE = "ampft.comparison.execution.cluster.canary"
 CANARY_NAME = "canary.json"
@@ -53,11 +59,6 @@ ATTEMPTS = 5  # of one run, whose node or worker was lost
 REFRESH_SECONDS = 5.0  # between looks at the nodes while a run waits for one
 UNCONSUMED = 8  # messages of a run that wait for this machine
 NODE_ID = "ray.io/node-id"  # label that Ray gives every node
-# Variables that change numbers or reach the network; others come from the node.
-PASSED_ON = (
-    *("OMP_", "MKL_", "KMP_", "ATEN_", "DNNL_", "ONEDNN_", "TORCH_", "PYTORCH_", "CUBLAS_"),
-    *("CUDNN_", "NVIDIA_TF32_OVERRIDE", "ACCELERATE_", "HF_HUB_OFFLINE", "PYTHONHASHSEED"),
-)
 
 
 class _Lost(Exception):
@@ -74,12 +75,14 @@ class Cluster:
 
     Attributes:
         nodes: Its nodes.
+        head: Its head.
         config_file: Configuration file of Accelerate.
         canary_argv: Arguments of the baseline's first run.
         store: File that keeps the reference of the nodes; None for none.
     """
 
     nodes: Nodes
+    head: Head
     config_file: str | None
     canary_argv: tuple[str, ...]
     store: Path | None = None
@@ -244,7 +247,7 @@ class RayLauncher:
         try:
             stream = self._task = task.remote(self._request(program))
             waiting = _Waiting(nodes, allowed or self.cluster.nodes.alive)
-            for message in _messages(stream, watch, waiting):
+            for message in messages(stream, watch, self.cluster.head, waiting.check):
                 self._take(message, program, receiver, output)
                 if message.kind == STARTED:
                     waiting.node = message.text
@@ -305,14 +308,13 @@ class RayLauncher:
         if program.folder.exists():
             sha256, packed = parcel(program.folder, self._file(f"sent-{program.folder.name}"))
             parts = tuple(ray.put(part) for part in packed)
-        passed = {k: v for k, v in os.environ.items() if k.startswith(PASSED_ON)}
         return Request(
             replace(program, group=None),
             str(Path.cwd()),
             self.cluster.config_file,
             need.cpus,
             need.gpus,
-            passed,
+            passed_on(),
             sha256,
             parts,
         )
@@ -360,14 +362,32 @@ class _Waiting:
             raise _OtherNodes
 
 
-def _messages(stream: Any, watch: Callable[[], None], waiting: _Waiting) -> Iterator[Message]:
+def messages(
+    stream: Any,
+    watch: Callable[[], None],
+    head: Head,
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[Any]:
+    """Yield what a task or an actor yields.
+
+    Args:
+        stream: Its generator of references.
+        watch: Callback, called about twice a second.
+        head: Head of the cluster.
+        check: Callback, called while the head answers and nothing arrives.
+
+    Raises:
+        EngineLost: The head does not answer.
+    """
     import ray
 
     while True:
         ready, _ = ray.wait([stream], timeout=POLL_SECONDS)
         watch()
+        answers = head.answers()
         if not ready:
-            waiting.check()
+            if answers:
+                check()
             continue
         try:
             yield ray.get(next(stream))
@@ -403,17 +423,15 @@ def _cluster_of(command: CompareCommand, memory: int = 0) -> Cluster:
     Raises:
         InputError: No cluster was found.
     """
-    connect()
+    head = connect()
     if not _clusters or _clusters[0][0] is not command:
         args, design = command.classify, command.design
         gpus = design.gpus_per_run if has_gpus() and not args.use_cpu else 0
-        own = os.environ.get("OMP_NUM_THREADS", "")
-        usual = int(own) if own.isdigit() and int(own) else 1 if gpus else usable_cores()
         first = design.arm_settings[0].flags if design.arm_settings else ()
         flags = first or ("--mixed_precision", BASELINE)
         argv = (*command.classify_argv, *flags, "--seed", str(design.first_seed))
-        nodes = Nodes(Need(args.cpu_threads or usual, gpus))
-        _clusters[:] = [(command, Cluster(nodes, design.config_file, argv))]
+        nodes = Nodes(Need(args.cpu_threads or usual_cpus(gpus), gpus))
+        _clusters[:] = [(command, Cluster(nodes, head, design.config_file, argv))]
     cluster = _clusters[0][1]
     cluster.nodes.need = replace(cluster.need, memory=memory)
     return cluster
@@ -447,7 +465,6 @@ def ray_launchers(command: CompareCommand, plan: Plan, folder: Path) -> tuple[La
         if record is not None:
             hardware = record.hardware
             cluster.nodes.set_kind(run.seed, kind_of(hardware.get("cpu"), hardware.get("gpus")))
-    lost = "if its head is lost, Ray ends this command at once: repeat it to continue"
-    print_line(labelled("cluster", f"{counted(len(cluster.nodes.alive()), 'node')} of Ray; {lost}"))
+    print_line(labelled("cluster", f"{counted(len(cluster.nodes.alive()), 'node')} of Ray"))
     arrivals = private_file(folder, "arrivals")
     return tuple(RayLauncher(Slot(k), cluster, arrivals) for k in range(command.design.jobs))

@@ -4,19 +4,68 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ampft.comparison.execution.cluster.canary import NodeFacts
+from ampft.comparison.execution.launch import EngineLost
 from ampft.errors import InputError
 from ampft.text.escaping import inert
 from ampft.text.numbers import byte_size
 from ampft.text.terminal import labelled, print_line
+from ampft.training.threads import usable_cores
 
 ADDRESS = "RAY_ADDRESS"
+# Ray ends a process with its own exit code and no message if the head does not answer for a minute,
+# which this setting delays, so that the command can say what happened.
+RAY_PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "600")
+HEAD_SECONDS = 45.0  # without an answer of the head until the command ends
+BETWEEN_CALLS, CALL_SECONDS = 0.4, 2.0
+_PASSED_ON = (
+    *("OMP_", "MKL_", "KMP_", "ATEN_", "DNNL_", "ONEDNN_", "TORCH_", "PYTORCH_", "CUBLAS_"),
+    *("CUDNN_", "NVIDIA_TF32_OVERRIDE", "ACCELERATE_", "HF_HUB_OFFLINE", "PYTHONHASHSEED"),
+)
+
+
+@dataclass
+class Head:
+    """The head of a cluster, called now and then.
+
+    Attributes:
+        address: Its host and port.
+    """
+
+    address: str
+    _called: float = 0.0
+    _silent_since: float | None = None
+
+    def answers(self) -> bool:
+        """Return whether the head answered the last call, which is repeated now and then.
+
+        Raises:
+            EngineLost: It has not answered for `HEAD_SECONDS`.
+        """
+        now = time.monotonic()
+        if now - self._called < BETWEEN_CALLS:
+            return self._silent_since is None
+        self._called = now
+        host, _, port = self.address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=CALL_SECONDS).close()
+            self._silent_since = None
+        except OSError:
+            self._silent_since = self._silent_since or now
+        if self._silent_since is not None and now - self._silent_since > HEAD_SECONDS:
+            raise EngineLost(
+                f"the head of the Ray cluster ({inert(self.address)}) has not answered for "
+                f"{HEAD_SECONDS:.0f} seconds. Start a new head and nodes if it has ended."
+            )
+        return self._silent_since is None
 
 
 @dataclass(frozen=True)
@@ -111,7 +160,7 @@ class Nodes:
                 self._admit(measure(new))
                 alive = [id_ for id_ in alive if id_ in self._facts]
             if not alive:
-                raise InputError(self._nothing_left())
+                raise self.nothing_left()
             return tuple(sorted(self._of_kind(alive, group)))
         finally:
             self._lock.release()
@@ -171,7 +220,8 @@ class Nodes:
             return list(alive)
         return by_kind[kind]
 
-    def _nothing_left(self) -> str:
+    def nothing_left(self) -> InputError:
+        """Return the error that no node can be used, with all nodes."""
         import ray
 
         shown = [
@@ -181,18 +231,24 @@ class Nodes:
         ]
         left_out = [f"{self.name(id_)} ({reason})" for id_, reason in self._left_out.items()]
         left = f" Left out: {'; '.join(left_out)}." if left_out else ""
-        return inert(
-            f"--engine ray: no node can train a run, which needs {self.need}. Nodes of the "
-            f"cluster: {'; '.join(shown) or 'none'}.{left} Add a node, then repeat the command."
+        return InputError(
+            inert(
+                f"--engine ray: no node has what a run needs ({self.need}). Nodes of the "
+                f"cluster: {'; '.join(shown) or 'none'}.{left} Add a node, then repeat the command."
+            )
         )
 
 
-def connect() -> None:
+def connect() -> Head:
     """Connect this process to the Ray cluster of `RAY_ADDRESS`, or to the one on this machine.
+
+    Returns:
+        The head of the cluster.
 
     Raises:
         InputError: Ray is not installed, or there is no cluster.
     """
+    os.environ.setdefault(*RAY_PATIENCE)
     try:
         import ray
     except ImportError as error:
@@ -200,17 +256,31 @@ def connect() -> None:
             "--engine ray: Ray is not installed. Run pip install 'ampft[ray]' here and on each "
             "node."
         ) from error
-    if ray.is_initialized():
-        return
     address = os.environ.get(ADDRESS, "auto")
     try:
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, namespace="ampft")
+        if not ray.is_initialized():
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, namespace="ampft")
+        return Head(ray.get_runtime_context().gcs_address)
     except (ConnectionError, ray.exceptions.RayError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(
             f"--engine ray: no Ray cluster at {ADDRESS}={inert(address)} ({inert(reason)}). Start "
             "one with ray start --head, or give its address; on one machine, --jobs needs no Ray."
         ) from error
+
+
+def passed_on() -> dict[str, str]:
+    """Return the variables of this process that change numbers or reach the network.
+
+    Others come from the node.
+    """
+    return {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
+
+
+def usual_cpus(gpus: int) -> int:
+    """Return the CPU cores, and threads, of a program that uses so many GPUs."""
+    own = os.environ.get("OMP_NUM_THREADS", "")
+    return int(own) if own.isdigit() and int(own) else 1 if gpus else usable_cores()
 
 
 def has_gpus() -> bool:

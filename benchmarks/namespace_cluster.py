@@ -1,4 +1,8 @@
-"""A Ray cluster on this machine's loopback address, each node a tree of processes."""
+"""A Ray cluster on this machine: each node is a tree of processes in a network of its own.
+
+The head is in the network namespace of the caller, which must be a new one. Each other node has a
+namespace of its own, joined to it by a bridge, so that the network to it can be cut.
+"""
 
 from __future__ import annotations
 
@@ -13,37 +17,56 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
 import psutil
 
-_OWN_PRIORITY = {"RAY_worker_niceness": "0"}  # by default, other programs of this machine go first
-LOOPBACK = "127.0.0.1"
+_SETTINGS = {
+    "RAY_worker_niceness": "0",  # by default, other programs of this machine go first
+    # A node that does not answer is given up after about ten seconds.
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "3000",
+    "RAY_health_check_failure_threshold": "3",
+}
+INSIDE = "AMPFT_INSIDE_NAMESPACE"
+_LOOPBACK = 'ip link set lo up; exec "$@"'
+NETWORK, BRIDGE = "10.77.0", "br0"
+HEAD_ADDRESS = f"{NETWORK}.1"
+# Waits for the cable that the caller plugs in, and starts the node.
+_IN_NAMESPACE = """
+ip link set lo up
+until ip link show eth0 >/dev/null 2>&1; do sleep 0.05; done
+ip addr add "$1/24" dev eth0 && ip link set eth0 up
+[ -z "$2" ] || mount --bind "$2" "$3"
+shift 3; exec "$@"
+"""
 OF_WORKER = "AMPFT_WORKER"  # environment variable of every process that a worker starts
 STORE_BYTES = 80 << 20
 MARK = "AMPFT_LOOPBACK_CLUSTER"  # environment variable of every process of a cluster
 
 
-class LoopbackCluster:
+class NamespaceCluster:
     """A head without CPUs, and nodes with one CPU each; a context manager that ends all of it."""
 
     def __init__(self, *nodes: str, store_bytes: int = STORE_BYTES) -> None:
         """Start a head, and a node of each name."""
         self.mark = uuid.uuid4().hex
-        self.port = _free_port()
-        self.address = f"{LOOPBACK}:{self.port}"
+        self.address = ""
+        self._last_host = 1
         self._store_bytes = store_bytes
         self._folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
         self._trees: dict[str, subprocess.Popen[bytes]] = {}
         self._names = nodes
 
-    def __enter__(self) -> LoopbackCluster:
+    def __enter__(self) -> NamespaceCluster:
         try:
+            _ip("link", "add", BRIDGE, "type", "bridge")
+            _ip("addr", "add", f"{HEAD_ADDRESS}/24", "dev", BRIDGE)
+            _ip("link", "set", BRIDGE, "up")
             self.start_head()
-            for name in self._names:
-                self.add(name)
+            self.add_all(self._names)
         except BaseException:
             self._end()
             raise
@@ -58,13 +81,12 @@ class LoopbackCluster:
         self._end()
 
     def start_head(self) -> None:
-        """Start a head; after `kill("head")`, a new one at another port."""
-        if "head" in self._trees:
-            self.port = _free_port()
-            self.address = f"{LOOPBACK}:{self.port}"
+        """Start a head, each time at another port."""
+        port = _free_port()
+        self.address = f"{HEAD_ADDRESS}:{port}"
         folder = tempfile.mkdtemp(dir=self._folder)
-        words = ["--head", f"--port={self.port}", "--num-cpus=0", "--include-dashboard=false"]
-        self._start("head", [*words, f"--temp-dir={folder}"])
+        words = ["--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false"]
+        self._start("head", [*words, f"--temp-dir={folder}"], HEAD_ADDRESS)
         self.wait_for(1)
 
     def add(
@@ -78,9 +100,23 @@ class LoopbackCluster:
             environment: Environment variables that its processes see in addition.
         """
         before = len(alive(self.address))
-        words = [f"--address={self.address}", "--num-cpus=1"]
-        self._start(name, words, instead=instead, **environment)
-        self.wait_for(before + 1)  # nodes that start at the same time take each other's ports
+        self._add(name, instead, environment)
+        self.wait_for(before + 1)
+
+    def add_all(self, names: Sequence[str]) -> None:
+        """Start nodes at the same time."""
+        before = len(alive(self.address))
+        for name in names:
+            self._add(name, None, {})
+        self.wait_for(before + len(names))
+
+    def cut(self, name: str) -> None:
+        """Cut the network between a node and the others."""
+        _ip("link", "set", name, "down")
+
+    def join(self, name: str) -> None:
+        """Restore the network of a node."""
+        _ip("link", "set", name, "up")
 
     def kill(self, name: str) -> None:
         """Kill all processes of a node at once, but not the runs that it has started."""
@@ -93,11 +129,11 @@ class LoopbackCluster:
                     process.kill()
         tree.wait()
 
-    def workers(self) -> list[psutil.Process]:
-        """Return the processes in which tasks of comparisons run now."""
+    def workers(self, task: str = "run_program") -> list[psutil.Process]:
+        """Return the processes in which a function or an actor of this name runs now."""
         trees = [tree for tree in self._trees.values() if tree.poll() is None]
         below = [p for tree in trees for p in psutil.Process(tree.pid).children(recursive=True)]
-        return [each for each in below if _title(each).startswith("ray::run_program")]
+        return [each for each in below if _title(each).startswith(f"ray::{task}")]
 
     def processes(self) -> list[psutil.Process]:
         """Return all processes that were started by this cluster, directly or not."""
@@ -125,7 +161,7 @@ class LoopbackCluster:
             time.sleep(0.2)
 
     def freeze(self, name: str) -> None:
-        """Stop all processes of a node, as if the network to it were cut."""
+        """Stop all processes of a node."""
         for process in psutil.Process(self._trees[name].pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.suspend()
@@ -139,21 +175,28 @@ class LoopbackCluster:
                     found.append(process)
         return found
 
-    def _start(
-        self,
-        name: str,
-        words: list[str],
-        *,
-        instead: tuple[Path, Path] | None = None,
-        **environment: str,
+    def _add(
+        self, name: str, instead: tuple[Path, Path] | None, environment: dict[str, str]
     ) -> None:
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
-        common = [f"--node-ip-address={LOOPBACK}", f"--object-store-memory={self._store_bytes}"]
+        self._last_host += 1
+        host = f"{NETWORK}.{self._last_host}"
+        mounted = ("", "") if instead is None else tuple(map(str, instead))
+        prefix = ["unshare", "--net", "--mount", "sh", "-c", _IN_NAMESPACE, "sh", host, *mounted]
+        words = [f"--address={self.address}", "--num-cpus=1"]
+        self._start(name, words, host, prefix, **environment)
+        tree = self._trees[name].pid
+        while Path(f"/proc/{tree}/ns/net").readlink() == Path("/proc/self/ns/net").readlink():
+            time.sleep(0.02)
+        _ip("link", "del", name, check=False)  # of an earlier node, whose processes still live
+        _ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(tree))
+        _ip("link", "set", name, "master", BRIDGE, "up")
+
+    def _start(
+        self, name: str, words: list[str], host: str, prefix: Sequence[str] = (), **environment: str
+    ) -> None:
+        command = [*prefix, sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
+        common = [f"--node-ip-address={host}", f"--object-store-memory={self._store_bytes}"]
         command += [*words, *common, f"--node-name={name}", "--disable-usage-stats"]
-        if instead is not None:
-            script = 'mount --bind "$1" "$2"; shift 2; exec "$@"'
-            own = ["unshare", "--mount", "sh", "-c", script, "sh", *map(str, instead)]
-            command = [*own, *command]
         log = (self._folder / f"{name}.log").open("ab")
         self._trees[name] = subprocess.Popen(
             command,
@@ -161,7 +204,7 @@ class LoopbackCluster:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**_clean_environment(), **_OWN_PRIORITY, MARK: self.mark, **environment},
+            env={**_clean_environment(), **_SETTINGS, MARK: self.mark, **environment},
         )
 
     def _end(self) -> None:
@@ -176,11 +219,12 @@ class LoopbackCluster:
                 process.kill()
         for tree in self._trees.values():
             tree.wait()
+        _ip("link", "del", BRIDGE, check=False)
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def ray_address(cluster: LoopbackCluster) -> Iterator[None]:
+def ray_address(cluster: NamespaceCluster) -> Iterator[None]:
     """Let this process and its children use a cluster."""
     before = os.environ.get("RAY_ADDRESS")
     os.environ["RAY_ADDRESS"] = cluster.address
@@ -193,6 +237,18 @@ def ray_address(cluster: LoopbackCluster) -> Iterator[None]:
             os.environ["RAY_ADDRESS"] = before
 
 
+def _ip(*words: str, check: bool = True) -> None:
+    subprocess.run(["ip", *words], check=check, capture_output=not check)
+
+
+def in_own_network() -> None:
+    """Repeat this program in a network namespace of its own, and end; return at once in there."""
+    if INSIDE not in os.environ:
+        own = ["unshare", "--map-root-user", "--net", "--mount", "sh", "-c", _LOOPBACK, "sh"]
+        words = [*own, sys.executable, *sys.argv]
+        raise SystemExit(subprocess.run(words, env={**os.environ, INSIDE: "1"}).returncode)
+
+
 def _clean_environment() -> dict[str, str]:
     return {
         k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "OMP_", "ACCELERATE_"))
@@ -201,7 +257,7 @@ def _clean_environment() -> dict[str, str]:
 
 def _free_port() -> int:
     with socket.socket() as free:
-        free.bind((LOOPBACK, 0))
+        free.bind((HEAD_ADDRESS, 0))
         return int(free.getsockname()[1])
 
 

@@ -1,0 +1,251 @@
+"""Predict shards on the nodes of a Ray cluster, each worker with a model that it loads once."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import queue
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from ampft.arguments.compare import RAY
+from ampft.comparison.execution.cluster.canary import code_hash
+from ampft.comparison.execution.cluster.launcher import ATTEMPTS, NODE_ID, messages
+from ampft.comparison.execution.cluster.nodes import (
+    Head,
+    Need,
+    Nodes,
+    connect,
+    has_gpus,
+    passed_on,
+    usual_cpus,
+)
+from ampft.comparison.execution.cluster.parcels import PART_BYTES
+from ampft.comparison.execution.launch import interruptible
+from ampft.errors import InputError
+from ampft.files import atomic_path
+from ampft.machine import versions
+from ampft.ownership import temporary_folder
+from ampft.runs.predict_shards import (
+    Shard,
+    ShardJob,
+    predict_folder,
+    predict_here,
+    shard_writer,
+)
+from ampft.text.escaping import inert
+
+
+class ShardActor:
+    """Predicts shards on a node, with one model.
+
+    Each method call is a generator: Ray sends what it yields while it runs.
+    """
+
+    def __init__(self, directory: str, environment: Mapping[str, str]) -> None:
+        """Prepare the process, which has not imported torch yet."""
+        os.chdir(directory)
+        os.environ.update(environment)
+        self._stack = contextlib.ExitStack()
+        self._write: Any = None
+
+    def describe(self) -> Iterator[dict[str, str]]:
+        """Yield what decides how this node computes, by name."""
+        yield {"the code of ampft": code_hash(), **versions()}
+
+    def predict(self, job: ShardJob, shard: Shard) -> Iterator[bytes | tuple[int, str]]:
+        """Yield the parts of the output, and then its number of rows and its SHA-256."""
+        if self._write is None:
+            self._write = self._stack.enter_context(shard_writer(job))
+        target = temporary_folder("shard") / "shard.parquet"
+        rows = self._write(shard, target)
+        digest = hashlib.sha256()
+        with target.open("rb") as file:
+            while part := file.read(PART_BYTES):
+                digest.update(part)
+                yield part
+        target.unlink()
+        yield rows, digest.hexdigest()
+
+
+class _Lost(Exception):
+    """The worker or its node was lost."""
+
+
+class _Stopped(Exception):
+    """The command ends."""
+
+
+class ShardPool:
+    """The workers of one command."""
+
+    def __init__(self, job: ShardJob, output_dir: Path) -> None:
+        """Connect to the cluster.
+
+        Raises:
+            InputError: There is no cluster, or no node for a worker.
+        """
+        self._job, self._output_dir = job, output_dir
+        self._head: Head = connect()
+        gpus = int(has_gpus())
+        self._nodes = Nodes(Need(usual_cpus(gpus), gpus))
+        self._own = {"the code of ampft": code_hash(), **versions()}
+        self._stop = threading.Event()
+        self._todo: deque[Shard] = deque()
+        self._lost: Counter[str] = Counter()
+        self.done: queue.Queue[tuple[Shard, int]] = queue.Queue()
+
+    def places(self) -> list[str]:
+        """Return the node of each worker that the cluster has room for.
+
+        Raises:
+            InputError: There is none.
+        """
+        import ray
+
+        self._head.answers()
+        alive, need = self._nodes.alive(), self._nodes.need
+        if not alive:
+            raise self._nodes.nothing_left()
+        resources = {str(each["NodeID"]): each["Resources"] for each in ray.nodes()}
+        room = {id_: int(resources[id_].get("CPU", 0) // need.cpus) for id_ in alive}
+        if need.gpus:
+            room = {id_: min(n, int(resources[id_].get("GPU", 0))) for id_, n in room.items()}
+        # By turns, so that a few workers are on as many nodes as possible.
+        return [id_ for turn in range(max(room.values())) for id_ in alive if room[id_] > turn]
+
+    def predict(self, shards: Sequence[Shard]) -> Iterator[tuple[Shard, int]]:
+        """Predict shards, write them, and yield each with its number of rows."""
+        places = self.places()[: len(shards)]
+        self._todo.extend(shards)
+        left = len(shards)
+        with ThreadPoolExecutor(len(places)) as pool:
+            try:
+                work = [pool.submit(self._serve, place) for place in places]
+                while left:
+                    with contextlib.suppress(queue.Empty):
+                        yield self.done.get(timeout=0.5)
+                        left -= 1
+                        continue
+                    for each in work:
+                        if each.done():
+                            each.result()
+                    if all(each.done() for each in work) and self.done.empty():
+                        raise self._nodes.nothing_left()
+            finally:
+                self._stop.set()
+
+    def _serve(self, place: str) -> None:
+        """Let a worker predict shards until none is left; a lost one is replaced elsewhere."""
+        import ray
+
+        actor = None
+        try:
+            while True:
+                try:
+                    shard = self._todo.popleft()
+                except IndexError:
+                    return
+                try:
+                    if actor is None:
+                        actor = self._start(place)
+                    if actor is None:  # the node is left out
+                        self._todo.appendleft(shard)
+                        return
+                    self.done.put((shard, self._receive(actor, shard)))
+                except _Lost as loss:
+                    self._lost[shard.name] += 1
+                    if self._lost[shard.name] == ATTEMPTS:
+                        raise InputError(
+                            f"FILE: {shard.source}: {ATTEMPTS} workers were lost while they "
+                            f"predicted it ({inert(str(loss))})."
+                        ) from loss
+                    self._todo.appendleft(shard)
+                    actor, places = None, self.places()
+                    place = place if place in places else places[0]
+        except _Stopped:
+            return
+        finally:
+            if actor is not None:
+                ray.kill(actor)
+
+    def _start(self, place: str) -> Any:
+        """Return a new worker on a node; None if the node is left out because it differs."""
+        import ray
+
+        need = self._nodes.need
+        environment = {**passed_on(), "OMP_NUM_THREADS": str(need.cpus)}
+        actor: Any = ray.remote(ShardActor)
+        actor = actor.options(
+            num_cpus=need.cpus, num_gpus=need.gpus, label_selector={NODE_ID: f"in({place})"}
+        ).remote(str(Path.cwd()), environment)
+        (found,) = self._news(actor.describe.options(num_returns="streaming").remote())
+        changed = [name for name, value in self._own.items() if found.get(name) != value]
+        if not changed:
+            return actor
+        ray.kill(actor)
+        self._nodes.leave_out(place, f"it differs from this machine in {', '.join(changed)}")
+        return None
+
+    def _receive(self, actor: Any, shard: Shard) -> int:
+        """Let a worker predict a shard, and write what arrives; return the number of rows."""
+        news = self._news(actor.predict.options(num_returns="streaming").remote(self._job, shard))
+        digest = hashlib.sha256()
+        with atomic_path(self._output_dir / shard.name) as path:
+            with path.open("wb") as file:
+                for part in news:
+                    if isinstance(part, tuple):
+                        rows, sha256 = part
+                        break
+                    digest.update(part)
+                    file.write(part)
+                else:
+                    raise _Lost("it ended too early")
+            if digest.hexdigest() != sha256:
+                raise _Lost("the parts that arrived are not those that were sent")
+        return int(rows)
+
+    def _news(self, stream: Any) -> Iterator[Any]:
+        import ray
+
+        try:
+            yield from messages(stream, self._watch, self._head)
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, InputError):
+                raise InputError(str(error.cause)) from error
+            raise
+        except ray.exceptions.RayError as error:
+            raise _Lost(str(error).strip().splitlines()[0]) from error
+
+    def _watch(self) -> None:
+        if self._stop.is_set():
+            raise _Stopped
+
+
+def predict_by(engine: str, job: ShardJob, output_dir: Path) -> None:
+    """Predict a folder by one of `ENGINES`; an interruption is one message and an exit code."""
+    with interruptible(lambda: "what was written is complete. Repeat the command to continue."):
+        predict_folder(job, output_dir, predict_on_cluster if engine == RAY else predict_here)
+
+
+def predict_on_cluster(
+    job: ShardJob, shards: Sequence[Shard], output_dir: Path
+) -> Iterator[tuple[Shard, int]]:
+    """Predict shards on the nodes of a Ray cluster, as `predict_here` does.
+
+    Raises:
+        InputError: There is no cluster or no node, or an input is refused.
+        EngineLost: The head of the cluster is gone.
+    """
+    pool = ShardPool(job, output_dir)
+    import ray
+
+    try:
+        yield from pool.predict(shards)
+    finally:
+        ray.shutdown()

@@ -1,0 +1,261 @@
+"""`ampft predict --output_dir`: an output file for each input file, continued after a kill."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ampft.data.sources.files import READERS
+from ampft.data.sources.folders import files_in
+from ampft.data.sources.workbook import SUFFIXES
+from ampft.errors import InputError, quoted_list
+from ampft.files import describe_file
+from ampft.kinds.prediction import PredictRequest
+from ampft.kinds.rows import STANDARD_INPUT
+from ampft.machine import versions
+from ampft.runs.folder import RunFolder, check_output_folder
+from ampft.runs.predict import (
+    SavedClassifier,
+    check_batch_size,
+    check_columns,
+    checked_rows,
+    trained_as,
+    write_rows,
+)
+from ampft.runs.show import task_row
+from ampft.text.json_io import check_schema, from_json, json_values, read_json_object
+from ampft.text.numbers import counted
+from ampft.text.terminal import labelled, print_line, quiet_libraries
+
+SHARDS_NAME = ".ampft-predict.json"  # hidden: datasets and pyarrow read the other files
+SCHEMA = 1
+# What names the rows or the place of the output, not how a row is predicted.
+_OF_NO_EFFECT = ("files", "texts", "output_file")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """An input file and its output.
+
+    Attributes:
+        name: Path of the output in its folder.
+        source: Path of the input.
+        sha256: Hash of the input.
+    """
+
+    name: str
+    source: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """How every shard is predicted.
+
+    Attributes:
+        model: Folder of the model.
+        classifier: Function that reads the folder, at the top level of a module.
+        request: The user's choices; its files are the inputs.
+    """
+
+    model: str
+    classifier: Callable[[Path], SavedClassifier]
+    request: PredictRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardManifest:
+    """What the shards of a folder were predicted with; the file `SHARDS_NAME`.
+
+    Attributes:
+        model: SHA-256 of each file of the model.
+        settings: Settings that change predictions or columns.
+        versions: Versions of the packages.
+        inputs: SHA-256 of the input of each shard, by name.
+        schema: Version of this layout.
+    """
+
+    model: Mapping[str, str]
+    settings: Mapping[str, Any]
+    versions: Mapping[str, str]
+    inputs: Mapping[str, str]
+    schema: int = SCHEMA
+
+
+# Predicts shards, writes each into the folder, and yields it with its number of rows.
+Engine = Callable[[ShardJob, Sequence[Shard], Path], Iterator[tuple[Shard, int]]]
+
+
+def predict_folder(job: ShardJob, output_dir: Path, engine: Engine) -> None:
+    """Write a Parquet file of predictions for each input file that has none yet.
+
+    A file has the bytes that `ampft predict FILE --output_file` writes, and the name of its input
+    with the ending .parquet. It is written whole or not at all.
+
+    Args:
+        job: How every shard is predicted, and its inputs: files, and folders of them.
+        output_dir: Folder of the shards.
+        engine: `predict_here`, or a function with the same results.
+
+    Raises:
+        InputError: The folder has shards of another model, other settings or other inputs, an
+            input cannot be read, or an option is out of range. Nothing was written.
+    """
+    quiet_libraries()
+    _check_request(job.request)
+    saved = job.classifier(Path(job.model))
+    check_columns(job.request, saved.record)
+    kind = task_row(saved.record).kind
+    if kind.has_files and kind.units is not None:  # masks
+        raise InputError(
+            "--output_dir: the predictions of this model are files beside a table. Predict one "
+            "input at a time with --output_file."
+        )
+    shards = _shards(job.request.files, output_dir)
+    now = ShardManifest(
+        model=saved.files,
+        settings=_settings(job.request),
+        versions=versions(),
+        inputs={shard.name: shard.sha256 for shard in shards},
+    )
+    before = _read_manifest(output_dir)
+    if before is not None:
+        _check_same(before, now, output_dir)
+    check_output_folder(output_dir, keep_files=before is not None)
+    todo = [shard for shard in shards if not (output_dir / shard.name).exists()]
+    for shard in todo:
+        checked_rows(replace(job.request, files=[shard.source]), saved.record)
+    inputs = {**(before.inputs if before else {}), **now.inputs}
+    with RunFolder(output_dir, keep_files=True) as folder:
+        if before is not None:
+            folder.adopt(SHARDS_NAME)
+        folder.write_json(SHARDS_NAME, replace(now, inputs=inputs))
+        for shard in shards:
+            _prepare(output_dir / shard.name)
+        print_line(labelled("shards", f"{len(todo)} of {counted(len(shards), 'file')} to predict"))
+        for shard, rows in engine(job, todo, output_dir) if todo else ():
+            print_line(labelled("wrote", f"{output_dir / shard.name}: {counted(rows, 'row')}"))
+
+
+def predict_here(
+    job: ShardJob, shards: Sequence[Shard], output_dir: Path
+) -> Iterator[tuple[Shard, int]]:
+    """Predict shards in this process, one after another."""
+    with shard_writer(job) as write:
+        for shard in shards:
+            yield shard, write(shard, output_dir / shard.name)
+
+
+@contextmanager
+def shard_writer(job: ShardJob) -> Iterator[Callable[[Shard, Path], int]]:
+    """Load the model; yield a function that predicts a shard to a file and returns its rows."""
+    quiet_libraries()
+    saved = job.classifier(Path(job.model))
+    kind, predictor = task_row(saved.record).kind, saved.load(job.request)
+
+    def write(shard: Shard, target: Path) -> int:
+        if describe_file(Path(shard.source)).sha256 != shard.sha256:
+            raise InputError(
+                f"FILE: {shard.source} differs from what this command read at its start. Let the "
+                "inputs stay as they are, on every node."
+            )
+        request = replace(job.request, files=[shard.source], output_file=str(target))
+        rows = kind.open_rows(request, trained_as(saved.record))
+        output = kind.new_output(request, predictor.config)
+        return write_rows(rows, predictor, output, None, request)
+
+    with predictor.numerics:
+        yield write
+
+
+def _check_request(request: PredictRequest) -> None:
+    check_batch_size(request)
+    for flag, given in (
+        ("--output_file", request.output_file),
+        ("--text", request.texts),
+        ("--label_column_name", request.label_column_name),
+        ("standard input", STANDARD_INPUT in request.files),
+    ):
+        if given:
+            raise InputError(
+                f"--output_dir and {flag}: with --output_dir, files are predicted to files and not "
+                "scored. Remove one of them."
+            )
+
+
+def _shards(inputs: Sequence[str], output_dir: Path) -> list[Shard]:
+    """Return the shards of input files, and of the tables in input folders, in their order."""
+    endings = (*READERS, *SUFFIXES)
+    found: dict[str, Path] = {}
+    for place in map(Path, inputs):
+        if place.is_dir() and output_dir.resolve().is_relative_to(place.resolve()):
+            raise InputError(
+                f"--output_dir {output_dir}: it is in the input folder {place}. Choose another one."
+            )
+        files = [place]
+        if place.is_dir():
+            files = [path for path in files_in(place) if path.suffix.lower() in endings]
+        if not files:
+            raise InputError(f"FILE: {place} has no tables ({', '.join(endings)}).")
+        for path in files:
+            name = path.relative_to(place) if path != place else Path(path.name)
+            shard = name.with_suffix(".parquet").as_posix()
+            if found.setdefault(shard, path) != path:
+                raise InputError(
+                    f"FILE: {found[shard]} and {path} would both become {shard} in --output_dir. "
+                    "Rename one of them."
+                )
+    return [Shard(name, str(p), describe_file(p).sha256) for name, p in found.items()]
+
+
+def _settings(request: PredictRequest) -> dict[str, Any]:
+    values: Any = json_values(asdict(request))
+    return {name: value for name, value in values.items() if name not in _OF_NO_EFFECT}
+
+
+def _read_manifest(folder: Path) -> ShardManifest | None:
+    path = folder / SHARDS_NAME
+    try:
+        values = read_json_object(path)
+        check_schema(path, values, SCHEMA, "Choose another --output_dir.")
+        return from_json(ShardManifest, values, SHARDS_NAME)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path}: the file is damaged ({error}). Choose another --output_dir."
+        ) from error
+
+
+def _check_same(before: ShardManifest, now: ShardManifest, folder: Path) -> None:
+    """Check that new shards would be predicted as those in the folder were."""
+    for what, old, new in (
+        ("another model", before.model, now.model),
+        ("other settings", before.settings, now.settings),
+        ("other versions of packages", before.versions, now.versions),
+        (
+            "other inputs",
+            before.inputs,
+            {n: now.inputs.get(n, v) for n, v in before.inputs.items()},
+        ),
+    ):
+        changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+        if changed:
+            raise InputError(
+                f"--output_dir {folder}: its files were predicted with {what} "
+                f"({quoted_list(sorted(changed))}). Choose another folder, so that no predictions "
+                "are mixed, or repeat the earlier command."
+            )
+
+
+def _prepare(target: Path) -> None:
+    """Make the folder of a shard, and remove what a killed process had not finished."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    name = re.compile(rf"\.{re.escape(target.name)}\.tmp-[0-9a-f]{{16}}")
+    for path in list(target.parent.iterdir()):
+        if name.fullmatch(path.name):
+            path.unlink()
