@@ -18,6 +18,7 @@ from ampft.text.escaping import is_hostile
 
 MAX_DEPTH = 50  # levels; what this program writes has at most a dozen
 _BRACKETS_OR_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+_UNUSUAL = re.compile(r"[^\n -~]")  # the others are harmless
 JSONValue: TypeAlias = "bool | int | float | str | list[JSONValue] | dict[str, JSONValue] | None"
 T = TypeVar("T")
 
@@ -84,7 +85,7 @@ def json_text(value: object, *, indent: int | None = 2) -> str:
         indent: Spaces per level; `None` writes one line.
     """
     text = json.dumps(json_values(value), indent=indent, ensure_ascii=False, allow_nan=False)
-    return "".join(_escaped(c) if c != "\n" and is_hostile(c) else c for c in text) + "\n"
+    return _UNUSUAL.sub(lambda c: _escaped(c[0]) if is_hostile(c[0]) else c[0], text) + "\n"
 
 
 def values_hash(values: Mapping[str, JSONValue]) -> str:

@@ -16,7 +16,7 @@ from planned import plan
 
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution.folder import log_file, run_folder
-from ampft.comparison.execution.launch import check_no_process_left, run_command
+from ampft.comparison.execution.launch import check_no_process_left, logs_in, run_command
 from ampft.comparison.execution.session import open_comparison
 from ampft.errors import InputError
 from ampft.runs.folder import RunFolder
@@ -108,7 +108,7 @@ def test_a_run_that_outlived_its_comparison_is_waited_for(tmp_path, capsys):
     with opened(folder) as session:
         assert (tmp_path / "done").exists()
         assert session.plan.runs_seconds >= 0.5  # the wait does not count as overhead
-        check_no_process_left(log.parent)
+        check_no_process_left(logs_in(log.parent))
     timer.join()
     expected = f"{log.stem}: still running, although its comparison was killed (process {left.pid})"
     assert expected in " ".join(capsys.readouterr().out.split())
@@ -131,7 +131,7 @@ def test_a_daemon_left_behind_by_a_run_blocks_nothing(tmp_path):
     report = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
     log = tmp_path / "run.log"
     run_command([sys.executable, "-c", service, report], log)
-    check_no_process_left(tmp_path)
+    check_no_process_left(logs_in(tmp_path))
     while not log.read_text().count("\n") > 1:
         time.sleep(0.05)
     psutil.Process(int(log.read_text().split()[-1])).kill()

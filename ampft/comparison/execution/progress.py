@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ampft.comparison.arms import Arm
 from ampft.comparison.execution.launchers import Ended
 from ampft.comparison.execution.plan import Plan, PlannedRun
 from ampft.text.escaping import inert
@@ -22,15 +23,18 @@ class Pace:
 
     Attributes:
         plan: Plan with the estimate.
-        durations: Runs that have ended with their seconds, by the flags of their arm.
+        ended: Number of runs that have ended, their seconds and their estimated ones, by the flags
+            of their arm.
     """
 
     plan: Plan
-    durations: dict[tuple[str, ...], list[tuple[PlannedRun, float]]] = field(default_factory=dict)
+    ended: dict[tuple[str, ...], tuple[int, float, float]] = field(default_factory=dict)
 
     def add(self, run: PlannedRun, seconds: float) -> None:
         """Add the duration of a run that finished."""
-        self.durations.setdefault(run.arm.flags, []).append((run, seconds))
+        count, actual, expected = self.ended.get(run.arm.flags, (0, 0.0, 0.0))
+        expected += self.plan.expected_seconds(run)
+        self.ended[run.arm.flags] = count + 1, actual + seconds, expected
 
     def seconds(self, run: PlannedRun) -> float:
         """Return the expected seconds of a run.
@@ -38,12 +42,11 @@ class Pace:
         This is the mean of the runs with the same settings. Before any of them has ended, it is the
         estimate times the ratio of actual to estimated seconds of the runs that have ended.
         """
-        durations = self.durations.get(run.arm.flags)
-        if durations:
-            return sum(seconds for _, seconds in durations) / len(durations)
-        ended = [each for runs in self.durations.values() for each in runs]
-        actual = sum(seconds for _, seconds in ended)
-        expected = sum(self.plan.expected_seconds(other) for other, _ in ended)
+        if run.arm.flags in self.ended:
+            count, seconds, _ = self.ended[run.arm.flags]
+            return seconds / count
+        actual = sum(seconds for _, seconds, _ in self.ended.values())
+        expected = sum(seconds for _, _, seconds in self.ended.values())
         return self.plan.expected_seconds(run) * (actual / expected if expected else 1.0)
 
 
@@ -88,10 +91,8 @@ class Progress:
 
     def __init__(self, plan: Plan, todo: tuple[PlannedRun, ...]) -> None:
         """Show `todo`, the remaining runs of the plan."""
-        self._plan = plan
         self._pace = Pace(plan)
-        self._todo = list(todo)
-        self._total = len(plan.all_runs())
+        self.follow(plan, todo)
         self._bar = progress_bar(total=1, bar_format="{desc}", leave=False)
         self._running: dict[PlannedRun, tuple[HistoryTail, float]] = {}
         self._refreshed = 0.0
@@ -105,7 +106,9 @@ class Progress:
     def follow(self, plan: Plan, todo: tuple[PlannedRun, ...]) -> None:
         """Show the runs of a plan in which an arm was chosen."""
         self._plan = self._pace.plan = plan
-        self._todo, self._total = list(todo), len(plan.all_runs())
+        self._todo = dict.fromkeys(todo)
+        self._left = Counter(run.arm for run in todo)
+        self._numbers = {run: number for number, run in enumerate(plan.all_runs(), start=1)}
 
     def start(self, run: PlannedRun, history: Path) -> None:
         """Start showing a run whose history grows at `history`."""
@@ -125,7 +128,7 @@ class Progress:
     def line(self, *states: tuple[PlannedRun, int, float]) -> str:
         """Return the line for runs, each with its optimizer steps and seconds so far."""
         running = {run for run, _, _ in states}
-        left = self._seconds([run for run in self._todo if run not in running])
+        left = self._seconds(Counter(run.arm for run in self._todo if run not in running))
         left += sum(max(self._pace.seconds(run) - seconds, 0.0) for run, _, seconds in states)
         shown = "; ".join(self._state(run, steps) for run, steps, _ in states)
         return f"{shown}, {approximate_duration(left / self._plan.design.jobs)} left"
@@ -133,10 +136,12 @@ class Progress:
     def finish(self, run: PlannedRun, end: Ended, summary: str, *, finished: bool) -> str:
         """Return the line for a run that ended."""
         del self._running[run]
-        self._todo = [other for other in self._todo if other != run]
+        if run in self._todo:
+            del self._todo[run]
+            self._left[run.arm] -= 1
         if finished:
             self._pace.add(run, end.seconds)
-        later = self._seconds(self._todo) / self._plan.design.jobs
+        later = self._seconds(self._left) / self._plan.design.jobs
         left = f"; about {approximate_duration(later)} left" if self._todo else ""
         node = f" on {inert(end.node)}" if end.node is not None else ""
         return f"{self._heading(run)}: {summary}, {end.seconds:.0f} s{node}{left}"
@@ -149,8 +154,7 @@ class Progress:
         return f"{self._heading(run)}, epoch {epoch}/{epochs}, {percent(done)}"
 
     def _heading(self, run: PlannedRun) -> str:
-        number = self._plan.all_runs().index(run) + 1
-        return f"run {number}/{self._total} {run.title}"
+        return f"run {self._numbers[run]}/{len(self._numbers)} {run.title}"
 
-    def _seconds(self, runs: Iterable[PlannedRun]) -> float:
-        return sum(map(self._pace.seconds, runs))
+    def _seconds(self, runs: Counter[Arm]) -> float:
+        return sum(n * self._pace.seconds(PlannedRun(arm, 0)) for arm, n in runs.items())

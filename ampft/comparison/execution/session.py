@@ -29,6 +29,7 @@ from ampft.comparison.execution.folder import (
 from ampft.comparison.execution.launch import (
     check_no_process_left,
     interruptible,
+    logs_in,
     run_command,
     wait_for_runs_left,
 )
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from ampft.comparison.findings import Comparison, PlanFacts
 
 UNDECIDED = "undecided"
+BETWEEN_PLANS = 20  # times as long as writing plan.json takes until a run that ends writes it again
 # So rare that the cost does not show, and none in runs of less than ten minutes. The clock of the
 # steps stops while a checkpoint is written.
 CHECKPOINTING = ("--checkpointing_steps", "10min", "--checkpoint_total_limit", "1")
@@ -82,6 +84,8 @@ class ComparisonSession:
     _plan_before: Plan = field(init=False)
     _complete: set[PlannedRun] = field(init=False, default_factory=set)
     _side: SideBySide[PlannedRun] | None = field(init=False, default=None)
+    _ended: list[PlannedRun] | None = field(init=False, default=None)  # since the last one began
+    _plan_due: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         self._plan_before = self.plan
@@ -209,13 +213,18 @@ class ComparisonSession:
         self._end(run, end)
 
     def _begin(self, run: PlannedRun, running: Sequence[PlannedRun] = ()) -> None:
-        """Check that a run can start beside the running ones of this process."""
-        logs = {log_file(self.folder.path, each) for each in running}
-        check_no_process_left(self.folder.path / LOGS_NAME, logs)
-        others = set(running) | self._complete
-        for other in self.plan.all_runs():
-            if other not in others:
-                check_output_folder(run_folder(self.folder.path, other), overwrite=True)
+        """Check that a run can start beside the running ones of this process.
+
+        The first time, all runs are looked at; later those that have ended since, and this one.
+        """
+        place, ended = self.folder.path, self._ended
+        own = {log_file(place, each) for each in running}
+        known = None if ended is None else [log_file(place, each) for each in ended]
+        check_no_process_left(logs_in(place / LOGS_NAME) if known is None else known, own)
+        for each in self.plan.all_runs() if ended is None else {*ended, run}:
+            if each not in running and each not in self._complete:
+                check_output_folder(run_folder(place, each), overwrite=True)
+        self._ended = []
         self._remove_damaged_checkpoints(run)
 
     def _end(self, run: PlannedRun, end: Ended) -> None:
@@ -225,6 +234,7 @@ class ComparisonSession:
             InputError: Its input is invalid and no run of its arm is complete.
         """
         ending = run_ending(run_folder(self.folder.path, run), log_file(self.folder.path, run))
+        self._ended = [*(self._ended or []), run]
         if ending.is_complete:
             self._complete.add(run)
             self.remove_checkpoints([run])
@@ -239,7 +249,8 @@ class ComparisonSession:
             consequence = ""
         for warning in ending.record.warnings.values() if ending.record else ():
             print_line(labelled("warning", f"{inert(warning)} {consequence}".rstrip()))
-        self.write_plan()
+        if time.perf_counter() > self._plan_due:
+            self.write_plan()
         is_first = not any(other.arm == run.arm for other in self._complete)
         if ending.input_error and is_first:
             raise InputError(ending.input_error)
@@ -360,9 +371,12 @@ class ComparisonSession:
         self.write_plan()
 
     def write_plan(self) -> None:
-        """Write plan.json."""
+        """Write plan.json, which takes as long as there are runs."""
         self._update_own_seconds()
+        started = time.perf_counter()
         self.folder.write_json(PLAN_NAME, self.plan)
+        ended = time.perf_counter()
+        self._plan_due = ended + BETWEEN_PLANS * (ended - started)
 
     def close(self, seeds: int) -> None:
         """Print where the results are, the overhead, and which runs failed.
