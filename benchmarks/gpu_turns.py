@@ -30,10 +30,12 @@ from ampft.kinds.logits import forward_logits
 from ampft.models.packing.install import install_packing, with_layout
 from ampft.models.packing.verification import check_packing
 from ampft.precision.matrix_rate import measure_matrix_rate
+from ampft.training.graphed_update import GraphedUpdate
 from ampft.training.graphs import CudaRecorder, GraphedGradient
 from ampft.training.optimizer import OptimizerSettings, ScheduleSettings
 from ampft.training.out_of_memory import forget_peak_memory, release_memory
 from ampft.training.static_shapes import StaticShapes
+from ampft.training.step import updates_called_by
 
 LEARNING_RATE = 5e-5
 WARMUP_STEPS = 5
@@ -331,16 +333,17 @@ def train_with_ampft(
         on_device = {name: tensor.to(job.scale.device) for name, tensor in example.items()}
         turn.notes["attention"] = check_packing(prepared, model, on_device) or "as chosen"
         prepared.train()
-        graphs = None
+        graphs: tuple[GraphedGradient, GraphedUpdate] | None = None
         shapes = StaticShapes(model, job.tokens[1])
         if by_graphs or compiled:
             batches = replace(batches, finish=shapes.shaped)
         if by_graphs:
             device = job.scale.device
-            graphs = GraphedGradient(model, device, shapes, CudaRecorder(device), print)
+            gradient = GraphedGradient(model, device, shapes, CudaRecorder(device), print)
+            graphs = gradient, GraphedUpdate(gradient, accelerator, optimizer.optimizer)
         _run_steps(accelerator, prepared, optimizer, schedule, batches, turn, graphs)
         if graphs is not None:
-            turn.notes["graphs"] = graphs.as_dict()
+            turn.notes["graphs"] = graphs[0].as_dict() | graphs[1].as_dict()
     return model
 
 
@@ -351,22 +354,20 @@ def _run_steps(
     schedule: Any,
     batches: ampft.StepBatches,
     turn: Turn,
-    graphs: GraphedGradient | None,
+    graphs: tuple[GraphedGradient, GraphedUpdate] | None,
 ) -> None:
     def gradient(step_batch: ampft.StepBatch) -> ampft.Losses:
         with ampft.shared_autocast_cache(accelerator, model, step_batch):
-            losses = ampft.accumulate_gradient(accelerator, model, summed_loss, step_batch)
-            torch.clear_autocast_cache()
-        return losses
+            return ampft.accumulate_gradient(accelerator, model, summed_loss, step_batch)
 
+    compute = gradient if graphs is None else partial(graphs[0].gradient, gradient)
     for epoch in range(turn.most_steps):
         for step_batch in batches.epoch(epoch):
-            losses = (
-                gradient(step_batch) if graphs is None else graphs.gradient(gradient, step_batch)
-            )
-            ampft.apply_step(
-                accelerator, model, optimizer, schedule, losses=losses, max_grad_norm=1.0
-            )
+            losses = compute(step_batch)
+            with updates_called_by(None if graphs is None else graphs[1]):
+                ampft.apply_step(
+                    accelerator, model, optimizer, schedule, losses=losses, max_grad_norm=1.0
+                )
             optimizer.zero_grad()
             if turn.step_ended():
                 return

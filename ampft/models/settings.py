@@ -49,10 +49,11 @@ class ModelSettings:
         "fewer shapes of matrices occur; changes no result but the dropout masks",
         at_least=1,
     )
-    cuda_graphs: bool = _model(
-        False,
-        "on one GPU, repeat forward and backward pass as a CUDA graph per shape, with buckets of "
-        "256 tokens unless --token_buckets says otherwise; not measured on a GPU yet",
+    cuda_graphs: bool | None = _model(
+        None,
+        "on one GPU, repeat steps as CUDA graphs: one per shape, with buckets of 256 tokens unless "
+        "--token_buckets says otherwise, and one for the update; if neither flag is passed, where "
+        "launching kernels takes the time of the first steps; not measured on a GPU yet",
     )
     fsdp_gathers: str = _model(
         "float32",

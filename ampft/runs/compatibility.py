@@ -34,7 +34,7 @@ MAY_CHANGE = frozenset(
         ),
         *("dataloader_num_workers", "use_cpu", "cpu_threads"),
         *("model_name_or_path", "dataset_name", "train_file", "validation_file", "test_file"),
-        *("mixed_precision", "auto_micro_batch"),
+        *("mixed_precision", "auto_micro_batch", "cuda_graphs"),
         *("per_device_train_batch_size", "gradient_accumulation_steps"),
     }
 )

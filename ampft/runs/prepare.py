@@ -31,6 +31,7 @@ from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.precision.sharding import prepare_training_objects
 from ampft.runs.folder import choose_folder
+from ampft.runs.graphs import uses_graphs
 from ampft.runs.precision_check import check_precision
 from ampft.runs.prepared import Prepared, ProcessStart, total_steps_of
 from ampft.runs.prepared_checks import check_prepared, check_space_for_run
@@ -174,7 +175,9 @@ def prepare_training(
         padded=not loaded.padding_free,
         num_workers=args.dataloader_num_workers,
     )
-    step_batches = replace(step_batches, finish=_finish(args, accelerator, loaded, step_batches))
+    step_batches = replace(
+        step_batches, finish=_finish(args, precision, accelerator, loaded, step_batches)
+    )
     total_steps = total_steps_of(args, step_batches)
     optimizer = make_optimizer(loaded.model, args.optimizer_settings(), precision)
     schedule = make_schedule(optimizer, total_steps, args.schedule_settings())
@@ -200,6 +203,7 @@ def prepare_training(
 
 def _finish(
     args: ClassifyArguments,
+    precision: Precision,
     accelerator: Accelerator,
     loaded: LoadedModel,
     step_batches: StepBatches,
@@ -207,7 +211,7 @@ def _finish(
     """Return what prepares micro-batches for the model, where they are collated ahead."""
     # Compiled code, too, is made for few shapes, and attention is then part of it.
     is_compiled = compile_backend(accelerator) is not None and accelerator.device.type == "cuda"
-    if args.cuda_graphs or is_compiled:
+    if is_compiled or uses_graphs(args, precision, accelerator, loaded):
         return static_shapes(args, loaded, step_batches).shaped
     return partial(with_layout, loaded.model) if loaded.padding_free else None
 

@@ -21,6 +21,7 @@ from ampft.precision.accelerator import numerics, verify_prepared
 from ampft.precision.compilation import compile_backend
 from ampft.precision.executed import check_storage
 from ampft.precision.sharding import check_equal_weights, is_sharded
+from ampft.runs.graphs import check_cuda_graphs
 from ampft.runs.manifest import earlier_results
 from ampft.runs.prepared import Prepared
 from ampft.tasks.decision_checks import check_decisions
@@ -62,7 +63,7 @@ def check_prepared(prepared: Prepared) -> tuple[str, ...]:
     _check_warmup(prepared)
     _check_metric(args.metric_for_best_model, prepared.task)
     _check_trained_part(prepared)
-    _check_cuda_graphs(prepared)
+    check_cuda_graphs(prepared)
     _check_gathers(prepared)
     if args.inspect_data:
         check_has_texts(prepared.task, "--inspect_data")
@@ -123,26 +124,6 @@ def _check_trained_part(prepared: Prepared) -> None:
             f"--lora_r {args.lora_r}: the adapters would be saved without their base model, "
             f"which cannot be loaded again ({name}). Add --merge_lora."
         )
-
-
-def _check_cuda_graphs(prepared: Prepared) -> None:
-    args, accelerator = prepared.args, prepared.accelerator
-    if not args.cuda_graphs:
-        return
-    device, processes = accelerator.device.type, accelerator.num_processes
-    backend = compile_backend(accelerator)
-    reasons = {
-        f"they need a CUDA device, and this run is on {device}": device != "cuda",
-        f"they are for one process, and this run has {processes}": processes > 1,
-        f"they cannot be combined with --watch {args.watch}": args.watch is not None,
-        f"they cannot be combined with --dynamo_backend {backend}": backend is not None,
-        f"they are not proven for {prepared.precision.mode}, which replaces layers": (
-            prepared.precision.properties.replaces_layers
-        ),
-    }
-    for reason, applies in reasons.items():
-        if applies:
-            raise InputError(f"--cuda_graphs: {reason}. Remove the flag.")
 
 
 def _check_gathers(prepared: Prepared) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 
 from ampft.data.steps import StepBatch
@@ -35,7 +34,12 @@ from ampft.runs.state import RunState
 from ampft.text.terminal import labelled, print_line
 from ampft.training.checkpoints.tensors import copied_to_cpu
 from ampft.training.ending import end_training
-from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache
+from ampft.training.step import (
+    StepOutcome,
+    StepStopped,
+    shared_autocast_cache,
+    updates_called_by,
+)
 from ampft.training.stopping import StopRequest, StopRequested
 
 
@@ -113,7 +117,9 @@ class Run:
         first_step = self.state.first_step
         is_first = first_step.executed is None
         try:
-            with first_step.measured(self.prepared.model, self.prepared.optimizer):
+            update = None if self.state.graphs is None else self.state.graphs[1]
+            measured = first_step.measured(self.prepared.model, self.prepared.optimizer)
+            with measured, updates_called_by(update):
                 yield
         except StepStopped as error:
             self._add(error.outcome, ends_run=True)
@@ -137,14 +143,11 @@ class Run:
 
         def compute_with_shared_cache(step_batch: StepBatch) -> list[Tensor]:
             with shared_autocast_cache(self.prepared.accelerator, self.prepared.model, step_batch):
-                losses = compute(step_batch)
-                torch.clear_autocast_cache()  # because the weights will change
-                return losses
+                return compute(step_batch)
 
-        graphs = self.state.graphs
         whole = compute_with_shared_cache
-        if graphs is not None:
-            whole = partial(graphs.gradient, compute_with_shared_cache)
+        if self.state.graphs is not None:
+            whole = partial(self.state.graphs[0].gradient, compute_with_shared_cache)
         with entered(feature.around_gradient(self.steps + 1) for feature in self.state.features):
             self.current_batch, losses = self.state.retries.gradient(whole, step_batch)
         self.losses = losses

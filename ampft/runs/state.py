@@ -13,6 +13,7 @@ from ampft.features.feature import Feature, the_feature
 from ampft.features.memory import MemoryUse, PeakMemory
 from ampft.models.sharded import reshard
 from ampft.runs.features import make_features
+from ampft.runs.graphs import graphs_of
 from ampft.runs.history import History
 from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.prepared import Prepared
@@ -20,9 +21,9 @@ from ampft.runs.record import RunRecord, StepIdsHash, initial_record
 from ampft.tasks.outcome import Outcome
 from ampft.training.checkpoints.manifest import CursorPart
 from ampft.training.first_step import FirstStep
-from ampft.training.graphs import CudaRecorder, GraphedGradient
+from ampft.training.graphed_update import GraphedUpdate
+from ampft.training.graphs import GraphedGradient
 from ampft.training.out_of_memory import OutOfMemoryRetries
-from ampft.training.static_shapes import static_shapes
 
 
 @dataclass
@@ -37,7 +38,7 @@ class RunState:
         retries: Step batches with the current number of micro-batches.
         step_ids: Hash of the example ids of each step.
         initial: Record of the run at its start, with its continuations from checkpoints.
-        graphs: Computes gradients with `--cuda_graphs`; None without.
+        graphs: What computes gradients and updates by CUDA graphs; None if nothing does.
     """
 
     prepared: Prepared
@@ -47,7 +48,7 @@ class RunState:
     retries: OutOfMemoryRetries
     step_ids: StepIdsHash
     initial: RunRecord
-    graphs: GraphedGradient | None = None
+    graphs: tuple[GraphedGradient, GraphedUpdate] | None = None
 
     @classmethod
     def new(cls, prepared: Prepared) -> RunState:
@@ -63,7 +64,7 @@ class RunState:
             _retries(prepared, history),
             StepIdsHash(),
             initial_record(prepared),
-            _graphs(prepared, history) if prepared.args.cuda_graphs else None,
+            graphs_of(prepared, history.write),
         )
 
     @property
@@ -127,8 +128,11 @@ class RunState:
             else f"the whole run in {parts} parts, each up to the checkpoint from which the next "
             "one continues; steps that were repeated after a checkpoint count once"
         )
-        graphs = {} if self.graphs is None else {"cuda_graphs": self.graphs.as_dict()}
-        return {**self.history.timings(), "covers": covers, **graphs}
+        graphs = {
+            name: value for part in self.graphs or () for name, value in part.as_dict().items()
+        }
+        used = {"cuda_graphs": graphs} if graphs else {}
+        return {**self.history.timings(), "covers": covers, **used}
 
     def record(self, status: str) -> RunRecord:
         """Return the record of the run so far.
@@ -181,15 +185,4 @@ def _retries(prepared: Prepared, history: History) -> OutOfMemoryRetries:
         can_repeat=prepared.args.auto_micro_batch and prepared.accelerator.num_processes == 1,
         advice=advice,
         write=history.write,
-    )
-
-
-def _graphs(prepared: Prepared, history: History) -> GraphedGradient:
-    device = prepared.accelerator.device
-    return GraphedGradient(
-        prepared.loaded.model,
-        device,
-        static_shapes(prepared.args, prepared.loaded, prepared.step_batches),
-        CudaRecorder(device),
-        history.write,
     )

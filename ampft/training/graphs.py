@@ -1,13 +1,15 @@
 """Gradients of micro-batches by CUDA graphs, which start all kernels of a step with one launch.
 
 Forward pass, loss and backward pass of a micro-batch are captured once per shape, and then
-repeated with other contents of the same memory. The optimizer is not part of a graph: it updates
-all weights together, its numbers change with the schedule, and steps that are not finite are left
-out.
+repeated with other contents of the same memory. The update is a graph of its own
+(`graphed_update`), which follows the last micro-batch, whatever shapes the step had.
 
 Every graph adds to the same gradients, so that steps of several micro-batches, in several shapes,
 accumulate as usual. Dropout draws from the device's generator, which advances with each replay as
 it does without graphs: masks differ from step to step, and a resumed run draws the same.
+
+The first replays of each graph are compared with the same computation without a graph. A graph that
+differs, or a failed capture, ends the use of graphs with one line.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,11 +31,21 @@ from torch.utils._pytree import tree_leaves
 from ampft.data.steps import MicroBatch, StepBatch
 from ampft.models.freezing import CASTS
 from ampft.text.terminal import labelled
+from ampft.training.launch_bound import QueueTimer
 from ampft.training.out_of_memory import Snapshot, is_out_of_memory
 from ampft.training.static_shapes import CannotCapture, Key, StaticBatch, StaticShapes, key_of
 
-MAX_GRAPHS = 16
+MAX_GRAPHS = 15  # 16 with the one of the update
 WARM_UPS = 2
+# Replays of each graph that are compared with the same computation without it. The second one has
+# another batch, so that a number that the capture has made constant is found.
+VERIFIED = 2
+# Relative error of the whole gradient, and of the loss. Kernels of a GPU may add in another order
+# each time, which changes results in 16 bits by up to a percent. Another dropout mask, another
+# batch or memory that has moved changes them by half and more.
+GRADIENT_TOLERANCE = 1e-2
+
+T = TypeVar("T")
 
 Compute = Callable[[StepBatch], list[Tensor]]
 """Accumulates the gradient of a step batch, and returns the losses of its micro-batches."""
@@ -46,7 +58,7 @@ class Recorder(Protocol):
         """Return a context for runs before a capture."""
         ...
 
-    def capture(self, function: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+    def capture(self, function: Callable[[], T]) -> tuple[Callable[[], None], T]:
         """Capture a function; return what repeats it, and its result, which is then updated."""
         ...
 
@@ -70,16 +82,36 @@ class CudaRecorder:
             yield
         current.wait_stream(self._stream)
 
-    def capture(self, function: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
-        """Capture a function, which is not run."""
-        graph = torch.cuda.CUDAGraph()
+    def capture(self, function: Callable[[], T]) -> tuple[Callable[[], None], T]:
+        """Capture a function, which is not run.
+
+        After an error, the stream and the random generator work as before, but graphs that were
+        captured earlier must not be replayed.
+        """
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         # The thread that collates ahead may allocate pinned memory in the meantime.
-        with torch.cuda.graph(
-            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
-        ):
-            result = function()
+        mode = "thread_local"
+        try:
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode=mode
+            ):
+                result = function()
+        except BaseException:
+            # torch leaves the stream of the capture in place, and a generator that refuses to draw
+            # ("Offset increment outside graph capture encountered unexpectedly").
+            torch.cuda.set_stream(current)
+            _renew_generator(self._stream.device)
+            raise
         self._pool = graph.pool()
         return graph.replay, result
+
+
+def _renew_generator(device: torch.device) -> None:
+    """Give a device's generator a new state, with the same seed and offset."""
+    generator = torch.cuda.default_generators[device.index]
+    fresh = torch.Generator(device)
+    fresh.set_state(generator.get_state())
+    generator.graphsafe_set_state(fresh.graphsafe_get_state())
 
 
 class CaptureCheck(TorchDispatchMode):
@@ -126,7 +158,10 @@ class GraphedGradient:
         shapes: Gives micro-batches few different shapes.
         recorder: Captures graphs.
         write: Function that prints a line.
+        timer: Finds out whether launching kernels bounds the steps, without which nothing is
+            captured; None captures in any case.
         reason: Why nothing is captured; None if it is.
+        gradients: Memory in which all graphs accumulate, by parameter.
         replayed: Micro-batches computed by a graph.
         others: Micro-batches computed without one, those before a capture included.
     """
@@ -136,15 +171,23 @@ class GraphedGradient:
     shapes: StaticShapes
     recorder: Recorder
     write: Callable[[str], None]
+    timer: QueueTimer | None = None
     reason: str | None = None
+    gradients: dict[nn.Parameter, Tensor] = field(default_factory=dict, repr=False)
     replayed: int = 0
     others: int = 0
     _is_checked: bool = False
     _has_shapes: bool = True
     _batches: dict[Key, StaticBatch] = field(default_factory=dict, repr=False)
     _graphs: dict[Key, tuple[Callable[[], None], Tensor]] = field(default_factory=dict, repr=False)
-    _gradients: dict[nn.Parameter, Tensor] = field(default_factory=dict, repr=False)
+    _unverified: dict[Key, int] = field(default_factory=dict, repr=False)
     _kept: list[Any] = field(default_factory=list, repr=False)
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether graphs may be captured and replayed now: not in a step that is recorded."""
+        is_wanted = self.timer is None or self.timer.is_launch_bound
+        return self.reason is None and is_wanted and _get_current_dispatch_mode() is None
 
     def gradient(self, compute: Compute, step_batch: StepBatch) -> list[Tensor]:
         """Accumulate the gradient of a step batch; gradients are empty before.
@@ -162,7 +205,13 @@ class GraphedGradient:
             self._check(compute, step_batch, parts[0])
             return self.gradient(compute, step_batch)
         self._attach_zeros()
-        return [self._part(compute, step_batch, part) for part in parts]
+        if self.timer is None or self.timer.is_decided or _get_current_dispatch_mode() is not None:
+            return [self._part(compute, step_batch, part) for part in parts]
+        with self.timer.step():
+            losses = [self._part(compute, step_batch, part) for part in parts]
+        if self.timer.is_decided:
+            self.write(labelled("graphs", self.timer.decision()))
+        return losses
 
     def as_dict(self) -> dict[str, object]:
         """Return what was captured in this process, for the record."""
@@ -171,7 +220,19 @@ class GraphedGradient:
             "replayed_micro_batches": self.replayed,
             "other_micro_batches": self.others,
             "reason": self.reason,
+            "choice": None if self.timer is None else self.timer.as_dict(),
         }
+
+    def give_up(self, error: Exception | str) -> None:
+        """Use no graphs any more, and say why.
+
+        Args:
+            error: Error of a capture, or a clause.
+        """
+        self.reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
+        # A failed capture has replaced the random generator that they advance.
+        self._graphs.clear()
+        self.write(labelled("graphs", f"not used: {self.reason}"))
 
     def _check(self, compute: Compute, step_batch: StepBatch, part: MicroBatch) -> None:
         """Decide before the first step, so that a resumed run decides the same."""
@@ -188,39 +249,33 @@ class GraphedGradient:
             if is_out_of_memory(error):
                 raise
             self._has_shapes = False
-            self._give_up(_first_line(error))
+            self.give_up(error)
         finally:
             snapshot.restore()
 
-    def _give_up(self, reason: str) -> None:
-        self.reason = reason
-        self.write(labelled("graphs", f"not used: {reason}"))
-
     def _attach_zeros(self) -> None:
-        if self._gradients:
-            torch._foreach_zero_(list(self._gradients.values()))
-        for parameter, gradient in self._gradients.items():
+        if self.gradients:
+            torch._foreach_zero_(list(self.gradients.values()))
+        for parameter, gradient in self.gradients.items():
             parameter.grad = gradient
 
     def _part(self, compute: Compute, step_batch: StepBatch, part: MicroBatch) -> Tensor:
         key = key_of(part)
         batch = self._batches.get(key) or StaticBatch(part, self.device)
         batch.load(step_batch, part)
-        if key not in self._graphs and self._may_capture():
+        if key not in self._graphs and self.is_in_use and len(self._graphs) < MAX_GRAPHS:
             self._batches[key] = batch
             self._capture(key, compute, batch)
-        if key not in self._graphs or _get_current_dispatch_mode() is not None:
+        if key not in self._graphs or not self.is_in_use:
             self.others += 1
             (loss,) = compute(batch.step_batch)
             return loss
         replay, loss = self._graphs[key]
+        if self._unverified[key] > 0:
+            return self._verified(key, compute, batch)
         replay()
         self.replayed += 1
         return loss.clone()  # the next replay overwrites it
-
-    def _may_capture(self) -> bool:
-        is_watched = _get_current_dispatch_mode() is not None
-        return self.reason is None and not is_watched and len(self._graphs) < MAX_GRAPHS
 
     def _capture(self, key: Key, compute: Compute, batch: StaticBatch) -> None:
         """Capture the gradient of a batch, or say why not. Nothing is computed."""
@@ -237,7 +292,7 @@ class GraphedGradient:
         def run_and_add() -> Tensor:
             loss = run()
             fresh = {p: p.grad for p in parameters if p.grad is not None}
-            torch._foreach_add_([self._gradients[p] for p in fresh], list(fresh.values()))
+            torch._foreach_add_([self.gradients[p] for p in fresh], list(fresh.values()))
             for parameter in fresh:
                 parameter.grad = None  # so that other graphs can use its memory
             return loss
@@ -251,21 +306,59 @@ class GraphedGradient:
             # A frozen layer would replace its cast weights if its weights were loaded again.
             self._kept += [dict(module.__dict__.get(CASTS, {})) for module in self.model.modules()]
             self._graphs[key] = self.recorder.capture(run_and_add)
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            self._give_up(_first_line(error))
+            self._unverified[key] = VERIFIED
+        except Exception as error:  # also if memory runs out, which it does not without graphs
+            self.give_up(error)
         finally:
             snapshot.restore()
             for parameter, gradient in zip(parameters, held, strict=True):
-                parameter.grad = self._gradients.get(parameter, gradient)
+                parameter.grad = self.gradients.get(parameter, gradient)
 
     def _allocate(self, gradients: dict[nn.Parameter, Tensor | None]) -> None:
         """Keep a gradient for each parameter: what the step has accumulated so far, or zeros."""
         for parameter, gradient in gradients.items():
             zeros = torch.zeros_like(parameter, requires_grad=False)
-            self._gradients.setdefault(parameter, zeros if gradient is None else gradient)
+            self.gradients.setdefault(parameter, zeros if gradient is None else gradient)
+
+    def _verified(self, key: Key, compute: Compute, batch: StaticBatch) -> Tensor:
+        """Accumulate a gradient by a graph and without it, and keep the graph if both agree."""
+        kept = list(self.gradients.values())
+        former = [gradient.clone() for gradient in kept]
+        start = Snapshot(self.model)
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        (plain,) = compute(batch.step_batch)
+        expected = [
+            torch.zeros_like(kept_one) if parameter.grad is None else parameter.grad
+            for parameter, kept_one in self.gradients.items()
+        ]
+        end = Snapshot(self.model)
+        start.restore()
+        self._attach_zeros()
+        replay, loss = self._graphs[key]
+        replay()
+        pairs = [_distance(*pair) for pair in (([loss], [plain]), (kept, expected))]
+        is_finite = all(size < float("inf") for _, size in pairs)  # not after an overflow in fp16
+        self._unverified[key] -= is_finite
+        if is_finite and any(error > GRADIENT_TOLERANCE * size for error, size in pairs):
+            self.give_up("the gradient of a graph is not the one without it")
+        is_kept = self.reason is None and is_finite
+        self.replayed += is_kept
+        self.others += not is_kept
+        if not is_kept:
+            end.restore()
+            loss = plain
+            torch._foreach_copy_(kept, expected)
+            for parameter, gradient in self.gradients.items():
+                parameter.grad = gradient
+        torch._foreach_add_(kept, former)
+        return loss.clone()
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
+@torch.no_grad()
+def _distance(actual: list[Tensor], expected: list[Tensor]) -> tuple[float, float]:
+    """Return the norms of a difference and of what is expected, by a single read."""
+    differences = torch._foreach_sub(actual, expected)
+    norms = [torch.stack(torch._foreach_norm(each)).norm() for each in (differences, expected)]
+    error, size = torch.stack(norms).tolist()
+    return error, size

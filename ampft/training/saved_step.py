@@ -217,7 +217,6 @@ def replay_step(
         start.restore(accelerator.device)
         with shared_autocast_cache(accelerator, model, step_batch):
             computed = accumulate_gradient(accelerator, model, loss, step_batch)
-            torch.clear_autocast_cache()
         losses.append(torch.stack([value.float().cpu() for value in computed]))
         saved_losses.append(tensors[f"{process}/losses"])
     return ReplayedStep(saved, losses, saved_losses)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,17 @@ MIN_LOSS_SCALE = 1.0
 
 Losses = list[Tensor]
 """Results of `backward` for the micro-batches of a step."""
+
+Update = Callable[[Tensor], list[Tensor]]
+"""Clips the gradient and updates the weights of a step with this loss, without waiting.
+
+Returns scalars on the device: the gradient's norm and, with a scaler, the loss scale before and
+after.
+"""
+
+_CALLED_BY: ContextVar[Callable[[Update, Tensor], list[Tensor]] | None] = ContextVar(
+    "_CALLED_BY", default=None
+)
 
 
 @dataclass(frozen=True)
@@ -101,15 +113,15 @@ def shared_autocast_cache(
         step_batch: Step batch. With a single micro-batch nothing is cached by autocast.
     """
     plain = accelerator.unwrap_model(model, keep_torch_compile=False)
-    if accelerator.distributed_type == DistributedType.FSDP or _checkpoints_gradients(plain):
-        yield
-        return
+    is_sharded = accelerator.distributed_type == DistributedType.FSDP
     with ExitStack() as stack:
-        if len(step_batch.micro_batches) > 1:
-            stack.enter_context(torch.autocast(accelerator.device.type, enabled=False))
-        if _uses_joint_weights(accelerator, plain):
-            stack.enter_context(joint_weights(plain, _dtype_of_products(accelerator, plain)))
+        if not (is_sharded or _checkpoints_gradients(plain)):
+            if len(step_batch.micro_batches) > 1:
+                stack.enter_context(torch.autocast(accelerator.device.type, enabled=False))
+            if _uses_joint_weights(accelerator, plain):
+                stack.enter_context(joint_weights(plain, _dtype_of_products(accelerator, plain)))
         yield
+        torch.clear_autocast_cache()  # because the weights will change
 
 
 def _uses_joint_weights(accelerator: Accelerator, plain: nn.Module) -> bool:
@@ -219,37 +231,59 @@ def apply_step(
     """
     learning_rate = float(max(schedule.get_last_lr()))
     limit = math.inf if max_grad_norm is None else max_grad_norm
-    norm = accelerator.clip_grad_norm_(model.parameters(), limit)
-    loss, *counts = _reduced(accelerator, torch.stack(list(losses)).sum(), votes)
-    if accelerator.scaler is None:
-        with _skipped_on_device(optimizer, loss, norm) as skips:
-            if skips:
+    scaler, plain = accelerator.scaler, getattr(optimizer, "optimizer", optimizer)
+    # Without a scaler, nothing but a fused optimizer prevents an update with a bad gradient.
+    reads_first = scaler is None and not getattr(plain, "_step_supports_amp_scaling", False)
+    lost: float | None = None
+
+    def update(loss: Tensor) -> list[Tensor]:
+        nonlocal lost
+        norm = accelerator.clip_grad_norm_(model.parameters(), limit)
+        if reads_first:
+            return [norm]
+        if scaler is None:
+            with _skipped_on_device(plain, loss, norm):
                 lost = _update(optimizer, schedule)
-        # Otherwise nothing else prevents an update with a bad gradient, so it is read first.
-        mean_loss, grad_norm, *summed = _read(loss, norm, *counts)
-        if not (math.isfinite(grad_norm) and math.isfinite(mean_loss)):
-            outcome = StepOutcome(mean_loss, grad_norm, None, True, learning_rate)
-            if skip_nonfinite:
-                return replace(outcome, votes=tuple(summed))
-            raise StepStopped(_not_finite(mean_loss, grad_norm), outcome)
-        if not skips:
-            lost = _update(optimizer, schedule)
-        scale, skipped = None, False
-    else:
-        _let_scaler_see(loss, accelerator.scaler)
-        before = accelerator.scaler._scale.clone()  # on the device, to be read once with the rest
+            return [norm]
+        _let_scaler_see(loss, scaler)
+        before = scaler._scale.clone()  # on the device, to be read once with the rest
         lost = _update(optimizer, schedule)
-        after = accelerator.scaler._scale
-        mean_loss, grad_norm, old_scale, scale, *summed = _read(loss, norm, before, after, *counts)
-        skipped = scale < old_scale
-        if skipped and scale < MIN_LOSS_SCALE:
-            outcome = StepOutcome(mean_loss, grad_norm, scale, True, learning_rate)
-            raise StepStopped(_overflows_at_every_scale(grad_norm), outcome)
-    if not skipped:
-        schedule.step()
-    return StepOutcome(
-        mean_loss, grad_norm, scale, skipped, learning_rate, lost, votes=tuple(summed)
+        return [norm, before, scaler._scale]
+
+    loss, *counts = _reduced(accelerator, torch.stack(list(losses)).sum(), votes)
+    call = _CALLED_BY.get()
+    norm, *scales = update(loss) if call is None else call(update, loss)
+    mean_loss, grad_norm, *rest = _read(loss, norm, *scales, *counts)
+    scale = rest[1] if scales else None
+    is_finite = math.isfinite(grad_norm) and math.isfinite(mean_loss)
+    skipped = not is_finite if scale is None else scale < rest[0]
+    outcome = StepOutcome(
+        mean_loss, grad_norm, scale, skipped, learning_rate, votes=tuple(rest[len(scales) :])
     )
+    if skipped:
+        if scale is not None and scale < MIN_LOSS_SCALE:
+            raise StepStopped(_overflows_at_every_scale(grad_norm), outcome)
+        if scale is None and not skip_nonfinite:
+            raise StepStopped(_not_finite(mean_loss, grad_norm), outcome)
+        return outcome
+    if reads_first:
+        lost = _update(optimizer, schedule)
+    schedule.step()
+    return replace(outcome, lost_updates=lost)
+
+
+@contextmanager
+def updates_called_by(call: Callable[[Update, Tensor], list[Tensor]] | None) -> Iterator[None]:
+    """Let `apply_step` pass its update and the loss to a function, inside this context.
+
+    Args:
+        call: Function that calls the update, or has the same effect. None calls the update itself.
+    """
+    token = _CALLED_BY.set(call)
+    try:
+        yield
+    finally:
+        _CALLED_BY.reset(token)
 
 
 def _reduced(accelerator: Accelerator, loss: Tensor, votes: Sequence[float]) -> Sequence[Tensor]:
@@ -270,24 +304,17 @@ def _update(optimizer: Any, schedule: Any) -> float | None:
 
 
 @contextmanager
-def _skipped_on_device(optimizer: Any, loss: Tensor, norm: Tensor) -> Iterator[bool]:
+def _skipped_on_device(optimizer: Any, loss: Tensor, norm: Tensor) -> Iterator[None]:
     """Make a fused optimizer skip a step whose loss or gradient is not finite, as a scaler does.
 
     Nothing is then read from the device before the update, so that the host does not wait.
-
-    Yields:
-        Whether it can, which only fused optimizers can.
     """
-    plain = getattr(optimizer, "optimizer", optimizer)
-    if not getattr(plain, "_step_supports_amp_scaling", False):
-        yield False
-        return
     norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-    plain.found_inf = (~(torch.isfinite(loss) & torch.isfinite(norm))).float()
+    optimizer.found_inf = (~(torch.isfinite(loss) & torch.isfinite(norm))).float()
     try:
-        yield True
+        yield
     finally:
-        del plain.found_inf
+        del optimizer.found_inf
 
 
 def _let_scaler_see(loss: Tensor, scaler: Any) -> None:

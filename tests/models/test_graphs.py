@@ -28,7 +28,10 @@ from ampft.models.packing.layout import pack_layout
 from ampft.precision.accelerator import make_accelerator
 from ampft.precision.resolve import resolve
 from ampft.training import graphs as graphs_module
+from ampft.training.graphed_update import GraphedUpdate
 from ampft.training.graphs import GraphedGradient
+from ampft.training.held_parameters import check_parameters
+from ampft.training.launch_bound import SKIPPED_STEPS, TIMED_STEPS, QueueTimer
 from ampft.training.optimizer import (
     OptimizerSettings,
     ScheduleSettings,
@@ -36,7 +39,7 @@ from ampft.training.optimizer import (
     make_schedule,
 )
 from ampft.training.static_shapes import StaticShapes, key_of
-from ampft.training.step import accumulate_gradient, apply_step
+from ampft.training.step import accumulate_gradient, apply_step, updates_called_by
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
@@ -129,29 +132,42 @@ def trained(task, recorder=None, *, mode="fp32", device=CPU, epochs=3, **options
     model = task.load_model().model.train()
     give_dropout(model, options.get("dropout", 0.1))
     batches = StepBatches.for_process(accelerator, task.examples("train"), batch_size=4)
-    optimizer = make_optimizer(model, OptimizerSettings(learning_rate=1e-3), precision)
+    settings = OptimizerSettings(learning_rate=1e-3, name=options.get("optim", "adamw_torch"))
+    optimizer = make_optimizer(model, settings, precision)
     schedule = make_schedule(optimizer, 100, ScheduleSettings())
     prepared, optimizer = accelerator.prepare(model, optimizer)
+    check_parameters(model, optimizer)
     compute = partial(accumulate_gradient, accelerator, prepared, task.loss)
-    graphs = None
+    graphs = update = None
     if recorder is not None:
         lines = []
-        shapes = StaticShapes(model, 30, 64)
-        graphs = GraphedGradient(model, device, shapes, recorder, lines.append)
+        shapes, timer = StaticShapes(model, 30, 64), options.get("timer")
+        graphs = GraphedGradient(model, device, shapes, recorder, lines.append, timer)
         graphs.lines = lines
         compute = partial(graphs.gradient, compute)
+        graphs.update = update = GraphedUpdate(graphs, accelerator, optimizer.optimizer)
     outcomes = []
     torch.manual_seed(1)
-    for epoch in range(epochs):
-        for step_batch in batches.epoch(epoch):
-            losses = compute(step_batch)
+    for step_batch in (batch for epoch in range(epochs) for batch in batches.epoch(epoch)):
+        losses = compute(step_batch)
+        if len(outcomes) in options.get("poisoned", ()):
+            next(p for p in model.parameters() if p.grad is not None).grad.fill_(torch.inf)
+        with updates_called_by(update):
             outcome = apply_step(
-                accelerator, prepared, optimizer, schedule, losses=losses, max_grad_norm=1.0
+                accelerator,
+                prepared,
+                optimizer,
+                schedule,
+                losses=losses,
+                max_grad_norm=1.0,
+                skip_nonfinite=True,
             )
-            outcomes.append(outcome)
-            optimizer.zero_grad()
+        outcomes.append(outcome)
+        optimizer.zero_grad()
     weights = torch.cat([p.detach().flatten() for p in model.parameters()])
     state = torch.cuda.get_rng_state() if device.type == "cuda" else torch.get_rng_state()
+    if graphs is not None:
+        graphs.optimizer_state = optimizer.state_dict()
     return weights, outcomes, state, graphs
 
 
@@ -177,16 +193,148 @@ TASKS = {
 @pytest.mark.parametrize("name", full_except(TASKS, ["texts"]))
 def test_a_training_by_graphs_is_the_same_bit_for_bit(tmp_path, monkeypatch, name, micro_batches):
     task = TASKS[name](tmp_path)
-    options = {"micro_batches": micro_batches}
-    weights, outcomes, state, graphs = trained(task, TapeRecorder(), **options)
-    assert graphs.reason is None, graphs.reason
+    check_equal(monkeypatch, task, micro_batches=micro_batches)
+
+
+def same(one, other):
+    """Return whether outcomes are equal, even where they are not numbers."""
+    return repr(one) == repr(other)
+
+
+def check_equal(monkeypatch, task, **options):
+    """Check that a training has the same bits with graphs and, in the same shapes, without."""
+    weights, outcomes, state, graphs = trained(task, TapeRecorder(), epochs=4, **options)
+    assert graphs.lines == []
     assert graphs.replayed > 3
-    monkeypatch.setattr(graphs_module, "MAX_GRAPHS", 0)  # the same shapes without graphs
-    plain = trained(task, TapeRecorder(), **options)
-    assert plain[3].replayed == 0
+    assert graphs.update.replayed > 3
+    monkeypatch.setattr(graphs_module, "MAX_GRAPHS", 0)
+    monkeypatch.setattr(GraphedUpdate, "_may_capture", lambda self: False)
+    plain = trained(task, TapeRecorder(), epochs=4, **options)
+    assert plain[3].replayed == plain[3].update.replayed == 0
     assert torch.equal(weights, plain[0])
-    assert outcomes == plain[1]
+    assert same(outcomes, plain[1])
     assert torch.equal(state, plain[2])  # so that a run resumed anywhere draws the same masks
+    one, other = graphs.optimizer_state, plain[3].optimizer_state
+    assert one["param_groups"] == other["param_groups"]
+    assert all(isinstance(group["lr"], float) for group in one["param_groups"])
+    for name, values in one["state"].items():
+        assert all(torch.equal(value, other["state"][name][key]) for key, value in values.items())
+    return outcomes
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_one_call")
+@pytest.mark.parametrize("mode", full_except(["fp32", "fp16"], ["fp16"]))
+def test_an_update_that_is_not_finite_is_skipped_by_the_graph(tmp_path, monkeypatch, mode):
+    poisoned = (9, 12)
+    outcomes = check_equal(monkeypatch, TASKS["texts"](tmp_path), mode=mode, poisoned=poisoned)
+    assert all(outcomes[number].skipped for number in poisoned)
+    scales = [outcome.loss_scale for outcome in outcomes]
+    if mode == "fp16":
+        assert scales[12] == scales[8] / 4
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.usefixtures("_one_call")
+def test_an_optimizer_that_cannot_be_captured_updates_as_usual(tmp_path):
+    task = TASKS["texts"](tmp_path)
+    *_, graphs = trained(task, TapeRecorder(), optim="adafactor")
+    assert graphs.replayed > 3
+    assert graphs.update.replayed == 0
+    assert [line.split()[1:] for line in graphs.lines] == [
+        ["without", "the", "update:", "Adafactor", "computes", "on", "the", "host"]
+    ]
+
+
+class FaultyRecorder(TapeRecorder):
+    """Captures the gradient or the update with an error, or so that it repeats something else."""
+
+    def __init__(self, part, *, fails):
+        super().__init__()
+        self.part, self.fails = part, fails
+
+    def capture(self, function):
+        replay, result = super().capture(function)
+        if self.part != ("update" if isinstance(result, list) else "gradient"):
+            return replay, result
+        if self.fails:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+        # Without scalars, which it also only reads, such as the learning rate.
+        former = (tensor for tensor, _ in self.tapes[-1].former if tensor.dim() > 0)
+        changed = {id(tensor): tensor for tensor in former}
+
+        def replay_wrongly():
+            replay()
+            with torch.no_grad():
+                for tensor in changed.values():
+                    tensor.mul_(1.5)
+
+        return replay_wrongly, result
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_one_call")
+@pytest.mark.parametrize(
+    ("part", "mode", "fails", "message"),
+    full_except(
+        [
+            ("gradient", "fp32", True, "not permitted when stream is capturing"),
+            ("update", "fp16", True, "not permitted when stream is capturing"),
+            ("gradient", "fp32", False, "the gradient of a graph is not the one without it"),
+            ("update", "fp16", False, "an update by the graph is not the one without it"),
+        ],
+        [("update", "fp16", True, "not permitted when stream is capturing")],
+    ),
+)
+def test_a_graph_that_fails_changes_no_bit(tmp_path, monkeypatch, part, mode, fails, message):
+    task = TASKS["texts"](tmp_path)
+    *result, graphs = trained(task, FaultyRecorder(part, fails=fails), mode=mode)
+    (line,) = graphs.lines
+    assert line.endswith(message)
+    assert (graphs.replayed if part == "gradient" else graphs.update.replayed) == 0
+    monkeypatch.setattr(graphs_module, "MAX_GRAPHS", 0)
+    monkeypatch.setattr(GraphedUpdate, "_may_capture", lambda self: False)
+    *plain, _ = trained(task, TapeRecorder(), mode=mode)
+    assert torch.equal(result[0], plain[0])
+    assert same(result[1], plain[1])
+
+
+class FakeEvent:
+    """An event of a device that takes this long for each step."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def record(self):
+        pass
+
+    def query(self):
+        return True
+
+    def elapsed_time(self, end):
+        return 1000 * end.seconds
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_one_call")
+@pytest.mark.parametrize(
+    ("seconds", "word"), full_except([(1e-6, "on"), (100.0, "off")], [(1e-6, "on")])
+)
+def test_graphs_are_chosen_by_time_and_change_no_bit(tmp_path, monkeypatch, seconds, word):
+    task = TASKS["texts"](tmp_path)
+    timer = QueueTimer(lambda: FakeEvent(seconds))
+    *result, graphs = trained(task, TapeRecorder(), timer=timer, epochs=4)
+    assert graphs.lines[0].split()[1] == f"{word}:"
+    assert len(timer.times) == SKIPPED_STEPS + TIMED_STEPS
+    assert (graphs.replayed > 0) == (graphs.update.replayed > 0) == (word == "on")
+    choice = graphs.as_dict()["choice"]
+    assert choice["is_launch_bound"] == (word == "on")
+    assert choice["device_seconds"] == pytest.approx(seconds)
+    assert choice["queue_seconds"] > 0
+    *plain, _ = trained(task, TapeRecorder(), epochs=4)
+    assert torch.equal(result[0], plain[0])
+    assert same(result[1], plain[1])
 
 
 @pytest.mark.slow

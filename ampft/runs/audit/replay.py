@@ -110,7 +110,6 @@ def _train_step(prepared: Prepared, step_batch: StepBatch, first_step: FirstStep
     with first_step.measured(model, optimizer):
         with shared_autocast_cache(accelerator, model, step_batch):
             losses = accumulate_gradient(accelerator, model, prepared.task.loss, step_batch)
-            torch.clear_autocast_cache()  # because the weights will change
         outcome = apply_step(
             accelerator,
             model,

@@ -145,9 +145,12 @@ def efficient_attention_backward(mode, func, grad, query, key, value, *args, **k
 def host_operations():
     """Compute the indices of groups, which depend on values, on the host, and pin nothing."""
     cells = on_host(SequenceGroup.cells)
-    backward = torch.ops.aten._efficient_attention_backward.default
+    without_fake_operator = {
+        torch.ops.aten._efficient_attention_backward.default: efficient_attention_backward,
+        torch.ops.aten._fused_adamw_.tensor_lr: lambda *_, **__: None,
+    }
     with (
-        patch.dict(op_implementations_dict, {backward: efficient_attention_backward}),
+        patch.dict(op_implementations_dict, without_fake_operator),
         patch.object(SequenceGroup, "cells", cells),
         patch.object(torch.Tensor, "pin_memory", lambda tensor: tensor),
     ):

@@ -167,7 +167,6 @@ def take_step(task, mode):
         with recorder, copies:
             with ranges.hooked(), step.shared_autocast_cache(accelerator, model, step_batch):
                 losses = step.accumulate_gradient(accelerator, model, task.loss, step_batch)
-                torch.clear_autocast_cache()
             figures = ranges.table()
             outcome = step.apply_step(
                 accelerator, model, optimizer, schedule, losses=losses, max_grad_norm=1.0
