@@ -1,8 +1,10 @@
 """Graphs of the gradient: the shapes that they need, and what they repeat."""
 
 import copy
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,7 +31,7 @@ from ampft.precision.accelerator import make_accelerator
 from ampft.precision.resolve import resolve
 from ampft.training import graphs as graphs_module
 from ampft.training.graphed_update import GraphedUpdate
-from ampft.training.graphs import GraphedGradient
+from ampft.training.graphs import CudaRecorder, GraphedGradient
 from ampft.training.held_parameters import check_parameters
 from ampft.training.launch_bound import SKIPPED_STEPS, TIMED_STEPS, QueueTimer
 from ampft.training.optimizer import (
@@ -298,6 +300,54 @@ def test_a_graph_that_fails_changes_no_bit(tmp_path, monkeypatch, part, mode, fa
     *plain, _ = trained(task, TapeRecorder(), mode=mode)
     assert torch.equal(result[0], plain[0])
     assert same(result[1], plain[1])
+
+
+class Generator:
+    """A random generator of a CUDA device, which does not draw during or after a broken capture."""
+
+    def __init__(self, device, state=(1, 8)):
+        self.device, self.shared = device, SimpleNamespace(state=state, is_broken=False)
+
+    def get_state(self):
+        return self.shared.state
+
+    def set_state(self, state):
+        self.shared.state = state
+
+    def graphsafe_get_state(self):
+        return self
+
+    def graphsafe_set_state(self, other):
+        self.shared = other.shared
+
+
+def test_a_failed_capture_leaves_a_stream_and_a_generator_that_work(monkeypatch):
+    """As torch 2.11 to 2.13 leave them: `capture_end` raises before it puts them back."""
+    used, device = ["the default stream"], torch.device("cuda", 0)
+    generator = Generator(device, state=(5, 12))
+
+    @contextmanager
+    def graph(*_, **__):
+        used[0], generator.shared.is_broken = "the stream of the capture", True
+        yield
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+    stand_ins = {
+        "CUDAGraph": SimpleNamespace,
+        "Stream": lambda device: SimpleNamespace(device=device),
+        "current_stream": lambda: used[0],
+        "default_generators": [generator],
+        "graph": graph,
+        "set_stream": lambda stream: used.__setitem__(0, stream),
+    }
+    for name, value in stand_ins.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch, "Generator", lambda device: Generator(device))
+    with pytest.raises(RuntimeError, match="during capture"):
+        CudaRecorder(device).capture(lambda: None)
+    assert used == ["the default stream"]
+    assert not generator.shared.is_broken
+    assert generator.get_state() == (5, 12)
 
 
 class FakeEvent:

@@ -32,6 +32,7 @@ HEAVY = {
         "conditions",
         "features",
         "fingerprint",
+        "graphs",
         "resume",
         "saved_state",
         "state",
