@@ -325,7 +325,7 @@ def _recipe(args: argparse.Namespace) -> None:
 
 
 def _push(args: argparse.Namespace) -> None:
-    from ampft.comparison.report.card import comparison_section
+    from ampft.comparison.report.files import comparison_section
     from ampft.runs.push import push_run
     from ampft.text.terminal import labelled, quiet_libraries
 
@@ -345,7 +345,7 @@ def _report(args: argparse.Namespace) -> None:
     folder = Path(args.run)
     if (folder / COMPARISON_NAME).is_file():
         from ampft.comparison.report.files import read_comparison, write_page
-        from ampft.comparison.report.terminal import terminal_text
+        from ampft.comparison.report.texts import terminal_text
 
         comparison = read_comparison(folder)
         print(inert_lines(terminal_text(comparison)), end="")
@@ -385,7 +385,7 @@ def _refuse_unfinished(folder: Path) -> None:
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from ampft.comparison.report.terminal import terminal_text
+    from ampft.comparison.report.texts import terminal_text
 
     if args.output_dir is not None:
         _refuse_results(Path(args.output_dir))

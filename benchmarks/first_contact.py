@@ -51,7 +51,7 @@ def train_with_trainer() -> None:
         TrainingArguments,
     )
 
-    from ampft.data.sources.stdlib import load_stdlib
+    from ampft.data.sources.built_in import load_stdlib
 
     class FirstStep(TrainerCallback):
         def on_step_end(self, _: Any, state: Any, __: Any, **___: Any) -> None:

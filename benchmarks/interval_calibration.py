@@ -60,7 +60,7 @@ from ampft.comparison.statistics.interval import (
     estimate_difference,
 )
 from ampft.comparison.statistics.jackknife import JackknifeDifferences, jackknife_differences
-from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
+from ampft.comparison.statistics.p_values import mcnemar_mid_p
 from ampft.comparison.statistics.power import MAX_SEEDS, power, seeds_to_decide
 from ampft.metrics.sums import CaseSums, CostliestCase, single_label_sums
 from ampft.tasks.single_label import METRICS

@@ -43,7 +43,7 @@ from provenance import provenance
 import ampft
 from ampft.referee.checks import NoEffect
 from ampft.referee.report import ledger_report, summary, tries_table
-from ampft.text.markdown import prose
+from ampft.text.escaping import prose
 from ampft.text.numbers import counted, points
 from ampft.text.tables import Table, markdown_table
 

@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from ampft.data.sources.stdlib import load_stdlib
+from ampft.data.sources.built_in import load_stdlib
 
 with Path("docstrings.csv").open("w", encoding="utf-8", newline="") as file:
     rows = csv.writer(file)

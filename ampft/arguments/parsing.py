@@ -1,16 +1,19 @@
-"""The settings of a run from a command line, checked for conflicts."""
+"""The settings of a run, from a command line or from keyword arguments, checked for conflicts."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ampft.arguments.classify import BUILT_IN_DEFAULTS, ClassifyArguments
 from ampft.arguments.flags import parse_duration, parse_flags
 from ampft.arguments.optimizer import ADAFACTOR
-from ampft.errors import InputError, did_you_mean
+from ampft.errors import InputError, Preempted, TrainingStopped, did_you_mean
 from ampft.tasks import TASKS, problem_types, task_of_folder
 from ampft.tasks.decision_checks import check_decision_flags
 from ampft.training.checkpoints.interval import parse_interval
@@ -154,3 +157,45 @@ def _check_checkpoints(arguments: ClassifyArguments) -> None:
             "--resume_from_checkpoint and --overwrite_output_dir: the second flag would remove "
             "the run that the first one continues. Remove one of them."
         )
+
+
+_HELP = re.compile(r"See \S+( \S+)? --help\.")
+_FLAG = re.compile(r"(?<![\w-])--(no-)?([a-z]\w*)")
+
+
+def as_words(settings: Mapping[str, Any]) -> list[str]:
+    """Return keyword arguments as words of a command line.
+
+    Args:
+        settings: Values by name of the flag. None leaves a flag out; a list of names stands for the
+            names separated by commas.
+    """
+    words = []
+    for name, value in settings.items():
+        if isinstance(value, bool):
+            # A switch such as no_placebo can only be set.
+            words += [f"--{name}"] if value else [f"--no-{name}"] * (not name.startswith("no_"))
+        elif value is not None:
+            text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            words.append(f"--{name}={text}")
+    return words
+
+
+@contextlib.contextmanager
+def messages_for_python() -> Iterator[None]:
+    """Raise errors of a command without its traceback; their messages name keyword arguments."""
+    try:
+        yield
+    except (InputError, TrainingStopped, Preempted) as error:
+        error.args = (in_python(str(error)), *error.args[1:])
+        raise error.with_traceback(None) from None
+
+
+def in_python(message: str) -> str:
+    """Return a message with keyword arguments in place of flags."""
+    message = _HELP.sub("`ampft train --help` lists all settings.", message)
+    parts = re.split(r"(`[^`]*`)", message)  # commands in backquotes stay commands
+    parts[::2] = [
+        _FLAG.sub(lambda flag: flag[2] + "=False" * bool(flag[1]), part) for part in parts[::2]
+    ]
+    return "".join(parts)

@@ -17,7 +17,7 @@ from ampft.certificate.report import (
 from ampft.errors import InputError
 from ampft.export.manifest import CARD_NAME, CERTIFICATE_NAME, read_manifest, write_manifest
 from ampft.files import describe_file, write_text
-from ampft.text.markdown import code
+from ampft.text.escaping import code
 
 SAME_METRIC = 1e-9
 

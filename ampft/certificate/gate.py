@@ -42,10 +42,10 @@ from ampft.comparison.analysis.run_predictions import (
 )
 from ampft.comparison.findings import ArmResult, ClassFigures, Comparison, RunOutcome, metric_infos
 from ampft.comparison.statistics.interval import estimate_of_sums
-from ampft.comparison.statistics.reach import draws_to_exclude
+from ampft.comparison.statistics.power import draws_to_exclude
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT
 from ampft.comparison.statistics.verdict import WORSE as WORSE_OUTCOME
-from ampft.data.groups import Groups
+from ampft.data.splits import Groups
 from ampft.metrics.sums import ACCURACY, CaseSums, single_label_sums
 from ampft.tasks import problem_types
 from ampft.tasks.outcome import Outcome

@@ -28,9 +28,8 @@ from ampft.comparison.verdict_text import decision_text, difference_text, margin
 from ampft.errors import InputError
 from ampft.export.manifest import CERTIFICATE_NAME
 from ampft.text.charts import Axis, picture
-from ampft.text.escaping import one_line
+from ampft.text.escaping import one_line, prose
 from ampft.text.json_io import check_schema, from_json, json_text, read_json_object
-from ampft.text.markdown import prose
 from ampft.text.numbers import (
     NOT_MEASURED,
     milliseconds,

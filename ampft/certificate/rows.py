@@ -12,11 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ampft.data.groups import Groups, comparable, dependent_groups, numbered
 from ampft.data.load import IN_MEMORY
 from ampft.data.masks import Masks, padded
 from ampft.data.row_labels import Targets
 from ampft.data.sources.table import Table
+from ampft.data.splits import Groups, comparable, dependent_groups, numbered
 from ampft.errors import InputError, quoted_list
 from ampft.files import describe_file
 from ampft.kinds.prediction import LabelReader, PredictRequest

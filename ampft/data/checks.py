@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.data.dataset import cells, content_columns, value_bytes
-from ampft.data.groups import comparable, without_invisible
 from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import RowLabels
+from ampft.data.splits import comparable, without_invisible
 from ampft.errors import InputError, did_you_mean, listed, quoted, quoted_list
 from ampft.text.numbers import counted
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from ampft.data.groups import GROUP_COLUMN, ID_COLUMN
 from ampft.data.input_columns import JOIN, InputColumns
-from ampft.data.label_parser import LabelParser
 from ampft.data.request import DataRequest
+from ampft.data.row_labels import LabelParser
+from ampft.data.splits import GROUP_COLUMN, ID_COLUMN
 from ampft.errors import InputError, did_you_mean, listed, quoted, quoted_list
 
 # Names in GLUE's tasks and in common classification data sets. transformers' run_glue knows the

@@ -21,7 +21,6 @@ from ampft.data.checks import (
 )
 from ampft.data.columns import DataColumns
 from ampft.data.dataset import ClassificationData, cells, fingerprint, row_labels
-from ampft.data.groups import FILE_COLUMN, GROUP_COLUMN, numbered
 from ampft.data.masks import MaskClasses
 from ampft.data.media import MEDIA, check_media
 from ampft.data.pixels import (
@@ -37,13 +36,20 @@ from ampft.data.pixels import (
 )
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows
+from ampft.data.sources.built_in import CONFIGURATIONS, load_stdlib
 from ampft.data.sources.files import load_files
 from ampft.data.sources.folders import folder_kind, load_folder
 from ampft.data.sources.hub import fetch, read_splits
 from ampft.data.sources.masks import IMAGE, find_mask_folders
 from ampft.data.sources.memory import INDEX_COLUMN
-from ampft.data.sources.stdlib import CONFIGURATIONS, load_stdlib
-from ampft.data.splits import fold_splits, missing_splits, subsample
+from ampft.data.splits import (
+    FILE_COLUMN,
+    GROUP_COLUMN,
+    fold_splits,
+    missing_splits,
+    numbered,
+    subsample,
+)
 from ampft.data.token_rows import load_token_files, load_token_splits
 from ampft.errors import InputError
 from ampft.files import describe_file
@@ -147,7 +153,7 @@ def load_built_in(name: str, request: DataRequest) -> ClassificationData:
         configuration = request.dataset_config_name or CONFIGURATIONS[0]
         splits = load_stdlib(configuration)
         return finalize(splits, request, ("text",), "text", f"stdlib ({configuration})")
-    from ampft.data.sources.digits import load_digits  # imports scikit-learn
+    from ampft.data.sources.built_in import load_digits  # imports scikit-learn
 
     splits = load_digits(split_seed=request.data_seed)
     return finalize(splits, request, ("image",), "image", name)

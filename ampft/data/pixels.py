@@ -16,8 +16,16 @@ from PIL import ImageOps
 
 from ampft.data.dataset import value_bytes
 from ampft.data.images import as_rgb, image_conversions, open_image, refuse_nearly_black
-from ampft.data.mask_classes import classes_of_file, classes_of_values
-from ampft.data.masks import IGNORED, MaskClasses, MaskError, Masks, class_pixels, mask_values
+from ampft.data.masks import (
+    IGNORED,
+    MaskClasses,
+    MaskError,
+    Masks,
+    class_pixels,
+    classes_of_file,
+    classes_of_values,
+    mask_values,
+)
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.sources.hub import fetch, standard_splits
 from ampft.data.sources.masks import (

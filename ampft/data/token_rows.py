@@ -34,19 +34,21 @@ from ampft.data.sources.files import FLAGS, open_table, open_tables
 from ampft.data.sources.hub import label_names, split_table, standard_splits
 from ampft.data.sources.rows import write_arrow
 from ampft.data.sources.table import Table, as_text, refuse_surrogates
-from ampft.data.tags import (
+from ampft.data.words import (
     BIO,
     IOB1,
     IOBES,
     OUTSIDE,
     PLAIN,
+    EntitySpan,
     Tag,
     TagError,
     as_bio,
     bio_tags,
     find_scheme,
+    split_words,
+    tag_words,
 )
-from ampft.data.words import EntitySpan, split_words, tag_words
 from ampft.errors import InputError, quoted
 from ampft.text.numbers import counted
 

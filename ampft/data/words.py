@@ -1,15 +1,20 @@
-"""Words of a text: how it is split into them, and how character spans become tags."""
+"""Words of a text, schemes of their tags, and how character spans become tags.
+
+A scheme says how the tags of words mark entities. In BIO (also called IOB2) the first word of an
+entity has B-TYPE and the others I-TYPE. In IOB1 all have I-TYPE, except the first word of an
+entity right after another one of its type. IOBES and BILOU also mark the last word (E- or L-) and
+entities of one word (S-, U- or W-). All other words have O.
+"""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from ampft.data.tags import BEGIN, INSIDE, OUTSIDE
 from ampft.errors import quoted
 
 _FINE = re.compile(r"\w+|[^\w\s]")
@@ -146,3 +151,130 @@ def tag_words(
         tags[first] = f"{BEGIN}-{span.label}"
         tags[first + 1 : last] = [f"{INSIDE}-{span.label}"] * (last - first - 1)
     return tags, extended
+
+
+OUTSIDE = "O"
+BIO, IOB1, IOBES, PLAIN = "BIO", "IOB1", "IOBES or BILOU", "plain"
+BEGIN, INSIDE = "B", "I"
+
+_PREFIXED = re.compile(r"([BIMELSUW])-(.+)", re.DOTALL)
+_BEGINS = frozenset("BSUW")
+_ENDS = frozenset("ELSUW")
+_MARKS_OF_ENDS = frozenset("ELSUWM")  # prefixes that BIO and IOB1 do not have
+
+
+class TagError(ValueError):
+    """A tag that its scheme does not allow there; `word` is the index in its sentence."""
+
+    def __init__(self, word: int, problem: str) -> None:
+        super().__init__(word, problem)  # both, so that a copy in another process is whole
+        self.word, self._problem = word, problem
+
+    def __str__(self) -> str:
+        return self._problem
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A tag: its prefix (empty for O) and the type of the entity."""
+
+    prefix: str
+    type: str
+
+    @classmethod
+    def parse(cls, text: str) -> Tag | None:
+        """Return the tag, or None if it is not O and has no prefix."""
+        if text == OUTSIDE:
+            return cls("", "")
+        match = _PREFIXED.fullmatch(text)
+        return None if match is None else cls(match[1], match[2])
+
+
+def find_scheme(sentences: Iterable[Sequence[str]]) -> str:
+    """Return the scheme that the tags of the training sentences follow.
+
+    If most tags have no prefix (such as parts of speech), it is `plain`; otherwise `as_bio` refuses
+    those without one. A prefix for the end of an entity makes it IOBES or BILOU. Otherwise it is
+    IOB1 if some entity begins with I- and every B- follows an entity of the same type, as IOB1
+    demands. All others are BIO, in which `as_bio` refuses an entity that begins with I-.
+    """
+    marks_ends = begins_inside = begins_outright = False
+    prefixed = plain = 0
+    for sentence in sentences:
+        last = Tag("", "")
+        for text in sentence:
+            tag = Tag.parse(text)
+            if tag is None:
+                plain += 1
+                last = Tag("", "")
+                continue
+            prefixed += bool(tag.prefix)
+            marks_ends |= tag.prefix in _MARKS_OF_ENDS
+            if tag.type != last.type:
+                begins_inside |= tag.prefix == INSIDE
+                begins_outright |= tag.prefix == BEGIN
+            last = tag
+    if plain and plain >= prefixed:
+        return PLAIN
+    if marks_ends:
+        return IOBES
+    return IOB1 if begins_inside and not begins_outright else BIO
+
+
+def as_bio(tags: Sequence[str], scheme: str) -> list[str]:
+    """Return the tags of a sentence in BIO; plain tags are returned as they are.
+
+    Raises:
+        TagError: A tag is not allowed by the scheme.
+    """
+    if scheme == PLAIN:
+        return list(tags)
+    result = []
+    last = Tag("", "")
+    is_open = False  # whether the last word belongs to an entity that may continue
+    for word, text in enumerate(tags):
+        tag = Tag.parse(text)
+        if tag is None or (tag.prefix in _MARKS_OF_ENDS and scheme != IOBES):
+            raise TagError(word, f"{quoted(text)} is not a tag of the scheme")
+        continues = is_open and tag.type == last.type and tag.prefix not in _BEGINS
+        if tag.prefix and not continues and tag.prefix not in _BEGINS and scheme != IOB1:
+            raise TagError(word, f"{quoted(text)} begins an entity")
+        result.append(f"{INSIDE if continues else BEGIN}-{tag.type}" if tag.prefix else OUTSIDE)
+        is_open = bool(tag.prefix) and tag.prefix not in _ENDS
+        last = tag
+    return result
+
+
+def bio_tags(types: Sequence[str]) -> tuple[str, ...]:
+    """Return all tags over these types: O, then B- and I- of each."""
+    return (OUTSIDE, *(f"{prefix}-{name}" for name in types for prefix in (BEGIN, INSIDE)))
+
+
+def entity_types(tags: Iterable[str]) -> tuple[str, ...]:
+    """Return the types of the entities; with plain tags, all tags.
+
+    Args:
+        tags: All tags, either from `bio_tags` or plain.
+    """
+    names = tuple(tags)
+    return tuple(name[2:] for name in names[1::2]) if is_bio(names) else names
+
+
+def is_bio(tags: Sequence[str]) -> bool:
+    """Return whether these are all tags of BIO over some types, in the order of `bio_tags`."""
+    return len(tags) > 1 and tuple(tags) == bio_tags([name[2:] for name in tags[1::2]])
+
+
+def entities(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """Yield type, first word and word after the last of each entity, by the strict rule of BIO.
+
+    An entity begins with B-. An I- that does not continue an entity of its type belongs to none, as
+    in the mode "strict" of seqeval with the scheme IOB2.
+    """
+    start, current = 0, ""
+    for word, text in enumerate([*tags, OUTSIDE]):
+        if current and text != f"{INSIDE}-{current}":
+            yield current, start, word
+            current = ""
+        if text.startswith(f"{BEGIN}-"):
+            start, current = word, text[2:]

@@ -12,8 +12,8 @@ from ampft.metrics.abstention import Halves, exact_interval
 from ampft.metrics.bootstrap import Statistic, difference_interval, interval, resampled_sums
 from ampft.metrics.calibration import BINS
 from ampft.metrics.targets import parse_target
-from ampft.tasks.decision_settings import DecisionSettings
 from ampft.tasks.decisions import Abstention, Decisions
+from ampft.tasks.loss_settings import DecisionSettings
 from ampft.tasks.outcome import TunableOutcome
 from ampft.tasks.tuning import calibration_error, decided, label_columns, proper_scores
 from ampft.text.escaping import inert

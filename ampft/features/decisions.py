@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from ampft.data.groups import dependent_groups
+from ampft.data.splits import dependent_groups
 from ampft.features.decision_figures import FittedPart, fitted_part
 from ampft.features.feature import Feature
 from ampft.metrics.abstention import (
@@ -19,9 +19,9 @@ from ampft.metrics.abstention import (
     least_confidence,
     split_in_halves,
 )
-from ampft.metrics.temperature import HIGHEST, LOWEST
-from ampft.tasks.decision_settings import DecisionSettings
+from ampft.metrics.calibration import HIGHEST, LOWEST
 from ampft.tasks.decisions import Abstention, Decisions
+from ampft.tasks.loss_settings import DecisionSettings
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.tasks.task import Task
 from ampft.tasks.tuning import decided, only, tuned

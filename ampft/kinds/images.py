@@ -14,11 +14,9 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoImageProcessor, ViTConfig, ViTImageProcessorPil
 
-from ampft.data.augmentation import Augmentation, parse_augmentation
-from ampft.data.cache import ExampleCache, make_caches
 from ampft.data.dataset import ClassificationData
-from ampft.data.images import as_rgb, open_image
-from ampft.data.media import reference, undecoded
+from ampft.data.images import Augmentation, as_rgb, open_image, parse_augmentation
+from ampft.data.media import ExampleCache, make_caches, reference, undecoded
 from ampft.data.steps import IntArray
 from ampft.errors import InputError
 from ampft.kinds.media import MediaInputs, refused_inputs

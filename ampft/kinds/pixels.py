@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import SegformerImageProcessorPil
 
-from ampft.data.augmentation import Augmentation, parse_augmentation
 from ampft.data.dataset import ClassificationData
-from ampft.data.images import as_rgb
+from ampft.data.images import Augmentation, as_rgb, parse_augmentation
 from ampft.data.masks import Color, IntArray, Masks, padded
 from ampft.data.sources.masks import FILE
 from ampft.errors import InputError
@@ -27,7 +26,7 @@ from ampft.kinds.images import ImageReader
 from ampft.kinds.images import saved_reader as image_reader
 from ampft.kinds.inputs import PredictedMasks
 from ampft.kinds.media import refused_inputs
-from ampft.kinds.pixel_pictures import Picture, default_palette, sheet, spread
+from ampft.kinds.predicted_masks import Picture, default_palette, sheet, spread
 from ampft.kinds.settings import InputSettings
 from ampft.models.erfnet import MODEL_TYPE, ErfnetConfig, ErfnetForSemanticSegmentation
 from ampft.models.image_processor import load_image_processor, pixel_values

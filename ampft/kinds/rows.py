@@ -13,8 +13,8 @@ from PIL import Image
 
 from ampft.data.columns import LABEL_FLAG, LABELS, column_renames, folded, require
 from ampft.data.input_columns import InputColumns
-from ampft.data.label_parser import LabelParser
 from ampft.data.media import MEDIA, kind_of_file
+from ampft.data.row_labels import LabelParser
 from ampft.data.sources.files import open_table
 from ampft.data.sources.folders import files_in
 from ampft.data.sources.rows import as_file

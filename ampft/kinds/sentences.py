@@ -26,9 +26,18 @@ from ampft.data.row_labels import UnitLabels
 from ampft.data.sources import conll
 from ampft.data.sources.files import open_table
 from ampft.data.sources.table import Table, as_text, refuse_surrogates
-from ampft.data.tags import TagError, as_bio, entities, find_scheme, is_bio
 from ampft.data.token_rows import declared_tags, read_cells
-from ampft.data.words import Word, joined, split_at_spaces, split_words
+from ampft.data.words import (
+    TagError,
+    Word,
+    as_bio,
+    entities,
+    find_scheme,
+    is_bio,
+    joined,
+    split_at_spaces,
+    split_words,
+)
 from ampft.errors import InputError, quoted
 from ampft.kinds.prediction import InputRows, PredictedRows, PredictRequest, RowOutput, Trained
 from ampft.kinds.rows import STANDARD_INPUT, lines_as_table, texts_as_table

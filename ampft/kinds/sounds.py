@@ -12,10 +12,16 @@ import numpy as np
 from torch import Tensor
 from transformers import ASTConfig, ASTFeatureExtractor
 
-from ampft.data.augmentation import Augmentation, parse_augmentation
-from ampft.data.cache import ExampleCache, make_caches
 from ampft.data.dataset import ClassificationData
-from ampft.data.media import FRAMES_COLUMN, RATE_COLUMN, reference, undecoded
+from ampft.data.images import Augmentation, parse_augmentation
+from ampft.data.media import (
+    FRAMES_COLUMN,
+    RATE_COLUMN,
+    ExampleCache,
+    make_caches,
+    reference,
+    undecoded,
+)
 from ampft.data.sounds import Samples, open_sound
 from ampft.data.steps import FloatArray, IntArray
 from ampft.errors import InputError

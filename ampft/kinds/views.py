@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ampft.data.images import DECODING_ERRORS, as_rgb, open_image
 from ampft.data.sounds import open_sound, resample
-from ampft.data.tags import OUTSIDE, entities, is_bio
+from ampft.data.words import OUTSIDE, entities, is_bio
 from ampft.errors import InputError
 from ampft.text.shown_case import ShownCase, ShownPicture, ShownSound, Span, Tagging
 
@@ -129,7 +129,7 @@ def masks(case: Case) -> ShownCase | None:
     }
     if not found:
         return None
-    from ampft.kinds.pixel_pictures import errors
+    from ampft.kinds.predicted_masks import errors
 
     data = case.data()
     image, truth = _image_and_truth(case, data)
@@ -188,7 +188,7 @@ def _image_and_truth(
 
 
 def _palette(case: Case, data: ClassificationData | None) -> Sequence[Color]:
-    from ampft.kinds.pixel_pictures import default_palette
+    from ampft.kinds.predicted_masks import default_palette
 
     of_data = None if data is None else data.masks
     colors = None if of_data is None else of_data[case.split].classes.colors
@@ -218,7 +218,7 @@ def _photo(title: str, image: Image) -> ShownPicture:
 
 
 def _mask(title: str, mask: MaskArray, palette: Sequence[Color]) -> ShownPicture:
-    from ampft.kinds.pixel_pictures import colored
+    from ampft.kinds.predicted_masks import colored
 
     return _encoded(title, _in_width(colored(mask, palette)), "PNG")
 

@@ -29,9 +29,9 @@ from ampft.comparison.analysis.run_predictions import (
 )
 from ampft.comparison.analysis.settings import differing_settings
 from ampft.comparison.findings import MetricInfo
-from ampft.data.groups import comparable, normalized, numbered
 from ampft.data.sources.file_names import named_files
 from ampft.data.sources.files import open_table
+from ampft.data.splits import comparable, normalized, numbered
 from ampft.errors import InputError, listed
 from ampft.files import describe_file
 from ampft.metrics.sums import Metric

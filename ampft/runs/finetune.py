@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ampft.arguments import parse_classify_arguments
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
-from ampft.arguments.keywords import as_words, messages_for_python
+from ampft.arguments.parsing import as_words, messages_for_python
 from ampft.errors import AlreadyFinished, InputError
 from ampft.features.trackers import own_trackers
 from ampft.runs.finished import FinishedRun

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from ampft.arguments.keywords import messages_for_python
+from ampft.arguments.parsing import messages_for_python
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
 from ampft.runs.manifest import check_files, model_files

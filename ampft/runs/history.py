@@ -29,8 +29,7 @@ from ampft.text.json_io import (
     read_json_lines,
 )
 from ampft.text.numbers import approximate_duration
-from ampft.text.progress import progress_bar
-from ampft.text.terminal import labelled, print_line
+from ampft.text.terminal import labelled, print_line, progress_bar
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

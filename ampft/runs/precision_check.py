@@ -16,7 +16,7 @@ from torch import nn
 
 from ampft.data.steps import MicroBatch
 from ampft.errors import InputError
-from ampft.evaluation.float32 import in_float32
+from ampft.evaluation.evaluate import in_float32
 from ampft.precision.accelerator import numerics
 from ampft.precision.harm import GradientChange
 from ampft.precision.modes import is_fp32

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 import numpy.typing as npt
 
-from ampft.arguments.keywords import messages_for_python
+from ampft.arguments.parsing import messages_for_python
 from ampft.data.sources.table import Row, Table
 from ampft.errors import InputError
 from ampft.features.decision_figures import abstention_sentence

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ampft.data.groups import Groups, numbered
+from ampft.data.splits import Groups, numbered
 from ampft.errors import InputError
 from ampft.files import atomic_path
 from ampft.kinds.views import MASK_COLUMN

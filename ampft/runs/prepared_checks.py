@@ -10,7 +10,7 @@ from ampft.arguments.optimizer import ADAMW
 from ampft.data.steps import varied_ids
 from ampft.errors import InputError
 from ampft.evaluation.baseline import check_has_texts
-from ampft.evaluation.float32 import check_float32_possible
+from ampft.evaluation.evaluate import check_float32_possible
 from ampft.features.decisions import validation_halves
 from ampft.files import check_disk_space
 from ampft.kinds.logits import model_inputs

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from ampft.errors import InputError, quoted_list
 from ampft.metrics.targets import FLAG, parse_target
 from ampft.tasks import TASKS
-from ampft.tasks.decision_settings import DecisionSettings
+from ampft.tasks.loss_settings import DecisionSettings
 
 
 def check_decision_flags(settings: DecisionSettings, task: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Settings of the loss."""
+"""Settings of the loss, and of what is fitted on the validation split. Imports no NumPy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,51 @@ from dataclasses import dataclass
 
 from ampft.errors import InputError
 from ampft.flag import EVALUATION, OPTIMIZER, flag
-from ampft.tasks.decision_settings import DecisionSettings
+from ampft.metrics.targets import FLAG
+
+
+@dataclass(frozen=True)
+class DecisionSettings:
+    """What is fitted on the validation split. `--help` describes each setting."""
+
+    calibrate: bool = flag(
+        False,
+        "fit a temperature on the validation split, by which logits are divided so that "
+        "probabilities match accuracy; saved with the model",
+        group=EVALUATION,
+    )
+    tune_thresholds: str | None = flag(
+        None,
+        "choose the threshold of each label, or of two classes, on the validation split: f1 "
+        "(without a value), precision=0.95, recall=0.99 or cost=10:1 (a miss, a false alarm); "
+        "saved with the model",
+        group=EVALUATION,
+        bare="f1",
+    )
+    positive_label: str | None = flag(
+        None,
+        "class of two that the threshold is for; if none, the second one",
+        group=EVALUATION,
+    )
+    abstain: float | None = flag(
+        None,
+        "largest share of the answered rows that may be wrong, such as 0.02: rows of low "
+        "confidence get no prediction; proven with 95 % confidence on one half of the validation "
+        "split, which nothing else uses then",
+        group=EVALUATION,
+        at_least=0.001,
+        below=0.5,
+    )
+
+    @property
+    def fitted_flags(self) -> tuple[str, ...]:
+        """The flags that ask for something to be fitted; empty if none does."""
+        asked = {
+            "--calibrate": self.calibrate,
+            FLAG: self.tune_thresholds is not None,
+            "--abstain": self.abstain is not None,
+        }
+        return tuple(name for name, is_set in asked.items() if is_set)
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,9 @@ from ampft.metrics.sums import (
     mean_sums,
 )
 from ampft.tasks.added_metrics import added_metrics
-from ampft.tasks.class_weights import parse_class_weights
 from ampft.tasks.constant import constant_loss, constant_probabilities, log_odds, only_choice
 from ampft.tasks.decisions import UNTOUCHED, Decisions
+from ampft.tasks.loss import parse_class_weights
 from ampft.tasks.mistakes import OutcomeMistakes
 from ampft.tasks.multi_label_report import (
     MEANS,

@@ -16,8 +16,14 @@ from ampft.data.masks import IGNORED, Masks
 from ampft.metrics.sums import MAX_LOG_LOSS
 from ampft.tasks.constant import SMALLEST_SHARE
 from ampft.tasks.outcome import label_arguments
-from ampft.tasks.pixel_outcome import BINS, METRICS, PixelPredictions, choice_text, shares_text
-from ampft.tasks.pixel_report import PixelReport
+from ampft.tasks.pixel_outcome import (
+    BINS,
+    METRICS,
+    PixelPredictions,
+    PixelReport,
+    choice_text,
+    shares_text,
+)
 from ampft.tasks.single_label import SingleLabel
 
 if TYPE_CHECKING:

@@ -42,10 +42,10 @@ from ampft.metrics.sums import (
 )
 from ampft.precision.transfer import constant_on
 from ampft.tasks.added_metrics import added_metrics
-from ampft.tasks.class_weights import parse_class_weights
 from ampft.tasks.classification_report import ClassificationReport
 from ampft.tasks.constant import constant_loss, constant_probabilities, only_choice
 from ampft.tasks.decisions import UNTOUCHED, Decisions
+from ampft.tasks.loss import parse_class_weights
 from ampft.tasks.mistakes import OutcomeMistakes, off_diagonal
 from ampft.tasks.outcome import (
     FloatArray,

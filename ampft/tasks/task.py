@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ampft.data.dataset import ClassificationData
-from ampft.data.groups import FILE_COLUMN, ID_COLUMN, NUMBER_COLUMNS
 from ampft.data.row_labels import Targets
+from ampft.data.splits import FILE_COLUMN, ID_COLUMN, NUMBER_COLUMNS
 from ampft.data.steps import FloatArray, IntArray, MicroBatch
 from ampft.errors import InputError
 from ampft.kinds.inputs import (

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.data.row_labels import UnitLabels, padded
-from ampft.data.tags import entities, entity_types, is_bio
+from ampft.data.words import entities, entity_types, is_bio
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
 from ampft.metrics.entities import (
     Sentences,

@@ -9,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.metrics.bootstrap import Statistic
-from ampft.metrics.calibration import calibration_statistic
+from ampft.metrics.calibration import calibration_statistic, fit_temperature, sigmoid, softmax
 from ampft.metrics.scores import case_brier_scores, case_decision_losses, case_log_losses
 from ampft.metrics.targets import parse_target
-from ampft.metrics.temperature import fit_temperature, sigmoid, softmax
 from ampft.metrics.thresholds import best_threshold
-from ampft.tasks.decision_settings import DecisionSettings
 from ampft.tasks.decisions import Decisions
+from ampft.tasks.loss_settings import DecisionSettings
 from ampft.tasks.outcome import IntArray, Outcome, TunableOutcome
 
 BoolArray = npt.NDArray[np.bool_]

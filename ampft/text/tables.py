@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from ampft.text.escaping import display_width, inert, one_line
-from ampft.text.markdown import code, prose
+from ampft.text.escaping import code, display_width, inert, one_line, prose
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -1,4 +1,4 @@
-"""Terminal output: lines above a progress bar, wrapped text, errors, libraries kept quiet."""
+"""Terminal output: progress bars, lines above them, wrapped text, errors, quiet libraries."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import textwrap
 import time
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
 
 from ampft.errors import AlreadyFinished, InputError, Preempted, TrainingStopped
 from ampft.files import is_disk_error, is_path_error
@@ -174,3 +176,32 @@ def quiet_libraries() -> None:
     # These warnings are about how ampft uses a library, never about the user's settings.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     warnings.filterwarnings("ignore", category=FutureWarning, module="(transformers|datasets)")
+
+
+def progress_bar(*, shown: bool = True, **options: Any) -> Any:
+    """Return a progress bar of tqdm; its attribute `disable` says whether it is hidden.
+
+    Args:
+        shown: Whether to show it on a terminal or in a notebook with ipywidgets; elsewhere it is
+            always hidden.
+        options: Arguments of `tqdm.tqdm`.
+    """
+    if shown and in_notebook():
+        # Without ipywidgets, a bar of characters would be a new line of errors at each update.
+        shown = find_spec("ipywidgets") is not None
+        if shown:
+            from tqdm.notebook import tqdm
+
+            return tqdm(**options)
+    from tqdm import tqdm as bar_of_characters
+
+    # With None, tqdm shows the bar only on a terminal.
+    disable = None if shown else True
+    return bar_of_characters(disable=disable, file=sys.stderr, dynamic_ncols=True, **options)
+
+
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and "IPKernelApp" in shell.config

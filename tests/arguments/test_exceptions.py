@@ -11,7 +11,7 @@ import signal
 import pytest
 
 import ampft
-from ampft.arguments.keywords import messages_for_python
+from ampft.arguments.parsing import messages_for_python
 from ampft.errors import InputError, Preempted, TrainingStopped
 from ampft.training.step import StepOutcome, StepStopped
 

@@ -18,7 +18,7 @@ from ampft.certificate.gate import (
     dtype_failures,
 )
 from ampft.comparison.analysis.foreign_predictions import compare_tables
-from ampft.data.groups import numbered
+from ampft.data.splits import numbered
 from ampft.errors import InputError
 
 

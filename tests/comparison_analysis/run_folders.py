@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ampft.comparison.analysis.compare import compare_folders
-from ampft.data.groups import Groups
+from ampft.data.splits import Groups
 from ampft.features.memory import PeakMemory
 from ampft.runs.folder import RunFolder
 from ampft.runs.predictions import write_predictions

@@ -17,12 +17,11 @@ from run_folders import write_outcomes
 from tiny_masks import mask_outcome, write_folders
 
 from ampft.arguments import ClassifyArguments
-from ampft.comparison.analysis.compare import compare_folders
-from ampft.comparison.analysis.flipped_cases import MAX_SHOWN
+from ampft.comparison.analysis.compare import MAX_SHOWN, compare_folders
 from ampft.comparison.report.files import read_comparison, write_comparison
 from ampft.comparison.report.prediction_tables import changed
 from ampft.data.load import load_data
-from ampft.kinds.pixel_pictures import colored, default_palette
+from ampft.kinds.predicted_masks import colored, default_palette
 from ampft.runs.record import DataPart
 from ampft.tasks.single_label import Predictions
 from ampft.text.shown_case import ShownPicture

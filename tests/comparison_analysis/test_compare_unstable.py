@@ -9,7 +9,7 @@ from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.files import read_comparison, write_comparison
 from ampft.comparison.report.method import method_paragraphs
-from ampft.comparison.report.terminal import terminal_text
+from ampft.comparison.report.texts import terminal_text
 from ampft.comparison.verdict_text import verdict_texts
 
 FEW = SEEDS[:3]

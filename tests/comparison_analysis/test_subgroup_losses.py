@@ -13,7 +13,7 @@ from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.analysis.foreign_predictions import compare_tables
 from ampft.comparison.analysis.predictions import read_texts
 from ampft.comparison.analysis.subgroup_losses import detectable_loss
-from ampft.comparison.report.subgroup_tables import subgroup_losses
+from ampft.comparison.report.sections import subgroup_losses
 from ampft.comparison.statistics.interval import estimate_of_sums
 from ampft.metrics.sums import ACCURACY, single_label_sums
 from ampft.runs.record import DataPart

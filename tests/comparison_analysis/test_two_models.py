@@ -22,11 +22,10 @@ from ampft.comparison.analysis.foreign_predictions import compare_tables
 from ampft.comparison.answer import answer_text
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.files import read_comparison
-from ampft.comparison.report.headline import headline
-from ampft.comparison.report.html import html_text
+from ampft.comparison.report.html import headline, html_text
 from ampft.comparison.report.method import method_paragraphs
 from ampft.comparison.verdict_text import verdict_texts
-from ampft.data.groups import numbered
+from ampft.data.splits import numbered
 
 N = 600
 ERRORS = range(60)

@@ -17,7 +17,7 @@ from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.planning import plan_comparison
 from ampft.comparison.statistics.interval import estimate_difference
 from ampft.comparison.statistics.jackknife import jackknife_differences
-from ampft.comparison.statistics.reach import reach
+from ampft.comparison.statistics.power import reach
 from ampft.comparison.statistics.verdict import decide
 from ampft.errors import InputError
 from ampft.metrics.sums import ACCURACY, MACRO_F1, single_label_sums

@@ -7,7 +7,7 @@ import pytest
 from example_comparison import broken, realistic
 
 from ampft.comparison.report.arm_styles import LAST, arm_styles
-from ampft.comparison.report.curve_charts import (
+from ampft.comparison.report.charts import (
     loss_chart,
     loss_difference_chart,
     scale_chart,

@@ -17,7 +17,7 @@ from fuzzed_json import harm
 
 from ampft.comparison.findings import Comparison
 from ampft.comparison.report.files import read_comparison, write_comparison
-from ampft.comparison.report.terminal import terminal_text
+from ampft.comparison.report.texts import terminal_text
 from ampft.errors import InputError
 
 TESTS = Path(__file__).parents[1]

@@ -11,10 +11,8 @@ from example_comparison import broken, realistic
 
 from ampft.comparison.analysis.conditions import command
 from ampft.comparison.findings import PREDICTIONS
-from ampft.comparison.report.headline import condition
-from ampft.comparison.report.html import html_text
-from ampft.comparison.report.markdown import markdown_text
-from ampft.comparison.report.terminal import terminal_text
+from ampft.comparison.report.html import condition, html_text
+from ampft.comparison.report.texts import markdown_text, terminal_text
 from ampft.text.numbers import MINUS, Units
 
 FORMS = (terminal_text, markdown_text, html_text)

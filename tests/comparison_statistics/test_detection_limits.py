@@ -7,7 +7,7 @@ import pytest
 
 from ampft.comparison.statistics.interval import estimate_difference
 from ampft.comparison.statistics.jackknife import jackknife_differences
-from ampft.comparison.statistics.reach import (
+from ampft.comparison.statistics.power import (
     draws_to_exclude,
     min_support,
     rate_upper_limit,

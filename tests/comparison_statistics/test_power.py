@@ -10,7 +10,7 @@ from estimates import MANY, estimate_from
 from scipy import stats
 
 from ampft.comparison.statistics.interval import half_widths
-from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
+from ampft.comparison.statistics.p_values import mcnemar_mid_p
 from ampft.comparison.statistics.power import MAX_SEEDS, power, seeds_to_decide
 from ampft.errors import InputError
 

@@ -8,12 +8,12 @@ import pytest
 from ampft.data.dataset import row_labels
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
-from ampft.data.sources.digits import load_digits
-from ampft.data.sources.stdlib import (
+from ampft.data.sources.built_in import (
     CLASSES,
     MIN_TEXTS,
     docstrings,
     first_paragraph,
+    load_digits,
     load_stdlib,
 )
 from ampft.errors import InputError

@@ -425,7 +425,7 @@ def test_a_label_column_of_identifiers_is_reported(tmp_path):
 
 HOLD = """
 import sys, time
-from ampft.data.sources.rows import write_arrow
+from ampft.data.sources.rows import (write_arrow)
 write_arrow(iter([("a text",)]), ("text",))
 print("held", flush=True)
 time.sleep(60)

@@ -4,9 +4,9 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 from tiny_files import csv_of, load
 
-from ampft.data.groups import GROUP_COLUMN, dependent_groups, normalized
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
+from ampft.data.splits import GROUP_COLUMN, dependent_groups, normalized
 from ampft.errors import InputError
 
 COPIES = [("Good film!", "a"), ("bad film", "b"), (" good  FILM ", "a"), ("good film?", "b")]

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ampft.data.mask_classes import ClassEntry, read_class_names
 from ampft.data.masks import (
     IGNORED,
+    ClassEntry,
     MaskClasses,
     MaskError,
     class_pixels,
+    read_class_names,
     resized_mask,
 )
 from ampft.errors import InputError

@@ -11,8 +11,16 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
-from ampft.data.tags import BIO, IOB1, IOBES, PLAIN, as_bio, find_scheme
-from ampft.data.words import split_at_spaces, split_words
+from ampft.data.words import (
+    BIO,
+    IOB1,
+    IOBES,
+    PLAIN,
+    as_bio,
+    find_scheme,
+    split_at_spaces,
+    split_words,
+)
 from ampft.errors import InputError
 
 WNUT = Path(__file__).parents[3] / "shared" / "data" / "wnut17"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ampft.diagnosis.yardstick.sums import StepGradient
+from ampft.diagnosis.yardstick.figures import StepGradient
 from ampft.models.blocks import Blocks
 
 SHAPES = {"first.weight": (30, 20), "first.bias": (20,), "second.weight": (7, 11)}

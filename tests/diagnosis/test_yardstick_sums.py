@@ -10,8 +10,8 @@ import pytest
 import torch
 from planted import BLOCKS, Planted, added, draw, norm
 
+from ampft.diagnosis.yardstick.figures import ErrorSums, NoiseSums, StepGradient
 from ampft.diagnosis.yardstick.measure import accumulate
-from ampft.diagnosis.yardstick.sums import ErrorSums, NoiseSums, StepGradient
 
 ENTRIES = 697
 SEEDS = 60

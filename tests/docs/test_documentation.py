@@ -23,7 +23,7 @@ from ampft.arguments import ClassifyArguments, parse_compare_arguments
 from ampft.arguments.compare import is_comparison_to_run
 from ampft.arguments.compare_arms import parse_compare_arms_arguments
 from ampft.cli import _parser
-from ampft.data.sources.stdlib import CLASSES
+from ampft.data.sources.built_in import CLASSES
 from ampft.precision.modes import MODES
 
 PAGES = sorted(

@@ -12,7 +12,7 @@ from torch import nn
 import ampft
 from ampft.diagnosis.doctor.alignment import align, batch_mean, role
 from ampft.diagnosis.doctor.case import Case
-from ampft.diagnosis.doctor.charts import alignment_chart
+from ampft.diagnosis.doctor.page import alignment_chart
 from ampft.diagnosis.doctor.show import alignment_table, summary
 from ampft.precision.harm import GradientChange
 from ampft.precision.resolve import resolve

@@ -8,8 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForSequenceClassification
 
 from ampft.errors import InputError
-from ampft.evaluation.evaluate import evaluate
-from ampft.evaluation.float32 import check_float32_possible, in_float32
+from ampft.evaluation.evaluate import check_float32_possible, evaluate, in_float32
 from ampft.models.weights import cast_weights
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.emulation import Emulation, emulation_suspended, inside_emulation

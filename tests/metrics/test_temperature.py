@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 from sklearn.metrics import log_loss
 
-from ampft.metrics.temperature import fit_temperature, sigmoid, softmax
+from ampft.metrics.calibration import fit_temperature, sigmoid, softmax
 
 SEEDS = range(5)
 

@@ -11,7 +11,7 @@ from transformers import BertForSequenceClassification
 
 import ampft
 from ampft.cli import main
-from ampft.diagnosis.operations.documented import documented_policies
+from ampft.diagnosis.operations.documented import documented_policies, unlisted_operations
 from ampft.diagnosis.operations.probe import (
     FLOAT32,
     LOWER,
@@ -21,7 +21,6 @@ from ampft.diagnosis.operations.probe import (
     autocast_operations,
     known_names,
 )
-from ampft.diagnosis.operations.unlisted import unlisted_operations
 from ampft.errors import InputError
 from ampft.precision.emulation import cuda_autocast_table as table
 from ampft.precision.resolve import resolve

@@ -12,10 +12,8 @@ import torch
 
 from ampft.precision.resolve import resolve
 from ampft.runs.audit import steps
-from ampft.runs.audit.findings import DIFFERS, EQUAL, WITHIN
-from ampft.runs.audit.replay import Replay
-from ampft.runs.audit.steps import check_loss, check_loss_scale
-from ampft.runs.audit.tolerances import TOLERANCES
+from ampft.runs.audit.findings import DIFFERS, EQUAL, TOLERANCES, WITHIN
+from ampft.runs.audit.steps import Replay, check_loss, check_loss_scale
 from ampft.training.step import StepOutcome
 
 COUNT = 6

@@ -26,9 +26,9 @@ from ampft.runs.audit.findings import DIFFERS, EQUAL, NOT_COMPARED
 from ampft.runs.audit.rebuild import check_configuration
 from ampft.runs.compatibility import differences
 from ampft.runs.conditions import settings_of, topology_of
+from ampft.runs.opening import as_checkpointed
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import initial_record
-from ampft.runs.resume import as_checkpointed
 
 Change = Callable[[Path], None]
 

@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
 from ampft.runs.card import model_card
-from ampft.text.markdown import code, prose
+from ampft.text.escaping import code, prose
 
 ALLOWED_ELEMENTS = {
     *("h1", "h2", "p", "pre", "code", "strong", "ul", "li", "hr"),

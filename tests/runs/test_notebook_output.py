@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ampft.tasks.single_label import Predictions
-from ampft.text import progress
+from ampft.text import terminal
 
 
 @pytest.fixture
@@ -19,8 +19,8 @@ def notebook(monkeypatch):
 
 @pytest.mark.usefixtures("notebook")
 def test_without_widgets_no_bar_is_written(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "find_spec", lambda name: None)
-    bar = progress.progress_bar(total=50)
+    monkeypatch.setattr(terminal, "find_spec", lambda name: None)
+    bar = terminal.progress_bar(total=50)
     assert bar.disable
     for _ in range(50):
         bar.update()
@@ -35,7 +35,7 @@ class Terminal(io.StringIO):
 
 def test_on_a_terminal_a_bar_is_written(monkeypatch):  # negative control
     monkeypatch.setattr(sys, "stderr", Terminal())
-    bar = progress.progress_bar(total=2, mininterval=0)
+    bar = terminal.progress_bar(total=2, mininterval=0)
     assert not bar.disable
     bar.update()
     bar.close()

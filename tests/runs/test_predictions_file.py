@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from ampft.data.groups import Groups
+from ampft.data.splits import Groups
 from ampft.errors import InputError
 from ampft.runs.predictions import read_groups, read_predictions, write_predictions
 from ampft.tasks.single_label import Predictions

@@ -11,8 +11,7 @@ from tiny_text import tiny_task
 from torch import nn
 
 from ampft.data.steps import MicroBatch
-from ampft.tasks.class_weights import balanced_class_weights
-from ampft.tasks.loss import summed_cross_entropy
+from ampft.tasks.loss import balanced_class_weights, summed_cross_entropy
 from ampft.tasks.single_label import SingleLabel
 
 CLASSES = 5

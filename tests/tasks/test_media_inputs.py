@@ -16,9 +16,9 @@ from media_files import image_folder, picture, sound_table, write_table
 from tiny_media import IMAGE_FAMILIES, SOUND_FAMILIES, media_task, save_model
 from tiny_text import tiny_task
 
-from ampft.data.augmentation import CHANGES
-from ampft.data.cache import ExampleCache
+from ampft.data.images import CHANGES
 from ampft.data.load import load_data
+from ampft.data.media import ExampleCache
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
 from ampft.models.image_processor import pixel_values, split_processor
@@ -65,7 +65,7 @@ def test_a_processor_whose_steps_depend_on_each_other_is_not_split():
 def test_what_is_cached_equals_what_is_decoded(tmp_path, family, monkeypatch):
     cached = media_task(tmp_path / "cached", family)
     first, again = collated(cached), collated(cached)
-    monkeypatch.setattr("ampft.data.cache.MAX_SHARE", 0.0)
+    monkeypatch.setattr("ampft.data.media.MAX_SHARE", 0.0)
     decoded = media_task(tmp_path / "decoded", family)
     assert cached.examples("train").inputs.cache is not None
     assert decoded.examples("train").inputs.cache is None

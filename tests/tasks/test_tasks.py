@@ -15,7 +15,7 @@ from ampft.errors import InputError
 from ampft.models import minilm
 from ampft.models.minilm import HUB_ID, default_model
 from ampft.models.pretrained import load_pretrained
-from ampft.tasks.class_weights import parse_class_weights
+from ampft.tasks.loss import parse_class_weights
 from ampft.tasks.single_label import SingleLabel
 
 

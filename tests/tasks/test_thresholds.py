@@ -10,7 +10,7 @@ from sklearn.metrics import f1_score
 
 from ampft.metrics.targets import Target
 from ampft.metrics.thresholds import best_threshold
-from ampft.tasks.decision_settings import DecisionSettings
+from ampft.tasks.loss_settings import DecisionSettings
 from ampft.tasks.multi_label import MultiLabelPredictions, MultiLabelReport
 from ampft.tasks.token_labels import TokenPredictions
 from ampft.tasks.tuning import decided

@@ -40,7 +40,7 @@ from ampft.comparison.findings import (
     metric_infos,
 )
 from ampft.comparison.remarks import Remark, remark
-from ampft.data.groups import Groups, normalized, numbered
+from ampft.data.splits import Groups, normalized, numbered
 from ampft.errors import InputError, did_you_mean
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
 from ampft.metrics.scores import class_scores, confusion, confusion_counts
@@ -350,13 +350,10 @@ def shared_columns(
     """
     texts = [(run.origin, run.texts) for run in everything if run.texts]
     groups = [(run.origin, run.groups) for run in everything if run.groups]
-    _check_same_column(TEXT, [(origin, _compared(values)) for origin, values in texts])
+    compared = [(name, {i: normalized(text) for i, text in found.items()}) for name, found in texts]
+    _check_same_column(TEXT, compared)
     _check_same_column(GROUP, groups)
     return texts[0][1] if texts else {}, groups[0][1] if groups else {}
-
-
-def _compared(texts: Mapping[str, str]) -> dict[str, str | None]:
-    return {id_: normalized(text) for id_, text in texts.items()}
 
 
 def _check_same_column(name: str, columns: Sequence[tuple[str, Mapping[str, str | None]]]) -> None:

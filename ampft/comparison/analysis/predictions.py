@@ -32,9 +32,9 @@ from ampft.comparison.findings import (
 )
 from ampft.comparison.statistics.folds import estimate_over_folds
 from ampft.comparison.statistics.interval import DifferenceEstimate
-from ampft.comparison.statistics.mcnemar import mcnemar_mid_p
+from ampft.comparison.statistics.p_values import mcnemar_mid_p
 from ampft.comparison.statistics.verdict import Difference, decide
-from ampft.data.groups import Groups
+from ampft.data.splits import Groups
 from ampft.errors import InputError
 from ampft.metrics.sums import Metric
 from ampft.precision.modes import BASELINE

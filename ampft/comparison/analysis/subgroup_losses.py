@@ -16,10 +16,10 @@ from ampft.comparison.analysis.run_predictions import Cases, Inputs, RunPredicti
 from ampft.comparison.findings import ArmResult, ClassDifference
 from ampft.comparison.statistics.folds import estimate_over_folds
 from ampft.comparison.statistics.interval import DifferenceEstimate
-from ampft.comparison.statistics.multiplicity import holm
+from ampft.comparison.statistics.p_values import holm
 from ampft.comparison.statistics.power import power
 from ampft.comparison.subgroups import SubgroupLoss, SubgroupLosses
-from ampft.data.groups import normalized
+from ampft.data.splits import normalized
 from ampft.metrics.sums import ACCURACY, MACRO_F1, CaseSums, single_label_sums
 
 ALPHA = 0.05  # of all intervals together

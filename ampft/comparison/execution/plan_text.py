@@ -11,8 +11,8 @@ from ampft.arguments.compare import RAY
 from ampft.comparison.arms import Arm
 from ampft.comparison.execution.plan import Plan, PlannedRun, keeps_model
 from ampft.comparison.remarks import remark_texts
-from ampft.comparison.statistics.multiplicity import alpha_per_analysis
-from ampft.comparison.statistics.reach import Reach, reach
+from ampft.comparison.statistics.p_values import alpha_per_analysis
+from ampft.comparison.statistics.power import Reach, reach
 from ampft.files import nearest_existing
 from ampft.tasks import problem_types
 from ampft.text.numbers import approximate_duration, counted, in_epochs

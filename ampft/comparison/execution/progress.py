@@ -12,7 +12,7 @@ from ampft.comparison.execution.launchers import Ended
 from ampft.comparison.execution.plan import Plan, PlannedRun
 from ampft.text.escaping import inert
 from ampft.text.numbers import approximate_duration, percent
-from ampft.text.progress import progress_bar
+from ampft.text.terminal import progress_bar
 
 MAX_SHARE = 0.99  # of a run that has not ended yet
 

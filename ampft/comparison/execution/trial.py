@@ -32,7 +32,7 @@ from ampft.comparison.execution.estimate import (
     Size,
     TrialResult,
 )
-from ampft.data.groups import dependent_groups
+from ampft.data.splits import dependent_groups
 from ampft.data.steps import IntArray, StepBatches
 from ampft.errors import InputError, TrainingStopped
 from ampft.evaluation.evaluate import as_array

@@ -6,15 +6,18 @@ import shlex
 from dataclasses import asdict
 from pathlib import Path
 
+from ampft.comparison.analysis.loading import RUNS_NAME
 from ampft.comparison.findings import COMPARISON_NAME, SCHEMA, Comparison
 from ampft.comparison.remarks import remark_texts
-from ampft.comparison.report.markdown import markdown_text
-from ampft.comparison.report.terminal import terminal_text
+from ampft.comparison.report.tables import modes, without_incomplete_medians
+from ampft.comparison.report.texts import markdown_text, terminal_text
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.errors import InputError
 from ampft.files import special_or_atomic_path, write_new_text, write_text
 from ampft.ownership import check_page_file, check_replaceable
+from ampft.text.escaping import prose
 from ampft.text.json_io import check_schema, from_json, json_text, read_json_object
+from ampft.text.tables import markdown_table
 
 MARKDOWN_NAME = "comparison.md"
 HTML_NAME = "comparison.html"
@@ -133,3 +136,26 @@ def read_comparison(path: Path) -> Comparison:
             f"{error}). Repeat the comparison."
         ) from error
     return comparison
+
+
+def comparison_section(run: Path) -> str:
+    """Return the section for a run in the folder of a finished comparison, otherwise "".
+
+    Args:
+        run: Output folder of the run.
+    """
+    runs = run.resolve().parent
+    if runs.name != RUNS_NAME or not (runs.parent / COMPARISON_NAME).is_file():
+        return ""
+    return section_text(read_comparison(runs.parent))
+
+
+def section_text(comparison: Comparison) -> str:
+    """Return the verdicts and the table with intervals, in Markdown."""
+    parts = [
+        "## Comparison\n\nThis model is one run of a comparison.",
+        "\n".join(f"- {prose(verdict)}" for verdict in verdict_texts(comparison)),
+        *(f"> **Note:** {prose(stamp)}" for stamp in remark_texts(comparison.stamps)),
+        markdown_table(modes(without_incomplete_medians(comparison))),
+    ]
+    return "\n\n".join(parts)

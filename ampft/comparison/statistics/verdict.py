@@ -10,9 +10,8 @@ from typing import Annotated, Self
 
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.statistics.interval import DifferenceEstimate
-from ampft.comparison.statistics.multiplicity import holm
-from ampft.comparison.statistics.power import seeds_to_decide
-from ampft.comparison.statistics.reach import min_support, rate_upper_limit
+from ampft.comparison.statistics.p_values import holm
+from ampft.comparison.statistics.power import min_support, rate_upper_limit, seeds_to_decide
 from ampft.errors import InputError
 from ampft.text.json_io import one_of
 

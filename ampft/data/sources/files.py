@@ -24,10 +24,10 @@ from ampft.data.columns import (
     text_columns,
 )
 from ampft.data.input_columns import InputColumns
-from ampft.data.label_parser import LabelParser
 from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows, concatenated
+from ampft.data.row_labels import LabelParser
 from ampft.data.sources import conll
 from ampft.data.sources.delimited import read_csv, read_tsv
 from ampft.data.sources.file_names import check_file

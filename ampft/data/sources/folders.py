@@ -11,10 +11,10 @@ from pathlib import Path
 from datasets import Dataset, Features, Value
 
 from ampft.data.columns import DataColumns
-from ampft.data.label_parser import LabelParser
 from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows
+from ampft.data.row_labels import LabelParser
 from ampft.data.sources.hub import SPLIT_NAMES, split_table
 from ampft.data.sources.rows import read_rows
 from ampft.errors import InputError, listed

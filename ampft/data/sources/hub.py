@@ -21,10 +21,10 @@ from ampft.data.columns import (
 )
 from ampft.data.dataset import cells
 from ampft.data.input_columns import InputColumns
-from ampft.data.label_parser import LabelParser
 from ampft.data.media import MEDIA
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows
+from ampft.data.row_labels import LabelParser
 from ampft.data.sources.memory import INDEX_COLUMN
 from ampft.data.sources.rows import read_rows
 from ampft.data.sources.table import POSITION, Row, Table

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from ampft.diagnosis.doctor.findings import Cause, ValueRange
-from ampft.diagnosis.doctor.places import Places
-from ampft.diagnosis.doctor.position import Frame
+from ampft.diagnosis.doctor.places import Frame, Places
 
 Key = tuple[str, str, str, int]
 """Module, direction, operator, and how many such calls preceded it in the pass."""

@@ -1,13 +1,14 @@
-"""doctor.html: a single file without scripts or network access, in the comparison's design."""
+"""doctor.html: a single file without scripts or network access, with its pictures."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from markupsafe import Markup
 
-from ampft.diagnosis.doctor.charts import alignment_chart, exponent_chart, lost_chart
-from ampft.diagnosis.doctor.findings import Diagnosis, Fault
+from ampft.diagnosis.doctor.findings import Alignment, BatchMean, Diagnosis, Fault, ModuleError
+from ampft.diagnosis.doctor.ranges import BINARY16
 from ampft.diagnosis.doctor.show import (
     ROLES,
     alignment_table,
@@ -15,11 +16,12 @@ from ampft.diagnosis.doctor.show import (
     examples_text,
     module_table,
     range_text,
+    shown_modules,
     summary,
 )
 from ampft.text import page
-from ampft.text.charts import element
-from ampft.text.numbers import or_dash
+from ampft.text.charts import Axis, Plot, element, exponent, picture, text
+from ampft.text.numbers import or_dash, percent
 from ampft.text.tables import Name, Quote, Table, isolated
 
 TEMPLATE = Path(__file__).with_name("doctor.html.j2")
@@ -128,3 +130,137 @@ def _updates_text(diagnosis: Diagnosis) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.2g} %"
+
+
+LEFT, RIGHT = 8.0, 98.0  # percent
+HEIGHT, TOP, BOTTOM = 290.0, 66.0, 250.0  # pixels
+ALIGNMENT_HEIGHT, ALIGNMENT_TOP, ALIGNMENT_BOTTOM = 300.0, 20.0, 262.0
+SMALLEST = round(math.log2(BINARY16.smallest_subnormal))
+NORMAL = round(math.log2(BINARY16.smallest_normal))
+END = 16  # binary16 ends below 2^16
+SHOWN_BELOW = 1e-6  # share of the gradient; rarer exponents do not widen the axis
+
+
+def exponent_chart(diagnosis: Diagnosis) -> Markup | None:
+    """Return the histogram of the gradient's exponents with binary16's range; None without one.
+
+    As in figure 2 of Micikevicius et al., "Mixed Precision Training" (2018).
+    """
+    counts = {int(e): count for e, count in diagnosis.gradient_exponents.items()}
+    total = sum(counts.values())
+    shown = {e: count / total for e, count in counts.items() if count > SHOWN_BELOW * total}
+    if not shown:
+        return None
+    scales = diagnosis.loss_scales
+    scale = 1.0
+    if scales is not None and scales.initial is not None:
+        scale = scales.found or scales.largest or 1.0
+    shift = round(math.log2(scale))
+    low = min(*shown, SMALLEST - shift) - 2
+    high = max(*shown, END) + 2
+    plot = Plot(Axis(low, high, LEFT, RIGHT), Axis(0.0, max(shown.values()) * 1.05, BOTTOM, TOP))
+    parts = [
+        _shares(plot),
+        plot.scale(range(math.ceil(low / 8) * 8, high + 1, 8), exponent, BOTTOM),
+        *_range(plot.x, 0, TOP - 44, "fp16 without a loss scale"),
+    ]
+    if shift:
+        parts += _range(plot.x, shift, TOP - 18, f"fp16 with a loss scale of {scale:,.0f}")
+    for e, share in sorted(shown.items()):
+        height = max(BOTTOM - plot.y.at(share), 1)
+        class_ = "lost" if e < SMALLEST - shift else "kept"
+        title = f"2^{e}: {percent(share, 2)}"
+        parts.append(plot.x.box(e + 0.07, e + 0.93, plot.y.at(share), height, class_, title))
+    lost = sum(share for e, share in shown.items() if e < SMALLEST)
+    lost_scaled = sum(share for e, share in shown.items() if e < SMALLEST - shift)
+    alt = (
+        f"Histogram of the exponents of the gradient. Below 2^-24: {percent(lost, 1)} without a "
+        f"loss scale, {percent(lost_scaled, 1)} with a scale of {scale:g}."
+    )
+    return picture(*parts, height=HEIGHT, alt=alt, class_="chart")
+
+
+def lost_chart(diagnosis: Diagnosis) -> Markup | None:
+    """Return the share of the gradient that is lost over the loss scale; None without gradients."""
+    scales = diagnosis.loss_scales
+    if scales is None or not diagnosis.gradient_exponents:
+        return None
+    points = [(math.log2(float(scale)), share) for scale, share in scales.lost.items()]
+    top = max(max(share for _, share in points), 2 * scales.tolerated)
+    plot = Plot(Axis(points[0][0], points[-1][0], LEFT, RIGHT), Axis(0.0, top, BOTTOM - 30, 20.0))
+    parts = []
+    if scales.largest is not None and scales.largest < float(2 ** points[-1][0]):
+        first = math.log2(scales.largest) + 0.5  # between the last scale that fits and the next
+        parts.append(plot.x.box(first, plot.x.high, 20, BOTTOM - 50, "band"))
+        parts.append(text("overflow", f"{min(plot.x.at(first) + 1, 88):.2f}%", 34, "tick"))
+    powers = range(round(plot.x.low), round(plot.x.high) + 1, 4)
+    parts += [
+        _shares(plot),
+        plot.scale(powers, exponent, BOTTOM - 30),
+        plot.rule(plot.y.at(scales.tolerated), "margin"),
+        plot.area(plot.curve(points, "mean a0")),
+    ]
+    alt = f"Share of the gradient below 2^-24 over the loss scale, from {percent(points[0][1], 1)}"
+    return picture(*parts, height=BOTTOM, alt=alt, class_="chart")
+
+
+def alignment_chart(alignment: Alignment) -> Markup | None:
+    """Return the errors of outputs and gradients with their intervals; None without errors."""
+    modules = shown_modules(alignment)
+    if not modules:
+        return None
+    values = [each.outputs for each in modules]
+    values += [each.gradients for each in modules if each.gradients is not None]
+    ends = [end for each in values for end in (each.mean, each.high) if end]
+    lows = [each.mean for each in values if each.mean > 0]
+    low, high = math.floor(math.log2(min(lows))), math.ceil(math.log2(max(ends)))
+    plot = Plot(
+        Axis(-0.5, len(modules) - 0.5, LEFT, RIGHT),
+        Axis(low, high, ALIGNMENT_BOTTOM, ALIGNMENT_TOP),
+    )
+    parts = [plot.grid(range(low, high + 1, max(1, round((high - low) / 6))), exponent)]
+    for position, each in enumerate(modules):
+        if each.gradients is not None and each.gradients.mean > 0:
+            parts += _mark(plot, each, each.gradients, "gradient", position + 0.2)
+        parts += _mark(plot, each, each.outputs, each.role or "carried", position)
+    parts.append(text("first module", f"{LEFT}%", ALIGNMENT_BOTTOM + 20, "tick"))
+    parts.append(text("last module", f"{RIGHT}%", ALIGNMENT_BOTTOM + 20, "tick end"))
+    alt = (
+        f"Relative error of {len(modules)} modules in {alignment.mode}, in the order of the "
+        f"forward pass, from 2^{low} to 2^{high}. {summary(alignment)}"
+    )
+    return picture(*parts, height=ALIGNMENT_HEIGHT, alt=alt, class_="chart")
+
+
+def _mark(
+    plot: Plot, module: ModuleError, value: BatchMean, class_: str, position: float
+) -> list[Markup]:
+    """Return a point and its interval."""
+    is_gradient = class_ == "gradient"
+    what = "gradient" if is_gradient else "output"
+    label = element("title", f"{module.module}: {what} {value.mean:.2g} ({class_})")
+    point = element(
+        "circle", label, cx=plot.x.percent(position), cy=plot.y.at(math.log2(value.mean)),
+        r=2 if is_gradient else 3, class_=class_,
+    )  # fmt: skip
+    if value.low is None or value.high is None:
+        return [point]
+    low = plot.y.at(math.log2(value.low)) if value.low > 0 else plot.y.start
+    high = plot.y.at(math.log2(value.high))
+    return [plot.x.upright(position, low, high, f"interval {class_}"), point]
+
+
+def _shares(plot: Plot) -> Markup:
+    """Return horizontal lines at round shares, with their labels."""
+    decimals = 0 if plot.y.high > 0.04 else 1
+    return plot.grid(plot.y.ticks(4), lambda share: percent(share, decimals))
+
+
+def _range(x_axis: Axis, shift: int, y: float, label: str) -> list[Markup]:
+    """Return a bar over the exponents that binary16 has, its subnormal part lighter."""
+    first, normal, end = (value - shift for value in (SMALLEST, NORMAL, END))
+    return [
+        x_axis.box(first, normal, y + 6, 9, "subnormal"),
+        x_axis.box(normal, end, y + 6, 9, "normal"),
+        text(label, x_axis.percent(first), y + 2, "tick"),
+    ]

@@ -25,8 +25,15 @@ from ampft.diagnosis.doctor.causes import (
 )
 from ampft.diagnosis.doctor.findings import Cause
 from ampft.diagnosis.doctor.origins import Event, Key, Origins, address
-from ampft.diagnosis.doctor.places import UNKNOWN_SHAPE, BatchShape, Places, named_tensors
-from ampft.diagnosis.doctor.position import Frame, ModuleStack, calling_frame
+from ampft.diagnosis.doctor.places import (
+    UNKNOWN_SHAPE,
+    BatchShape,
+    Frame,
+    ModuleStack,
+    Places,
+    calling_frame,
+    named_tensors,
+)
 
 # Their results are memory that is not initialized.
 _UNINITIALIZED = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")

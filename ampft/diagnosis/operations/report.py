@@ -9,7 +9,11 @@ from textwrap import wrap
 import torch
 
 from ampft.arguments import ClassifyArguments
-from ampft.diagnosis.operations.documented import documented_policies
+from ampft.diagnosis.operations.documented import (
+    UnlistedOperation,
+    documented_policies,
+    unlisted_operations,
+)
 from ampft.diagnosis.operations.probe import (
     FLOAT32,
     LOWER,
@@ -19,7 +23,6 @@ from ampft.diagnosis.operations.probe import (
     AutocastOperation,
     autocast_operations,
 )
-from ampft.diagnosis.operations.unlisted import UnlistedOperation, unlisted_operations
 from ampft.precision.accelerator import numerics, separate_accelerators, training_device
 from ampft.precision.resolve import resolve
 from ampft.text.escaping import inert

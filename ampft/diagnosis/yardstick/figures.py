@@ -1,12 +1,22 @@
-"""The results of the yardstick: `Yardstick` and its parts."""
+"""The results of the yardstick, and the running sums over step batches behind them.
+
+The sums keep no gradients, with Welford's algorithm for the noise. Sums are float64. Besides the
+current gradients, the noise and each mode keep one float32 vector of the length of the gradient.
+Rounding these vectors changes no figure by more than 1e-6.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+import torch
+from torch import Tensor
+
 from ampft.machine import versions
+from ampft.models.blocks import Blocks
 
 SCHEMA = 1
 WHOLE_GRADIENT = "whole gradient"
@@ -148,3 +158,166 @@ class Yardstick:
     versions: Mapping[str, str] = field(default_factory=versions)
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     schema: int = SCHEMA
+
+
+Gradient = Mapping[str, Tensor]
+# Noise below this share of the gradient is only rounding of the float32 mean.
+MIN_RELATIVE_NOISE = 1e-6
+CHUNK_SIZE = 2**20  # entries; a few chunks nearly fit into a processor's cache
+
+
+@dataclass(frozen=True)
+class StepGradient:
+    """The gradient of a step batch, as the optimizer would receive it.
+
+    Attributes:
+        gradient: Parameter -> float32 tensor, unscaled; None if not finite at any loss scale.
+        overflowed: Whether it overflowed at the initial loss scale.
+        scale: Loss scale at which it was finite; None without a scaler.
+    """
+
+    gradient: Gradient | None
+    overflowed: bool = False
+    scale: float | None = None
+
+
+class NoiseSums:
+    """Sums of the float64 gradients of the batches so far.
+
+    Args:
+        blocks: Blocks of the model.
+    """
+
+    def __init__(self, blocks: Blocks) -> None:
+        self.batches = 0
+        self._blocks = blocks
+        self._mean: dict[str, Tensor] = {}
+        self._squares = [0.0] * len(blocks.names)
+
+    def add(self, exact: Gradient) -> None:
+        """Add a batch.
+
+        Args:
+            exact: Parameter -> float64 gradient, for every trainable parameter.
+        """
+        self.batches += 1
+        for name, block in self._blocks.of_parameter.items():
+            if name not in self._mean:
+                self._mean[name] = torch.zeros(exact[name].shape, device=exact[name].device)
+            total = torch.zeros((), dtype=torch.float64, device=exact[name].device)
+            for gradient, mean in _chunks(exact[name], self._mean[name]):
+                change = gradient - mean
+                total += change @ change
+                mean += (change / self.batches).float()
+            self._squares[block] += float(total) * (self.batches - 1) / self.batches
+
+    def figures(self) -> tuple[GradientNoise, tuple[GradientNoise, ...]]:
+        """Return the noise of the whole gradient, and of each block."""
+        squared_means = [0.0] * len(self._blocks.names)
+        for name, block in self._blocks.of_parameter.items():
+            squared_means[block] += sum(
+                float(chunk.double().square().sum()) for (chunk,) in _chunks(self._mean[name])
+            )
+        parts = list(zip(self._blocks.sizes, squared_means, self._squares, strict=True))
+        sizes, means, squares = (sum(column) for column in zip(*parts, strict=True))
+        whole = self._figures(WHOLE_GRADIENT, int(sizes), means, squares)
+        named = zip(self._blocks.names, parts, strict=True)
+        return whole, tuple(self._figures(name, *part) for name, part in named)
+
+    def _figures(self, name: str, size: int, squared_mean: float, squares: float) -> GradientNoise:
+        variance = squares / (self.batches - 1)
+        return GradientNoise(
+            name=name,
+            parameters=size,
+            gradient_norm=math.sqrt(squared_mean),
+            signal=math.sqrt(max(0.0, squared_mean - variance / self.batches)),
+            noise=math.sqrt(variance),
+        )
+
+
+class ErrorSums:
+    """Sums of the errors of a mode in the batches so far.
+
+    Args:
+        blocks: Blocks of the model.
+    """
+
+    def __init__(self, blocks: Blocks) -> None:
+        self.batches = 0
+        self.overflowed = 0
+        self.failed = 0
+        self.lowest_scale: float | None = None
+        self._blocks = blocks
+        self._sum: dict[str, Tensor] = {}
+        # Per block, with all blocks last: |e|^2, h, h^2, underflowed entries, nonzero entries.
+        self._totals = torch.zeros(len(blocks.names) + 1, 5, dtype=torch.float64)
+
+    def add(self, step_gradient: StepGradient, exact: Gradient) -> None:
+        """Add a batch.
+
+        Args:
+            step_gradient: Gradient in the mode.
+            exact: Parameter -> float64 gradient.
+        """
+        self.batches += 1
+        self.overflowed += step_gradient.overflowed
+        if step_gradient.gradient is None:
+            self.failed += 1
+            return
+        scale = step_gradient.scale
+        if scale is not None:
+            self.lowest_scale = min(scale, self.lowest_scale or scale)
+        batch = torch.zeros_like(self._totals)
+        for name, block in self._blocks.of_parameter.items():
+            gradient = step_gradient.gradient[name].to(exact[name].device)
+            if name not in self._sum:
+                self._sum[name] = torch.zeros(gradient.shape, device=gradient.device)
+            batch[block] += _error_totals(gradient, exact[name], self._sum[name]).cpu()
+        batch[-1] = batch[:-1].sum(dim=0)
+        batch[:, 2] = batch[:, 1].square()
+        self._totals += batch
+
+    def figures(
+        self, whole: GradientNoise, modules: tuple[GradientNoise, ...]
+    ) -> tuple[GradientError, tuple[GradientError, ...]]:
+        """Return the errors relative to the noise from `NoiseSums.figures`."""
+        rows = self._totals.tolist()
+        named = zip(modules, rows[:-1], strict=True)
+        return self._figures(whole, rows[-1]), tuple(self._figures(n, row) for n, row in named)
+
+    def _figures(self, noise: GradientNoise, row: list[float]) -> GradientError:
+        squares, products, squared_products, underflowed, nonzero = row
+        if self.failed or noise.noise <= MIN_RELATIVE_NOISE * noise.gradient_norm:
+            undefined = dict.fromkeys(
+                ("error_over_noise", "bias_over_noise", "bias_z", "underflow")
+            )
+            return GradientError(name=noise.name, **undefined)
+        n = self.batches
+        bias = math.sqrt(max(0.0, 2 * products / (n * (n - 1))))
+        return GradientError(
+            name=noise.name,
+            error_over_noise=math.sqrt(squares / n) / noise.noise,
+            bias_over_noise=bias / noise.noise,
+            bias_z=products / math.sqrt(squared_products) if squared_products else 0.0,
+            underflow=underflowed / nonzero if nonzero else 0.0,
+        )
+
+
+def _error_totals(computed: Tensor, exact: Tensor, error_sum: Tensor) -> Tensor:
+    """Return the (5,) totals of one parameter, and add its error to `error_sum`."""
+    totals = torch.zeros(5, dtype=torch.float64, device=exact.device)
+    for gradient, reference, previous in _chunks(computed, exact, error_sum):
+        error = gradient.double() - reference
+        nonzero = reference != 0
+        totals[0] += error @ error
+        totals[1] += error @ previous.double()
+        totals[3] += (nonzero & (gradient == 0)).sum()
+        totals[4] += nonzero.sum()
+        previous += error.float()
+    return totals
+
+
+def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield corresponding chunks of the tensors, writable views if they are contiguous."""
+    flat = [tensor.reshape(-1).split(CHUNK_SIZE) for tensor in tensors]
+    yield from zip(*flat, strict=True)

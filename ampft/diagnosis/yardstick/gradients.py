@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ampft.data.steps import StepBatch
-from ampft.diagnosis.yardstick.sums import StepGradient
+from ampft.diagnosis.yardstick.figures import StepGradient
 from ampft.errors import InputError
 from ampft.precision.accelerator import numerics, verify_prepared
 from ampft.precision.executed import ProductRecorder, check_storage, contradiction

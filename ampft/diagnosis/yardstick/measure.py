@@ -19,12 +19,14 @@ from ampft.data.steps import StepBatch, StepBatches
 from ampft.diagnosis.yardstick.figures import (
     INITIAL_WEIGHTS,
     CheckpointFigures,
+    ErrorSums,
     ModeFigures,
+    NoiseSums,
+    StepGradient,
     Yardstick,
     YardstickSettings,
 )
 from ampft.diagnosis.yardstick.gradients import Float64Gradients, ModeGradients
-from ampft.diagnosis.yardstick.sums import ErrorSums, NoiseSums, StepGradient
 from ampft.errors import InputError
 from ampft.models.blocks import Blocks, blocks_of
 from ampft.models.pretrained import CHECKPOINTS_FLAG, load_saved

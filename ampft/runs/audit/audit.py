@@ -16,9 +16,8 @@ from ampft.runs.audit.rebuild import (
     check_initial_weights,
     rebuild,
 )
-from ampft.runs.audit.replay import Replay, replay
 from ampft.runs.audit.saved_model import check_predictions, load_model, read_outcomes
-from ampft.runs.audit.steps import check_kept_weights, check_training
+from ampft.runs.audit.steps import Replay, check_kept_weights, check_training, replay
 from ampft.runs.audit.written import (
     check_card,
     check_history,

@@ -19,8 +19,7 @@ from ampft.machine import hardware, versions
 from ampft.precision.accelerator import training_device
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import Precision, resolve
-from ampft.runs.audit.findings import NOT_COMPARED, WITHIN, Check, judged
-from ampft.runs.audit.tolerances import Tolerance, tolerance_of
+from ampft.runs.audit.findings import NOT_COMPARED, WITHIN, Check, Tolerance, judged, tolerance_of
 from ampft.runs.compatibility import differences
 from ampft.runs.history import HistoryRow
 from ampft.runs.manifest import RECORD_NAME

@@ -12,16 +12,14 @@ import transformers
 from torch import nn
 
 from ampft.errors import TrainingStopped
-from ampft.evaluation.evaluate import evaluate
-from ampft.evaluation.float32 import in_float32
+from ampft.evaluation.evaluate import evaluate, in_float32
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import load_saved
 from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import numerics
-from ampft.runs.audit.findings import DIFFERS, EQUAL, WITHIN, Check
+from ampft.runs.audit.findings import DIFFERS, EQUAL, TOLERANCES, WITHIN, Check
 from ampft.runs.audit.rebuild import Rebuilt
-from ampft.runs.audit.tolerances import TOLERANCES
 from ampft.runs.features import fitted_decisions
 from ampft.runs.predictions import RESERVED_COLUMNS, read_predictions
 from ampft.runs.prepared import Prepared

@@ -23,9 +23,8 @@ from ampft.features.decisions import decision_warnings
 from ampft.features.validations import all_metrics
 from ampft.files import describe_file, is_inside
 from ampft.machine import versions
-from ampft.runs.audit.findings import DIFFERS, NOT_COMPARED, WITHIN, Check, judged
+from ampft.runs.audit.findings import DIFFERS, NOT_COMPARED, SUM_TOLERANCE, WITHIN, Check, judged
 from ampft.runs.audit.rebuild import Rebuilt
-from ampft.runs.audit.tolerances import SUM_TOLERANCE
 from ampft.runs.card import model_card
 from ampft.runs.history import HistoryRow, parse_rows
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, is_result_name

@@ -1,7 +1,8 @@
-"""Docstrings of Python's standard library, classified by the package that they belong to.
+"""The data sets that need no download: digits of scikit-learn, and docstrings of Python.
 
-They are read with `ast` from the running interpreter's sources: nothing is imported or downloaded.
-The texts differ a little between Python versions; a run record holds their fingerprint.
+The docstrings of the standard library are classified by the package that they belong to. They are
+read with `ast` from the running interpreter's sources: nothing is imported or downloaded. The
+texts differ a little between Python versions; a run record holds their fingerprint.
 """
 
 from __future__ import annotations
@@ -16,9 +17,50 @@ from collections.abc import Iterator
 from itertools import chain, takewhile
 from pathlib import Path
 
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+import numpy as np
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
+from PIL import Image as PILImage
+from sklearn.datasets import load_digits as read_digits
+from sklearn.model_selection import train_test_split
 
 from ampft.errors import InputError, did_you_mean
+
+MAX_PIXEL = 16  # scikit-learn's pixels are 0 to 16
+
+
+def load_digits(*, split_seed: int = 0) -> DatasetDict:
+    """Return 1,797 images of digits, 8 x 8 grey values of 0 to 255, in three stratified splits.
+
+    Args:
+        split_seed: Seed of the split: 65 % `train`, 10 % `validation`, 25 % `test`.
+
+    Returns:
+        Splits with `image` (PIL, mode `L`) and `label` (ClassLabel `0` to `9`).
+    """
+    digits = read_digits()
+    pixels = np.rint(digits.images * (255 / MAX_PIXEL)).astype(np.uint8)
+    indices = np.arange(len(pixels))
+    rest, test = train_test_split(
+        indices, test_size=0.25, stratify=digits.target, random_state=split_seed
+    )
+    train, validation = train_test_split(
+        rest, test_size=0.10 / 0.75, stratify=digits.target[rest], random_state=split_seed
+    )
+    features = Features({"image": Image(), "label": ClassLabel(names=[str(d) for d in range(10)])})
+    chosen = {"train": train, "validation": validation, "test": test}
+    return DatasetDict(
+        {
+            split: Dataset.from_dict(
+                {
+                    "image": [PILImage.fromarray(pixels[i]) for i in rows],
+                    "label": digits.target[rows].tolist(),
+                },
+                features=features,
+            )
+            for split, rows in ((split, np.sort(rows)) for split, rows in chosen.items())
+        }
+    )
+
 
 # The twelve largest packages of Python 3.11 to 3.14 that Debian has in libpython3-stdlib. It has
 # tkinter and idlelib in separate packages; distutils and lib2to3 were removed in 3.12 and 3.13.
