@@ -16,6 +16,19 @@ SCHEMA = 1
 RUNS, TABLES = "runs", "tables"
 START, TRY, SEEDS, FINAL = "start", "try", "seeds", "final"
 SEALED, OPEN = "sealed", "open"
+LEAST_PERCENT, MOST_TRIES = 1e-6, 1_000_000
+
+
+def check_percent(name: str, value: float, below: float) -> None:
+    """Check a flag in points or percent, which must not vanish in computations.
+
+    Raises:
+        InputError: It is below `LEAST_PERCENT`, not below the limit, or not a number.
+    """
+    if not LEAST_PERCENT <= value < below:
+        raise InputError(
+            f"--{name} {value:g}: must be at least {LEAST_PERCENT:f} and below {below:g}."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +57,10 @@ class LedgerSettings:
     label_names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        limits = {"margin": (self.margin, 100), "error": (self.error, 50)}
-        for name, (value, below) in limits.items():
-            if not 0 < value < below:
-                raise InputError(f"--{name} {value:g}: must be above 0 and below {below}.")
-        for name, number in {"tries": self.tries, "max_seeds": self.max_seeds}.items():
-            if number is not None and number < 1:
-                raise InputError(f"--{name} {number}: must be at least 1.")
+        check_percent("margin", self.margin, 100)
+        check_percent("error", self.error, 50)
+        if not 1 <= self.tries <= MOST_TRIES:
+            raise InputError(f"--tries {self.tries}: must be at least 1 and at most {MOST_TRIES:,}.")
         if self.max_seeds is not None and self.max_seeds < MIN_SEEDS:
             raise InputError(
                 f"--max_seeds {self.max_seeds}: must be at least {MIN_SEEDS}, because a change is "

@@ -36,6 +36,7 @@ from ampft.referee.entries import (
     State,
     TestSet,
     Trial,
+    check_percent,
     state_of,
 )
 from ampft.referee.error_budget import TryLevel, level_of_try, share_of_try
@@ -83,8 +84,8 @@ class Judgement:
 def judge(
     ledger: str | Path,
     *,
-    candidate: Sequence[str | Path] = (),
-    best: Sequence[str | Path] = (),
+    candidate: Sequence[str | Path] | str | Path = (),
+    best: Sequence[str | Path] | str | Path = (),
     claim: str = Claim.BETTER,
     margin: float | None = None,
     final: bool = False,
@@ -116,11 +117,11 @@ def judge(
             Nothing is written.
     """
     folder = Path(ledger)
-    sides = {BEST: [str(each) for each in best], CANDIDATE: [str(each) for each in candidate]}
+    sides = {BEST: _sources(best), CANDIDATE: _sources(candidate)}
     if claim not in tuple(Claim):
         raise InputError(f"--claim {claim}: must be one of {', '.join(Claim)}.")
-    if margin is not None and not 0 < margin < 100:
-        raise InputError(f"--margin {margin:g}: must be above 0 and below 100 points.")
+    if margin is not None:
+        check_percent("margin", margin, 100)
     if not is_ledger(folder):
         return _start(folder, sides, settings or LedgerSettings(), note, final=final)
     if settings is not None:
@@ -375,6 +376,11 @@ class _Writer:
         return Judgement(
             ledger=self.folder, entry=entry, sha256=sha256, state=state_of([*self.entries, entry])
         )
+
+
+def _sources(given: Sequence[str | Path] | str | Path) -> list[str]:
+    """Return the sources of a side, of which one may be passed without a list."""
+    return [str(given)] if isinstance(given, str | Path) else [str(each) for each in given]
 
 
 def next_level(state: State) -> TryLevel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import islice
@@ -332,6 +332,11 @@ def predict_inputs(
         record = saved.record
         check_columns(request, record)
         kind = task_row(record).kind
+        if isinstance(inputs, Mapping | Set) or hasattr(inputs, "columns"):
+            raise InputError(
+                f"inputs: received a {type(inputs).__name__}, whose items are not its rows in "
+                f"order. Pass a list, such as list(frame[{record.data.input_columns[0]!r}])."
+            )
         rows = kind.rows_in_memory(inputs, trained_as(record))
         if not rows:
             raise InputError("the list is empty. Pass at least one row.")

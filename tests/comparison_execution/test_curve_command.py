@@ -18,7 +18,7 @@ RUN = ("--train_file", "train.csv", "--test_file", "test.csv")
         (["--", *RUN, "--max_train_samples", "50"], "--max_train_samples after ` -- `"),
         (["--", *RUN, "--data_seed", "3"], "--data_seed after ` -- `: a curve sets it"),
         (["--learning_rate", "1e-4", "--", *RUN], "--learning_rate is a setting of ampft train"),
-        (["--sizes", "200,100", "--", *RUN], "train.csv"),  # checked once the data exist
+        (["--sizes", "200,100", "--", *RUN], "--sizes: received '200,100'"),
         (["--seedz", "3", "--", *RUN], "seedz"),
         (["--", *RUN, "--output_dir", "x"], "--output_dir"),
     ],

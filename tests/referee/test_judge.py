@@ -91,6 +91,11 @@ def test_a_page_that_cannot_be_written_costs_no_try(ledger, written, capsys):
     assert (files(ledger), table.read_bytes()) == (before, content)
 
 
+def test_one_source_needs_no_list(ledger, written):
+    with pytest.raises(InputError, match="--candidate: it lacks seed 2|received 1 seed"):
+        ampft.judge(ledger, candidate=written["good"][0])
+
+
 def test_more_seeds_continue_an_undecided_candidate(tmp_path, written):
     ledger = tmp_path / "ledger"
     ampft.judge(ledger, best=written["old"][:3], settings=LedgerSettings(max_seeds=5))
@@ -298,6 +303,9 @@ def test_the_commands_of_the_pages_work(tmp_path, written, monkeypatch, page):
         (["ledger", "--candidate", "GOOD", "--tries", "7"], "settings of a ledger are chosen"),
         (["ledger", "--candidate", "GOOD", "--margin", "0"], "--margin 0"),
         (["new", "--best", "OLD", "--tries", "0"], "--tries 0"),
+        (["new", "--best", "OLD", "--tries", str(10**400)], "--tries 1000"),
+        (["new", "--best", "OLD", "--error", "1e-320"], "--error 9.99"),
+        (["ledger", "--candidate", "GOOD", "--margin", "1e-320"], "--margin 9.99"),
         (["new", "--best", "OLD", "--error", "50"], "--error 50"),
         (["new", "--best", "OLD", "--metric", "acuracy"], "accuracy"),
         (["new", "--best", "OLD", "GOOD"], "have the arms"),

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 from tiny_text import LABELS
@@ -17,7 +18,7 @@ import ampft.runs.predict
 from ampft.errors import InputError
 from ampft.files import describe_file
 from ampft.kinds.prediction import PredictRequest
-from ampft.runs.predict import predict_file
+from ampft.runs.predict import predict_file, predict_inputs
 from ampft.tasks import default_task
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
@@ -271,3 +272,13 @@ def test_the_file_of_the_training_is_noted(folder, file, flag, is_noted, capsys)
     predict(folder, file.rename(file.with_name("renamed.csv")))
     noted = " ".join(capsys.readouterr().err.split())
     assert ("has rows that the model was trained on" in noted) == is_noted
+
+
+@pytest.mark.parametrize(
+    "inputs", [pd.DataFrame({"text": ["w1", "w2"]}), {"text": ["w1", "w2"]}, {"w1", "w2"}]
+)
+def test_names_of_columns_are_not_predicted(folder, inputs):
+    options = {"mixed_precision": "fp32", "batch_size": 2, "top_k": 0, "all_probabilities": False}
+    with pytest.raises(InputError, match=r"items are not its rows.*list\(frame\['text'\]\)"):
+        predict_inputs(folder, inputs, **options)
+    assert len(predict_inputs(folder, pd.Series(["w1", "w2"]), **options)) == 2

@@ -132,6 +132,8 @@ def parse_curve(argv: Sequence[str]) -> tuple[CurveFlags, list[str], ClassifyArg
         "add. A repeated command continues where it was interrupted.",
         usage_suffix=f"-- settings of {TRAINER}",
     )
+    if settings.sizes is not None:
+        _parse_sizes(settings.sizes)
     classify = parse_classify_arguments(classify_argv, program=TRAINER)
     refuse_set_by_comparison(classify)
     for name in (*SIZE_FLAGS, "data_seed"):
