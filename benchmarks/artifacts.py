@@ -6,8 +6,9 @@ r"""Time artifacts of a run beside `ampft` in bf16 and `transformers.pipeline`, 
 Every arm predicts the same texts in this process, tokenization included, one text at a time and in
 batches. The arms take turns in an order that is reversed in every other round, so that other load
 on the machine affects all alike: only the ratios are meaningful. Prints and writes JSON: texts per
-second of each arm, and median and range of its speed-up over the pipeline. On a machine with other
-work, `--clock cpu` with OMP_NUM_THREADS=1 counts the time that the arms themselves computed.
+second of each arm, and median and range of its speed-up over the pipeline, with PyTorch's number of
+threads, which users have, and with one. On a machine with other work, `--clock cpu --threads 1`
+counts the time that the arms themselves computed.
 """
 
 from __future__ import annotations
@@ -48,26 +49,28 @@ def main() -> None:
     parser.add_argument(
         "--clock", choices=tuple(CLOCKS), default="wall", help="time that is measured"
     )
+    parser.add_argument(
+        "--threads", type=int, nargs="+", help="numbers of threads (default: PyTorch's, and 1)"
+    )
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     args = parser.parse_args()
     stated = provenance()
     with args.texts.open(encoding="utf-8", newline="") as file:
         texts = [row["text"] for row in csv.DictReader(file)][: args.limit]
-    arms = {PIPELINE: pipeline_arm(args.run), "ampft bf16": run_arm(args.run, "bf16")}
-    arms |= {folder.name: artifact_arm(folder) for folder in args.artifacts}
-    results = {
-        f"batches of {size}": summary(
-            time_in_turns(arms, texts, size, args.repeats, CLOCKS[args.clock]), len(texts)
-        )
-        for size in BATCH_SIZES
-    }
+    results: dict[str, Any] = {}
+    for threads in args.threads or dict.fromkeys((torch.get_num_threads(), 1)):
+        torch.set_num_threads(threads)  # sessions take as many when they are opened
+        arms = {PIPELINE: pipeline_arm(args.run), "ampft bf16": run_arm(args.run, "bf16")}
+        arms |= {folder.name: artifact_arm(folder) for folder in args.artifacts}
+        for size in BATCH_SIZES:
+            seconds = time_in_turns(arms, texts, size, args.repeats, CLOCKS[args.clock])
+            results[f"{threads} threads, batches of {size}"] = summary(seconds, len(texts))
     print(json.dumps(results, indent=2))
     values = {
         "provenance": stated,
         "texts": len(texts),
         "repeats": args.repeats,
         "clock": args.clock,
-        "threads": torch.get_num_threads(),
         "results": results,
     }
     args.out.write_text(f"{json.dumps(values, indent=2)}\n", encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,18 +44,25 @@ def export(request: ExportRequest) -> None:
     ]
     if nodes:
         lines.insert(1, labelled("float", f"ONNX nodes {','.join(nodes)}"))
-        lines.insert(2, labelled("TensorRT", tensorrt_flags(nodes)))
+        lines.insert(2, labelled("TensorRT", *tensorrt_commands(nodes)))
     print(inert_lines("\n".join(lines)))
 
 
-def tensorrt_flags(nodes: Sequence[str]) -> str:
-    """Return the flags of trtexec that keep layers in float32, which have the names of the nodes.
+def tensorrt_commands(nodes: Sequence[str]) -> tuple[str, str]:
+    """Return the commands that keep nodes in float32: for TensorRT up to 10, and from 11.
+
+    The layers of TensorRT have the names of the nodes. TensorRT 11 has no constraints of precision,
+    so that AutoCast of NVIDIA's Model Optimizer casts the graph instead, where names are patterns.
 
     Args:
         nodes: Names of nodes of an ONNX file.
     """
-    listed = ",".join(f"{name}:fp32" for name in nodes)
-    return f"trtexec --precisionConstraints=obey --layerPrecisions={listed}"
+    layers = ",".join(f"{name}:fp32" for name in nodes)
+    patterns = " ".join(f"'^{re.escape(name)}$'" for name in nodes)
+    return (
+        f"up to 10: trtexec --fp16 --precisionConstraints=obey --layerPrecisions={layers}",
+        f"from 11: python -m modelopt.onnx.autocast --onnx_path ONNX --nodes_to_exclude {patterns}",
+    )
 
 
 def export_request(args: Namespace) -> ExportRequest:

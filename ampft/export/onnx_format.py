@@ -6,8 +6,8 @@ float32: on most x86 processors all products run in float32, and only the file i
 int8 has three schemes, which differ in how activations become integers. In blocks, each row is
 quantized in every call, in blocks of `BLOCK` numbers, so that no prediction depends on the other
 rows of its batch. Dynamic scales are of the whole batch. Static ones are measured once, on rows of
-the validation split. Weights that are multiplied as bytes are unsigned or have 7 bits, because
-signed ones of 8 bits overflow on processors without VNNI.
+the validation split. Weights that are multiplied as bytes have 7 bits, because signed ones of 8
+bits overflow on processors without VNNI.
 """
 
 from __future__ import annotations
@@ -123,7 +123,10 @@ def _write_blocks(graph: Path, target: Path, kept: Sequence[str], batches: Seque
 
 def _write_dynamic(graph: Path, target: Path, kept: Sequence[str], batches: Sequence[Any]) -> None:
     del batches
-    _quantize(graph, target, kept, ("MatMul", "Gemm", "Gather"))
+    with TemporaryDirectory() as folder:
+        products = Path(folder) / "products.onnx"
+        _quantize(graph, products, kept, ("MatMul", "Gemm"))
+        _quantize(products, target, kept, ("Gather",))  # embeddings
     if not kept:
         _check_int8(target, "MatMulInteger")
 
@@ -132,11 +135,14 @@ def _quantize(source: Path, target: Path, kept: Sequence[str], operators: Sequen
     """Write a copy of an ONNX file with bytes for weights, and scales of each batch."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
+    is_multiplied = "Gather" not in operators
     quantize_dynamic(
         source,
         target,
         op_types_to_quantize=list(operators),
-        weight_type=QuantType.QUInt8,
+        # onnxruntime multiplies unsigned with signed bytes faster than two unsigned ones.
+        weight_type=QuantType.QInt8 if is_multiplied else QuantType.QUInt8,
+        reduce_range=is_multiplied,
         per_channel=True,
         nodes_to_exclude=list(kept),
         extra_options={"MatMulConstBOnly": True},

@@ -99,10 +99,15 @@ def load(folder: Path, manifest: Manifest, config: Any) -> RuntimeModel:
     """
     import openvino
 
+    core = openvino.Core()
+    hint = HINTS[manifest.precision]
+    # On a CPU with products of bfloat16 but not of float16, "f16" would choose bfloat16.
+    if hint == "f16" and "FP16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        hint = "f32"
     settings = {
-        "INFERENCE_PRECISION_HINT": HINTS[manifest.precision],
+        "INFERENCE_PRECISION_HINT": hint,
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
     }
-    compiled = openvino.Core().compile_model(folder / manifest.model, "CPU", settings)
+    compiled = core.compile_model(folder / manifest.model, "CPU", settings)
     names = [entry.any_name for entry in compiled.inputs]
     return RuntimeModel(config, compiled, names, lambda arrays: compiled(dict(arrays))["logits"])

@@ -12,7 +12,7 @@ import torch
 from exported import artifact_of, logits_of_run, rows
 from safetensors import safe_open
 
-from ampft.certificate.dtypes import onnx_dtypes
+from ampft.certificate.dtypes import onnx_dtypes, openvino_dtypes
 from ampft.errors import InputError
 from ampft.export import open_artifact
 from ampft.export.formats import FORMATS
@@ -241,11 +241,14 @@ MIXED = {
     ("torch", "int8"): "I8",
     ("onnx", "fp16"): 10,
     ("onnx", "int8"): 2,
+    ("openvino", "int8"): "u8",
 }
 
 
 @pytest.mark.parametrize(("form", "precision"), MIXED)
 def test_requested_modules_stay_in_float32(text_run, one_trace, tmp_path, form, precision):
+    if form == "openvino":
+        pytest.importorskip("nncf")
     whole, mixed = (
         open_artifact(artifact_of(text_run, tmp_path / name, form, precision, keep_float=patterns))
         for name, patterns in (("whole", ()), ("mixed", ("layer.*",)))
@@ -260,6 +263,14 @@ def test_requested_modules_stay_in_float32(text_run, one_trace, tmp_path, form, 
         assert kept == {"F32"}
         assert MIXED[form, precision] in stored.values()
         return
+    if form == "openvino":
+        sides = [openvino_dtypes(each.model.session, path).products for each in (whole, mixed)]
+        floats = [
+            sum(row.count for row in rows if row.with_weights and "float32" in row.inputs)
+            for rows in sides
+        ]
+        assert floats == [0, 12]  # of 14 products with weights
+        return
     model = onnx.load(path)
     stored = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     products = [n for n in model.graph.node if n.name in mixed.manifest.float_nodes]
@@ -267,6 +278,33 @@ def test_requested_modules_stay_in_float32(text_run, one_trace, tmp_path, form, 
     weights = {stored[name] for node in products for name in node.input if name in stored}
     assert MIXED[form, precision] not in weights
     assert MIXED[form, precision] in stored.values()
+
+
+def test_openvino_keeps_a_planted_module_in_float32(text_run, tmp_path):
+    """One large weight per output, times 0: int8 with a scale per output rounds the others to 0."""
+    pytest.importorskip("nncf")
+    openvino = pytest.importorskip("openvino")
+    source = load_source(text_run, read_record(text_run), "int8", ())
+    planted = "bert.encoder.layer.1.output.dense"
+    layer = source.model.bert.encoder.layer[1]
+    with torch.no_grad():
+        layer.intermediate.dense.weight[0], layer.intermediate.dense.bias[0] = 0.0, 0.0
+        layer.output.dense.weight[:, 1:] *= 5
+        layer.output.dense.weight[:, 0] = 1000.0
+        batches = [model_inputs(source.reader.collate([[text]])) for text in TEXTS]
+        expected = torch.cat([source.model(**batch).logits for batch in batches]).numpy()
+    errors = []
+    with FORMATS["openvino"].code.prepared(source) as write:
+        for kept in ((), (planted.replace("1", "0"),), (planted,)):
+            path = tmp_path / f"{len(errors)}.xml"
+            write(path, kept)
+            compiled = openvino.Core().compile_model(path, "CPU")
+            found = [compiled({n: batch[n].numpy() for n in source.inputs}) for batch in batches]
+            logits = np.concatenate([each["logits"] for each in found])
+            errors.append(abs(logits - expected).max() / abs(expected).max())
+    whole, other, fragile = errors
+    assert fragile < whole / 4
+    assert other > whole / 2
 
 
 @pytest.mark.parametrize(
