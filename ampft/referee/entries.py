@@ -60,7 +60,7 @@ class LedgerSettings:
         check_percent("margin", self.margin, 100)
         check_percent("error", self.error, 50)
         if not 1 <= self.tries <= MOST_TRIES:
-            raise InputError(f"--tries {self.tries}: must be at least 1 and at most {MOST_TRIES:,}.")
+            raise InputError(f"--tries {self.tries}: must be from 1 to {MOST_TRIES:,}.")
         if self.max_seeds is not None and self.max_seeds < MIN_SEEDS:
             raise InputError(
                 f"--max_seeds {self.max_seeds}: must be at least {MIN_SEEDS}, because a change is "
