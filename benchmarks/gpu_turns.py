@@ -39,6 +39,8 @@ from ampft.training.step import updates_called_by
 
 LEARNING_RATE = 5e-5
 WARMUP_STEPS = 5
+# Until all buckets of tokens have occurred, and their graphs are captured and compared.
+GRAPH_WARMUP_STEPS = 40
 TEXTS = 2048
 COPIES = ("cudaMemcpyAsync", "cudaMemsetAsync")
 LAUNCHES = (
@@ -173,9 +175,11 @@ class Turn(TrainerCallback):
         joules: Energy of a timed step; None without a meter.
         timed: Number of timed steps.
         notes: What a system says about itself.
+        warmup: Steps before the timed ones.
     """
 
     def __init__(self, scale: Scale) -> None:
+        self.warmup = WARMUP_STEPS
         self.first_step = self.step = 0.0
         self.joules: float | None = None
         self.timed = 0
@@ -188,7 +192,7 @@ class Turn(TrainerCallback):
     @property
     def most_steps(self) -> int:
         """Largest number of steps, including the warm-up."""
-        return WARMUP_STEPS + self._scale.steps
+        return self.warmup + self._scale.steps
 
     def step_ended(self) -> bool:
         """Record the end of a step; return whether the turn is over."""
@@ -197,10 +201,10 @@ class Turn(TrainerCallback):
         if self._steps == 1:
             synchronize(self._scale.device)
             self.first_step = time.perf_counter() - self._begin
-        if self._steps == WARMUP_STEPS:
+        if self._steps == self.warmup:
             synchronize(self._scale.device)
             self._begin, self._energy = time.perf_counter(), meter() if meter else 0.0
-        self.timed = self._steps - WARMUP_STEPS
+        self.timed = self._steps - self.warmup
         elapsed = time.perf_counter() - self._begin
         is_late = self.timed >= 2 and elapsed >= self._scale.turn_seconds
         if self.timed < self._scale.steps and not is_late:
@@ -235,15 +239,15 @@ class LaunchCount(Turn):
     @property
     def most_steps(self) -> int:
         """Number of steps: the warm-up and the counted step."""
-        return WARMUP_STEPS + 1
+        return self.warmup + 1
 
     def step_ended(self) -> bool:
         """Begin to count after the warm-up, and stop after the next step."""
         self._steps += 1
         synchronize(self._scale.device)
-        if self._steps == WARMUP_STEPS:
+        if self._steps == self.warmup:
             self._profiler.start()
-        if self._steps <= WARMUP_STEPS:
+        if self._steps <= self.warmup:
             return False
         self._profiler.stop()
         events = self._profiler.events() or ()
@@ -311,6 +315,8 @@ def train_with_ampft(
     job: Job, turn: Turn, *, by_graphs: bool = False, compiled: bool = False
 ) -> nn.Module:
     """Train with the loop of `recipes/classify.py`; return the model."""
+    if by_graphs:
+        turn.warmup = min(GRAPH_WARMUP_STEPS, 10 * job.scale.steps)
     if (by_graphs or compiled) and not job.scale.on_gpu:
         raise SkippedError("a rehearsal without a GPU has no CUDA graphs, and does not compile")
     if compiled:

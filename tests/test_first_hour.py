@@ -80,8 +80,40 @@ def check_part_3(rows, output):
     assert "trained twice, bf16" in output
 
 
-@pytest.mark.full
+GRAPHS = """
+import sys, json, torch
+sys.path[:0] = [{benchmarks!r}, {tests!r}]
+import gpu_turns, first_hour
+from tape import TapeRecorder, masked_attention
+from ampft.models.packing import attention
+attention.choose_kernel = lambda *_, **__: masked_attention
+gpu_turns.Scale.on_gpu = property(lambda scale: True)
+gpu_turns.CudaRecorder = lambda device: TapeRecorder()
+gpu_turns.check_packing = lambda *_: None
+scale = first_hour.scale_of(rehearse=True)
+job = gpu_turns.Job(scale, "fp32", "MiniLM", 4, scale.tokens[0])
+turn = gpu_turns.Turn(scale)
+gpu_turns.run_turn("ampft (graphs)", job, turn)
+print(json.dumps({{"timed": turn.timed, **turn.notes}}))
+"""
+
+
 @pytest.mark.slow
+def test_the_turn_by_graphs_is_rehearsed_on_a_tape():
+    code = GRAPHS.format(benchmarks=str(BENCHMARKS), tests=str(ROOT / "tests"))
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    notes = json.loads(done.stdout.splitlines()[-1])
+    assert notes["timed"] == 2
+    assert notes["graphs"]["reason"] is None
+    assert notes["graphs"]["replayed_micro_batches"] > 2
+    assert notes["graphs"]["replayed_updates"] > 2
+
+
+@pytest.mark.slow
+@pytest.mark.full
 def test_a_part_keeps_to_its_time_and_continues(tmp_path):
     out = tmp_path / "results.json"
     done = rehearse(3, out, "--seconds", "0")

@@ -54,7 +54,7 @@ class Prepared:
             once per process.
         step_batches: Step batches of the training split. They are not prepared, because Accelerate
             would shard them a second time.
-        check_notes: Result of `--check_precision`, to be printed.
+        check_notes: Why attention runs in groups, and the result of `--check_precision`.
         resume_point: Where the training begins with `--resume_from_checkpoint`.
     """
 

@@ -275,7 +275,7 @@ def initial_record(prepared: Prepared) -> RunRecord:
             padding_free=prepared.loaded.padding_free,
             configuration=prepared.configuration,
             preprocessing=prepared.preprocessing,
-            notes=prepared.loaded.notes,
+            notes=(*prepared.loaded.notes, *prepared.check_notes),
         ),
         precision=precision_part(prepared.precision, fp32_modules=tuple(float32_forwards(model))),
         topology=TopologyPart(

@@ -227,6 +227,8 @@ def test_records_and_checkpoints_of_an_earlier_version(prepared_from, tmp_path):
     (stamp,) = map(remark_text, difference_stamps(groups))
     assert stamp.startswith("not known: whether model configuration and preprocessing were the")
     assert "1 of 2 records" in stamp
+    note = "attention runs in groups of similar length: its kernel fails"
+    assert note in initial_record(replace(prepared, check_notes=(note,))).model.notes
     settings = settings_of(prepared)
     del settings["configuration"]
     manifest = SimpleNamespace(settings=settings, topology={})

@@ -192,7 +192,9 @@ def step_operators(model, lengths, mode, *, packed, joint=True):
         batch = {key: value.to(CUDA) for key, value in batch.items()}
         dtype = precision.compute_dtype if precision.uses_autocast else torch.float32
         attention = patch.object(functional, "scaled_dot_product_attention", fused_attention)
-        weights = joint_weights(model, dtype) if packed and joint else nullcontext()
+        weights = nullcontext()
+        if packed and joint:
+            weights = joint_weights(model, precision.compute_dtype)
         with attention, OperatorCounter() as operators, weights, cuda_autocast(dtype):
             outputs(
                 model, batch, **({"packing": layout} if packed else {})
