@@ -9,8 +9,8 @@ from tiny_encoders import ENCODERS, tiny
 
 # Six groups of similar length.
 LENGTHS = (5,) * 3 + (9,) * 3 + (14,) * 3 + (20,) * 3 + (30,) * 2 + (40,) * 2
-# DeBERTa's own attention runs on padded cells, which are gathered and scattered in each layer. Where
-# autocast would cast its weights one by one, joint weights save more than that.
+# DeBERTa's own attention runs on padded cells, which are gathered and scattered in each layer. With
+# autocast, joint weights save more than that.
 GATHERED_PER_LAYER = {
     (name, mode): 15 for name in ("deberta-v2", "deberta-v3") for mode in ("fp32", "bf16-true")
 }
