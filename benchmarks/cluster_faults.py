@@ -312,7 +312,8 @@ class Fault:
             for name in NODES:
                 cluster.kill(name)
             cluster.start_head()
-            cluster.add_all(NODES)
+            for name in NODES:
+                cluster.add(name)
             os.environ["RAY_ADDRESS"] = cluster.address
         elif self.kind in ("node", "frozen", "cut", "cut for a while", *LIES):
             cluster.kill(self._name)
@@ -368,7 +369,8 @@ def still_running(cluster: NamespaceCluster) -> int:
 
 def is_good(row: dict[str, Any]) -> bool:
     """Return whether a comparison equals the one without Ray, with no run twice or left."""
-    lies = row["kind"].startswith("lying") <= (row["left_out"] > 0)
+    is_lie = row["kind"].startswith("lying")
+    lies = row["left_out"] > 0 if is_lie else row["kind"] != "none" or not row["left_out"]
     ended = row["exit_codes"][-1] == 0 and not row["processes_left"] and not row["twice"]
     explained = row["kind"] != "head" or row["exit_codes"][0] == 0 or row["said_why"]
     return bool(not row["different"] and ended and lies and explained)

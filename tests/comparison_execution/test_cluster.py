@@ -21,6 +21,7 @@ from ampft.arguments import parse_compare_arguments
 from ampft.comparison.analysis.stamps import side_by_side_stamps
 from ampft.comparison.execution.cluster import nodes as module
 from ampft.comparison.execution.cluster.canary import NodeFacts, code_hash
+from ampft.comparison.execution.cluster.launcher import Cluster, RayLauncher
 from ampft.comparison.execution.cluster.nodes import Head, Need, Nodes
 from ampft.comparison.execution.cluster.orphans import MARK
 from ampft.comparison.execution.cluster.parcels import (
@@ -32,9 +33,11 @@ from ampft.comparison.execution.cluster.parcels import (
 from ampft.comparison.execution.engines import make_launchers
 from ampft.comparison.execution.launch import interruptible
 from ampft.comparison.execution.plan_text import plan_lines
+from ampft.comparison.execution.slots import Slot
 from ampft.comparison.findings import PlanFacts
 from ampft.comparison.remarks import remark_texts
 from ampft.errors import InputError
+from ampft.text.json_io import json_text
 
 HONEST = NodeFacts(
     kind="CPU A", code="c", versions={"torch": "2"}, files={"train.csv": "f"},
@@ -256,7 +259,23 @@ def test_a_comparison_survives_a_killed_worker_bit_for_bit():
     )
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]
-    assert (row["different"], row["finished"], row["processes_left"]) == ([], 6, 0)
+    assert (row["different"], row["twice"], row["processes_left"]) == ([], 0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace of its own needs root")
+def test_shards_survive_a_killed_worker_with_the_same_bytes():
+    pytest.importorskip("ray")
+    words = ["benchmarks/cluster_predict.py", "--faults", "1", "--kinds", "worker"]
+    done = subprocess.run(
+        [sys.executable, *words, "--files", "4", "--rows", "50"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_head_that_does_not_answer_ends_the_command_with_a_sentence(monkeypatch, capsys):
@@ -272,3 +291,19 @@ def test_a_head_that_does_not_answer_ends_the_command_with_a_sentence(monkeypatc
     expected = r"lost: the head of the Ray cluster \(127.0.0.1:\d+\) has not answered for 0 "
     expected += r"seconds. Start a new head .* Repeat the command.\n"
     assert re.search(expected, capsys.readouterr().err)
+
+
+def test_nodes_that_are_measured_at_the_same_time_share_no_file(monkeypatch, tmp_path):
+    launcher = RayLauncher(Slot(), cluster=None, arrivals=tmp_path)
+    files = []
+
+    def attempt(self, program, nodes, output, watch):
+        files.append(self._file(f"parcel-{program.folder.name}"))
+        facts = replace(HONEST, bits=nodes[0])
+        (program.folder / "result.json").write_text(json_text(facts))
+
+    monkeypatch.setattr(RayLauncher, "attempt", attempt)
+    cluster = Cluster(Nodes(Need(1)), Head("unused:0"), None, ())
+    found = cluster._measure(["a", "b"], launcher, lambda: None)
+    assert {id_: facts.bits for id_, facts in found.items()} == {"a": "a", "b": "b"}
+    assert len(set(files)) == 2

@@ -130,7 +130,7 @@ def _canary(
     id_: str, launcher: RayLauncher, argv: Sequence[str], watch: Callable[[], None]
 ) -> NodeFacts | InputError:
     place = temporary_folder("canary")
-    folder = place / "canary"
+    folder = place / f"canary-{id_}"  # the launcher names files after it, for all nodes at once
     folder.mkdir()
     request, result = folder / "request.json", folder / "result.json"
     request.write_text(json.dumps({"classify_argv": list(argv)}), encoding="utf-8")
@@ -254,8 +254,8 @@ class RayLauncher:
         except (ray.exceptions.RayError, DamagedParcel) as error:
             raise _Lost(_reason(error)) from error
         except BaseException:
-            if stream is not None:
-                _cancel(stream)
+            if stream is not None and not self.cluster.head.is_silent:
+                _cancel(stream)  # without a head, nodes end their runs after a minute
             raise
         finally:
             self._task = None

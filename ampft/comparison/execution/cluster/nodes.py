@@ -21,10 +21,9 @@ from ampft.text.terminal import labelled, print_line
 from ampft.training.threads import usable_cores
 
 ADDRESS = "RAY_ADDRESS"
-# Ray ends a process with its own exit code and no message if the head does not answer for a minute,
-# which this setting delays, so that the command can say what happened.
-RAY_PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "600")
-HEAD_SECONDS = 45.0  # without an answer of the head until the command ends
+# Without an answer of the head until the command ends; after a minute, Ray would end it without a
+# sentence that a user understands.
+HEAD_SECONDS = 30.0
 BETWEEN_CALLS, CALL_SECONDS = 0.4, 2.0
 _PASSED_ON = (
     *("OMP_", "MKL_", "KMP_", "ATEN_", "DNNL_", "ONEDNN_", "TORCH_", "PYTORCH_", "CUBLAS_"),
@@ -44,6 +43,11 @@ class Head:
     _called: float = 0.0
     _silent_since: float | None = None
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether the head did not answer the last call."""
+        return self._silent_since is not None
+
     def answers(self) -> bool:
         """Return whether the head answered the last call, which is repeated now and then.
 
@@ -52,7 +56,7 @@ class Head:
         """
         now = time.monotonic()
         if now - self._called < BETWEEN_CALLS:
-            return self._silent_since is None
+            return not self.is_silent
         self._called = now
         host, _, port = self.address.rpartition(":")
         try:
@@ -65,7 +69,7 @@ class Head:
                 f"the head of the Ray cluster ({inert(self.address)}) has not answered for "
                 f"{HEAD_SECONDS:.0f} seconds. Start a new head and nodes if it has ended."
             )
-        return self._silent_since is None
+        return not self.is_silent
 
 
 @dataclass(frozen=True)
@@ -248,7 +252,6 @@ def connect() -> Head:
     Raises:
         InputError: Ray is not installed, or there is no cluster.
     """
-    os.environ.setdefault(*RAY_PATIENCE)
     try:
         import ray
     except ImportError as error:
