@@ -430,7 +430,8 @@ def main() -> None:
     args = parser.parse_args()
     in_own_network()
     os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+    places = Path(__file__).parent, Path(__file__).parents[1]
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, places))
     preloaded = ("ampft.cli", "ampft.comparison.execution.compare", "ampft.tasks.single_label")
     _WARM.set_forkserver_preload([*preloaded, "comparison_scale", "cluster_scale", "ray"])
     rows = run_faults(args)

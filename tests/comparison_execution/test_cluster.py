@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -50,13 +51,16 @@ class Listed(Nodes):
 
     ids: tuple[str, ...] = ()
 
+    def __init__(self):
+        super().__init__(Need(1), Mock())
+
     def alive(self):
         self._names.update({id_: id_ for id_ in self.ids})
         return [id_ for id_ in self.ids if id_ not in self._left_out]
 
 
 def nodes_with(**facts):
-    found = Listed(Need(1))
+    found = Listed()
     found.ids = tuple(facts)
     return found, lambda group=None: found.for_group(
         group, lambda ids: {id_: facts[id_] for id_ in ids}, lambda: None
@@ -303,7 +307,7 @@ def test_nodes_that_are_measured_at_the_same_time_share_no_file(monkeypatch, tmp
         (program.folder / "result.json").write_text(json_text(facts))
 
     monkeypatch.setattr(RayLauncher, "attempt", attempt)
-    cluster = Cluster(Nodes(Need(1)), Head("unused:0"), None, ())
+    cluster = Cluster(Nodes(Need(1), Head("unused:0")), None, ())
     found = cluster._measure(["a", "b"], launcher, lambda: None)
     assert {id_: facts.bits for id_, facts in found.items()} == {"a": "a", "b": "b"}
     assert len(set(files)) == 2

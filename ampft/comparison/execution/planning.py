@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -17,6 +16,7 @@ from ampft.comparison.execution.engines import check_memory_of_jobs, start_in, t
 from ampft.comparison.execution.estimate import KIND_OF_LABELS, ExpectedRun, TrialResult, fit
 from ampft.comparison.execution.launch import interruptible
 from ampft.comparison.execution.launchers import Program
+from ampft.comparison.execution.measurement import NoResult, ask
 from ampft.comparison.execution.plan import (
     PLAN_NAME,
     Plan,
@@ -28,14 +28,14 @@ from ampft.comparison.execution.plan_text import plan_reach, points_text, rounde
 from ampft.comparison.execution.slots import WHOLE_MACHINE
 from ampft.data.sources.file_names import data_stem
 from ampft.errors import InputError
-from ampft.ownership import is_leftover, temporary_folder
+from ampft.ownership import is_leftover
 from ampft.precision.modes import BASELINE
 from ampft.runs.folder import check_creatable
 from ampft.runs.redaction import redact_secrets
 from ampft.runs.start import check_data_files
 from ampft.tasks import problem_types
 from ampft.text.escaping import inert
-from ampft.text.json_io import from_json, json_values, read_json_object
+from ampft.text.json_io import from_json, json_values
 from ampft.text.numbers import counted
 from ampft.text.terminal import print_line
 
@@ -262,25 +262,12 @@ def run_trial(
     Raises:
         InputError: A run would reject its input, a mode is not available, or the trial failed.
     """
-    place = temporary_folder("trial")
-    folder = place / "trial"
-    folder.mkdir()
     request = {"classify_argv": list(classify_argv), "modes": modes, "launched": time.time()}
-    (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-    paths = str(folder / "request.json"), str(folder / "result.json")
-    start = start or start_in(WHOLE_MACHINE, config_file)
-    start(Program(("-m", TRIAL_MODULE, *paths), place / "log", folder))
     try:
-        result = read_json_object(folder / "result.json")
-    except (OSError, ValueError):
-        lines = (place / "log").read_text(encoding="utf-8", errors="replace").splitlines()
-        # The launcher prints its own traceback after the process's traceback.
-        errors = [line for line in lines if "Error" in line and not line.startswith(" ")]
+        result = ask(TRIAL_MODULE, "trial", request, start or start_in(WHOLE_MACHINE, config_file))
+    except NoResult as error:
         raise InputError(
-            f"The trial of a few steps failed: {inert(errors[0]) if errors else 'no error message'}"
-            ". To find the cause, run ampft train with the same settings and each "
-            "--mixed_precision."
+            f"The trial of a few steps failed: {inert(str(error))}. To find the cause, run ampft "
+            "train with the same settings and each --mixed_precision."
         ) from None
-    if "error" in result:
-        raise InputError(result["error"])
     return from_json(TrialResult, result, "trial")

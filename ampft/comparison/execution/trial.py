@@ -11,13 +11,10 @@ since the epoch). RESULT is the JSON file to write: a `TrialResult`, or `error`,
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,9 +29,10 @@ from ampft.comparison.execution.estimate import (
     Size,
     TrialResult,
 )
+from ampft.comparison.execution.measurement import answer
 from ampft.data.splits import dependent_groups
 from ampft.data.steps import IntArray, StepBatches
-from ampft.errors import InputError, TrainingStopped
+from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import as_array
 from ampft.features.memory import MemoryUse
 from ampft.features.trackers import installed_trackers
@@ -44,7 +42,6 @@ from ampft.precision.resolve import UNAVAILABLE, Precision, resolve, survey_mode
 from ampft.runs.prepare import load_task, prepare_mode, start_clock
 from ampft.runs.prepared import Prepared
 from ampft.runs.prepared_checks import check_prepared, disk_bytes, planned_checkpoints
-from ampft.text.json_io import json_text
 from ampft.text.numbers import counted
 from ampft.training.step import accumulate_gradient, apply_step
 from ampft.training.threads import restore_cpu_threads
@@ -55,18 +52,6 @@ WARM_UP_STEPS = 2
 QUANTILES = (0.25, 0.75)
 # Interruptions only ever lengthen a step, so the minimum of several repeats is used.
 REPEATS = 2
-
-
-def main(request_path: str, result_path: str) -> None:
-    """Run the trial, and write the result from the main process."""
-    request = json.loads(Path(request_path).read_text(encoding="utf-8"))
-    result: TrialResult | dict[str, str]
-    try:
-        result = run_trial(request)
-    except InputError as error:
-        result = {"error": str(error)}
-    if os.environ.get("RANK", "0") == "0":
-        Path(result_path).write_text(json_text(result), encoding="utf-8")
 
 
 def run_trial(request: dict[str, Any]) -> TrialResult:
@@ -229,4 +214,4 @@ def _estimate(
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    answer(run_trial, *sys.argv[1:])

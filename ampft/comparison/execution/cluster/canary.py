@@ -10,12 +10,13 @@ message of an `InputError`.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from ampft.comparison.execution.measurement import answer
 
 STEPS = 3
 
@@ -76,7 +77,7 @@ def code_hash() -> str:
     return digest.hexdigest()
 
 
-def measure(request: Mapping[str, list[str]]) -> NodeFacts:
+def measure(request: Mapping[str, Any]) -> NodeFacts:
     """Train the first steps, as a run does."""
     from ampft.arguments import parse_classify_arguments
     from ampft.machine import hardware, versions
@@ -135,20 +136,5 @@ def _gpu_names(device: str) -> list[str]:
     return [torch.cuda.get_device_name()] if device == "cuda" else []
 
 
-def main(request_path: str, result_path: str) -> None:
-    """Measure, and write the result from the main process."""
-    from ampft.errors import InputError
-    from ampft.text.json_io import json_text
-
-    request = json.loads(Path(request_path).read_text(encoding="utf-8"))
-    result: NodeFacts | dict[str, str]
-    try:
-        result = measure(request)
-    except InputError as error:
-        result = {"error": str(error)}
-    if os.environ.get("RANK", "0") == "0":
-        Path(result_path).write_text(json_text(result), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    answer(measure, *sys.argv[1:])

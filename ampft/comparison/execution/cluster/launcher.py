@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +41,7 @@ from ampft.comparison.execution.cluster.parcels import (
 from ampft.comparison.execution.folder import run_ending, run_folder
 from ampft.comparison.execution.launch import POLL_SECONDS, TERMINATION_SECONDS, locked_log
 from ampft.comparison.execution.launchers import Ended, Launcher, Program
+from ampft.comparison.execution.measurement import NoResult, ask
 from ampft.comparison.execution.plan import Plan
 from ampft.comparison.execution.slots import Slot
 from ampft.errors import InputError
@@ -75,14 +75,12 @@ class Cluster:
 
     Attributes:
         nodes: Its nodes.
-        head: Its head.
         config_file: Configuration file of Accelerate.
         canary_argv: Arguments of the baseline's first run.
         store: File that keeps the reference of the nodes; None for none.
     """
 
     nodes: Nodes
-    head: Head
     config_file: str | None
     canary_argv: tuple[str, ...]
     store: Path | None = None
@@ -129,31 +127,26 @@ class Cluster:
 def _canary(
     id_: str, launcher: RayLauncher, argv: Sequence[str], watch: Callable[[], None]
 ) -> NodeFacts | InputError:
-    place = temporary_folder("canary")
-    folder = place / f"canary-{id_}"  # the launcher names files after it, for all nodes at once
-    folder.mkdir()
-    request, result = folder / "request.json", folder / "result.json"
-    request.write_text(json.dumps({"classify_argv": list(argv)}), encoding="utf-8")
-    words = ("-m", CANARY_MODULE, str(request), str(result))
-    program = Program(words, place / "log", folder)
     losses: list[str] = []
-    try:
+
+    def start(program: Program) -> None:
         for _ in range(2):
             try:
                 with locked_log(program.log) as output:
                     launcher.attempt(program, (id_,), output, watch)
-                break
+                return
             except _Lost as loss:
                 losses.append(str(loss))
-        values = read_json_object(result)
+
+    # The launcher names files after the folder, for all nodes at once.
+    try:
+        values = ask(CANARY_MODULE, f"canary-{id_}", {"classify_argv": list(argv)}, start)
     except _OtherNodes:
         return InputError("the node is gone")
-    except (OSError, ValueError):
-        lines = program.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        errors = [line for line in lines if "Error" in line and not line.startswith(" ")]
-        return InputError([*losses, *errors, "no error message"][0])
-    if "error" in values:
-        return InputError(str(values["error"]))
+    except NoResult as error:
+        return InputError([*losses, str(error)][0])
+    except InputError as error:
+        return error
     return from_json(NodeFacts, values, "canary")
 
 
@@ -247,14 +240,14 @@ class RayLauncher:
         try:
             stream = self._task = task.remote(self._request(program))
             waiting = _Waiting(nodes, allowed or self.cluster.nodes.alive)
-            for message in messages(stream, watch, self.cluster.head, waiting.check):
+            for message in messages(stream, watch, self.cluster.nodes.head, waiting.check):
                 self._take(message, program, receiver, output)
                 if message.kind == STARTED:
                     waiting.node = message.text
         except (ray.exceptions.RayError, DamagedParcel) as error:
             raise _Lost(_reason(error)) from error
         except BaseException:
-            if stream is not None and not self.cluster.head.is_silent:
+            if stream is not None and not self.cluster.nodes.head.is_silent:
                 _cancel(stream)  # without a head, nodes end their runs after a minute
             raise
         finally:
@@ -430,8 +423,8 @@ def _cluster_of(command: CompareCommand, memory: int = 0) -> Cluster:
         first = design.arm_settings[0].flags if design.arm_settings else ()
         flags = first or ("--mixed_precision", BASELINE)
         argv = (*command.classify_argv, *flags, "--seed", str(design.first_seed))
-        nodes = Nodes(Need(args.cpu_threads or usual_cpus(gpus), gpus))
-        _clusters[:] = [(command, Cluster(nodes, head, design.config_file, argv))]
+        nodes = Nodes(Need(args.cpu_threads or usual_cpus(gpus), gpus), head)
+        _clusters[:] = [(command, Cluster(nodes, design.config_file, argv))]
     cluster = _clusters[0][1]
     cluster.nodes.need = replace(cluster.need, memory=memory)
     return cluster

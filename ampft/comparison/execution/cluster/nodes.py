@@ -48,6 +48,13 @@ class Head:
         """Whether the head did not answer the last call."""
         return self._silent_since is not None
 
+    def wait(self, watch: Callable[[], None]) -> None:
+        """Wait until the head answers, because calls of Ray would hang; see `answers`."""
+        self._called = 0.0
+        while not self.answers():
+            watch()
+            time.sleep(BETWEEN_CALLS)
+
     def answers(self) -> bool:
         """Return whether the head answered the last call, which is repeated now and then.
 
@@ -105,10 +112,12 @@ class Nodes:
 
     Attributes:
         need: What one run needs.
+        head: Head of the cluster.
         reference: Facts that nodes must have, by kind of device.
     """
 
     need: Need
+    head: Head
     reference: dict[str, NodeFacts] = field(default_factory=dict)
     _facts: dict[str, NodeFacts] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
@@ -158,6 +167,7 @@ class Nodes:
         while not self._lock.acquire(timeout=0.5):
             watch()
         try:
+            self.head.wait(watch)
             alive = self.alive()
             new = [id_ for id_ in alive if id_ not in self._facts]
             if new:

@@ -17,7 +17,6 @@ from ampft.arguments.compare import RAY
 from ampft.comparison.execution.cluster.canary import code_hash
 from ampft.comparison.execution.cluster.launcher import ATTEMPTS, NODE_ID, messages
 from ampft.comparison.execution.cluster.nodes import (
-    Head,
     Need,
     Nodes,
     connect,
@@ -91,9 +90,9 @@ class ShardPool:
             InputError: There is no cluster, or no node for a worker.
         """
         self._job, self._output_dir = job, output_dir
-        self._head: Head = connect()
+        head = connect()
         gpus = int(has_gpus())
-        self._nodes = Nodes(Need(usual_cpus(gpus), gpus))
+        self._nodes = Nodes(Need(usual_cpus(gpus), gpus), head)
         self._own = {"the code of ampft": code_hash(), **versions()}
         self._stop = threading.Event()
         self._todo: deque[Shard] = deque()
@@ -108,7 +107,7 @@ class ShardPool:
         """
         import ray
 
-        self._head.answers()
+        self._nodes.head.wait(self._watch)
         alive, need = self._nodes.alive(), self._nodes.need
         if not alive:
             raise self._nodes.nothing_left()
@@ -214,7 +213,7 @@ class ShardPool:
         import ray
 
         try:
-            yield from messages(stream, self._watch, self._head)
+            yield from messages(stream, self._watch, self._nodes.head)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, InputError):
                 raise InputError(str(error.cause)) from error
