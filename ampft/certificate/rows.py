@@ -83,7 +83,8 @@ def verified_rows(record: RunRecord, verify: str | None, flags: Sequence[str] = 
 
     Raises:
         InputError: The run has no such split, its data are missing or have changed, or the file
-            cannot be read, has no labels, or has other labels.
+            cannot be read, has no labels, or has other labels; or there are fewer than two
+            independent rows.
     """
     examples = record.data.examples
     if verify is None:
@@ -95,8 +96,15 @@ def verified_rows(record: RunRecord, verify: str | None, flags: Sequence[str] = 
                 f"{', '.join(name for name, count in examples.items() if count)}. Name a file with "
                 "labels."
             )
-        return split_rows(record, verify, flags)
-    return _file_rows(record, Path(verify))
+        rows = split_rows(record, verify, flags)
+    else:
+        rows = _file_rows(record, Path(verify))
+    if len(rows if rows.groups is None else rows.groups) < 2:
+        raise InputError(
+            f"{FLAG} {verify}: a verification needs at least 2 independent rows. Name a file with "
+            "more labelled rows."
+        )
+    return rows
 
 
 def split_rows(record: RunRecord, split: str, flags: Sequence[str]) -> VerifiedRows:

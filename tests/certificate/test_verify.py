@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tiny_text import LABELS
 
 from ampft.certificate.files import write_certificate
 from ampft.certificate.report import read_certificate
@@ -167,6 +168,15 @@ def test_bad_input_is_refused_before_the_export(words, message, certified_run, t
     flags = ["--format", "onnx", "--output_dir", str(folder)]
     assert main(["export", str(certified_run), *flags, *words]) == 2
     assert message in capsys.readouterr().err
+    assert not folder.exists()
+
+
+def test_one_row_is_refused_before_the_export(certified_run, tmp_path, capsys):
+    rows, folder = tmp_path / "one.jsonl", tmp_path / "onnx"
+    rows.write_text(json.dumps({"text": "w1", "label": LABELS[0]}))
+    flags = ["--format", "onnx", "--output_dir", str(folder), "--verify", str(rows)]
+    assert main(["export", str(certified_run), *flags]) == 2
+    assert "at least 2 independent rows" in capsys.readouterr().err
     assert not folder.exists()
 
 
