@@ -42,7 +42,7 @@ from few_labels import table
 from provenance import provenance
 from torch.optim import AdamW
 
-TRAIN_ROWS, VALIDATION_ROWS, TEST_ROWS = 512, 16, 1000
+TRAIN_ROWS, VALIDATION_ROWS, TEST_ROWS = 64, 16, 200
 SETTINGS: dict[str, Any] = {
     "per_device_train_batch_size": 8,
     "learning_rate": 1e-4,
