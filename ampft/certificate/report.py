@@ -94,7 +94,7 @@ def facts(certificate: Certificate) -> Iterator[tuple[str, str]]:
         if logits.tolerance is not None:
             allowed = f"; rounding explains {100 * logits.tolerance:.2g} %"
         if logits.rounding is not None:
-            allowed = f"; {logits.rounding:.2g} times what rounding all products does"
+            allowed = f"; {logits.rounding:.2g} times the effect of rounding all products to int8"
         yield (
             "logits",
             f"largest difference {logits.largest:.2g} ({100 * logits.share:.2g} % of the range of "
@@ -105,7 +105,7 @@ def facts(certificate: Certificate) -> Iterator[tuple[str, str]]:
         one, other = batches.sizes
         model = ""
         if batches.model_changed is not None:
-            model = f"; of the model {batches.model_changed:,}"
+            model = f" ({batches.model_changed:,} of the model's)"
         yield (
             "batches",
             f"{batches.changed:,} of {batches.rows:,} predictions change between batches of {one} "
