@@ -59,7 +59,7 @@ def planted_model(blocks: int, fragile: Sequence[int], seed: int) -> nn.Sequenti
     torch.manual_seed(seed)
     model = nn.Sequential(*(Block() for _ in range(blocks)), nn.Linear(WIDTH, CLASSES))
     for index in fragile:
-        nn.init.constant_(model[index].up.bias, CONSTANT)
+        nn.init.constant_(model.get_parameter(f"{index}.up.bias"), CONSTANT)
     return model
 
 
