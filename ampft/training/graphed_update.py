@@ -11,7 +11,7 @@ replayed, use them too, so that every step has the same bits with the graph and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from torch.optim import AdamW, Optimizer
 
 from ampft.precision.transfer import copy_into
 from ampft.text.terminal import labelled
-from ampft.training.graphs import GraphedGradient
+from ampft.training.graphs import VERIFIED, GraphedGradient
 from ampft.training.step import Update
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 # Of the change of all weights. Both updates run the same kernels on the same numbers.
 UPDATE_TOLERANCE = 1e-5
-VERIFIED = 2
 
 
 def why_not_capturable(optimizer: Optimizer) -> str | None:
@@ -101,8 +100,7 @@ class GraphedUpdate:
             self._loss.copy_(loss)
             if self._captured is None and self._may_capture():
                 self._capture(update, self._loss)
-            inputs = _gradients(self.optimizer)
-            is_same = len(inputs) == len(self._inputs) and all(map(_is, inputs, self._inputs))
+            is_same = _ids(_gradients(self.optimizer)) == _ids(self._inputs)
             if self._captured is None or not is_same or not self.graphs.is_in_use:
                 self.others += 1
                 return update(self._loss)
@@ -131,17 +129,11 @@ class GraphedUpdate:
 
     def _may_capture(self) -> bool:
         """Return whether all that the update reads and changes is there, and stays there."""
-        kept = {id(gradient) for gradient in self.graphs.gradients.values()}
-        gradients = _gradients(self.optimizer)
+        kept, own = _ids(self.graphs.gradients.values()), _ids(_gradients(self.optimizer))
         has_hooks = self.optimizer._optimizer_step_pre_hooks  # the check of the first update
-        return (
-            self.reason is None
-            and self.graphs.is_in_use
-            and not has_hooks
-            and bool(gradients)
-            and all(id(gradient) in kept for gradient in gradients)
-            and all(p in self.optimizer.state for p in _trained(self.optimizer))
-        )
+        has_state = all(p in self.optimizer.state for p in _trained(self.optimizer))
+        is_ready = bool(own) and set(own) <= set(kept) and has_state and not has_hooks
+        return self.reason is None and self.graphs.is_in_use and is_ready
 
     def _capture(self, update: Update, loss: Tensor) -> None:
         """Capture an update, or say why not. Nothing is computed."""
@@ -152,19 +144,15 @@ class GraphedUpdate:
             self._captured = self.graphs.recorder.capture(lambda: update(loss))
             self._inputs = _gradients(self.optimizer)
         except Exception as error:
-            self._give_up_capture(error)
+            self.graphs.give_up(error)
+            # What the scaler has begun to note about this step.
+            if self.accelerator.scaler is not None:
+                self.accelerator.scaler._per_optimizer_states.clear()
+            for name in ("found_inf", "grad_scale"):
+                self.optimizer.__dict__.pop(name, None)
         finally:
             for group in groups:
                 group["capturable"] = False
-
-    def _give_up_capture(self, error: Exception) -> None:
-        self.graphs.give_up(error)
-        self.reason = self.graphs.reason
-        # What the scaler and Accelerate had begun to note about this step.
-        if self.accelerator.scaler is not None:
-            self.accelerator.scaler._per_optimizer_states.clear()
-        for name in ("found_inf", "grad_scale"):
-            self.optimizer.__dict__.pop(name, None)
 
     @torch.no_grad()
     def _verified(self, update: Update, loss: Tensor) -> list[Tensor]:
@@ -179,7 +167,6 @@ class GraphedUpdate:
             replayed = [torch.empty_like(parameter) for parameter in trained]
         except Exception as error:  # memory runs out
             self.graphs.give_up(error)
-            self.reason, self._captured = self.graphs.reason, None
             return update(loss)
         self._captured[0]()
         torch._foreach_copy_(replayed, trained)
@@ -203,8 +190,8 @@ class GraphedUpdate:
         self.graphs.write(labelled("graphs", text))
 
 
-def _is(one: Tensor, other: Tensor) -> bool:
-    return one is other
+def _ids(tensors: Iterable[Tensor]) -> list[int]:
+    return [id(tensor) for tensor in tensors]
 
 
 def _trained(optimizer: Optimizer) -> list[Tensor]:
