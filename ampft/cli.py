@@ -389,6 +389,10 @@ def _compare(args: argparse.Namespace) -> None:
 
     if args.output_dir is not None:
         _refuse_results(Path(args.output_dir))
+    kind = "--predictions" if args.predictions else "--inference" if args.inference else "RUN"
+    for name, owner in (("by", "RUN"), ("label_names", "--predictions")):
+        if getattr(args, name) is not None and kind != owner:
+            raise InputError(f"--{name} has no effect with {kind}. Remove the flag.")
     if args.predictions:
         comparison = _compare_tables(args)
     elif args.inference:

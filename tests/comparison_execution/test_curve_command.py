@@ -19,6 +19,7 @@ RUN = ("--train_file", "train.csv", "--test_file", "test.csv")
         (["--", *RUN, "--data_seed", "3"], "--data_seed after ` -- `: a curve sets it"),
         (["--learning_rate", "1e-4", "--", *RUN], "--learning_rate is a setting of ampft train"),
         (["--sizes", "200,100", "--", *RUN], "--sizes: received '200,100'"),
+        (["--", *RUN[:2], "--folds", "5"], "all subsets of a curve are tested on the same rows"),
         (["--seedz", "3", "--", *RUN], "seedz"),
         (["--", *RUN, "--output_dir", "x"], "--output_dir"),
     ],

@@ -135,6 +135,11 @@ def parse_curve(argv: Sequence[str]) -> tuple[CurveFlags, list[str], ClassifyArg
     if settings.sizes is not None:
         _parse_sizes(settings.sizes)
     classify = parse_classify_arguments(classify_argv, program=TRAINER)
+    if classify.folds is not None:
+        raise InputError(
+            "--folds after ` -- `: all subsets of a curve are tested on the same rows. Remove the "
+            "flag, and pass --test_file."
+        )
     refuse_set_by_comparison(classify)
     for name in (*SIZE_FLAGS, "data_seed"):
         if getattr(classify, name):
