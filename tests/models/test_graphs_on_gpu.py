@@ -1,10 +1,14 @@
 """CUDA graphs of real steps: the same weights as without them, and what refuses a capture."""
 
+from functools import partial
+
 import pytest
 import torch
 from test_graphs import TASKS, trained
 
+from ampft.training.graphed_update import GraphedUpdate
 from ampft.training.graphs import CudaRecorder
+from ampft.training.launch_bound import QueueTimer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,14 +26,27 @@ def test_a_training_by_graphs(tmp_path, monkeypatch, name, mode):
     task = TASKS[name](tmp_path)
     _, outcomes, state, graphs = trained(task, CudaRecorder(CUDA), mode=mode, device=CUDA, epochs=4)
     assert graphs.reason is None, graphs.reason
+    assert graphs.lines == []
     assert graphs.replayed > 3
+    assert graphs.update.replayed > 3
     monkeypatch.setattr("ampft.training.graphs.MAX_GRAPHS", 0)
+    monkeypatch.setattr(GraphedUpdate, "_may_capture", lambda self: False)
     plain = trained(task, CudaRecorder(CUDA), mode=mode, device=CUDA, epochs=4)
     assert [each.skipped for each in outcomes] == [each.skipped for each in plain[1]]
     for one, other in zip(outcomes, plain[1], strict=True):
         assert one.loss == pytest.approx(other.loss, rel=TOLERANCE[mode], abs=TOLERANCE[mode])
     # The generator has advanced alike, so that a resumed run draws the same masks.
     assert torch.equal(state, plain[2])
+
+
+def test_the_times_of_queueing_and_computing_are_measured(tmp_path):
+    timer = QueueTimer(partial(torch.cuda.Event, enable_timing=True))
+    task = TASKS["texts"](tmp_path)
+    *_, graphs = trained(task, CudaRecorder(CUDA), device=CUDA, epochs=4, timer=timer)
+    choice = graphs.as_dict()["choice"]
+    assert 0 < choice["queue_seconds"] < 1
+    assert 0 < choice["device_seconds"] < 1
+    assert (graphs.replayed > 0) == choice["is_launch_bound"]
 
 
 def test_a_refused_capture_leaves_a_device_that_works(tmp_path, monkeypatch):
