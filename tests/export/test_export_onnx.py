@@ -25,6 +25,7 @@ from ampft.export.graph import write_onnx
 from ampft.files import describe_file
 from ampft.kinds.prediction import PredictRequest
 from ampft.runs.predict import predict_file
+from ampft.runs.predict_shards import ShardJob, predict_folder, predict_here
 
 pytestmark = pytest.mark.slow
 
@@ -82,6 +83,9 @@ def test_predict_writes_the_same_table(text_run, onnx_text, tmp_path, capsys):
     expected, found = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("run", "artifact"))
     assert list(found) == list(expected)
     assert found.prediction.equals(expected.prediction)
+    job = ShardJob(str(onnx_text), artifact_classifier, PredictRequest(**request))
+    predict_folder(job, tmp_path / "out", predict_here)
+    assert pd.read_parquet(tmp_path / "out" / "rows.parquet").prediction.equals(found.prediction)
     probabilities = [column for column in found if column.startswith("probability_")]
     # They are rounded to six decimals.
     np.testing.assert_allclose(found[probabilities], expected[probabilities], rtol=0, atol=2e-6)
