@@ -51,6 +51,7 @@ class ShardActor:
         os.chdir(directory)
         os.environ.update(environment)
         self._stack = contextlib.ExitStack()
+        self._target = temporary_folder("shard") / "shard.parquet"
         self._write: Any = None
 
     def describe(self) -> Iterator[dict[str, str]]:
@@ -61,14 +62,12 @@ class ShardActor:
         """Yield the parts of the output, and then its number of rows and its SHA-256."""
         if self._write is None:
             self._write = self._stack.enter_context(shard_writer(job))
-        target = temporary_folder("shard") / "shard.parquet"
-        rows = self._write(shard, target)
+        rows = self._write(shard, self._target)
         digest = hashlib.sha256()
-        with target.open("rb") as file:
+        with self._target.open("rb") as file:
             while part := file.read(PART_BYTES):
                 digest.update(part)
                 yield part
-        target.unlink()
         yield rows, digest.hexdigest()
 
 
@@ -134,8 +133,6 @@ class ShardPool:
                     for each in work:
                         if each.done():
                             each.result()
-                    if all(each.done() for each in work) and self.done.empty():
-                        raise self._nodes.nothing_left()
             finally:
                 self._stop.set()
 
@@ -151,11 +148,7 @@ class ShardPool:
                 except IndexError:
                     return
                 try:
-                    if actor is None:
-                        actor = self._start(place)
-                    if actor is None:  # the node is left out
-                        self._todo.appendleft(shard)
-                        return
+                    actor = actor or self._start(place)
                     self.done.put((shard, self._receive(actor, shard)))
                 except _Lost as loss:
                     self._lost[shard.name] += 1
@@ -174,7 +167,7 @@ class ShardPool:
                 ray.kill(actor)
 
     def _start(self, place: str) -> Any:
-        """Return a new worker on a node; None if the node is left out because it differs."""
+        """Return a new worker on a node, which is left out if it differs from this machine."""
         import ray
 
         need = self._nodes.need
@@ -189,7 +182,7 @@ class ShardPool:
             return actor
         ray.kill(actor)
         self._nodes.leave_out(place, f"it differs from this machine in {', '.join(changed)}")
-        return None
+        raise _Lost("its node is left out")
 
     def _receive(self, actor: Any, shard: Shard) -> int:
         """Let a worker predict a shard, and write what arrives; return the number of rows."""
