@@ -73,7 +73,7 @@ def uses_graphs(
     if _problem(args, precision, accelerator) is not None:
         return False
     if not loaded.padding_free:
-        return loaded.model.main_input_name == "pixel_values"
+        return getattr(loaded.model, "main_input_name", None) == "pixel_values"
     family = family_of(loaded.model)
     return family is not None and family.adapt is None  # others add a bias to attention
 

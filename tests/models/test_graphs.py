@@ -29,6 +29,7 @@ from ampft.models.packing.kernels import grouped_attention
 from ampft.models.packing.layout import pack_layout
 from ampft.precision.accelerator import make_accelerator
 from ampft.precision.resolve import resolve
+from ampft.runs.graphs import uses_graphs
 from ampft.training import graphs as graphs_module
 from ampft.training.graphed_update import GraphedUpdate
 from ampft.training.graphs import CudaRecorder, GraphedGradient
@@ -300,6 +301,36 @@ def test_a_graph_that_fails_changes_no_bit(tmp_path, monkeypatch, part, mode, fa
     *plain, _ = trained(task, TapeRecorder(), mode=mode)
     assert torch.equal(result[0], plain[0])
     assert same(result[1], plain[1])
+
+
+@pytest.mark.parametrize(
+    ("expected", "changes"),
+    [
+        (True, {}),
+        (False, {"name": "deberta-v3"}),  # a bias is added to its attention
+        (False, {"name": "t5"}),
+        (False, {"padding_free": False}),
+        (False, {"processes": 2}),
+        (False, {"device": "cpu"}),
+        (False, {"gradient_checkpointing": True}),
+        (False, {"watch": "training"}),
+        (False, {"cuda_graphs": False}),
+        (True, {"cuda_graphs": True, "padding_free": False}),
+    ],
+)
+def test_where_steps_have_the_shapes_of_graphs(expected, changes):
+    values = {"cuda_graphs": None, "watch": None, "gradient_checkpointing": False} | changes
+    plugin = SimpleNamespace(backend=SimpleNamespace(value="NO"))
+    accelerator = SimpleNamespace(
+        device=torch.device(changes.get("device", "cuda")),
+        num_processes=changes.get("processes", 1),
+        state=SimpleNamespace(dynamo_plugin=plugin),
+    )
+    loaded = SimpleNamespace(
+        model=tiny(changes.get("name", "bert")), padding_free=changes.get("padding_free", True)
+    )
+    args, precision = SimpleNamespace(**values), resolve("fp32", CPU)
+    assert uses_graphs(args, precision, accelerator, loaded) == expected
 
 
 class Generator:
