@@ -34,24 +34,57 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-# Argparse would consume the ` -- ` in their arguments.
+# Module and help of the commands that parse their own arguments: argparse would consume a ` -- `.
 _WITH_OWN_PARSERS = {
-    "audit": "ampft.runs.audit.command",
-    "curve": "ampft.comparison.learning_curve.command",
-    "doctor": "ampft.diagnosis.doctor.command",
-    "estimate": "ampft.comparison.execution.duration",
-    "errors": "ampft.diagnosis.mistakes.command",
-    "export": "ampft.certificate.command",
-    "judge": "ampft.referee.command",
-    "ops": "ampft.diagnosis.operations.command",
-    "resume-check": "ampft.diagnosis.resume_check",
-    "yardstick": "ampft.diagnosis.yardstick.command",
+    "yardstick": (
+        "ampft.diagnosis.yardstick.command",
+        "measure the gradient error of each precision relative to batch noise",
+    ),
+    "doctor": (
+        "ampft.diagnosis.doctor.command",
+        "find what breaks a precision for a model and its data, and a cure",
+    ),
+    "export": (
+        "ampft.certificate.command",
+        "write the model of a run for onnxruntime, OpenVINO or PyTorch",
+    ),
+    "estimate": (
+        "ampft.comparison.execution.duration",
+        "time a few steps, and say how long a training will take, and what it needs",
+    ),
+    "errors": (
+        "ampft.diagnosis.mistakes.command",
+        "show the most confident errors of a run, and the classes that it confuses",
+    ),
+    "ops": (
+        "ampft.diagnosis.operations.command",
+        "show which operations autocast casts to which dtype, and those of a model",
+    ),
+    "judge": (
+        "ampft.referee.command",
+        "keep or drop each of many changes tried on one test set, with the error held over all of "
+        "them",
+    ),
+    "curve": (
+        "ampft.comparison.learning_curve.command",
+        "train on parts of the labels, and say what twice the labels would add to the score",
+    ),
+    "resume-check": (
+        "ampft.diagnosis.resume_check",
+        "prove that a training continues exactly after being killed",
+    ),
+    "audit": (
+        "ampft.runs.audit.command",
+        "repeat a run from its record, or verify a ledger, and confirm or refute what it states",
+    ),
 }
 
 
 def _run(argv: Sequence[str]) -> None:
     if argv and argv[0] in _WITH_OWN_PARSERS:
-        name = _audit_of(argv[1:]) if argv[0] == "audit" else _WITH_OWN_PARSERS[argv[0]]
+        name, _ = _WITH_OWN_PARSERS[argv[0]]
+        if argv[0] == "audit":
+            name = _audit_of(argv[1:], name)
         import_module(name).main(argv[1:])
         return
     if argv[:1] == ["train"]:
@@ -73,11 +106,11 @@ def _run(argv: Sequence[str]) -> None:
     commands[args.command](args)
 
 
-def _audit_of(argv: Sequence[str]) -> str:
+def _audit_of(argv: Sequence[str], of_runs: str) -> str:
     """Return the module that audits what the arguments name: a ledger, an artifact or a run."""
     marks = {"entry-000001.json": "ampft.referee.audit", "artifact.json": "ampft.certificate.audit"}
     files = [(Path(word) / name, module) for word in argv for name, module in marks.items()]
-    return next((m for file, m in files if file.is_file()), _WITH_OWN_PARSERS["audit"])
+    return next((m for file, m in files if file.is_file()), of_runs)
 
 
 def _parser() -> ArgumentParser:
@@ -101,42 +134,8 @@ def _parser() -> ArgumentParser:
         help="skip the measurement of matrix product rates, which takes a few seconds",
     )
     add_predict(commands)
-    commands.add_parser(
-        "yardstick", help="measure the gradient error of each precision relative to batch noise"
-    )
-    commands.add_parser(
-        "doctor", help="find what breaks a precision for a model and its data, and a cure"
-    )
-    commands.add_parser(
-        "export", help="write the model of a run for onnxruntime, OpenVINO or PyTorch"
-    )
-    commands.add_parser(
-        "estimate",
-        help="time a few steps, and say how long a training will take, and what it needs",
-    )
-    commands.add_parser(
-        "errors", help="show the most confident errors of a run, and the classes that it confuses"
-    )
-    commands.add_parser(
-        "ops", help="show which operations autocast casts to which dtype, and those of a model"
-    )
-    commands.add_parser(
-        "judge",
-        help="keep or drop each of many changes tried on one test set, with the error held over "
-        "all of them",
-    )
-    commands.add_parser(
-        "curve",
-        help="train on parts of the labels, and say what twice the labels would add to the score",
-    )
-    commands.add_parser(
-        "resume-check", help="prove that a training continues exactly after being killed"
-    )
-    commands.add_parser(
-        "audit",
-        help="repeat a run from its record, or verify a ledger, and confirm or refute what it "
-        "states",
-    )
+    for name, (_, summary) in _WITH_OWN_PARSERS.items():
+        commands.add_parser(name, help=summary)
     report = commands.add_parser("report", help="print the report of a run or a comparison")
     report.add_argument("run", metavar="RUN", help="output folder of a run or of a comparison")
     report.add_argument(
