@@ -34,16 +34,13 @@ class Examples(Protocol):
     @property
     def weights(self) -> FloatArray:
         """(n,) weight of each example in the loss: its class weight, or 1."""
-        ...
 
     @property
     def lengths(self) -> IntArray:
         """(n,) cost of each example: its number of tokens, or 1 if all cost the same."""
-        ...
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
         """Return the model's inputs and `labels` of the examples `ids`, padded to one shape."""
-        ...
 
 
 @runtime_checkable
@@ -52,7 +49,6 @@ class AugmentedExamples(Protocol):
 
     def for_step(self, epoch: int, step: int) -> Examples:
         """Return the examples as a step of an epoch sees them; it depends only on these numbers."""
-        ...
 
 
 @runtime_checkable
@@ -61,7 +57,6 @@ class ScaledExamples(Protocol):
 
     def in_largest_size(self) -> Examples:
         """Return the examples in the largest size that a step can have."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,9 @@ class InputExamples(Protocol):
     @property
     def lengths(self) -> IntArray:
         """(n,) cost of each example: its number of tokens, or 1 if all cost the same."""
-        ...
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
         """Return the model's inputs of the examples `ids`, padded to one shape."""
-        ...
 
 
 @runtime_checkable
@@ -38,7 +36,6 @@ class SteppedInputs(Protocol):
 
     def for_step(self, epoch: int, step: int) -> InputExamples:
         """Return the inputs as a step sees them: dependent only on epoch, step and their ids."""
-        ...
 
 
 @runtime_checkable
@@ -47,7 +44,6 @@ class ScaledInputs(Protocol):
 
     def in_largest_size(self) -> InputExamples:
         """Return the inputs in the largest size that a step can have."""
-        ...
 
 
 @runtime_checkable
@@ -56,7 +52,6 @@ class LabellingInputs(Protocol):
 
     def labels(self, split: str) -> Targets:
         """Return the labels of a split."""
-        ...
 
 
 @runtime_checkable
@@ -66,22 +61,18 @@ class PredictedMasks(Protocol):
     @property
     def split(self) -> str:
         """Name of the split."""
-        ...
 
     @property
     def label_names(self) -> tuple[str, ...]:
         """Names of the classes."""
-        ...
 
     @property
     def masks(self) -> npt.NDArray[np.object_] | None:
         """(n,) PNG files of class indices; None if they were not kept."""
-        ...
 
     @property
     def pixel_accuracies(self) -> npt.NDArray[np.float64]:
         """(n,) share of the pixels of each image that are correct."""
-        ...
 
 
 @runtime_checkable
@@ -90,7 +81,6 @@ class PicturedInputs(Protocol):
 
     def picture(self, outcome: PredictedMasks) -> Image.Image:
         """Return a picture of some predictions."""
-        ...
 
 
 class Reader(Protocol):
@@ -98,7 +88,6 @@ class Reader(Protocol):
 
     def length(self, row: tuple[Any, ...]) -> int:
         """Return what a row costs, so that rows of similar cost form a batch."""
-        ...
 
     def collate(self, columns: Sequence[Sequence[Any]]) -> Mapping[str, Tensor]:
         """Return the model's inputs of rows, padded to one shape.
@@ -106,13 +95,11 @@ class Reader(Protocol):
         Args:
             columns: Inputs of the rows, one sequence per input column.
         """
-        ...
 
     def refused(
         self, columns: Sequence[Sequence[Any]], model: str, error: Exception
     ) -> InputError | None:
         """Return the message if a model cannot run on rows such as these; otherwise None."""
-        ...
 
 
 class KindModule(Protocol):
@@ -124,7 +111,6 @@ class KindModule(Protocol):
         Raises:
             InputError: The tokenizer or processor cannot be loaded, or a setting does not fit.
         """
-        ...
 
     def saved_reader(self, folder: Path, arguments: Mapping[str, Any], config: Any) -> Reader:
         """Return the conversion of rows for a saved model.
@@ -134,7 +120,6 @@ class KindModule(Protocol):
             arguments: Arguments of its training, as in run.json.
             config: Its configuration.
         """
-        ...
 
 
 class Inputs(Protocol):
@@ -143,11 +128,9 @@ class Inputs(Protocol):
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences to print, such as how many texts were truncated."""
-        ...
 
     def examples(self, split: str) -> InputExamples:
         """Return the inputs of a split."""
-        ...
 
     def load_model(
         self, model_class: str, label_arguments: Mapping[str, Any], settings: InputSettings
@@ -159,12 +142,9 @@ class Inputs(Protocol):
             label_arguments: Labels, as arguments of its configuration.
             settings: The user's choices.
         """
-        ...
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
         """Return the columns of `predictions.parquet` that show the examples `rows`."""
-        ...
 
     def save_processor(self, folder: Path) -> None:
         """Save the tokenizer or image processor in the folder of the model."""
-        ...

@@ -83,12 +83,10 @@ class LabelReader(Protocol):
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of the table that are read."""
-        ...
 
     @property
     def title(self) -> str:
         """Name of the column or columns of the labels."""
-        ...
 
     def parse(self, cells: Sequence[object], location: str) -> tuple[str, ...] | None:
         """Return the labels of a row; None if they are missing.
@@ -96,7 +94,6 @@ class LabelReader(Protocol):
         Raises:
             InputError: A cell does not hold labels.
         """
-        ...
 
     def as_trained(self, rows: Sequence[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:
         """Return the labels of all rows in the form of the training.
@@ -104,7 +101,6 @@ class LabelReader(Protocol):
         Raises:
             InputError: They have no such form.
         """
-        ...
 
     def targets(self, rows: Sequence[tuple[int, ...]], classes: int) -> Targets:
         """Return the labels of a problem from their indices.
@@ -113,7 +109,6 @@ class LabelReader(Protocol):
             rows: Indices of the labels of each row.
             classes: Number of classes.
         """
-        ...
 
 
 @dataclass(frozen=True)

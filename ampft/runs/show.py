@@ -14,7 +14,7 @@ from ampft.runs.history import read_history
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
 from ampft.runs.record import ResumePart, RunRecord, read_record
 from ampft.tasks import TASKS, TaskRow
-from ampft.tasks.outcome import Problem, Report, headline
+from ampft.tasks.outcome import Problem, Report, headline, report_from_json
 from ampft.text.escaping import inert
 from ampft.text.json_io import JSONValue, read_json_object
 from ampft.text.numbers import byte_size, counted, duration
@@ -74,7 +74,7 @@ def read_report(folder: Path, record: RunRecord) -> Report | None:
     if not path.exists():
         return None
     try:
-        report = problem_of(record).report_type.from_dict(read_json_object(path))
+        report = report_from_json(problem_of(record).report_type, read_json_object(path))
         report.text()  # values can contradict each other
         return report
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ampft.errors import quoted_list
 from ampft.metrics.scores import MAX_MATRIX_CLASSES, Scores
 from ampft.tasks.added_metrics import AddedMetric, added_text, added_values, report_dict
-from ampft.tasks.outcome import HubMetric, flat_averages, report_from_json, score_cells
+from ampft.tasks.outcome import HubMetric, flat_averages, score_cells
 from ampft.text.escaping import display_width, inert
 from ampft.text.tables import Cell, Name, Table, html_tables, terminal_table
 
@@ -58,7 +57,7 @@ class ClassificationReport:
     log_loss: float
     brier: float
     expected_calibration_error: float
-    confusion_matrix: tuple[tuple[int, ...], ...] | None
+    confusion_matrix: tuple[tuple[int, ...], ...] | None = None
     confusion_counts: tuple[tuple[int, ...], ...] | None = None
     top5_accuracy: float | None = None
     added: tuple[AddedMetric, ...] = ()
@@ -178,21 +177,11 @@ class ClassificationReport:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values; `from_dict` is the inverse."""
+        """Return the report as JSON values; `report_from_json` is the inverse."""
         values = {"examples": self.examples, **report_dict(self, self.metrics())}
         unused = {"confusion_counts" if self.confusion_counts is None else "confusion_matrix"}
         unused |= {"top5_accuracy"} if self.top5_accuracy is None else set()
         return {name: value for name, value in values.items() if name not in unused}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ClassificationReport:
-        """Return the report from the result of `as_dict`.
-
-        Raises:
-            ValueError: A field is missing or of another type.
-        """
-        absent = {"confusion_matrix": None} if "confusion_counts" in values else {}
-        return report_from_json(cls, absent | dict(values))
 
 
 def _row(name: str, scores: Scores) -> tuple[str, ...]:

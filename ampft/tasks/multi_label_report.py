@@ -11,7 +11,7 @@ import numpy as np
 from ampft.metrics.scores import Scores, case_decision_losses, case_f1
 from ampft.metrics.sums import LOG_LOSS, mean_metric
 from ampft.tasks.added_metrics import AddedMetric, added_text, added_values, report_dict
-from ampft.tasks.outcome import HubMetric, flat_averages, report_from_json, score_cells
+from ampft.tasks.outcome import HubMetric, flat_averages, score_cells
 from ampft.text.tables import Cell, Name, Table, html_tables, terminal_section
 
 SAMPLES_F1 = mean_metric(
@@ -150,17 +150,8 @@ class MultiLabelReport:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values; `from_dict` is the inverse."""
+        """Return the report as JSON values; `report_from_json` is the inverse."""
         return report_dict(self, self.metrics())
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> MultiLabelReport:
-        """Return the report from the result of `as_dict`.
-
-        Raises:
-            ValueError: A field is missing or of another type.
-        """
-        return report_from_json(cls, values)
 
 
 def _cells(scores: Scores, average_precision: float | None) -> tuple[str, ...]:

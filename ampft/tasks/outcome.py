@@ -43,44 +43,30 @@ class HubMetric:
 class Report(Protocol):
     """All metrics of one split, to be printed, written and read."""
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
     @property
     def split(self) -> str:
         """Name of the split."""
-        ...
 
     @property
     def examples(self) -> int:
         """Number of examples of the split."""
-        ...
 
     def metrics(self) -> dict[str, float | None]:
         """Return the scalar metrics by name; an undefined one is None."""
-        ...
 
     def text(self) -> str:
         """Return the report for a terminal."""
-        ...
 
     def tables(self) -> tuple[Table, ...]:
         """Return the tables of the model card."""
-        ...
 
     def hub_metrics(self) -> tuple[HubMetric, ...]:
         """Return the metrics for the metadata of a model card, the primary one first."""
-        ...
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON values, with every scalar metric under its name."""
-        ...
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the report from the result of `as_dict`.
-
-        Raises:
-            ValueError: The values do not form a report.
-        """
-        ...
 
 
 class Outcome(Protocol):
@@ -95,90 +81,71 @@ class Outcome(Protocol):
     @property
     def split(self) -> str:
         """Name of the split."""
-        ...
 
     @property
     def label_names(self) -> tuple[str, ...]:
         """Names of the K classes."""
-        ...
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes of `scores` and `confusion`."""
-        ...
 
     def __len__(self) -> int:
         """Number of cases, n."""
-        ...
 
     @property
     def truth(self) -> npt.NDArray[Any]:
         """The labels of the cases, (n, ...)."""
-        ...
 
     @property
     def choices(self) -> npt.NDArray[Any]:
         """The predictions in a compact dtype, (n, ...); equal entries are equal predictions."""
-        ...
 
     @property
     def correct(self) -> npt.NDArray[np.bool_]:
         """Whether the whole prediction of each case is correct, (n,)."""
-        ...
 
     @property
     def confidence(self) -> FloatArray:
         """Probability of the prediction of each case, or of its least certain part, (n,)."""
-        ...
 
     @property
     def only_prediction(self) -> str | None:
         """The prediction as text if it is the same everywhere; otherwise None."""
-        ...
 
     def report(self) -> Report:
         """Return the report of the split."""
-        ...
 
     def metrics(self) -> dict[str, float]:
         """Return by name the metrics that are compared, and others that are cheap."""
-        ...
 
     def sums(self, metric: str) -> CaseSums:
         """Return the sums from which `metric` is computed."""
-        ...
 
     @property
     def unit_sums(self) -> CaseSums:
         """The class counts over `label_names` of the units of each case."""
-        ...
 
     def scores(self) -> tuple[Scores, ...]:
         """Return precision, recall, F1 and support of each class."""
-        ...
 
     def confusion(self) -> IntArray | None:
         """Return (K, K) counts, row = label, column = prediction; None if it is undefined."""
-        ...
 
     def calibration(self, bins: int) -> npt.NDArray[np.float64] | None:
         """Return (3, bins) sums per bin of equal width: count, confidence, number correct.
 
         None if it is undefined.
         """
-        ...
 
     def mistakes(self) -> OutcomeMistakes:
         """Return how the wrong cases are ranked, and which classes are confused."""
-        ...
 
     def columns(self, rows: slice) -> Mapping[str, pa.Array]:
         """Return the columns of `predictions.parquet` for the cases `rows`."""
-        ...
 
     def metadata(self) -> dict[str, Any]:
         """Return the metadata of a predictions file as JSON values."""
-        ...
 
     @classmethod
     def from_table(cls, table: pa.Table, metadata: Mapping[str, Any]) -> Self:
@@ -187,7 +154,6 @@ class Outcome(Protocol):
         Raises:
             ValueError: The table is not one of such an outcome.
         """
-        ...
 
 
 @runtime_checkable
@@ -197,27 +163,22 @@ class TunableOutcome(Outcome, Protocol):
     @property
     def decisions(self) -> Decisions:
         """How the probabilities became predictions."""
-        ...
 
     @property
     def probabilities(self) -> FloatArray:
         """The (n, K) probabilities, float32, after the temperature."""
-        ...
 
     @property
     def logits(self) -> FloatArray | None:
         """The (n, K) logits before the temperature; None unless one is fitted."""
-        ...
 
     @property
     def predicted(self) -> npt.NDArray[Any]:
         """The predicted classes, (n,), or whether each label is predicted, (n, K)."""
-        ...
 
     @property
     def threshold(self) -> float:
         """Probability from which a label is predicted, if none was tuned."""
-        ...
 
 
 class Problem(Protocol):
@@ -240,7 +201,6 @@ class Problem(Protocol):
     @property
     def label_names(self) -> tuple[str, ...]:
         """Names of the K classes, in the order of the logits."""
-        ...
 
     @classmethod
     def from_settings(
@@ -256,7 +216,6 @@ class Problem(Protocol):
         Raises:
             InputError: A setting does not fit the labels.
         """
-        ...
 
     @classmethod
     def from_arguments(cls, label_names: tuple[str, ...], arguments: Mapping[str, Any]) -> Self:
@@ -266,15 +225,12 @@ class Problem(Protocol):
             label_names: Names of the K classes.
             arguments: Arguments of the training, as in run.json.
         """
-        ...
 
     def model_arguments(self) -> dict[str, Any]:
         """Return the labels as arguments of a configuration of transformers."""
-        ...
 
     def weights(self, targets: Any) -> npt.NDArray[np.float64]:
         """Return the (n,) weight of each example in the loss."""
-        ...
 
     def loss(self, logits: Any, targets: Any) -> Any:
         """Return the loss summed over the examples, a float32 scalar tensor.
@@ -283,7 +239,6 @@ class Problem(Protocol):
             logits: (m, K) float32.
             targets: (m, ...) labels.
         """
-        ...
 
     def decode(self, logits: Any, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return predictions from float32 logits: tensors (m, ...), or arrays of m objects.
@@ -292,7 +247,6 @@ class Problem(Protocol):
             logits: (m, K, ...) float32.
             inputs: The collated batch with its labels; None if labels are unknown.
         """
-        ...
 
     def outcome(
         self,
@@ -307,7 +261,6 @@ class Problem(Protocol):
             targets: (n, ...) labels, in the order of the examples, or `UnitLabels`.
             decoded: Results of `decode` for all examples, in order.
         """
-        ...
 
     def constant(self, train: Any, targets: Any) -> dict[str, npt.NDArray[Any]]:
         """Return what `decode` would for the model that always predicts the class frequencies.
@@ -316,32 +269,26 @@ class Problem(Protocol):
             train: Labels of the training split, from which the frequencies are counted.
             targets: Labels of the n examples to predict.
         """
-        ...
 
     def constant_loss(self, train: Any) -> float:
         """Return the loss of that model on the training split, per unit of weight."""
-        ...
 
     def predicted(self, decoded: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
         """Return the prediction of each example as text, and its confidence."""
-        ...
 
     @staticmethod
     def has_class(
         truth: npt.NDArray[Any], label_names: Sequence[str], index: int
     ) -> npt.NDArray[np.bool_]:
         """Return (n,) whether `Outcome.truth` has the class with an index in `class_names`."""
-        ...
 
     @staticmethod
     def choice_text(choice: Any, label_names: Sequence[str]) -> str:
         """Return an entry of `Outcome.choices` as text."""
-        ...
 
     @staticmethod
     def truth_text(truth: Any, label_names: Sequence[str]) -> str:
         """Return an entry of `Outcome.truth` as text."""
-        ...
 
 
 def headline(problem: type[Problem] | Problem, metrics: Mapping[str, float | None]) -> str:

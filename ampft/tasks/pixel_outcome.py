@@ -34,7 +34,6 @@ from ampft.tasks.outcome import (
     IntArray,
     check_names,
     check_shapes,
-    report_from_json,
     score_cells,
 )
 from ampft.text.tables import Cell, Name, Table, html_tables, terminal_section
@@ -377,14 +376,5 @@ class PixelReport:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values; `from_dict` is the inverse."""
+        """Return the report as JSON values; `report_from_json` is the inverse."""
         return report_dict(self, self.metrics())
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> PixelReport:
-        """Return the report from the result of `as_dict`.
-
-        Raises:
-            ValueError: A field is missing or of another type.
-        """
-        return report_from_json(cls, values)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ampft.metrics.scores import Scores
 from ampft.tasks.added_metrics import AddedMetric, added_text, added_values, report_dict
-from ampft.tasks.outcome import HubMetric, flat_averages, report_from_json, score_cells
+from ampft.tasks.outcome import HubMetric, flat_averages, score_cells
 from ampft.text.tables import Cell, Name, Table, html_tables, terminal_section
 
 NO_TYPE = "O"
@@ -129,14 +129,5 @@ class TokenReport:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values; `from_dict` is the inverse."""
+        """Return the report as JSON values; `report_from_json` is the inverse."""
         return report_dict(self, self.metrics())
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TokenReport:
-        """Return the report from the result of `as_dict`.
-
-        Raises:
-            ValueError: A field is missing or of another type.
-        """
-        return report_from_json(cls, values)

@@ -13,6 +13,7 @@ from ampft.data.row_labels import UnitLabels
 from ampft.data.words import bio_tags, entities
 from ampft.features.trackers import confusion_table
 from ampft.metrics.scores import label_scores
+from ampft.tasks.outcome import report_from_json
 from ampft.tasks.single_label import SingleLabel
 from ampft.tasks.token_labels import METRICS, TokenLabels, TokenPredictions
 from ampft.tasks.token_report import TokenReport
@@ -111,7 +112,7 @@ def test_plain_tags_are_scored_word_by_word():
 def test_the_report_survives_its_file_and_names_the_confused_types():
     outcome = random_outcome(1)
     report = outcome.report()
-    assert TokenReport.from_dict(json.loads(json_text(report.as_dict()))) == report
+    assert report_from_json(TokenReport, json.loads(json_text(report.as_dict()))) == report
     matrix = np.array(report.type_confusion)
     assert matrix.sum() == len(outcome.labels)
     is_person = np.isin(outcome.labels, [5, 6])

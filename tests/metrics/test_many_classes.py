@@ -11,6 +11,7 @@ from sklearn import metrics as sklearn_metrics
 
 from ampft.metrics.scores import MAX_MATRIX_CLASSES, confusion_counts, scalar_scores
 from ampft.tasks.classification_report import ClassificationReport
+from ampft.tasks.outcome import report_from_json
 from ampft.tasks.single_label import Predictions, classification_report
 from ampft.text.json_io import json_text
 
@@ -47,7 +48,7 @@ def test_the_file_is_small_and_has_every_pair(report, predictions):
     )
     assert np.array_equal(expected[counts[:, 0], counts[:, 1]], counts[:, 2])
     assert counts[:, 2].sum() == expected.sum() == EXAMPLES
-    assert ClassificationReport.from_dict(values) == report
+    assert report_from_json(ClassificationReport, values) == report
 
 
 def test_the_metrics_equal_scikit_learn(report, predictions):

@@ -14,6 +14,7 @@ from sklearn import metrics as sklearn_metrics
 from ampft.metrics.calibration import expected_calibration_error
 from ampft.runs.show import report_with_heading
 from ampft.tasks.classification_report import ClassificationReport
+from ampft.tasks.outcome import report_from_json
 from ampft.tasks.single_label import Predictions, classification_report
 
 # The same float64 formulas in another order of summation.
@@ -140,7 +141,9 @@ def test_one_class_in_all_has_no_kappa_and_no_nan():
 @settings(max_examples=20, deadline=None)
 def test_json_round_trip_is_exact(predictions: Predictions):
     report = classification_report(predictions)
-    read = ClassificationReport.from_dict(json.loads(json.dumps(report.as_dict(), allow_nan=False)))
+    read = report_from_json(
+        ClassificationReport, json.loads(json.dumps(report.as_dict(), allow_nan=False))
+    )
     assert read == report
     assert read.text() == report.text()
 
@@ -160,5 +163,8 @@ def test_top_5_accuracy_above_ten_classes():
         order = np.argsort(-probabilities, axis=1, kind="stable")[:, :5]
         expected = (order == labels[:, None]).any(axis=1).mean()
         assert report.top5_accuracy == expected != report.accuracy
-        assert ClassificationReport.from_dict(json.loads(json.dumps(report.as_dict()))) == report
+        assert (
+            report_from_json(ClassificationReport, json.loads(json.dumps(report.as_dict())))
+            == report
+        )
         assert f"top-5 accuracy {expected:.4f}" in report_with_heading(report, selected=False)

@@ -20,6 +20,7 @@ from ampft.tasks.multi_label import (
     MultiLabelReport,
     multi_label_report,
 )
+from ampft.tasks.outcome import report_from_json
 from ampft.tasks.settings import TaskSettings
 from ampft.text.json_io import json_text
 
@@ -100,7 +101,7 @@ def test_the_scores_of_a_label_are_those_of_a_binary_problem():
 def test_a_report_survives_json_and_says_what_an_absent_label_has():
     report = multi_label_report(predictions(1))
     values = json.loads(json_text(report.as_dict()))
-    assert MultiLabelReport.from_dict(values) == report
+    assert report_from_json(MultiLabelReport, values) == report
     assert values["micro_f1"] == report.averages["micro"].f1
     assert values["macro_f1"] == report.averages["macro"].f1
     assert report.per_label_average_precision[NAMES.index("grief")] is None

@@ -23,6 +23,7 @@ from ampft.metrics.calibration import expected_calibration_error
 from ampft.metrics.sums import MAX_LOG_LOSS
 from ampft.models.erfnet import ErfnetForSemanticSegmentation
 from ampft.runs.predictions import read_predictions, write_predictions
+from ampft.tasks.outcome import report_from_json
 from ampft.tasks.pixel_labels import PixelLabels
 from ampft.tasks.pixel_outcome import PixelPredictions, PixelReport
 from ampft.tasks.settings import TaskSettings
@@ -95,7 +96,7 @@ def test_the_report_equals_scikit_learn_over_all_pixels(outcome):
     assert report.expected_calibration_error == pytest.approx(error, abs=1e-6)
     assert np.array(report.confusion_matrix).sum(axis=1).tolist() == np.bincount(labels).tolist()
     assert "mean" in report.text()
-    assert PixelReport.from_dict(json.loads(json_text(report.as_dict()))) == report
+    assert report_from_json(PixelReport, json.loads(json_text(report.as_dict()))) == report
     assert report.as_dict().keys() >= {"mean_iou", "pixel_accuracy", "accuracy", "macro_f1"}
 
 

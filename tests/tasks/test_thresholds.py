@@ -12,6 +12,7 @@ from ampft.metrics.targets import Target
 from ampft.metrics.thresholds import best_threshold
 from ampft.tasks.loss_settings import DecisionSettings
 from ampft.tasks.multi_label import MultiLabelPredictions, MultiLabelReport
+from ampft.tasks.outcome import report_from_json
 from ampft.tasks.token_labels import TokenPredictions
 from ampft.tasks.tuning import decided
 from ampft.tasks.tuning import tuned as tuned_by
@@ -94,7 +95,7 @@ def test_the_report_and_the_file_have_the_thresholds(tmp_path):
     assert "at least its threshold, which was chosen on the validation" in " ".join(
         report.text().split()
     )
-    assert MultiLabelReport.from_dict(json.loads(json.dumps(report.as_dict()))) == report
+    assert report_from_json(MultiLabelReport, json.loads(json.dumps(report.as_dict()))) == report
     write_predictions(tmp_path / "p.parquet", tuned, lambda rows: {})
     again = read_predictions(tmp_path / "p.parquet")
     assert again.thresholds == tuned.thresholds

@@ -32,7 +32,7 @@ from ampft.runs.plan import BATCH_NORM
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord, StepIdsHash, hash_is_correct
 from ampft.runs.show import REPORT_NAME, decisions_text, problem_of, report_with_heading
-from ampft.tasks.outcome import Outcome, TunableOutcome
+from ampft.tasks.outcome import Outcome, TunableOutcome, report_from_json
 from ampft.tasks.task import Task
 from ampft.text.escaping import inert
 from ampft.text.json_io import read_json_object
@@ -279,7 +279,7 @@ def check_card(rebuilt: Rebuilt) -> Check:
         return Check("card", NOT_COMPARED, "another version of ampft wrote it")
     try:
         values = read_json_object(folder / REPORT_NAME)
-        report = problem_of(record).report_type.from_dict(values)
+        report = report_from_json(problem_of(record).report_type, values)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return Check("card", DIFFERS, f"{REPORT_NAME} cannot be read ({error})")
     expected = {
