@@ -296,8 +296,10 @@ def temporary_folder(purpose: str) -> Path:
     place, prefix = Path(tempfile.gettempdir()), f"ampft-{purpose}-"
     for folder in place.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
-            if token_of(folder) is not None:
-                _remove_abandoned(folder)
+            # The lock fails if its process is alive.
+            if token_of(folder) is not None and (lock := _locked_owner(folder)) is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(lock)
     token = new_token()
     folder = place / f"{prefix}{token}"
     new = folder.with_name(f"{folder.name}.tmp")
@@ -308,13 +310,6 @@ def temporary_folder(purpose: str) -> Path:
     rename(new, folder)
     atexit.register(_remove_temporary, folder, token, descriptor)
     return folder
-
-
-def _remove_abandoned(folder: Path) -> None:
-    descriptor = _locked_owner(folder)  # which fails if its process is alive
-    if descriptor is not None:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(descriptor)
 
 
 def _remove_temporary(folder: Path, token: str, descriptor: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
 from ampft.arguments.classify import ClassifyArguments
@@ -160,7 +160,8 @@ def _parse_arm(
 ) -> tuple[ArmSettings, ClassifyArguments]:
     """Return the settings of an arm, and all settings of its runs."""
     try:
-        _refuse_not_of_arms(flags)
+        if any(each.split("=")[0] == "--config" for each in flags):
+            raise InputError(f"--config: {SHARED['config']}.")
         _, changed = parse_flags(ClassifyArguments, flags, program=trainer, description="")
         for setting in changed & {*SHARED, *SET_BY_COMPARISON} - {"mixed_precision"}:
             raise InputError(f"--{setting}: {(SHARED | SET_BY_COMPARISON)[setting]}.")
@@ -175,11 +176,6 @@ def _parse_arm(
             f"another name, or add --mixed_precision {name}."
         )
     return ArmSettings(name, tuple(flags), mode), arguments
-
-
-def _refuse_not_of_arms(flags: Iterable[str]) -> None:
-    if any(each.split("=")[0] == "--config" for each in flags):
-        raise InputError(f"--config: {SHARED['config']}.")
 
 
 def _refuse_equal(parsed: Sequence[tuple[ArmSettings, ClassifyArguments]]) -> None:

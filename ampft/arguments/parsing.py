@@ -41,7 +41,11 @@ def parse_classify_arguments(
     )
     name, task = arguments.dataset_name, arguments.task
     if name is None and arguments.train_file is None and not in_memory:
-        _check_default_data(task)
+        if task is not None and not TASKS[task].kind.has_default_data:
+            raise InputError(
+                f"--task {task}: the data are missing. Give them with --dataset_name or "
+                "--train_file."
+            )
         name = "stdlib"
     if task is None and name is not None and Path(name).is_dir():
         task = task_of_folder(Path(name))
@@ -54,14 +58,6 @@ def parse_classify_arguments(
     arguments = dataclasses.replace(arguments, dataset_name=name, **defaults)
     _check_conflicts(arguments)
     return arguments
-
-
-def _check_default_data(task: str | None) -> None:
-    """Reject a task that the default data do not have."""
-    if task is not None and not TASKS[task].kind.has_default_data:
-        raise InputError(
-            f"--task {task}: the data are missing. Give them with --dataset_name or --train_file."
-        )
 
 
 def _check_conflicts(arguments: ClassifyArguments) -> None:

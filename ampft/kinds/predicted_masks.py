@@ -188,7 +188,7 @@ def sheet(
 ) -> Image.Image:
     """Return pictures below each other, with a legend of the classes above them."""
     font = ImageFont.load_default(13)
-    heights = [_tile_height(picture.image) for picture in pictures]
+    heights = [max(1, round(p.image.height * TILE_WIDTH / p.image.width)) for p in pictures]
     width = len(PANELS) * (TILE_WIDTH + MARGIN) + MARGIN
     legend = _legend_places(label_names, width, font)
     top = legend[-1][1] + 2 * LINE
@@ -210,10 +210,6 @@ def sheet(
             canvas.paste(tile, (MARGIN + column * (TILE_WIDTH + MARGIN), y + LINE))
         y += LINE + tile_height + MARGIN
     return canvas
-
-
-def _tile_height(image: Image.Image) -> int:
-    return max(1, round(image.height * TILE_WIDTH / image.width))
 
 
 def _legend_places(

@@ -155,6 +155,7 @@ def _read_runs(sources: Mapping[str, Sequence[str]], metric: str | None, ledger:
     assert cases is not None, "a side has runs"
     assert first is not None, "a side has runs"
     assert metric is not None, "a side has runs"
+    inputs = read_rows(first.folder / PREDICTIONS_NAME, range(len(cases.truth)), is_input)
     test = TestSet(
         source=RUNS,
         metric=_info(cases.problem.metrics[metric]),
@@ -164,7 +165,7 @@ def _read_runs(sources: Mapping[str, Sequence[str]], metric: str | None, ledger:
         label_names=cases.label_names,
         sha256=_hash_of_cases(cases, np.arange(len(cases.truth))),
         fingerprint=first.record.data.fingerprints.get(cases.split),
-        rows=_keys_of_run(first, len(cases.truth)),
+        rows=_keys(_joined(values.values()) for values in inputs.values()),
     )
     return Sides(sides=sides, test=test, metric=cases.problem.metrics[metric])
 
@@ -333,11 +334,6 @@ def _keys(inputs: Iterable[str]) -> tuple[str, ...]:
     """Return the distinct hashes of inputs, sorted. Equal after `normalized` is the same row."""
     hashes = {hashlib.sha256(normalized(text).encode()).hexdigest() for text in inputs}
     return tuple(sorted(key[:KEY_LENGTH] for key in hashes))
-
-
-def _keys_of_run(run: RecordedRun, examples: int) -> tuple[str, ...]:
-    rows = read_rows(run.folder / PREDICTIONS_NAME, range(examples), is_input)
-    return _keys(_joined(values.values()) for values in rows.values())
 
 
 def _joined(values: Iterable[Any]) -> str:

@@ -36,18 +36,21 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
     args, accelerator = prepared.args, prepared.accelerator
     inspects = args.inspect_data and accelerator.is_main_process
     average = averaged_weights(prepared)
+    limit = TimeLimit(args.max_seconds, prepared.started.seconds)
     features = (
         Tracking(accelerator, redact_secrets(asdict(args)) if accelerator.log_with else None),
         InspectedData(prepared.task, write) if inspects else None,
         MemoryUse(accelerator.device, prepared.started.memory),
         _nonfinite_steps(prepared, write),
-        None if args.watch is None else _range_watch(prepared, args.watch, write),
+        None
+        if args.watch is None
+        else RangeWatch(args.watch, accelerator, prepared.loaded.model, prepared.precision, write),
         average,
         fitted_decisions(prepared),
         _validations(prepared, average, write),
         MergedAdapters(prepared.plain_model) if args.merge_lora else None,
         _utilisation(prepared),
-        _clock(prepared),
+        Clock(limit, args.max_time, prepared.total_steps),
         Pushing(args.hub_model_id, private=args.hub_private_repo) if args.push_to_hub else None,
     )
     return tuple(feature for feature in features if feature is not None)
@@ -76,11 +79,6 @@ def _nonfinite_steps(prepared: Prepared, write: Write) -> NonfiniteSteps:
     )
 
 
-def _range_watch(prepared: Prepared, every: int, write: Write) -> RangeWatch:
-    model, precision = prepared.loaded.model, prepared.precision
-    return RangeWatch(every, prepared.accelerator, model, precision, write)
-
-
 def _validations(prepared: Prepared, average: AveragedWeights | None, write: Write) -> Validations:
     args = prepared.args
     return Validations(
@@ -103,11 +101,6 @@ def _utilisation(prepared: Prepared) -> MeasuredUtilisation:
         prepared.precision,
         has_tokens=prepared.task.row.kind.has_words,
     )
-
-
-def _clock(prepared: Prepared) -> Clock:
-    limit = TimeLimit(prepared.args.max_seconds, prepared.started.seconds)
-    return Clock(limit, prepared.args.max_time, prepared.total_steps)
 
 
 @contextmanager

@@ -125,7 +125,10 @@ def remove_earlier_run(folder: Path, *, continues: bool = False) -> None:
     for path in results:
         if path.relative_to(folder).parts[0] not in kept:
             path.unlink(missing_ok=True)
-            _remove_empty(path.parent, folder)
+            parent = path.parent
+            while parent != folder and not any(parent.iterdir()):
+                parent.rmdir()
+                parent = parent.parent
 
 
 def remove_weights(folder: Path) -> None:
@@ -133,13 +136,6 @@ def remove_weights(folder: Path) -> None:
     for path in list(earlier_results(folder)):
         if matches(path.name, WEIGHT_FILES):
             path.unlink(missing_ok=True)
-
-
-def _remove_empty(path: Path, folder: Path) -> None:
-    """Remove the folders from `path` up to `folder`, exclusive, that are empty."""
-    while path != folder and not any(path.iterdir()):
-        path.rmdir()
-        path = path.parent
 
 
 def refuse_foreign_files(folder: Path) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 from ampft.errors import InputError
 from ampft.features.feature import Feature
 from ampft.hub import hub_problem
-from ampft.runs.card import model_card
-from ampft.runs.eval_results import eval_results
+from ampft.runs.card import eval_results, model_card
 from ampft.runs.finished import FinishedRun
 from ampft.runs.manifest import check_files, model_files
 from ampft.text.terminal import labelled, print_line

@@ -16,11 +16,11 @@ from ampft.arguments import ClassifyArguments, parse_classify_arguments
 from ampft.data.steps import StepBatches
 from ampft.diagnosis.yardstick.command import main
 from ampft.diagnosis.yardstick.figures import Yardstick
-from ampft.diagnosis.yardstick.gradients import (
+from ampft.diagnosis.yardstick.measure import (
     Float64Gradients,
     ModeGradients,
+    measure_yardstick,
 )
-from ampft.diagnosis.yardstick.measure import measure_yardstick
 from ampft.diagnosis.yardstick.show import format_yardstick
 from ampft.models.blocks import blocks_of
 from ampft.precision.accelerator import separate_accelerators

@@ -9,8 +9,7 @@ import yaml
 from huggingface_hub import parse_eval_result_entries
 from scipy.stats import binomtest
 
-from ampft.runs.card import model_card
-from ampft.runs.eval_results import accuracy_interval, eval_results
+from ampft.runs.card import accuracy_interval, eval_results, model_card
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ampft.comparison.analysis.conditions import command, dates, environment, setup, title
 from ampft.comparison.analysis.loading import RunGroup, find_runs, group_runs
 from ampft.comparison.analysis.predictions import (
     ALPHA,
@@ -29,7 +28,15 @@ from ampft.comparison.analysis.run_predictions import (
     check_recorded,
     read_run_predictions,
 )
-from ampft.comparison.analysis.settings import Arms, form_arms
+from ampft.comparison.analysis.settings import (
+    Arms,
+    command,
+    dates,
+    environment,
+    form_arms,
+    setup,
+    title,
+)
 from ampft.comparison.analysis.stamps import all_stamps, side_by_side_stamps
 from ampft.comparison.findings import (
     DISTURBED,

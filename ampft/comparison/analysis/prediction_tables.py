@@ -71,7 +71,8 @@ def read_tables(sources: Sequence[str]) -> Runs:
             of ARM=FILE has several tables.
     """
     runs: Runs = {}
-    matches = [_assigned(source) for source in sources]
+    # The parts of ARM:SEED=FILE or ARM=FILE; None for the name of a file
+    matches = [None if Path(s).is_file() else _ASSIGNED.fullmatch(s) for s in sources]
     without_seed = [match["arm"].strip() for match in matches if match and match["seed"] is None]
     if without_seed and len(set(without_seed)) < len(sources):
         raise InputError(
@@ -80,22 +81,13 @@ def read_tables(sources: Sequence[str]) -> Runs:
             "seeds as ARM:SEED=FILE to compare trainings."
         )
     for source, match in zip(sources, matches, strict=True):
-        named, path = _arm_and_seed(source, match)
+        path, named = Path(source), None
+        if match is not None:
+            path = Path(match["file"])
+            named = (match["arm"].strip(), int(match["seed"] or ONLY_TABLE))
         table = rename_columns(open_table(path, flag=FLAG, encoding="utf-8"), COLUMNS)
         _read_table(table, named, runs)
     return runs
-
-
-def _assigned(source: str) -> re.Match[str] | None:
-    """Return the parts of ARM:SEED=FILE or ARM=FILE; None for the name of a file."""
-    return None if Path(source).is_file() else _ASSIGNED.fullmatch(source)
-
-
-def _arm_and_seed(source: str, match: re.Match[str] | None) -> tuple[tuple[str, int] | None, Path]:
-    """Return the arm and the seed in a source, or None, and the file."""
-    if match is None:
-        return None, Path(source)
-    return (match["arm"].strip(), int(match["seed"] or ONLY_TABLE)), Path(match["file"])
 
 
 def _read_table(table: Table, named: tuple[str, int] | None, runs: Runs) -> None:

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import torch
 
 from ampft.arguments.compare import MIN_SEEDS, PLACEBO, baseline_first, check_mode, parse_mode_list
-from ampft.comparison.analysis.conditions import environment, title
 from ampft.comparison.analysis.loading import READ_FILES, RecordedRun, find_runs
 from ampft.comparison.analysis.predictions import (
     ALPHA,
@@ -32,6 +31,7 @@ from ampft.comparison.analysis.run_predictions import (
     read_run_predictions,
     reduced,
 )
+from ampft.comparison.analysis.settings import environment, title
 from ampft.comparison.analysis.stamps import screening_stamp
 from ampft.comparison.cost_findings import BatchTiming, Inference
 from ampft.comparison.findings import INFERENCE, ArmResult, Comparison, RunOutcome, metric_infos

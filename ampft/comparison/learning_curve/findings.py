@@ -135,7 +135,11 @@ def learning_curve(
     for run in plan.runs():
         by_seed.setdefault(run.seed, {})[run.arm.name] = run
     read, records, cases = {}, {}, None
-    omitted = [seed for seed, runs in by_seed.items() if not _is_complete(folder, runs)]
+    omitted = [
+        seed
+        for seed, runs in by_seed.items()
+        if any(run_ending(run_folder(folder, run)).status != "finished" for run in runs.values())
+    ]
     seeds = sorted(set(by_seed) - set(omitted))
     if len(seeds) < MIN_SEEDS:
         raise InputError(
@@ -312,10 +316,6 @@ def _reason(sizes: int) -> str:
     if sizes < 4:
         return f"{sizes} sizes cannot show how the curve bends; pass at least 4 with --sizes"
     return "the scores do not follow a power law, so the curve does not say how it goes on"
-
-
-def _is_complete(folder: Path, runs: Mapping[str, PlannedRun]) -> bool:
-    return all(run_ending(run_folder(folder, run)).status == "finished" for run in runs.values())
 
 
 def _check_same_test(records: Mapping[tuple[str, int], RunRecord], cases: Cases) -> None:

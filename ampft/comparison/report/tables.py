@@ -14,7 +14,6 @@ from ampft.comparison.report.costs import (
     speed_up_text,
     step_time,
 )
-from ampft.comparison.statistics.speed_up import SpeedUp
 from ampft.comparison.statistics.verdict import Difference
 from ampft.comparison.verdict_text import trainings
 from ampft.text.numbers import (
@@ -345,7 +344,7 @@ def speed(comparison: Comparison) -> Table | None:
                 Name(arm.name, "arm"),
                 step_time(arm),
                 or_dash(each.speed_up, speed_up_text) if arm is not comparison.baseline else "",
-                _speed_verdict(each.speed_up),
+                "" if each.speed_up is None else each.speed_up.verdict or "not ranked",
                 *([or_dash(each.speed_up_over_tf32, speed_up_text)] * has_tf32),
                 or_dash(each.tokens_per_second, "{:,.0f}".format),
                 or_dash(each.waiting_share, lambda share: percent(share, 1)),
@@ -358,12 +357,6 @@ def speed(comparison: Comparison) -> Table | None:
         note="Waiting for data is a share of the step time. Utilisation is a share of the matrix "
         "product rate measured in the same process.",
     )
-
-
-def _speed_verdict(measured: SpeedUp | None) -> str:
-    if measured is None:
-        return ""
-    return measured.verdict or "not ranked"
 
 
 def memory(comparison: Comparison) -> Table | None:

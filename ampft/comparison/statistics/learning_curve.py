@@ -125,7 +125,8 @@ def extrapolate(scores: ScoresBySize, factor: float = LARGEST_FACTOR) -> Extrapo
         part = scores.largest(count)
         gains, variances, misfits = _fits(part, factor)
         least = float(misfits.min())
-        freedom = _freedom(part)
+        # Of the variances over seeds, which sizes share by half
+        freedom = (part.seeds - 1) * (1 + len(part.sizes)) / 2
         rest = count - 3
         if fdtrc(rest, freedom, least / rest) < MISFIT_LEVEL:
             continue
@@ -143,11 +144,6 @@ def extrapolate(scores: ScoresBySize, factor: float = LARGEST_FACTOR) -> Extrapo
             sizes_used=count,
         )
     return None
-
-
-def _freedom(scores: ScoresBySize) -> float:
-    """Return the degrees of freedom of the variances over seeds, which sizes share by half."""
-    return (scores.seeds - 1) * (1 + len(scores.sizes)) / 2
 
 
 def _fits(scores: ScoresBySize, factor: float) -> tuple[FloatArray, FloatArray, FloatArray]:

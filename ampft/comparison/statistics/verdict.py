@@ -205,16 +205,14 @@ def decide(
             verdict=verdict,
             seeds_to_decide=seeds,
             unseen_share=rate_upper_limit(each.cases),
-            failure_rate=_failure_rate(len(each.per_seed)),
+            failure_rate=rate_upper_limit(count)
+            if (count := len(each.per_seed)) >= MIN_SEEDS
+            else None,
             cases_needed=needed,
             rarest_class=each.costliest.label if each.costliest else None,
             rarest_cases=each.costliest.support if each.costliest else None,
         )
     return decisions
-
-
-def _failure_rate(seeds: int) -> float | None:
-    return rate_upper_limit(seeds) if seeds >= MIN_SEEDS else None
 
 
 def _cases_needed(each: DifferenceEstimate, *, margin: float, last_level: float) -> int | None:
