@@ -474,13 +474,8 @@ def _compare_runs(args: argparse.Namespace, folders: list[Path]) -> Comparison:
         metric=args.metric,
         margin=_margin(args),
         baseline=args.baseline,
-        by=_names(args.by),
+        by=[name.strip() for name in (args.by or "").split(",") if name.strip()],
     )
-
-
-def _names(text: str | None) -> list[str]:
-    """Return the names of settings in a comma-separated list."""
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def _refuse_results(folder: Path) -> None:
