@@ -295,7 +295,7 @@ def temporary_folder(purpose: str) -> Path:
     """
     place, prefix = Path(tempfile.gettempdir()), f"ampft-{purpose}-"
     for folder in place.glob(f"{prefix}*"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, InputError):  # another thread or process removes it
             # The lock fails if its process is alive.
             if token_of(folder) is not None and (lock := _locked_owner(folder)) is not None:
                 shutil.rmtree(folder, ignore_errors=True)

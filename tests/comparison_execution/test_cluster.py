@@ -18,6 +18,7 @@ import pytest
 from planned import plan
 from running import REPOSITORY
 
+from ampft import ownership
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.analysis.stamps import side_by_side_stamps
 from ampft.comparison.execution.cluster import nodes as module
@@ -311,3 +312,14 @@ def test_nodes_that_are_measured_at_the_same_time_share_no_file(monkeypatch, tmp
     found = cluster._measure(["a", "b"], launcher, lambda: None)
     assert {id_: facts.bits for id_, facts in found.items()} == {"a": "a", "b": "b"}
     assert len(set(files)) == 2
+
+
+def test_a_temporary_folder_that_vanishes_meanwhile_is_left_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr(ownership.tempfile, "gettempdir", lambda: str(tmp_path))
+    first = ownership.temporary_folder("canary")
+
+    def removed(folder):
+        raise InputError(f"{folder.name} was not created by this program")
+
+    monkeypatch.setattr(ownership, "_locked_owner", removed)
+    assert ownership.temporary_folder("canary") != first
