@@ -256,16 +256,15 @@ def _cases_needed(comparison: Comparison, difference: Difference) -> str:
     """Return why a difference within the margin is not called equivalent."""
     loss = f"a loss of {comparison.units.margin_with_unit}"
     count, noun = _cases(comparison)
-    if difference.rarest_class is None:
-        return (
-            f"{loss} could come from rare examples that are not in this test set: excluding it "
-            f"takes at least {difference.cases_needed:,} {noun}, and there are {count:,}"
-        )
-    return (
-        f"{loss} could come from class {comparison.label_names[difference.rarest_class]!r} only: "
-        f"excluding it takes at least {difference.cases_needed:,} {noun} of that class, and "
-        f"there are {difference.rarest_cases:,}"
-    )
+    source = "rare examples that are not in this test set"
+    if difference.rarest_class is not None:
+        source = f"class {comparison.label_names[difference.rarest_class]!r} only"
+        count, noun = difference.rarest_cases or 0, f"{noun} of that class"
+    needed = difference.cases_needed or 0
+    takes = f"at least {needed:,} {noun}, and there are {count:,}"
+    if count >= needed:  # so few suffice only if none of them is lost
+        takes = f"more than these {count:,} {noun}, because losses were seen among them"
+    return f"{loss} could come from {source}: excluding it takes {takes}"
 
 
 def _cases(comparison: Comparison) -> tuple[int, str]:

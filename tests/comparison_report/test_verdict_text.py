@@ -109,10 +109,13 @@ def test_what_equivalence_does_not_exclude():
 
 
 def test_why_a_small_difference_is_not_called_equivalent():
+    words = "; a loss of 1 point could come from rare examples that are not in this test set: "
+    text = verdict(seeds_to_decide=(9, 21), cases_needed=999)
+    assert text.endswith(f"{words}excluding it takes at least 999 examples, and there are 754.")
     text = verdict(seeds_to_decide=(9, 21), cases_needed=299)
     assert text.endswith(
-        "; a loss of 1 point could come from rare examples that are not in this test set: "
-        "excluding it takes at least 299 examples, and there are 754."
+        f"{words}excluding it takes more than these 754 examples, because losses were seen among "
+        "them."
     )
     comparison, arm = of_issue(cases_needed=60, rarest_class=0, rarest_cases=3)
     name = comparison.label_names[0]
