@@ -87,6 +87,7 @@ TESTED_ELSEWHERE = (
     "ampft predict --model runs/photos",
     "ampft predict --model runs/clips",
     "ampft predict --model runs/camvid",
+    "ampft predict --model runs/mine",
     "ampft judge",
     "ampft estimate",
     "ampft curve",

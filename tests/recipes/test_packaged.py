@@ -93,7 +93,7 @@ def test_ampft_train_is_the_recipe(files, tiny_model, tmp_path, capsys):
         (["finetune"], "Did you mean 'train'? See ampft --help"),
         (["pedict"], "Did you mean 'predict'?"),
         (
-            ["predict", "--model", "x", "--output", "y"],
+            ["predict", "--model", "x", "--output_fil", "y"],
             "Did you mean '--output_file'? See ampft predict --help.",
         ),
     ],
