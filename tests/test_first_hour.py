@@ -98,6 +98,7 @@ print(json.dumps({{"timed": turn.timed, **turn.notes}}))
 """
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_turn_by_graphs_is_rehearsed_on_a_tape():
     code = GRAPHS.format(benchmarks=str(BENCHMARKS), tests=str(ROOT / "tests"))

@@ -63,6 +63,7 @@ def silent_server() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_hub_out_of_reach_is_said_within_seconds(tmp_path):
     found = messages(tmp_path, HF_HUB_OFFLINE="0", HF_ENDPOINT=CLOSED)

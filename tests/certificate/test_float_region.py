@@ -87,6 +87,7 @@ def test_the_planted_modules_are_found_exactly(name, runs, tmp_path):
     assert 3 < found.tests < TESTS
 
 
+@pytest.mark.full
 def test_the_command_repairs_an_artifact(runs, tmp_path, capsys):
     folder = tmp_path / "artifact"
     words = ["export", str(runs[large_sum]), "--format", "torch", "--precision", "bf16"]

@@ -68,6 +68,7 @@ def test_a_planted_fault_fails(fault, faults, faithful_artifact, certified_run, 
     assert PROOFS[fault] in {each.kind for each in made.failures}
 
 
+@pytest.mark.full
 def test_a_fault_that_changes_few_predictions_of_int8_is_found(faults, certified_run, tmp_path):
     request = ExportRequest(
         run=certified_run, format="onnx", precision="int8", output_dir=tmp_path / "int8"

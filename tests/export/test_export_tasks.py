@@ -50,7 +50,7 @@ TASKS = {
 
 
 # Each trace takes seconds; one of each kind always runs.
-FULL = ("pairs", "words", "sounds as waves", "sounds without a mask")
+FULL = ("pairs", "words", "images", "sounds as waves", "sounds without a mask")
 
 
 @pytest.mark.parametrize(

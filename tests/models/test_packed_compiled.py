@@ -42,8 +42,9 @@ def nothing_compiled():
     counters.clear()
 
 
+@pytest.mark.full
 @pytest.mark.slow
-@pytest.mark.parametrize("family", full_except(sorted(ENCODERS), ["bert"]))
+@pytest.mark.parametrize("family", sorted(ENCODERS))
 def test_compiled_steps_draw_the_same_masks_and_have_the_same_gradients(family):
     plain = tiny(family).train()
     twin = copy.deepcopy(plain)

@@ -53,6 +53,7 @@ def test_it_is_comparable_to_float32(runs, fp16_run):
         assert ours["model"]["initial_weights_sha256"] == theirs["model"]["initial_weights_sha256"]
 
 
+@pytest.mark.full
 def test_lost_updates_are_in_the_history_the_record_and_the_last_line(runs, fp16_run):
     shares = {}
     for mode, run in runs.items():

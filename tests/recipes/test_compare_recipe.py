@@ -58,7 +58,7 @@ def settings(files: Path, model: Path) -> list[str]:
     words = text_settings(files, model, Path("unused"))
     place = words.index("--output_dir")
     del words[place : place + 2]
-    return [*words, "--seed", "5", "--num_train_epochs", "8"]
+    return [*words, "--seed", "5", "--num_train_epochs", "4"]
 
 
 def losses(folder: Path, name: str) -> list[float]:
@@ -159,7 +159,7 @@ def test_the_plan_records_its_progress(compared):
     runs = [compared.read(f"runs/{name}/run.json") for name in PLANNED]
     assert plan["runs_seconds"] > sum(record["timings"]["total_seconds"] for record in runs)
     assert plan["own_seconds"] > 0
-    assert plan["arguments"]["num_train_epochs"] == 8
+    assert plan["arguments"]["num_train_epochs"] == 4
 
 
 def test_the_same_comparison_from_python_has_nothing_left_to_run(

@@ -173,6 +173,7 @@ def test_background_checkpoints_and_the_limit(train, copied, straight):
     assert "--learning_rate  0.008       0.5" in refused.stderr
 
 
+@pytest.mark.full
 def test_without_its_random_state_the_result_differs(train, copied, straight):
     with patch.object(run_state, "restore_random_state", lambda *_: None):
         train(copied, *LATEST)
