@@ -1,12 +1,12 @@
 """Comparisons on a Ray cluster with faults: each must equal the one without Ray, bit for bit.
 
 The cluster has three nodes of one core, each in a network namespace of its own. A fault hits at a
-random moment: a worker, a node, the head or the comparison's own process is killed, the network to
-a node is cut for a while or for good, a node is frozen, the comparison is cancelled, the object
-store is filled, or a node lies (other data, other threads, or other kernels of the matrix product).
-If the command fails, it is repeated, with a new head if the head is gone. The runs are stubs of a
-second (`stub_run.py`); with `--trained`, they are trainings. Prints one line of JSON with a row per
-fault.
+random moment, three of four while at least two runs have sent a checkpoint: a worker, a node, the
+head or the comparison's own process is killed, the network to a node is cut for a while or for
+good, a node is frozen, the comparison is cancelled, the object store is filled, or a node lies
+(other data, other threads, or other kernels of the matrix product). If the command fails, it is
+repeated, with a new head if the head is gone. The runs are stubs of four seconds (`stub_run.py`);
+with `--trained`, they are trainings. Prints one line of JSON with a row per fault.
 
     nice -n 19 python benchmarks/cluster_faults.py --faults 200 --seconds 36000
 """
@@ -50,7 +50,7 @@ KINDS = (
     *("none", "worker", "node", "head", "driver", "cancel", "frozen", "cut", "cut for a while"),
     *("store", *LIES),
 )
-RUNS = 6
+MID_RUN = 0.75  # share of the faults that wait for the checkpoints of two runs
 SLOWEST = {True: 900, False: 240}  # seconds of a command, by whether runs are trained
 HOG = """
 import sys, time, ray
@@ -168,7 +168,8 @@ class Bench:
 
     def start(self, folder: Path) -> Driver:
         """Start a comparison with Ray."""
-        return self._start(folder, os.environ["RAY_ADDRESS"], "--engine", "ray", "--jobs", "3")
+        own = ("--engine", "ray", "--jobs", "3")
+        return self._start(folder, os.environ["RAY_ADDRESS"], *own)
 
     def _start(self, folder: Path, address: str | None, *own: str) -> Driver:
         words, log = self.words(folder, *own), f"{folder}.log"
@@ -256,10 +257,12 @@ class Fault:
     """A fault of one kind, which hits a comparison at a random moment."""
 
     def __init__(self, kind: str, number: int, cluster: NamespaceCluster, longest: float) -> None:
-        """Draw the moment from `number`, up to `longest` seconds after the first log."""
+        """Draw the moment from `number`, up to `longest` seconds after what it waits for."""
         self.kind, self._cluster = kind, cluster
         self._random = random.Random(number)
-        self._moment = self._random.uniform(0, longest)
+        self._waits = self._random.random() < MID_RUN
+        self.under_way = 0
+        self._moment = self._random.uniform(0, 1 if self._waits else longest)
         self._hog: subprocess.Popen[bytes] | None = None
         self._name = self._random.choice(NODES)
 
@@ -281,9 +284,10 @@ class Fault:
         """Wait for a run to begin and a random moment, and do the harm."""
         if self.kind in ("none", "store", *LIES):
             return
-        while driver.is_running and not list(folder.glob("logs/*.log")):
+        while driver.is_running and not self._has_come(folder):
             time.sleep(0.05)
         time.sleep(self._moment)
+        self.under_way = under_way(folder)
         cluster, name = self._cluster, self._name
         if self.kind == "worker":
             for worker in cluster.workers()[:1]:
@@ -301,6 +305,9 @@ class Fault:
         elif self.kind in ("driver", "cancel"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(driver.pid, signal.SIGKILL if self.kind == "driver" else signal.SIGINT)
+
+    def _has_come(self, folder: Path) -> bool:
+        return under_way(folder) >= 2 if self._waits else bool(list(folder.glob("logs/*.log")))
 
     def after(self) -> None:
         """Repair the cluster: every node is there and honest."""
@@ -321,6 +328,16 @@ class Fault:
             cluster.add(self._name)
 
 
+def under_way(folder: Path) -> int:
+    """Return how many runs have sent a checkpoint and have not ended."""
+    found = 0
+    for run in {path.parents[1] for path in folder.glob("runs/*/checkpoints/step-*")}:
+        with contextlib.suppress(OSError, ValueError):  # replaced in this moment
+            record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+            found += record["status"] == "running"
+    return found
+
+
 def one(number: int, kind: str, bench: Bench, cluster: NamespaceCluster) -> dict[str, Any]:
     """Run a comparison with a fault, repeat the command until it succeeds, and judge it."""
     folder = bench.place / f"fault{number}"
@@ -338,6 +355,8 @@ def one(number: int, kind: str, bench: Bench, cluster: NamespaceCluster) -> dict
         if codes[-1] and not repaired:
             fault.after()
             repaired = True
+    if kind == "frozen":
+        cluster.thaw()  # the node finds that it is given up, and ends its run
     left = still_running(cluster)
     if not repaired:
         fault.after()
@@ -351,6 +370,7 @@ def one(number: int, kind: str, bench: Bench, cluster: NamespaceCluster) -> dict
         "exit_codes": codes,
         "different": bench.differences(folder),
         "twice": sum(n > 1 for n in Counter(line.partition(":")[0] for line in lines).values()),
+        "under_way": fault.under_way,
         "lost_attempts": logs.count("was lost:"),
         "continued_from_a_checkpoint": logs.count("continued from"),
         "left_out": text.count("left out "),
@@ -415,6 +435,8 @@ def table(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
             "faults": len(found),
             "good": sum(map(is_good, found)),
             "commands_repeated": sum(len(row["exit_codes"]) > 1 for row in found),
+            "hit_runs_under_way": sum(row["under_way"] > 0 for row in found),
+            "lost_attempts": sum(row["lost_attempts"] for row in found),
             "continued_from_a_checkpoint": sum(r["continued_from_a_checkpoint"] for r in found),
         }
         for kind, found in of_kind.items()

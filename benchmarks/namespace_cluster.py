@@ -167,6 +167,12 @@ class NamespaceCluster:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.suspend()
 
+    def thaw(self) -> None:
+        """Let all processes go on, as on a node that answers again after a pause."""
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+
     def of_runs(self) -> list[psutil.Process]:
         """Return the processes that workers have started for runs, except those that guard."""
         found = []

@@ -1,4 +1,4 @@
-"""A stand-in for a training, which takes a second: matrix products instead of a model.
+"""A stand-in for a training, which takes four seconds: matrix products instead of a model.
 
 The run folder, its lock, the history, the checkpoints, the predictions and the record are real, and
 a run that was killed continues from its checkpoint. What it computes depends on the data file, the
@@ -30,13 +30,15 @@ from ampft.comparison.execution import launchers
 from ampft.comparison.execution.cluster import node_worker
 from ampft.comparison.execution.cluster.canary import STEPS as CANARY_STEPS
 from ampft.comparison.execution.cluster.canary import NodeFacts
+from ampft.runs.record import RunRecord, write_record
+from ampft.text.json_io import from_json
 
 Array = npt.NDArray[np.float32]
 
 TEMPLATE = "record.json"  # beside the data: the record of a run, completed here
 THREADS = "STUB_THREADS"  # a node that lies about its threads has it in its environment
 STEPS, EVERY, WIDTH, ROWS, CLASSES = 24, 4, 64, 300, 3
-SECONDS = 0.04  # of a step
+SECONDS = 0.15  # of a step, so that faults hit runs that have sent a checkpoint
 
 
 def words_of(*argv: str) -> list[str]:
@@ -174,6 +176,8 @@ def run(argv: list[str]) -> None:
             print(f"continued from step {start}", flush=True)
             lines = history.read_text(encoding="utf-8").splitlines(keepends=True)[:start]
             history.write_text("".join(lines), encoding="utf-8")
+        else:
+            write_record(folder, replace(template(training), status="running"))
         for number in range(start, STEPS):
             time.sleep(SECONDS)
             line = {"step": number + 1, "loss": training.step(number), "skipped": False}
@@ -183,10 +187,11 @@ def run(argv: list[str]) -> None:
                 save(output, training, number + 1)
         outcome: Any = Outcome(training.state)
         texts = [f"text {k}" for k in range(ROWS)]
-        with folder.replacing("predictions.parquet") as path:
-            write_predictions(path, outcome, lambda rows: {"text": texts[rows]})
-        with folder.replacing("model.safetensors") as path:
-            save_file({"state": training.state}, path)
+        stage = folder.stage()
+        write_predictions(
+            stage / "predictions.parquet", outcome, lambda rows: {"text": texts[rows]}
+        )
+        save_file({"state": training.state}, stage / "model.safetensors")
         finish(folder, training, seed, outcome.accuracy)
 
 
@@ -217,28 +222,34 @@ def save(output: Path, training: Training, step: int) -> None:
     store.publish(place)
 
 
-def finish(folder: Any, training: Training, seed: int, accuracy: float) -> None:
-    """Write the record of a finished run."""
-    from ampft.files import describe_file
-    from ampft.runs.record import RunRecord, write_record
-    from ampft.text.json_io import from_json
+def template(training: Training) -> RunRecord:
+    """Return the record that lies beside the data, without files."""
+    values = json.loads((training.file.parent / TEMPLATE).read_text(encoding="utf-8"))
+    return replace(from_json(RunRecord, values, TEMPLATE), files={})
 
-    template = json.loads((training.file.parent / TEMPLATE).read_text(encoding="utf-8"))
-    record, mode = from_json(RunRecord, template, TEMPLATE), training.mode
-    resolved = {"mode": mode, "execution": "native"}
-    names = ("predictions.parquet", "model.safetensors", "history.jsonl")
+
+def finish(folder: Any, training: Training, seed: int, accuracy: float) -> None:
+    """Publish the results of a finished run, and write its record."""
+    from ampft.runs.manifest import describe_files
+
+    record, mode = template(training), training.mode
+    folder.staged = describe_files(folder.stage())
     record = replace(
         record,
         arguments={"seed": seed, "mixed_precision": mode, "learning_rate": 5e-5},
         data=replace(record.data, files={str(training.file): training.sha256}),
         model=replace(record.model, initial_weights_sha256=training.initial),
-        precision=replace(record.precision, requested=mode, resolved=resolved),
+        precision=replace(
+            record.precision, requested=mode, resolved={"mode": mode, "execution": "native"}
+        ),
         topology=replace(record.topology, cpu_threads=training.threads),
         steps=replace(record.steps, total=STEPS, applied=STEPS),
         metrics={"split": "test", "accuracy": accuracy},
         example_ids_sha256=f"{seed:064x}",
-        files={name: describe_file(folder / name) for name in names},
+        files=folder.files(),
     )
+    write_record(folder, replace(record, status="running"))
+    folder.publish()
     write_record(folder, record)
 
 

@@ -21,9 +21,11 @@ from running import REPOSITORY
 from ampft import ownership
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.analysis.stamps import side_by_side_stamps
+from ampft.comparison.execution.cluster import launcher as launcher_module
 from ampft.comparison.execution.cluster import nodes as module
 from ampft.comparison.execution.cluster.canary import NodeFacts, code_hash
-from ampft.comparison.execution.cluster.launcher import Cluster, RayLauncher
+from ampft.comparison.execution.cluster.launcher import Cluster, RayLauncher, _Lost
+from ampft.comparison.execution.cluster.node_worker import STARTED, Message
 from ampft.comparison.execution.cluster.nodes import Head, Need, Nodes
 from ampft.comparison.execution.cluster.orphans import MARK
 from ampft.comparison.execution.cluster.parcels import (
@@ -34,6 +36,7 @@ from ampft.comparison.execution.cluster.parcels import (
 )
 from ampft.comparison.execution.engines import make_launchers
 from ampft.comparison.execution.launch import interruptible
+from ampft.comparison.execution.launchers import Program
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.slots import Slot
 from ampft.comparison.findings import PlanFacts
@@ -296,6 +299,49 @@ def test_a_head_that_does_not_answer_ends_the_command_with_a_sentence(monkeypatc
     expected = r"lost: the head of the Ray cluster \(127.0.0.1:\d+\) has not answered for 0 "
     expected += r"seconds. Start a new head .* Repeat the command.\n"
     assert re.search(expected, capsys.readouterr().err)
+
+
+class FakeRay:
+    """A program that starts on its node and then says nothing more, as Ray reports it."""
+
+    class exceptions:
+        class RayError(Exception):
+            pass
+
+    def __init__(self):
+        self.cancelled, self._news = [], [[Message(STARTED, text="a")]]
+        self.remote = lambda _: Mock(options=lambda **_: Mock(remote=lambda *_: self))
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return self._news.pop()
+
+    def wait(self, streams, timeout):
+        return (streams, []) if self._news else ([], streams)
+
+    def get(self, news):
+        return news[0]
+
+    def nodes(self):
+        return [{"NodeID": "a", "Alive": False}]
+
+    def cancel(self, stream, *, force):
+        self.cancelled.append(force)
+
+
+def test_a_program_whose_node_is_given_up_is_lost_although_ray_still_waits(monkeypatch, tmp_path):
+    ray = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(launcher_module, "REFRESH_SECONDS", 0.0)
+    watch = Mock(side_effect=[None] * 5 + [AssertionError("it is not given up")])
+    nodes = Nodes(Need(1), Mock())
+    launcher = RayLauncher(Slot(), Cluster(nodes, None, ()), tmp_path / "arrivals")
+    program = Program((), tmp_path / "log", tmp_path / "run")
+    with pytest.raises(_Lost, match="its node does not answer"):
+        launcher.attempt(program, ["a"], Mock(), watch, lambda: ["a"])
+    assert ray.cancelled == [True]
 
 
 def test_nodes_that_are_measured_at_the_same_time_share_no_file(monkeypatch, tmp_path):

@@ -239,13 +239,16 @@ class RayLauncher:
         stream = None
         try:
             stream = self._task = task.remote(self._request(program))
-            waiting = _Waiting(nodes, allowed or self.cluster.nodes.alive)
+            waiting = _Waiting(nodes, allowed or self.cluster.nodes.alive, self.cluster.nodes)
             for message in messages(stream, watch, self.cluster.nodes.head, waiting.check):
                 self._take(message, program, receiver, output)
                 if message.kind == STARTED:
                     waiting.node = message.text
         except (ray.exceptions.RayError, DamagedParcel) as error:
             raise _Lost(_reason(error)) from error
+        except (_Lost, _OtherNodes):
+            ray.cancel(stream, force=True)  # its node, if it comes back, ends the run
+            raise
         except BaseException:
             if stream is not None and not self.cluster.nodes.head.is_silent:
                 _cancel(stream)  # without a head, nodes end their runs after a minute
@@ -335,23 +338,30 @@ class RayLauncher:
 
 @dataclass
 class _Waiting:
-    """What a program waits for: a free node, while the nodes stay the same."""
+    """What a program waits for: a free node while the nodes stay the same, then its messages."""
 
-    nodes: Sequence[str]
+    ids: Sequence[str]
     allowed: Callable[[], Sequence[str]]
+    nodes: Nodes
     node: str = ""
     _checked: float = field(default_factory=time.monotonic)
 
     def check(self) -> None:
-        """Check now and then that a node is left on which the program may start.
+        """Check now and then that the nodes on which the program may start, or its node, are left.
+
+        Ray itself waits seven minutes for a worker whose connection is open but that does not
+        answer (`RAY_grpc_client_keepalive_time_ms`), although the head gives up its node earlier.
 
         Raises:
-            _OtherNodes: The nodes have changed.
+            _OtherNodes: The nodes have changed before the program began.
+            _Lost: The head has given up its node.
         """
-        if self.node or time.monotonic() - self._checked < REFRESH_SECONDS:
+        if time.monotonic() - self._checked < REFRESH_SECONDS:
             return
         self._checked = time.monotonic()
-        if not set(self.nodes) <= set(self.allowed()):
+        if self.node and not self.nodes.is_alive(self.node):
+            raise _Lost("its node does not answer")
+        if not self.node and not set(self.ids) <= set(self.allowed()):
             raise _OtherNodes
 
 

@@ -137,6 +137,12 @@ class Nodes:
         fitting = [str(each["NodeID"]) for each in found if self.need.fits(each["Resources"])]
         return [id_ for id_ in fitting if id_ not in self._left_out]
 
+    def is_alive(self, id_: str) -> bool:
+        """Return whether the head counts on a node; it does not once the node stops answering."""
+        import ray
+
+        return any(each["NodeID"] == id_ and each["Alive"] for each in ray.nodes())
+
     def name(self, id_: str) -> str:
         """Return the name of a node for readers."""
         return self._names.get(id_, id_[:6])

@@ -149,7 +149,7 @@ class ShardPool:
                     return
                 try:
                     actor = actor or self._start(place)
-                    self.done.put((shard, self._receive(actor, shard)))
+                    self.done.put((shard, self._receive(actor, shard, place)))
                 except _Lost as loss:
                     self._lost[shard.name] += 1
                     if self._lost[shard.name] == ATTEMPTS:
@@ -176,7 +176,7 @@ class ShardPool:
         actor = actor.options(
             num_cpus=need.cpus, num_gpus=need.gpus, label_selector={NODE_ID: f"in({place})"}
         ).remote(str(Path.cwd()), environment)
-        (found,) = self._news(actor.describe.options(num_returns="streaming").remote())
+        (found,) = self._news(actor.describe.options(num_returns="streaming").remote(), place)
         changed = [name for name, value in self._own.items() if found.get(name) != value]
         if not changed:
             return actor
@@ -184,9 +184,10 @@ class ShardPool:
         self._nodes.leave_out(place, f"it differs from this machine in {', '.join(changed)}")
         raise _Lost("its node is left out")
 
-    def _receive(self, actor: Any, shard: Shard) -> int:
+    def _receive(self, actor: Any, shard: Shard, place: str) -> int:
         """Let a worker predict a shard, and write what arrives; return the number of rows."""
-        news = self._news(actor.predict.options(num_returns="streaming").remote(self._job, shard))
+        stream = actor.predict.options(num_returns="streaming").remote(self._job, shard)
+        news = self._news(stream, place)
         digest = hashlib.sha256()
         with atomic_path(self._output_dir / shard.name) as path:
             with path.open("wb") as file:
@@ -202,11 +203,15 @@ class ShardPool:
                 raise _Lost("the parts that arrived are not those that were sent")
         return int(rows)
 
-    def _news(self, stream: Any) -> Iterator[Any]:
+    def _news(self, stream: Any, place: str) -> Iterator[Any]:
         import ray
 
+        def check() -> None:
+            if not self._nodes.is_alive(place):
+                raise _Lost("its node does not answer")
+
         try:
-            yield from messages(stream, self._watch, self._nodes.head)
+            yield from messages(stream, self._watch, self._nodes.head, check)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, InputError):
                 raise InputError(str(error.cause)) from error
