@@ -23,6 +23,7 @@ from ampft.arguments import parse_compare_arguments
 from ampft.comparison.analysis.stamps import side_by_side_stamps
 from ampft.comparison.execution.cluster import launcher as launcher_module
 from ampft.comparison.execution.cluster import nodes as module
+from ampft.comparison.execution.cluster import shard_pool
 from ampft.comparison.execution.cluster.canary import NodeFacts, code_hash
 from ampft.comparison.execution.cluster.launcher import Cluster, RayLauncher, _Lost
 from ampft.comparison.execution.cluster.node_worker import STARTED, Message
@@ -308,6 +309,9 @@ class FakeRay:
         class RayError(Exception):
             pass
 
+        class RayTaskError(RayError):
+            pass
+
     def __init__(self):
         self.cancelled, self._news = [], [[Message(STARTED, text="a")]]
         self.remote = lambda _: Mock(options=lambda **_: Mock(remote=lambda *_: self))
@@ -342,6 +346,16 @@ def test_a_program_whose_node_is_given_up_is_lost_although_ray_still_waits(monke
     with pytest.raises(_Lost, match="its node does not answer"):
         launcher.attempt(program, ["a"], Mock(), watch, lambda: ["a"])
     assert ray.cancelled == [True]
+
+
+def test_a_shard_whose_node_is_given_up_is_lost_although_ray_still_waits(monkeypatch):
+    ray = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    pool = shard_pool.ShardPool.__new__(shard_pool.ShardPool)
+    pool._nodes = Nodes(Need(1), Mock())
+    pool._watch = Mock(side_effect=[None] * 5 + [AssertionError("it is not given up")])
+    with pytest.raises(shard_pool._Lost, match="its node does not answer"):
+        list(pool._news(ray, "a"))
 
 
 def test_nodes_that_are_measured_at_the_same_time_share_no_file(monkeypatch, tmp_path):
