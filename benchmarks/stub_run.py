@@ -200,7 +200,6 @@ def save(output: Path, training: Training, step: int) -> None:
     from safetensors.numpy import save_file
 
     from ampft.files import describe_file
-    from ampft.ownership import OWNER_NAME
     from ampft.runs.manifest import describe_files
     from ampft.training.checkpoints.manifest import CursorPart, Manifest, write_manifest
     from ampft.training.checkpoints.store import CheckpointStore
@@ -216,7 +215,7 @@ def save(output: Path, training: Training, step: int) -> None:
         topology={},
         environment={},
         history=describe_file(output / "history.jsonl"),
-        files={k: v for k, v in describe_files(place).items() if k != OWNER_NAME},
+        files=describe_files(place),
     )
     write_manifest(place, manifest)
     store.publish(place)
