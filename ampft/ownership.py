@@ -201,7 +201,12 @@ def remove_unfinished(output_dir: Path) -> None:
     """Remove private folders that killed processes had not finished creating."""
     for path in list(output_dir.iterdir()):
         if _is_unfinished(path):
-            _remove_marked(path)
+            # Renamed first: if its process is alive, it fails to rename it, rather than to publish
+            # a folder that has just lost its token.
+            hidden = _unfinished(output_dir / PRIVATE_NAME, new_token())
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                rename(path, hidden)
+                _remove_marked(hidden)
 
 
 def _is_unfinished(path: Path) -> bool:

@@ -97,6 +97,10 @@ def test_the_cases_cover_the_table() -> None:
     assert "CUDA" in AUTOCAST_TABLE
 
 
+# torch 2.15 warns of operators that it will remove.
+pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated")
+
+
 @pytest.mark.parametrize("name", FLOAT32_CASES)
 def test_float32_list_computes_in_float32(autocast: None, name: str) -> None:
     narrow = FLOAT32_CASES[name](torch.float16)

@@ -99,7 +99,9 @@ def test_documented_operations_are_found_with_the_documented_policy():
         found = {(name.partition(".")[0], policy) for name, policy in probed(mode).items()}
         documented = documented_policies(device)
         assert len(documented) > 75
-        assert {item for item in documented.items() if item not in found} == set()
+        missing = {name for name, policy in documented.items() if (name, policy) not in found}
+        # torch 2.15 has no operator `qr` any more.
+        assert {name for name in missing if hasattr(torch.ops.aten, name)} == set()
 
 
 def test_a_mode_without_autocast_is_refused():

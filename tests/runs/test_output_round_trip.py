@@ -2,6 +2,7 @@
 
 import csv
 import io
+import sys
 
 import pandas as pd
 import pytest
@@ -31,6 +32,7 @@ def test_a_cell_is_read_back_as_it_was(tmp_path, text):
     assert b"plain\r" not in path.read_bytes()  # lines end in LF
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="csv quotes a carriage return itself")
 def test_without_quotes_a_carriage_return_would_end_a_line():  # negative control
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerow(["a\rb"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -224,7 +225,7 @@ def test_predictions_of_the_same_model_in_wider_formats(folder, file, mode, caps
 CELLS = {
     '"\\ud800"': (False, False),
     '{"a": ["\\udc00"]}': (False, False),
-    "[" * 900 + "]" * 900: (False, True),
+    "[" * 900 + "]" * 900: (sys.version_info >= (3, 12), True),  # limits of nested values
     "9" * 4000: (True, False),
     "9007199254740993": (True, True),
     '"\\ud83d\\ude00"': (True, True),
