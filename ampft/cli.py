@@ -58,7 +58,7 @@ _WITH_OWN_PARSERS = {
     ),
     "ops": (
         "ampft.diagnosis.operations.command",
-        "show which operations autocast casts to which dtype, and those of a model",
+        "show which operations autocast casts to which dtype, also for a model",
     ),
     "judge": (
         "ampft.referee.command",

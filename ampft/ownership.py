@@ -359,7 +359,7 @@ def check_page_file(flag: str, path: Path) -> None:
     """Check as `check_output_file` does that a page can be written, which replaces only a page.
 
     Raises:
-        InputError: It cannot, or the file exists and is no page that this program wrote.
+        InputError: The path cannot be written, or holds a file that is not an ampft page.
     """
     check_output_file(flag, path)
     if path.is_file() and path.stat().st_size and not _is_own_page(path):

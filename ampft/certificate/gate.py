@@ -58,8 +58,8 @@ BATCH_SIZES = (1, 32)
 # add in another order; measured up to 3e-5 (OpenVINO). 16 bits: 40 units of rounding, 2^-11 and
 # 2^-8, for the accumulated rounding of about 40 layers of products.
 TOLERANCES = {"fp32": 1e-3, "fp16": 40 * 2.0**-11, "bf16": 40 * 2.0**-8}
-# Largest ratio of the differences of an int8 artifact to those of the model with rounded products,
-# whose scales are per row: for artifacts with such scales, and for those with fewer. Measured on
+# Largest ratio of an int8 artifact's differences to the differences that rounding the model's
+# products, with a scale per row, causes: for artifacts with such scales, and with fewer. Seen on
 # MiniLM and a tiny BERT: up to 0.7, and up to 5.1 (static ranges). Planted faults: 6 and more.
 ROUNDING_LIMIT, COARSE_ROUNDING_LIMIT = 3.0, 15.0
 

@@ -119,7 +119,7 @@ def expected_calibration_error(
     return float(np.abs(gaps).sum() / len(values))
 
 
-LOWEST, HIGHEST = 0.05, 20.0  # a temperature outside is no correction, but a model without errors
+LOWEST, HIGHEST = 0.05, 20.0  # outside: the model makes no errors to fit
 FloatArray = npt.NDArray[np.float64]
 
 

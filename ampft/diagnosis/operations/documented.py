@@ -1,4 +1,4 @@
-"""The operations that PyTorch documents for autocast, and those of a model that have no entry.
+"""The operations that PyTorch documents for autocast, and which ones of a model have no entry.
 
 Source: "Automatic Mixed Precision package - torch.amp", sections "CUDA Op-Specific Behavior" and
 "CPU Op-Specific Behavior", torch 2.13 (docs/source/amp.md). Names are as in the documentation.

@@ -86,7 +86,7 @@ class ShardPool:
         """Connect to the cluster.
 
         Raises:
-            InputError: There is no cluster, or no node for a worker.
+            InputError: No cluster was found, or no node has room for a worker.
         """
         self._job, self._output_dir = job, output_dir
         head = connect()
@@ -236,7 +236,7 @@ def predict_on_cluster(
     """Predict shards on the nodes of a Ray cluster, as `predict_here` does.
 
     Raises:
-        InputError: There is no cluster or no node, or an input is refused.
+        InputError: No cluster or node was found, or an input is refused.
         EngineLost: The head of the cluster is gone.
     """
     pool = ShardPool(job, output_dir)
