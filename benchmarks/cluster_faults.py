@@ -3,12 +3,16 @@
 The cluster has three nodes of one core, each in a network namespace of its own. A fault hits at a
 random moment, three of four while at least two runs have sent a checkpoint: a worker, a node, the
 head or the comparison's own process is killed, the network to a node is cut for a while or for
-good, a node is frozen, the comparison is cancelled, the object store is filled, or a node lies
-(other data, other threads, or other kernels of the matrix product). If the command fails, it is
-repeated, with a new head if the head is gone. The runs are stubs of four seconds (`stub_run.py`);
-with `--trained`, they are trainings. Prints one line of JSON with a row per fault.
+good, a node is frozen, the comparison is cancelled, the object store is filled, or a fourth node
+lies (other data, other threads, or other kernels of the matrix product). If the command fails, it
+is repeated, with a new head if the head is gone. The runs are stubs of four seconds
+(`stub_run.py`); with `--trained`, they are trainings. Prints one line of JSON with a row per fault.
 
-    nice -n 19 python benchmarks/cluster_faults.py --faults 200 --seconds 36000
+With `--rows`, each row is appended to a file, and faults whose rows it has are skipped, so that the
+same command continues after an interruption. Several programs with other `--start` may share it;
+`--faults 0` prints the result of all its rows.
+
+    python benchmarks/cluster_faults.py --faults 200 --seconds 36000 --rows rows.jsonl
 """
 
 from __future__ import annotations
@@ -271,9 +275,7 @@ class Fault:
         cluster = self._cluster
         if self.kind in LIES:
             data = (place / "other.csv", place / "train.csv") if self.kind == "lying data" else None
-            cluster.kill(self._name)
-            cluster.wait_until_gone(self._name)
-            cluster.add(self._name, instead=data, **LIES[self.kind])
+            cluster.add("liar", instead=data, **LIES[self.kind])
         if self.kind == "store":
             words = [sys.executable, "-c", HOG, cluster.address]
             self._hog = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -322,7 +324,10 @@ class Fault:
             for name in NODES:
                 cluster.add(name)
             os.environ["RAY_ADDRESS"] = cluster.address
-        elif self.kind in ("node", "frozen", "cut", "cut for a while", *LIES):
+        elif self.kind in LIES:
+            cluster.kill("liar")
+            cluster.wait_until_gone("liar")
+        elif self.kind in ("node", "frozen", "cut") or self._name not in alive(cluster.address):
             cluster.kill(self._name)
             cluster.wait_until_gone(self._name)
             cluster.add(self._name)
@@ -349,9 +354,13 @@ def one(number: int, kind: str, bench: Bench, cluster: NamespaceCluster) -> dict
     repaired = False
     while not codes or (codes[-1] and len(codes) < 4):
         driver = bench.start(folder)
-        if not codes:
-            fault.hit(driver, folder)
-        codes.append(driver.wait(SLOWEST[bench.trained]))
+        try:
+            if not codes:
+                fault.hit(driver, folder)
+            codes.append(driver.wait(SLOWEST[bench.trained]))
+        except BaseException:
+            driver.process.kill()
+            raise
         if codes[-1] and not repaired:
             fault.after()
             repaired = True
@@ -398,32 +407,45 @@ def is_good(row: dict[str, Any]) -> bool:
     return bool(not row["different"] and ended and lies and explained and not hung)
 
 
-def run_faults(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run faults, in turns of their kinds, until the time is over; return a row for each."""
+def run_faults(args: argparse.Namespace, file: Path) -> None:
+    """Run the faults that a file has no rows of until the time is over; append a row for each."""
+    known = {row["number"] for row in rows_of(file)}
+    numbers = [k for k in range(args.start, args.start + args.faults) if k not in known]
+    if not numbers:
+        return
     place = Path(tempfile.mkdtemp(prefix="faults-"))
-    rows: list[dict[str, Any]] = []
-    kinds = args.kinds.split(",")
+    os.environ["TMPDIR"] = str(place)  # what killed processes leave is removed with it
+    commit, kinds, is_kept = provenance()["commit"], args.kinds.split(","), False
     try:
         bench = Bench(place, args.trained)
         bench.prepare()
         deadline = time.monotonic() + args.seconds
         with NamespaceCluster(*NODES) as cluster, ray_address(cluster):
-            for number in range(args.start, args.start + args.faults):
+            for number in numbers:
                 if time.monotonic() > deadline:
                     break
                 row = one(number, kinds[number % len(kinds)], bench, cluster)
-                print(json.dumps(row), file=sys.stderr, flush=True)
-                rows.append(row)
+                line = json.dumps({**row, "load": round(os.getloadavg()[0], 1), "commit": commit})
+                with file.open("a", encoding="utf-8") as rows:
+                    rows.write(line + "\n")
+                print(line, file=sys.stderr, flush=True)
                 if is_good(row):
                     shutil.rmtree(place / f"fault{number}")
+                else:
+                    is_kept = True
                 if len(alive(cluster.address)) != len(NODES) + 1:
                     raise RuntimeError("the cluster was not repaired")
     finally:
-        if all(map(is_good, rows)):
-            shutil.rmtree(place, ignore_errors=True)
-        else:
+        if is_kept:
             print(f"kept {place}", file=sys.stderr)
-    return rows
+        else:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    """Return the rows in a file, sorted by number; none if there is no file."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return sorted(map(json.loads, lines), key=lambda row: row["number"])
 
 
 def table(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
@@ -451,6 +473,7 @@ def main() -> None:
     parser.add_argument("--start", type=int, default=0, metavar="INT", help="first seed")
     parser.add_argument("--kinds", default=",".join(KINDS), metavar="LIST")
     parser.add_argument("--trained", action="store_true", help="train the runs")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="where rows are kept")
     args = parser.parse_args()
     in_own_network()
     os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -458,9 +481,12 @@ def main() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(map(str, places))
     preloaded = ("ampft.cli", "ampft.comparison.execution.compare", "ampft.tasks.single_label")
     _WARM.set_forkserver_preload([*preloaded, "comparison_scale", "cluster_scale", "ray"])
-    rows = run_faults(args)
+    with tempfile.TemporaryDirectory() as folder:
+        file = args.rows or Path(folder) / "rows.jsonl"
+        run_faults(args, file)
+        rows = rows_of(file)
     good = sum(map(is_good, rows))
-    result = {"kinds": table(rows), "rows": rows, "good": good, "load": os.getloadavg()[0]}
+    result = {"kinds": table(rows), "rows": rows, "good": good}
     print(json.dumps({**result, **provenance()}))
     raise SystemExit(good != len(rows))
 

@@ -30,6 +30,7 @@ _SETTINGS = {
     "RAY_health_check_timeout_ms": "3000",
     "RAY_health_check_failure_threshold": "3",
 }
+_LIGHT = ("--disable-usage-stats", "--include-log-monitor=false")
 INSIDE = "AMPFT_INSIDE_NAMESPACE"
 # Without a network, each look-up of this machine's name takes seconds.
 _LOOPBACK = """
@@ -203,7 +204,7 @@ class NamespaceCluster:
     ) -> None:
         command = [*prefix, sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
         common = [f"--node-ip-address={host}", f"--object-store-memory={self._store_bytes}"]
-        command += [*words, *common, f"--node-name={name}", "--disable-usage-stats"]
+        command += [*words, *common, f"--node-name={name}", *_LIGHT]
         log = (self._folder / f"{name}.log").open("ab")
         self._trees[name] = subprocess.Popen(
             command,
@@ -249,11 +250,15 @@ def _ip(*words: str, check: bool = True) -> None:
 
 
 def in_own_network() -> None:
-    """Repeat this program in a network namespace of its own, and end; return at once in there."""
+    """Become this program in a network namespace of its own; return at once in there.
+
+    SIGTERM then ends it as an exception does, with its cluster and its folders.
+    """
     if INSIDE not in os.environ:
         own = ["unshare", "--map-root-user", "--net", "--mount", "sh", "-c", _LOOPBACK, "sh"]
         words = [*own, sys.executable, *sys.argv]
-        raise SystemExit(subprocess.run(words, env={**os.environ, INSIDE: "1"}).returncode)
+        os.execvpe(words[0], words, {**os.environ, INSIDE: "1"})
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def _clean_environment() -> dict[str, str]:
