@@ -44,184 +44,39 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri, stdtr, stdtrit
+from interval_methods import (
+    ALPHA,
+    CONTROLS,
+    METHODS,
+    accuracy_differences,
+    all_differences,
+    by_method,
+    controls,
+    covers,
+    differs,
+    excludes_rare_losses,
+    is_equivalent,
+)
+from scipy.special import ndtri
 from simulated_grid import LIMITS, grid
-from simulated_seeds import BoolArray, Drawn, DrawnSums, Latent, Setting
+from simulated_seeds import BoolArray, Latent, Setting
 
 from ampft.comparison.statistics.interval import (
-    TIE_TOLERANCE,
     DifferenceEstimate,
     estimate_difference,
 )
-from ampft.comparison.statistics.jackknife import JackknifeDifferences, jackknife_differences
-from ampft.comparison.statistics.p_values import mcnemar_mid_p
 from ampft.comparison.statistics.power import MAX_SEEDS, power, seeds_to_decide
-from ampft.metrics.sums import CaseSums, CostliestCase, single_label_sums
-from ampft.tasks.single_label import METRICS
 
-ALPHA = 0.05
 PLANTED = -0.02
 MARGIN = 0.01
 STANDARD_ERRORS = 3.0
-TINY = float(np.finfo(np.float64).tiny)
 SEEDS_DRAWN = 200  # most seeds at which a forecast is checked
-
-
-# One comparison
-
-
-def all_differences(setting: Any, drawn: Drawn | DrawnSums) -> list[JackknifeDifferences]:
-    """Return the differences of each arm."""
-    if isinstance(drawn, DrawnSums):
-        metric = setting.measure()
-        return [jackknife_differences(arm, drawn.baseline, metric) for arm in drawn.arms]
-    if setting.metric == "accuracy" and drawn.groups is None:
-        return [accuracy_differences(arm, drawn.baseline) for arm in drawn.arms]
-    baseline, *arms = (
-        [sums_of(setting, drawn, right) for right in rows] for rows in (drawn.baseline, *drawn.arms)
-    )
-    return [jackknife_differences(arm, baseline, METRICS[setting.metric]) for arm in arms]
-
-
-def sums_of(setting: Setting, drawn: Drawn, right: BoolArray) -> CaseSums:
-    """Return the sums of one side at one seed; a group is a case."""
-    predicted = np.where(right, drawn.labels, drawn.wrong)
-    sums = single_label_sums(drawn.labels, predicted, setting.classes)
-    return sums if drawn.groups is None else sums.grouped(drawn.groups)
-
-
-def accuracy_differences(arm: BoolArray, baseline: BoolArray) -> JackknifeDifferences:
-    """Return what `jackknife_differences` returns for accuracy, ten times as fast."""
-    seeds, cases = arm.shape
-    each = arm.astype(np.float64) - baseline
-    per_seed = each.mean(axis=1)
-    centred = each - per_seed[:, None]
-    covariances = centred @ centred.T / (cases * (cases - 1))
-    diagonal = float(np.trace(covariances))
-    return JackknifeDifferences(
-        per_seed=per_seed,
-        variance=diagonal / seeds,
-        covariance=(float(covariances.sum()) - diagonal) / (seeds * (seeds - 1)),
-        cases=cases,
-        case_effect=1 / cases,
-        pseudovalues=each.mean(axis=0),
-        costliest=CostliestCase(1 / cases, None, cases),
-    )
-
-
-def _by_t(tail: float, variance: float, degrees: float, estimate: DifferenceEstimate) -> float:
-    """Return t(degrees) times the standard error; t(S - 1) at the least variance."""
-    if variance <= estimate.min_variance * (1 + TIE_TOLERANCE):
-        degrees = len(estimate.per_seed) - 1
-    return -float(stdtrit(degrees, tail)) * float(np.sqrt(max(variance, estimate.min_variance)))
-
-
-class Floored(DifferenceEstimate):
-    """The earlier rule: s^2 is at least J - C, and the inverse degrees of freedom are weighted."""
-
-    def half_width(self, tail: float) -> float:
-        """Return t(df) sqrt(V), with V and df of the floored s^2."""
-        seeds, covariance = len(self.per_seed), self.jackknife_covariance
-        own = max(float(self.per_seed.var(ddof=1)), self.jackknife_variance - covariance) / seeds
-        share = own / max(own + covariance, TINY)
-        degrees = 1 / (share / (seeds - 1) + (1 - share) / (self.cases - 1))
-        return _by_t(tail, own + covariance, degrees, self)
-
-
-class Published(DifferenceEstimate):
-    """Obuchowski and Rockette's analysis with the degrees of freedom of Hillis (2007)."""
-
-    def half_width(self, tail: float) -> float:
-        """Return t(df) sqrt(V), without any bound but that of one changed case."""
-        seeds, covariance = len(self.per_seed), self.jackknife_covariance
-        own = float(self.per_seed.var(ddof=1)) / seeds
-        share = max(own / max(own + covariance, TINY), 1e-9)
-        degrees = (seeds - 1) / share**2
-        return _by_t(tail, own + covariance, degrees, self)
-
-
-def by_method(estimate: DifferenceEstimate) -> dict[str, DifferenceEstimate]:
-    """Return the estimate with the intervals of each method: see `METHODS`."""
-    values = {each.name: getattr(estimate, each.name) for each in fields(estimate)}
-    return {
-        "now": estimate,
-        "floored": Floored(**values),
-        "published": Published(**values),
-        "without rare losses": replace(estimate, case_distribution=None),
-    }
-
-
-def covers(estimate: DifferenceEstimate, truth: float) -> bool:
-    """Return whether the 95 % interval holds the truth, without looking for its ends."""
-    case_distribution, noise = estimate.case_distribution, estimate.seed_noise
-    half = estimate.half_width(ALPHA / 2)
-    low, high = estimate.estimate - half, estimate.estimate + half
-    if low <= truth <= high:
-        return True
-    if case_distribution is None:
-        return False
-    if truth < low:
-        return low <= 0 and case_distribution.p_above(truth, noise=noise) > ALPHA / 2
-    return high >= 0 and case_distribution.p_below(truth, noise=noise) > ALPHA / 2
-
-
-def differs(estimate: DifferenceEstimate) -> bool:
-    """Return whether p of the difference is at most 5 %, without computing it."""
-    return abs(estimate.estimate) >= estimate.half_width(ALPHA / 2)
-
-
-def is_equivalent(
-    estimate: DifferenceEstimate, margin: float, excluded: Callable[[float], bool] | None = None
-) -> bool:
-    """Return whether p of equivalence is at most 5 %; rare losses are looked at last.
-
-    Args:
-        estimate: Estimate.
-        margin: Margin.
-        excluded: `excludes_rare_losses` of the estimate, if that is known for several methods.
-    """
-    if abs(estimate.estimate) + estimate.half_width(ALPHA) > margin:
-        return False
-    if estimate.case_distribution is None:
-        return True
-    return (excluded or partial(excludes_rare_losses, estimate))(margin)
-
-
-def excludes_rare_losses(estimate: DifferenceEstimate, margin: float) -> bool:
-    """Return whether the test that allows for rare losses finds equivalence."""
-    cases, noise = estimate.case_distribution, estimate.seed_noise
-    assert cases is not None
-    return max(cases.p_above(-margin, noise=noise), cases.p_below(margin, noise=noise)) <= ALPHA
-
-
-def controls(drawn: Drawn | DrawnSums, jackknife: JackknifeDifferences) -> tuple[bool, ...]:
-    """Return whether each negative control finds a difference: see `CONTROLS`."""
-    differences = jackknife.per_seed
-    seeds, mean = len(differences), abs(float(differences.mean()))
-    examples = (jackknife.variance + (seeds - 1) * jackknife.covariance) / seeds
-    spread = float(differences.std(ddof=1)) / np.sqrt(seeds)
-    pooled = 1.0
-    if isinstance(drawn, Drawn):
-        arm, baseline = drawn.arms[0], drawn.baseline
-        pooled = mcnemar_mid_p(int((arm & ~baseline).sum()), int((baseline & ~arm).sum()))
-    return (
-        pooled <= ALPHA,
-        bool(mean > -ndtri(ALPHA / 2) * np.sqrt(max(examples, 0.0))),
-        bool(2 * stdtr(seeds - 1, -mean / spread) <= ALPHA) if spread else mean > 0,
-    )
-
-
-CONTROLS = ("pooled_mcnemar", "examples_alone", "seeds_alone")
-METHODS = ("now", "floored", "published", "without rare losses")
-
-
-# One setting
 
 
 @dataclass

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from interval_calibration import ALPHA, accuracy_differences
+from interval_methods import ALPHA, accuracy_differences
 from provenance import provenance
 from scipy.special import ndtri
 

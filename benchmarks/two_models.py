@@ -27,7 +27,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from interval_calibration import ALPHA, limit, sums_of
+from interval_calibration import limit
+from interval_methods import ALPHA, sums_of
 from provenance import provenance
 from simulated_losses import GroupedDuplicates, RareClasses, Subgroup
 from simulated_metrics import Probabilities

@@ -8,9 +8,9 @@ from typing import Any
 from ampft.errors import quoted_list
 from ampft.metrics.scores import MAX_MATRIX_CLASSES, Scores
 from ampft.tasks.added_metrics import AddedMetric, added_text, added_values, report_dict
-from ampft.tasks.outcome import HubMetric, flat_averages, score_cells
+from ampft.tasks.outcome import HubMetric, ShownReport, flat_averages, score_cells
 from ampft.text.escaping import display_width, inert
-from ampft.text.tables import Cell, Name, Table, html_tables, terminal_table
+from ampft.text.tables import Cell, Name, Table, terminal_table
 
 SHOWN_CLASSES = 10  # best and worst, of very many classes
 MAX_NAME_WIDTH = 60  # columns; the table in a terminal, and only that, cuts longer class names
@@ -19,7 +19,7 @@ HEADER = ("", "precision", "  recall", "f1-score", " support")
 
 
 @dataclass(frozen=True)
-class ClassificationReport:
+class ClassificationReport(ShownReport):
     """All metrics of one split whose examples have one label each.
 
     Attributes:
@@ -135,10 +135,6 @@ class ClassificationReport:
             f"The {SHOWN_CLASSES} best and the {SHOWN_CLASSES} worst of"
             f" {len(self.per_class):,} classes by F1."
         )
-
-    def _repr_html_(self) -> str:
-        """Return the tables as HTML, for notebooks."""
-        return str(html_tables(self.tables()))
 
     def tables(self) -> tuple[Table, ...]:
         """Return the scores of the classes, with the other metrics in the note."""

@@ -11,8 +11,8 @@ import numpy as np
 from ampft.metrics.scores import Scores, case_decision_losses, case_f1
 from ampft.metrics.sums import LOG_LOSS, mean_metric
 from ampft.tasks.added_metrics import AddedMetric, added_text, added_values, report_dict
-from ampft.tasks.outcome import HubMetric, flat_averages, score_cells
-from ampft.text.tables import Cell, Name, Table, html_tables, terminal_section
+from ampft.tasks.outcome import HubMetric, ShownReport, flat_averages, score_cells
+from ampft.text.tables import Cell, Name, Table
 
 SAMPLES_F1 = mean_metric(
     "samples_f1",
@@ -42,7 +42,7 @@ TITLES = {metric.name: metric.title for metric in MEANS}
 
 
 @dataclass(frozen=True)
-class MultiLabelReport:
+class MultiLabelReport(ShownReport):
     """All metrics of one split whose examples have any number of labels.
 
     Attributes:
@@ -85,15 +85,6 @@ class MultiLabelReport:
             "expected_calibration_error": self.expected_calibration_error,
             **added_values(self.added),
         }
-
-    def text(self) -> str:
-        """Return the scores of the labels and their averages as a table."""
-        (table,) = self.tables()
-        return terminal_section(table)
-
-    def _repr_html_(self) -> str:
-        """Return the tables as HTML, for notebooks."""
-        return str(html_tables(self.tables()))
 
     def tables(self) -> tuple[Table, ...]:
         """Return the scores of the labels, with the other metrics in the note."""

@@ -17,7 +17,7 @@ from ampft.metrics.sums import CaseSums, Metric
 from ampft.tasks.decisions import Decisions
 from ampft.tasks.mistakes import OutcomeMistakes
 from ampft.text.json_io import from_json
-from ampft.text.tables import Table
+from ampft.text.tables import Table, html_tables, terminal_section
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,6 +67,22 @@ class Report(Protocol):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON values, with every scalar metric under its name."""
+
+
+class ShownReport:
+    """How the tables of a report are shown in a terminal and in a notebook."""
+
+    def tables(self) -> tuple[Table, ...]:
+        """Return the tables of the report."""
+        raise NotImplementedError
+
+    def text(self) -> str:
+        """Return the tables for a terminal."""
+        return "\n\n".join(map(terminal_section, self.tables()))
+
+    def _repr_html_(self) -> str:
+        """Return the tables as HTML, for notebooks."""
+        return str(html_tables(self.tables()))
 
 
 class Outcome(Protocol):

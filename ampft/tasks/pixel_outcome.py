@@ -32,11 +32,12 @@ from ampft.tasks.outcome import (
     FloatArray,
     HubMetric,
     IntArray,
+    ShownReport,
     check_names,
     check_shapes,
     score_cells,
 )
-from ampft.text.tables import Cell, Name, Table, html_tables, terminal_section
+from ampft.text.tables import Cell, Name, Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -285,7 +286,7 @@ def shares_text(pixels: npt.NDArray[Any], label_names: Sequence[str], *, shown: 
 
 
 @dataclass(frozen=True)
-class PixelReport:
+class PixelReport(ShownReport):
     """All metrics of one split of images with masks.
 
     Attributes:
@@ -335,15 +336,6 @@ class PixelReport:
             "expected_calibration_error": self.expected_calibration_error,
             **added_values(self.added),
         }
-
-    def text(self) -> str:
-        """Return the scores of the classes as a table."""
-        (table,) = self.tables()
-        return terminal_section(table)
-
-    def _repr_html_(self) -> str:
-        """Return the tables as HTML, for notebooks."""
-        return str(html_tables(self.tables()))
 
     def tables(self) -> tuple[Table, ...]:
         """Return the scores of the classes, with the other metrics in the note."""

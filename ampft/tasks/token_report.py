@@ -8,15 +8,15 @@ from typing import Any
 
 from ampft.metrics.scores import Scores
 from ampft.tasks.added_metrics import AddedMetric, added_text, added_values, report_dict
-from ampft.tasks.outcome import HubMetric, flat_averages, score_cells
-from ampft.text.tables import Cell, Name, Table, html_tables, terminal_section
+from ampft.tasks.outcome import HubMetric, ShownReport, flat_averages, score_cells
+from ampft.text.tables import Cell, Name, Table
 
 NO_TYPE = "O"
 MAX_SHOWN_TYPES = 20  # whose confusion is printed
 
 
 @dataclass(frozen=True)
-class TokenReport:
+class TokenReport(ShownReport):
     """All metrics of one split of sentences whose words have one tag each.
 
     Attributes:
@@ -61,14 +61,6 @@ class TokenReport:
         """Return the scalar metrics by name."""
         words = self.metrics_of_words
         return {**flat_averages(self.averages), **words, **added_values(self.added)}
-
-    def text(self) -> str:
-        """Return the tables of entities, of words, and of confused types."""
-        return "\n\n".join(map(terminal_section, self.tables()))
-
-    def _repr_html_(self) -> str:
-        """Return the tables as HTML, for notebooks."""
-        return str(html_tables(self.tables()))
 
     def tables(self) -> tuple[Table, ...]:
         """Return the scores of entities and of words, and the confusion of types."""

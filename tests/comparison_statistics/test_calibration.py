@@ -13,7 +13,13 @@ from ampft.comparison.statistics.jackknife import jackknife_differences
 from ampft.metrics.sums import ACCURACY, single_label_sums
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-MODULES = ("simulated_seeds", "simulated_losses", "simulated_grid", "interval_calibration")
+MODULES = (
+    "simulated_seeds",
+    "simulated_losses",
+    "simulated_grid",
+    "interval_methods",
+    "interval_calibration",
+)
 COMPARISONS = 250
 
 pytestmark = pytest.mark.slow
@@ -129,7 +135,7 @@ def test_accuracy_is_computed_as_real_comparisons_are(calibration):
 def many(setting, modules, comparisons=1):
     """Mean differences over drawn comparisons, and their standard errors."""
     generator = np.random.default_rng(0)
-    run = modules["interval_calibration"].all_differences
+    run = modules["interval_methods"].all_differences
     means = np.array(
         [
             [each.per_seed.mean() for each in run(setting, setting.draw(generator))]
