@@ -64,10 +64,11 @@ DROPS = ("drop_missing_text", "drop_missing_labels")
 MASK_OPTIONS = ("ignore_index", "class_names_file")
 FRACTIONS = ("validation_fraction", "test_fraction")
 # Options without an effect on the built-in data sets, which have their own splits.
-UNUSED_OPTIONS = {
-    "stdlib": (*COLUMN_OPTIONS, "sheet_name", *FRACTIONS),
-    "digits": (*COLUMN_OPTIONS, "dataset_config_name", "sheet_name", *FRACTIONS),
-}
+_OF_OWN_DATA = (
+    *(*COLUMN_OPTIONS, *DROPS, *FRACTIONS, "folds", "fold"),
+    *("ignore_label", "fail_on_leak", "sheet_name", "encoding"),
+)
+UNUSED_OPTIONS = {"stdlib": _OF_OWN_DATA, "digits": (*_OF_OWN_DATA, "dataset_config_name")}
 
 
 def load_data(request: DataRequest, data: DatasetDict | None = None) -> ClassificationData:
@@ -253,8 +254,15 @@ def with_missing_splits(
         request: The user's choices.
 
     Raises:
-        InputError: See `missing_splits`.
+        InputError: See `missing_splits`; or a setting of a split that is not made was passed.
     """
+    not_made = {
+        "validation_fraction": "validation" in parts,
+        "test_fraction": not {"validation", "test"}.isdisjoint(parts) or request.folds is not None,
+    }
+    # 0 asks for no such split, so nothing is ignored.
+    ignored = [name for name in FRACTIONS if not_made[name] and getattr(request, name)]
+    refuse_unused_options(request, ignored, "data with splits of their own, or with --folds")
     if request.folds is not None:
         divided, text = fold_splits(
             strata,
@@ -266,6 +274,7 @@ def with_missing_splits(
             seed=request.data_seed,
         )
         return _chosen(parts, divided), [text]
+    refuse_unused_options(request, ("fold",), "data that are not divided by --folds")
     made, note = missing_splits(
         strata,
         groups,

@@ -206,7 +206,7 @@ def fold_splits(
         existing: The splits that the source has.
         folds: Number of folds.
         fold: The fold for testing, from 1.
-        validation_fraction: Share of all training rows for validation; 0 for none.
+        validation_fraction: Share of the rows of the other folds for validation; 0 for none.
         seed: Seed of the division.
 
     Returns:

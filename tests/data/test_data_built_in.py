@@ -103,6 +103,10 @@ def test_unknown_configuration_is_refused():
         ({"dataset_name": "digits", "dataset_config_name": "x"}, "--dataset_config_name"),
         ({"validation_fraction": 0.2}, "--validation_fraction"),
         ({"dataset_name": "digits", "test_fraction": 0.0}, "--test_fraction"),
+        ({"dataset_name": "digits", "folds": 5, "fold": 2}, "--folds"),
+        ({"folds": 5}, "--folds"),
+        ({"ignore_label": "email"}, "--ignore_label"),
+        ({"fail_on_leak": True}, "--fail_on_leak"),
     ],
 )
 def test_options_without_effect_are_refused(options, flag):

@@ -101,6 +101,23 @@ def test_limits_keep_all_classes_of_a_sorted_file(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("own", "options", "flag"),
+    [
+        (("validation", "test"), {"validation_fraction": 0.3}, "--validation_fraction"),
+        (("test",), {"test_fraction": 0.3}, "--test_fraction"),
+        (("validation",), {"test_fraction": 0.3}, "--test_fraction"),
+        ((), {"folds": 2, "test_fraction": 0.3}, "--test_fraction"),
+        ((), {"fold": 2}, "--fold"),
+    ],
+)
+def test_settings_of_splits_that_are_not_made_are_refused(own, options, flag, tmp_path):
+    path = write(tmp_path)
+    files = {f"{split}_file": path for split in ("train", *own)}
+    with pytest.raises(InputError, match=rf"{flag} has no effect"):
+        load_data(DataRequest(**files, **options))
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"max_train_samples": 0}, r"--max_train_samples: received 0"),
