@@ -1,7 +1,8 @@
 """`ampft predict --engine ray` with faults: the folder must equal the one without Ray.
 
 Three nodes of one core, each in a network namespace of its own. In turns nothing happens, a worker
-is killed, a node is killed, the network to a node is cut, or the command is killed and repeated.
+is killed or stopped, a node is killed, the network to a node is cut, or the command is killed and
+repeated.
 Prints one line of JSON with a row per fault.
 
     python benchmarks/cluster_predict.py --files 12 --rows 4000
@@ -26,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "recipes"))
 from namespace_cluster import NamespaceCluster, in_own_network, ray_address
 from provenance import provenance
 
-KINDS = ("none", "worker", "driver", "node", "cut")
+KINDS = ("none", "worker", "driver", "node", "cut", "stopped")
 NODES = ("one", "two", "three")
 
 
@@ -68,6 +69,7 @@ def one(kind: str, number: int, place: Path, cluster: NamespaceCluster) -> dict[
     draw, output, began = random.Random(number), place / f"out{number}", time.monotonic()
     words = ampft("predict", "--model", place / "run", place / "in", "--output_dir", output)
     codes: list[int] = []
+    workers_at_work = 0
     log = (place / f"out{number}.log").open("ab")
     name = draw.choice(NODES)
     while not codes or (codes[-1] and len(codes) < 3):
@@ -77,9 +79,10 @@ def one(kind: str, number: int, place: Path, cluster: NamespaceCluster) -> dict[
                 wanted = draw.randint(1, 3)
                 while driver.poll() is None and len(list(output.glob("*.parquet"))) < wanted:
                     time.sleep(0.05)
-                if kind == "worker":
+                workers_at_work = len(cluster.workers("ShardActor"))
+                if kind in ("worker", "stopped"):
                     for worker in cluster.workers("ShardActor")[:1]:
-                        worker.kill()
+                        worker.send_signal(signal.SIGKILL if kind == "worker" else signal.SIGSTOP)
                 elif kind == "driver" and driver.poll() is None:
                     os.kill(driver.pid, signal.SIGKILL)
                 elif kind == "node":
@@ -99,6 +102,7 @@ def one(kind: str, number: int, place: Path, cluster: NamespaceCluster) -> dict[
         "kind": kind,
         "seconds": round(seconds, 1),
         "exit_codes": codes,
+        "workers_at_work": workers_at_work,
         "equal": contents(output) == contents(place / "here"),
         "written": text.count("wrote "),
         "files": len(list((place / "in").iterdir())),

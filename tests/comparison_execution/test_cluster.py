@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -356,6 +359,38 @@ def test_a_shard_whose_node_is_given_up_is_lost_although_ray_still_waits(monkeyp
     pool._watch = Mock(side_effect=[None] * 5 + [AssertionError("it is not given up")])
     with pytest.raises(shard_pool._Lost, match="its node does not answer"):
         list(pool._news(ray, "a"))
+
+
+def test_a_worker_that_is_stopped_on_a_node_that_answers_is_lost(monkeypatch):
+    ray = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    pool = shard_pool.ShardPool.__new__(shard_pool.ShardPool)
+    pool._nodes = Mock()
+    pool._watch = Mock(side_effect=[None] * 5 + [AssertionError("it is not given up")])
+    with pytest.raises(shard_pool._Lost, match="no sign of life"):
+        list(pool._news(ray, "a", patience=0.0))
+
+
+def test_a_worker_gives_signs_of_life_while_it_predicts(monkeypatch, tmp_path):
+    monkeypatch.setattr(shard_pool, "SIGN_SECONDS", 0.01)
+    go_on = threading.Event()
+
+    @contextlib.contextmanager
+    def shard_writer(job):
+        def write(shard, target):
+            go_on.wait(10)
+            target.write_bytes(b"table")
+            return 7
+
+        yield write
+
+    monkeypatch.setattr(shard_pool, "shard_writer", shard_writer)
+    monkeypatch.chdir(tmp_path)
+    parts = shard_pool.ShardActor(str(tmp_path), {}).predict(None, None)
+    assert [next(parts), next(parts)] == [b"", b""]
+    go_on.set()
+    rest = [part for part in parts if part]
+    assert rest == [b"table", (7, hashlib.sha256(b"table").hexdigest())]
 
 
 def test_nodes_that_are_measured_at_the_same_time_share_no_file(monkeypatch, tmp_path):

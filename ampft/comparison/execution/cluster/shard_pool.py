@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import queue
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,9 @@ from ampft.runs.predict_shards import (
 )
 from ampft.text.escaping import inert
 
+SIGN_SECONDS = 5.0  # between signs of life of a worker that predicts
+SILENT_SECONDS = 120.0  # without a sign until a worker is given up: it is stopped, or hangs
+
 
 class ShardActor:
     """Predicts shards on a node, with one model.
@@ -53,22 +58,30 @@ class ShardActor:
         self._stack = contextlib.ExitStack()
         self._target = temporary_folder("shard") / "shard.parquet"
         self._write: Any = None
+        # All shards in one thread: settings of torch belong to a thread.
+        self._pool = ThreadPoolExecutor(1)
 
     def describe(self) -> Iterator[dict[str, str]]:
         """Yield what decides how this node computes, by name."""
         yield {"the code of ampft": code_hash(), **versions()}
 
     def predict(self, job: ShardJob, shard: Shard) -> Iterator[bytes | tuple[int, str]]:
-        """Yield the parts of the output, and then its number of rows and its SHA-256."""
-        if self._write is None:
-            self._write = self._stack.enter_context(shard_writer(job))
-        rows = self._write(shard, self._target)
+        """Yield empty parts while it predicts, the output, and its number of rows and SHA-256."""
+        work = self._pool.submit(self._predict, job, shard)
+        while wait([work], SIGN_SECONDS).not_done:
+            yield b""
+        rows = work.result()
         digest = hashlib.sha256()
         with self._target.open("rb") as file:
             while part := file.read(PART_BYTES):
                 digest.update(part)
                 yield part
         yield rows, digest.hexdigest()
+
+    def _predict(self, job: ShardJob, shard: Shard) -> int:
+        if self._write is None:
+            self._write = self._stack.enter_context(shard_writer(job))
+        return int(self._write(shard, self._target))
 
 
 class _Lost(Exception):
@@ -158,6 +171,8 @@ class ShardPool:
                             f"predicted it ({inert(str(loss))})."
                         ) from loss
                     self._todo.appendleft(shard)
+                    if actor is not None:
+                        ray.kill(actor)  # if it is only stopped, its cores are still taken
                     actor, places = None, self.places()
                     place = place if place in places else places[0]
         except _Stopped:
@@ -187,7 +202,7 @@ class ShardPool:
     def _receive(self, actor: Any, shard: Shard, place: str) -> int:
         """Let a worker predict a shard, and write what arrives; return the number of rows."""
         stream = actor.predict.options(num_returns="streaming").remote(self._job, shard)
-        news = self._news(stream, place)
+        news = self._news(stream, place, patience=SILENT_SECONDS)
         digest = hashlib.sha256()
         with atomic_path(self._output_dir / shard.name) as path:
             with path.open("wb") as file:
@@ -203,15 +218,31 @@ class ShardPool:
                 raise _Lost("the parts that arrived are not those that were sent")
         return int(rows)
 
-    def _news(self, stream: Any, place: str) -> Iterator[Any]:
+    def _news(self, stream: Any, place: str, *, patience: float = math.inf) -> Iterator[Any]:
+        """Yield what a worker yields.
+
+        Args:
+            stream: Its generator of references.
+            place: Id of its node.
+            patience: Seconds without news after which it is given up.
+
+        Raises:
+            _Lost: The worker or its node was lost.
+        """
         import ray
+
+        heard = time.monotonic()
 
         def check() -> None:
             if not self._nodes.is_alive(place):
                 raise _Lost("its node does not answer")
+            if time.monotonic() - heard > patience:
+                raise _Lost(f"it gave no sign of life for {patience:.0f} seconds")
 
         try:
-            yield from messages(stream, self._watch, self._nodes.head, check)
+            for message in messages(stream, self._watch, self._nodes.head, check):
+                heard = time.monotonic()
+                yield message
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, InputError):
                 raise InputError(str(error.cause)) from error
