@@ -259,6 +259,8 @@ def in_own_network() -> None:
         words = [*own, sys.executable, *sys.argv]
         os.execvpe(words[0], words, {**os.environ, INSIDE: "1"})
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # A shell lets programs in its background, and what they start, ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _clean_environment() -> dict[str, str]:
