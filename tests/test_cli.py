@@ -43,6 +43,7 @@ def heavy_imports(statements: str) -> tuple[set[str], str]:
     return HEAVY & set(line.split()), done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ENTRY_POINTS)
 def test_help_imports_nothing_heavy(command):
     imported, text = heavy_imports(ENTRY_POINTS[command])
@@ -277,6 +278,7 @@ def test_a_full_temporary_folder(run_folders, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("redirect", [">&-", "2>&-", ">&- 2>&-"])
 def test_closed_streams(redirect, run_folders):
     done = subprocess.run(

@@ -99,6 +99,7 @@ def test_a_task(monkeypatch, arguments, train):
     assert found == [record.metrics["accuracy"] for record in records]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_accelerate")
 def test_a_precision(monkeypatch, arguments, train):
     row = Mode("bf16-by-hand", "bf16", "float32", "bfloat16", "by_hand")
@@ -111,6 +112,7 @@ def test_a_precision(monkeypatch, arguments, train):
     assert "bfloat16 x bfloat16" in record.precision.summary
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_accelerate")
 def test_a_metric(monkeypatch, arguments, train):
     def error_rate(sums: np.ndarray) -> np.ndarray:

@@ -63,6 +63,7 @@ def _strings(node: ast.AST) -> set[str]:
     return {value for value in found if isinstance(value, str)}
 
 
+@pytest.mark.slow
 def test_nobody_asks_for_a_kind():
     paths = [p for p in PACKAGE.rglob("*.py") if p.relative_to(PACKAGE).parts[0] not in HOMES]
     assert len(paths) > 200

@@ -82,6 +82,7 @@ def test_every_part_has_a_layer():
     assert parts == set(LEVEL)
 
 
+@pytest.mark.slow
 def test_no_module_imports_from_a_higher_layer():
     upward: list[str] = []
     for path in checked():
@@ -134,12 +135,14 @@ def cycle(graph: dict[str, set[str]]) -> list[str]:
     return []
 
 
+@pytest.mark.slow
 def test_no_modules_import_each_other():
     graph = dependencies()
     assert sum(map(len, graph.values())) > 300
     assert cycle(graph) == []
 
 
+@pytest.mark.slow
 def test_an_import_cycle_is_detected():
     graph = dependencies()
     graph["ampft.errors"].add("ampft.runs.run")
@@ -153,6 +156,7 @@ def test_the_layers_in_the_documentation_are_up_to_date():
     assert [set(names) for names in documented] == [set(names) for names in LAYERS]
 
 
+@pytest.mark.slow
 def test_nothing_imports_recipes():
     for path in modules():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -161,6 +165,7 @@ def test_nothing_imports_recipes():
             assert not [name for name in names if name.split(".")[0] == "recipes"], path
 
 
+@pytest.mark.slow
 def test_only_the_module_of_evaluate_imports_evaluate():
     importers = {
         path.stem

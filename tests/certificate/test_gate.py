@@ -175,6 +175,7 @@ def test_a_margin_out_of_range_is_refused():
         compare_outcomes(*sides, GateSettings(margin=0.0))
 
 
+@pytest.mark.slow
 def test_the_interval_is_that_of_two_finished_models(tmp_path):
     labels, logits = drawn()
     other = logits + np.random.default_rng(2).normal(0, 0.5, logits.shape)

@@ -51,6 +51,7 @@ def test_a_loss_in_one_class_is_said_in_every_report(tmp_path):
         assert "Difference in F1 to fp32 in points, with intervals" in text
 
 
+@pytest.mark.slow
 def test_equal_classes_are_not_said_to_fall(tmp_path):
     comparison = compared(tmp_path, {"bf16": EVERYWHERE[::-1]})
     assert "falls beyond chance" not in terminal_text(comparison)
@@ -67,6 +68,7 @@ def test_holm_covers_all_classes_of_all_arms(tmp_path):
     assert smallest.p_difference_holm == pytest.approx(min(1.0, 6 * smallest.p_difference))
 
 
+@pytest.mark.slow
 def test_a_class_without_examples_has_no_difference(tmp_path):
     names = (*NAMES, "absent")
     runs = [

@@ -32,6 +32,7 @@ def compared(tmp_path, wrong, *, seeds=FEW, **changes):
     return compare_folders(write_runs(tmp_path, wrong, seeds=seeds, **changes))
 
 
+@pytest.mark.slow
 def test_metrics_and_differences(tmp_path):
     comparison = compared(tmp_path, {"fp32": FP32, "bf16": BF16})
     arm = comparison.arm("bf16")

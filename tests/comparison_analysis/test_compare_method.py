@@ -25,6 +25,7 @@ def test_a_planned_comparison_claims_a_plan(tmp_path):
     assert "after results were seen" not in text
 
 
+@pytest.mark.slow
 def test_a_comparison_without_a_plan_claims_none(tmp_path):
     text = paragraphs(tmp_path, None)
     assert "were fixed" not in text

@@ -93,6 +93,7 @@ def test_flags_that_differ_from_the_plan_are_refused(tmp_path, capsys, flags, me
         assert cli.main(["compare", *map(str, runs), *flags]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plan.json", "run.json"])
 def test_existing_results_are_not_overwritten(tmp_path, capsys, name):
     folder, runs = planned(tmp_path)
@@ -105,6 +106,7 @@ def test_existing_results_are_not_overwritten(tmp_path, capsys, name):
     assert sorted(target.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_a_seed_that_lacks_a_run_is_omitted_with_a_stamp(tmp_path):
     folder, _ = planned(tmp_path)
     (folder / "runs" / "bf16-seed46" / "run.json").unlink()
@@ -115,6 +117,7 @@ def test_a_seed_that_lacks_a_run_is_omitted_with_a_stamp(tmp_path):
     assert "seed 46 is omitted because bf16 left no run record" in remark_texts(comparison.stamps)
 
 
+@pytest.mark.slow
 def test_too_few_complete_seeds_are_refused(tmp_path, capsys):
     folder, _ = planned(tmp_path)
     (folder / "logs").mkdir()
@@ -125,6 +128,7 @@ def test_too_few_complete_seeds_are_refused(tmp_path, capsys):
     assert f"{folder}: 3 of 5 seeds lack a run, but at least 3 complete seeds are needed." in error
 
 
+@pytest.mark.slow
 def test_a_running_comparison_omits_the_same_seeds(tmp_path):
     folder, runs = planned(tmp_path, with_seeds(5))
     (folder / "runs" / "bf16-seed46" / "run.json").unlink()
@@ -138,18 +142,21 @@ def test_a_running_comparison_omits_the_same_seeds(tmp_path):
         assert session.facts(5).planned
 
 
+@pytest.mark.slow
 def test_between_two_analyses_the_earlier_one_is_reported(tmp_path):
     wrong = {arm: [range(5)] * 6 for arm in WRONG}
     folder, _ = planned(tmp_path, wrong=wrong, seeds=range(42, 48))
     assert compared(tmp_path, folder).seeds == SEEDS
 
 
+@pytest.mark.slow
 def test_before_the_first_analysis_there_is_no_result(tmp_path, capsys):
     folder, _ = planned(tmp_path, with_seeds(6))
     error = refused(capsys, folder)
     assert "has not reached its first planned analysis, at 6 seeds" in error
 
 
+@pytest.mark.slow
 def test_a_plan_that_cannot_be_read(tmp_path, capsys):
     folder, _ = planned(tmp_path)
     values = json.loads((folder / PLAN_NAME).read_text(encoding="utf-8"))

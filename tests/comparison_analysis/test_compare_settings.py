@@ -60,6 +60,7 @@ def test_arms_are_formed_by_the_setting_that_differs(tmp_path):
         compare_folders(runs, baseline="fp32")
 
 
+@pytest.mark.slow
 def test_optimizers_are_arms_that_differ_in_nothing_else(tmp_path):
     runs = [
         *write_arm(tmp_path, "adamw", optim="adamw_torch", layer_decay=None),
@@ -73,6 +74,7 @@ def test_optimizers_are_arms_that_differ_in_nothing_else(tmp_path):
     assert compare_folders(same).setup["optimizer"] == "adamw_torch"
 
 
+@pytest.mark.slow
 def test_several_settings_name_the_arms(tmp_path):
     runs = [
         *write_arm(tmp_path, "a", num_train_epochs=3),
@@ -89,6 +91,7 @@ def test_several_settings_name_the_arms(tmp_path):
     assert "--weight_decay" not in text
 
 
+@pytest.mark.slow
 def test_modes_are_arms_unless_settings_are_named(tmp_path):
     runs = [
         *write_arm(tmp_path, "a"),
@@ -164,6 +167,7 @@ def test_models_are_compared_under_the_names_of_their_folders(tmp_path):
     assert not [stamp for stamp in remark_texts(comparison.stamps) if "like for like" in stamp]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"lora_r": 8}, {"freeze": "embeddings"}])
 def test_a_part_of_the_model_is_compared_with_the_whole(tmp_path, settings):
     """Adapters are more parameters, and other initial weights; frozen modules drop nothing."""
@@ -230,6 +234,7 @@ def test_settings_that_form_no_arms_are_refused(tmp_path, capsys, by, message):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_forms_arms(tmp_path, capsys):
     runs = [*write_arm(tmp_path, "a"), *write_arm(tmp_path, "b", 4, learning_rate=1e-5)]
     assert cli.main(["compare", *map(str, runs), "--by", "learning_rate"]) == 0

@@ -28,6 +28,7 @@ def compared(folder, *, suspect=(), placebo_seconds=0.1):
     return compare_folders(runs, plan=PlanFacts(planned=True, seed_counts=(len(FEW),)))
 
 
+@pytest.mark.slow
 def test_models_that_learned_are_judged(tmp_path):
     comparison = compared(tmp_path)
     assert "x faster than fp32" in verdict_texts(comparison)[0]
@@ -37,6 +38,7 @@ def test_models_that_learned_are_judged(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arm", ["fp32", "bf16"])
 def test_a_model_that_learned_nothing_gets_no_verdict(tmp_path, arm):
     comparison = compared(tmp_path / "runs", suspect=[arm])
@@ -53,6 +55,7 @@ def test_a_model_that_learned_nothing_gets_no_verdict(tmp_path, arm):
     assert read_comparison(tmp_path / "out") == comparison
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "ratio"), [(0.1 / 0.74, "0.74"), (0.1 / 1.2, "1.2")])
 def test_a_placebo_of_another_speed_makes_speeds_unreliable(tmp_path, seconds, ratio):
     comparison = compared(tmp_path, placebo_seconds=seconds)
@@ -65,5 +68,6 @@ def test_a_placebo_of_another_speed_makes_speeds_unreliable(tmp_path, seconds, r
     )
 
 
+@pytest.mark.slow
 def test_a_placebo_within_ten_percent_does_not(tmp_path):
     assert "faster than fp32" in verdict_texts(compared(tmp_path, placebo_seconds=0.1 / 0.95))[0]

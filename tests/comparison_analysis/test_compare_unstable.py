@@ -57,6 +57,7 @@ def test_every_arm_with_a_diverged_seed_gets_a_report_without_metrics(tmp_path, 
         assert REASON in (tmp_path / "out" / name).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_complete_arms_have_metrics(tmp_path):
     comparison = compare_folders(unstable(tmp_path / "runs", ()))
     assert all(arm.metrics for arm in comparison.arms)

@@ -60,6 +60,7 @@ def test_every_metric_has_an_interval(folders, outcomes, metric):
     assert_has_interval(folders, outcomes, metric)
 
 
+@pytest.mark.slow
 def test_types_are_compared_and_flips_name_entities(folders, outcomes):
     comparison = compare_folders(folders)
     assert comparison.metric == "micro_f1"
@@ -80,6 +81,7 @@ def test_types_are_compared_and_flips_name_entities(folders, outcomes):
     assert "micro F1" in terminal_text(comparison)
 
 
+@pytest.mark.slow
 def test_subgroups_are_of_sentences(folders):
     comparison = compare_folders(folders)
     assert comparison.arm("bf16").subgroups.noun == "sentences"
@@ -97,6 +99,7 @@ def names_of(spans):
     return [(span.name, span.first, span.end) for span in spans]
 
 
+@pytest.mark.slow
 def test_flips_are_shown_as_marked_sentences(folders, outcomes, tmp_path):
     comparison = compare_folders(folders)
     examples = comparison.arm("bf16").flips.examples

@@ -32,6 +32,7 @@ def write(folder, *, with_folds=True, change=None):
     return sources
 
 
+@pytest.mark.slow
 def test_folds_widen_the_interval_and_are_stated(tmp_path):
     with_folds = compare_tables(write(tmp_path))
     without = compare_tables(write(tmp_path, with_folds=False))
@@ -43,6 +44,7 @@ def test_folds_widen_the_interval_and_are_stated(tmp_path):
     assert not [text for text in remark_texts(without.stamps) if "cross-validation" in text]
 
 
+@pytest.mark.slow
 def test_classes_and_subgroups_are_not_surer_than_the_whole(tmp_path):
     def lengths(frame, _):
         frame["text"] = [" ".join(["w"] * (i % 40 + 1) + [str(i)]) for i in range(N)]

@@ -159,6 +159,7 @@ def test_examples_of_a_group_and_equal_texts_are_one_case(tmp_path):
     assert any("groups" in stamp for stamp in remark_texts(grouped.stamps))
 
 
+@pytest.mark.slow
 def test_the_command_prints_writes_and_claims_no_cost(tmp_path, capsys):
     folder = tmp_path / "out"
     words = ["--predictions", *write_tables(tmp_path), "--output_dir", str(folder)]
@@ -348,6 +349,7 @@ def two_models(tmp_path):
     return write
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arm", ARMS)
 @pytest.mark.parametrize("column", ["group", "text"])
 def test_groups_and_texts_count_in_whichever_table_they_are(two_models, arm, column):

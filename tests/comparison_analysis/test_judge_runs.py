@@ -38,6 +38,7 @@ def data_part(**fingerprints: str) -> DataPart:
     return replace(part, fingerprints={**part.fingerprints, **fingerprints})
 
 
+@pytest.mark.slow
 def test_runs_are_judged_and_their_changed_settings_written_down(ledger, tmp_path):
     dropped = ampft.judge(ledger, candidate=write_side(tmp_path, "null", 0.2, 2e-5))
     assert dropped.answer == "drop"
@@ -47,6 +48,7 @@ def test_runs_are_judged_and_their_changed_settings_written_down(ledger, tmp_pat
     assert kept.state.test.fingerprint == "cd" * 32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -63,6 +65,7 @@ def test_runs_that_saw_the_test_rows_or_others_are_refused(ledger, tmp_path, cha
     assert [path.name for path in ledger.glob("entry-*")] == ["entry-000001.json"]
 
 
+@pytest.mark.slow
 def test_a_side_is_one_procedure_with_one_run_per_seed(ledger, tmp_path):
     mixed = write_side(tmp_path, "one", 0.1, 2e-5, SEEDS[:3])
     mixed += write_side(tmp_path, "two", 0.1, 3e-5, SEEDS[3:])
@@ -94,12 +97,14 @@ def leaking(tmp_path):
     return write
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", ["{0}/train.csv", "{0}/more.csv,{0}/train.csv", "{0}/t*.csv"])
 def test_training_rows_are_compared_with_the_test_rows(ledger, tmp_path, leaking, files):
     with pytest.raises(InputError, match="training rows contain 199 rows of the test set"):
         ampft.judge(ledger, candidate=leaking(files.format(tmp_path)))
 
 
+@pytest.mark.slow
 def test_training_rows_that_cannot_be_read_are_said(ledger, tmp_path, leaking):
     judged = ampft.judge(ledger, candidate=leaking(f"{tmp_path}/missing.csv"))
     assert not judged.entry.trial.checked_rows

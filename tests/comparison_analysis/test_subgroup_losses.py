@@ -49,6 +49,7 @@ def found(subgroups):
     return {(each.kind, each.name) for each in subgroups.losses if each.is_loss}
 
 
+@pytest.mark.slow
 def test_a_word_that_is_always_lost_is_found(tmp_path):
     subgroups = compare(tmp_path, lambda rng, noise: {i for i in range(0, N, 10) if i % 30})
     (worst, *_) = subgroups.losses
@@ -74,6 +75,7 @@ def test_a_wide_interval_ends_where_differences_of_accuracy_do(tmp_path):
     assert all(-1 <= end <= 1 for end in ends)
 
 
+@pytest.mark.slow
 def test_a_class_and_a_length_that_lose_are_found(tmp_path):
     of_class = compare(tmp_path, lambda rng, noise: {i for i in range(N) if i % 3 == 1 and i % 4})
     assert ("class", NAMES[1]) in found(of_class)
@@ -81,6 +83,7 @@ def test_a_class_and_a_length_that_lose_are_found(tmp_path):
     assert any(kind == "length" for kind, _ in found(of_length))
 
 
+@pytest.mark.slow
 def test_random_changes_are_no_loss_and_every_look_is_corrected_for(tmp_path):
     def flipped(rng, noise):
         gained, lost = sorted(noise), sorted(set(range(N)) - noise)
@@ -141,6 +144,7 @@ def test_texts_are_read_whole_in_any_order(tmp_path):
     assert len(texts[7]) > 250
 
 
+@pytest.mark.slow
 def test_the_names_of_files_are_no_words(tmp_path):
     n = 60
     labels = np.arange(n) % 3

@@ -87,6 +87,7 @@ def test_a_planted_loss_is_found_and_attributed_to_its_class(tables):
     )
 
 
+@pytest.mark.slow
 def test_equal_models_are_not_called_different(tables):
     sources = [f"old={tables['old']}", f"same={tables['same']}"]
     arm = compare_tables(sources).arm("same")
@@ -118,6 +119,7 @@ def test_a_copied_table_is_pointed_out(tables):
                for text in remark_texts(comparison.stamps))  # fmt: skip
 
 
+@pytest.mark.slow
 def test_groups_are_the_cases(tmp_path):
     sources = [
         f"{name}={table(tmp_path / f'{name}.csv', wrong, group=3)}"
@@ -129,6 +131,7 @@ def test_groups_are_the_cases(tmp_path):
     assert (comparison.groups, difference.cases) == (N // 3, N // 3)
 
 
+@pytest.mark.slow
 def test_probabilities_add_log_loss_and_brier(tmp_path):
     paths = {
         name: table(tmp_path / f"{name}.csv", wrong, share=share)
@@ -141,6 +144,7 @@ def test_probabilities_add_log_loss_and_brier(tmp_path):
         assert arm.outcome == "worse"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [None, 3])
 def test_runs_and_tables_agree(tmp_path, tables, groups):
     made = None if groups is None else numbered((str(i // groups) for i in range(N)), "group")
@@ -162,6 +166,7 @@ def test_runs_and_tables_agree(tmp_path, tables, groups):
     assert SCOPE in headline(of_runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "outcomes"),
     [

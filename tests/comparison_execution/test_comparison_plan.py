@@ -40,6 +40,7 @@ def requested(existing, **changes):
     return replace(existing.design, **changes), arguments
 
 
+@pytest.mark.slow
 @given(arms=st.integers(2, 6), seeds=st.integers(3, 24), first=st.integers(0, 2**32 - 100))
 def test_runs_are_interleaved_and_every_arm_takes_every_position(arms, seeds, first):
     runs = interleaved(ARMS[:arms], range(first, first + seeds))

@@ -28,6 +28,7 @@ def with_bf16(verdict="equivalent", *, ratios=(1.4, 1.5, 1.6), memory=0.9, **cha
     return replace(realistic(), arms=(fp32, placebo, arm, fp16))
 
 
+@pytest.mark.slow
 def test_an_equivalent_mode_that_is_faster_is_recommended():
     assert answer_text(with_bf16()) == (
         "Use bf16: its accuracy is equivalent to that of fp32, and it is 1.5x faster and needs "

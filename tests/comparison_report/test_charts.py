@@ -66,6 +66,7 @@ def test_the_dot_and_the_whiskers_are_at_their_values():
     assert "95 % CI" in strip
 
 
+@pytest.mark.slow
 def test_a_diverging_run_does_not_flatten_the_other_lines():
     comparison = broken()
     diverging = comparison.arms[3]

@@ -43,11 +43,13 @@ def test_a_written_comparison_is_read_back_equal(example, tmp_path):
     assert hashes(folder) == before
 
 
+@pytest.mark.slow
 def test_different_comparisons_are_not_equal(tmp_path):
     write_comparison(realistic(), tmp_path)
     assert read_comparison(tmp_path) != replace(realistic(), margin=0.0100001)
 
 
+@pytest.mark.slow
 def test_another_process_with_another_environment_writes_the_same_bytes(tmp_path):
     write_comparison(realistic(), tmp_path / "here")
     script = (
@@ -140,6 +142,7 @@ def test_an_interval_with_three_ends_is_refused(tmp_path):
         read_comparison(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_field_that_was_added_later_may_be_missing(tmp_path):
     """A comparison written by an earlier version with the same layout can be read."""
     write_comparison(realistic(), tmp_path)
@@ -158,6 +161,7 @@ def test_a_folder_without_a_comparison(tmp_path):
         read_comparison(tmp_path)
 
 
+@pytest.mark.slow
 def test_ampft_report_prints_a_comparison(tmp_path, capsys):
     from ampft.cli import main
 
@@ -166,6 +170,7 @@ def test_ampft_report_prints_a_comparison(tmp_path, capsys):
     assert capsys.readouterr().out == terminal_text(realistic())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_without_unicode_shows_escapes(encoding, tmp_path):
     write_comparison(hostile(), tmp_path)

@@ -65,6 +65,7 @@ def page(request):
     return html_text(request.param())
 
 
+@pytest.mark.slow
 def test_elements_nest_and_are_allowed(page):
     document = read(page)
     assert len(document.elements) > 300
@@ -150,12 +151,14 @@ def test_an_incomplete_arm_gets_no_mean():
     assert 'class="mark' not in row[0].split("</th>")[1]
 
 
+@pytest.mark.slow
 def test_a_matrix_that_is_too_large_is_omitted():
     assert 'class="matrix"' not in html_text(large())
     assert "Most frequent confusions" in html_text(large())
     assert html_text(two_classes()).count('class="matrix"') == 2
 
 
+@pytest.mark.slow
 def test_all_classes_are_listed_and_some_are_folded():
     words = "".join(read(html_text(large())).words)
     assert "170 further rows" in words
@@ -218,6 +221,7 @@ def test_only_differences_of_confusions_are_shown_beside_the_baseline():
     assert counts[1:] == [0] * len(others)
 
 
+@pytest.mark.slow
 def test_a_page_about_a_million_examples_stays_small():
     assert len(html_text(replace(large(), examples=1_000_000)).encode()) < 2 * 2**20
 

@@ -34,6 +34,7 @@ def wide(comparison):
     return replace(comparison, arms=arms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_a_placebo_that_is_not_there_is_not_mentioned(form):
     def mentions(comparison):

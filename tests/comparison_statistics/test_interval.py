@@ -86,6 +86,7 @@ def test_where_readers_agree_by_luck_the_interval_is_that_of_fixed_readers():
     assert stats.t.ppf(0.975, 3) * 0.00501 < found.half_width(0.025)
 
 
+@pytest.mark.slow
 def test_p_values_and_intervals_agree():
     generator = np.random.default_rng(0)
     for _ in range(200):

@@ -47,6 +47,7 @@ def test_a_plateau_adds_nothing_although_its_exponent_is_unknown():
     assert -0.02 < found.interval[0] < 0 < found.interval[1] < 0.02
 
 
+@pytest.mark.slow
 def test_intervals_cover_and_those_of_too_little_noise_do_not():
     def covered(stated):
         hits = []

@@ -45,6 +45,7 @@ def test_a_forecast_is_the_same_twice():
     assert seeds_to_decide(each, margin=MARGIN) == seeds_to_decide(each, margin=MARGIN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("truth", "deviation"), [(0.0, 0.02), (0.005, 0.02), (0.015, 0.02)])
 def test_the_range_of_seeds_is_rarely_wrong(truth, deviation):
     """Seeds are normal and the cases are known: a fifth of the ranges may be wrong at each end."""

@@ -226,6 +226,7 @@ def false_equivalence(n: int, seeds: int, margin: float, *, by_t: bool) -> float
 SIZES = [50, 100, 135, 200, 213, 267, 293, 299, 300, 392, 473, 500, 648, 1000, 2000]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 @pytest.mark.parametrize("margin", [0.005, 0.01, 0.02, 0.04])
 def test_a_subgroup_that_is_always_lost_passes_in_at_most_five_percent(seeds, margin):

@@ -24,6 +24,7 @@ def stdlib(request):
     return load_data(DataRequest(dataset_config_name=request.param))
 
 
+@pytest.mark.slow
 def test_stdlib_has_twelve_classes_of_ninety_texts(stdlib):
     labels = itertools.chain.from_iterable(part["label"] for part in stdlib.splits.values())
     counts = Counter(stdlib.label_names[label] for label in labels)
@@ -43,6 +44,7 @@ def test_every_class_is_in_every_split(stdlib):
         assert set(part["label"]) == set(range(12))
 
 
+@pytest.mark.slow
 def test_summaries_are_first_paragraphs_on_one_line():
     assert first_paragraph("A  first\nparagraph.\n   \nA second.") == "A first paragraph."
     summaries = load_stdlib("summary")
@@ -127,6 +129,7 @@ def test_digits_are_grey_images_in_three_stratified_splits():
     assert brightest == 255
 
 
+@pytest.mark.slow
 def test_digits_follow_the_seed():
     one, same, other = (load_digits(split_seed=seed)["test"]["label"][:] for seed in (0, 0, 1))
     assert one == same != other

@@ -432,6 +432,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_the_texts_of_a_killed_process_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     holder = subprocess.Popen(

@@ -70,6 +70,7 @@ def columns(count: int, *, without_mask: int | None = None) -> Dataset:
     )
 
 
+@pytest.mark.slow
 def test_columns_are_read_like_folders(tmp_path, folder):
     expected = load(folder).fingerprints["train"]
     data = DatasetDict({"train": columns(13), "validation": columns(4)})

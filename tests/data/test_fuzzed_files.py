@@ -207,6 +207,7 @@ def objects_in(text: str) -> list[dict]:
     return [whole] if "text" in whole else next(iter(whole.values()))
 
 
+@pytest.mark.slow
 def test_json_gives_its_rows_back_or_is_refused(folder):
     path = folder / "t.json"
 
@@ -247,6 +248,7 @@ columns = st.sampled_from([*CELLS, *[pa.string()] * len(CELLS)]).flatmap(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_parquet_gives_its_rows_back_or_is_refused(folder):
     path = folder / "t.parquet"
 

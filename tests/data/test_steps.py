@@ -55,6 +55,7 @@ sizes = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(**sizes)
 def test_the_sequence_depends_only_on_seed_epoch_and_effective_size(

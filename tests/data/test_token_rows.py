@@ -266,6 +266,7 @@ def test_words_of_a_text():
         assert "".join(texts(words)) == text.replace(" ", "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not WNUT.is_dir(), reason="needs ../shared/data/wnut17")
 def test_wnut_17_as_its_repository_holds_it():
     data = load_data(

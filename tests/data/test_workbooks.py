@@ -69,6 +69,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_parts_give_one_message(tmp_path, damage):
     path = workbook(tmp_path / "t.xlsx", S=[("text", "label"), *ROWS])

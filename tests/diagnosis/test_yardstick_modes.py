@@ -117,6 +117,7 @@ def difference(one, other):
     return float(sum(gaps) / sum(part.norm() ** 2 for part in other.values())) ** 0.5
 
 
+@pytest.mark.slow
 def test_the_reference_is_float64_for_all_micro_batches_and_paddings(tiny_bert):
     steps, reference, _ = sources(tiny_bert)
     packed_task = tiny_task(tiny_bert, train=40)
@@ -129,6 +130,7 @@ def test_the_reference_is_float64_for_all_micro_batches_and_paddings(tiny_bert):
     assert 0 < difference(packed(whole).gradient, exact) < 1e-14
 
 
+@pytest.mark.slow
 def test_each_mode_keeps_its_precision_next_to_others(tiny_bert, fresh_accelerate):
     with separate_accelerators():
         steps, reference, (bf16, fp32) = sources(tiny_bert, "bf16", "fp32")
@@ -160,6 +162,7 @@ def test_gradient_and_error_scale_with_the_weights_as_predicted(tiny_bert, fresh
     assert error > 1e-3 * gradient
 
 
+@pytest.mark.slow
 def test_an_overflow_halves_the_scale_only_for_its_batch(tiny_bert, fresh_accelerate):
     with separate_accelerators():
         steps, reference, (fp16,) = sources(tiny_bert, "fp16")
@@ -229,6 +232,7 @@ def test_invalid_input_is_refused(flags, match, words, run_of, tiny_bert, fresh_
     assert match in line
 
 
+@pytest.mark.slow
 def test_the_command_prints_and_writes(words, tmp_path, fresh_accelerate, capsys):
     output = tmp_path / "yardstick.json"
     main(["--modes", "bf16", "--batches", "2", "--output", str(output), "--", *words])

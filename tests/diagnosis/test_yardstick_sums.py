@@ -80,6 +80,7 @@ def test_an_exact_mode_has_no_error_and_a_differing_one_has():
     assert errors["off"][0].error_over_noise == pytest.approx(1e-9, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_mode_without_bias_is_rarely_found_biased():
     alarms, squares, naive = 0, [], []
     for seed in range(SEEDS):

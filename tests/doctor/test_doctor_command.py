@@ -42,6 +42,7 @@ def recipe(files: Path, model: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_a_mode_that_holds_is_written_with_exit_code_0(files, tmp_path, fresh_accelerate, capsys):
     code = main(["doctor", "--output_dir", str(tmp_path), "--", *recipe(files, "healthy")])
 
@@ -55,6 +56,7 @@ def test_a_mode_that_holds_is_written_with_exit_code_0(files, tmp_path, fresh_ac
     assert "stored in bf16" in page
 
 
+@pytest.mark.slow
 def test_a_mode_that_does_not_hold_is_named_with_exit_code_4(
     files, tmp_path, fresh_accelerate, capsys
 ):
@@ -79,6 +81,7 @@ def test_a_mode_that_does_not_hold_is_named_with_exit_code_4(
     assert "<script" not in page
 
 
+@pytest.mark.slow
 def test_bf16_holds_where_fp16_overflows(files, fresh_accelerate, capsys):
     assert main(["doctor", "--mixed_precision", "bf16", "--", *recipe(files, "broken")]) == 0
     out = capsys.readouterr().out.replace("\n", " ")
@@ -157,6 +160,7 @@ def test_too_high_a_rate_is_not_called_a_fault_of_the_precision(files, tmp_path,
     assert "not a fault" not in (tmp_path / "usual" / "doctor.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_without_a_saved_step_is_examined_from_its_start(
     files, tmp_path, fresh_accelerate, capsys
 ):

@@ -143,6 +143,7 @@ CURED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CURED)
 def test_a_cured_case_passes_the_check_that_it_failed(name):
     planted = FAULTS[name]()
@@ -169,6 +170,7 @@ def test_a_cure_of_a_fixed_scale_passes_the_check_too(scale):
     assert cure is None or scan(case.model, case.batches, tiny_loss).holds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_one_batch", [True, False])
 def test_an_example_that_is_nan_does_not_hide_an_overflow_beside_it(in_one_batch):
     model, batches = around(torch.relu, gain=400.0), nan_beside(in_one_batch=in_one_batch)

@@ -142,6 +142,7 @@ def test_patterns_are_short_and_match_no_other_module(paths, patterns):
 # Cures
 
 
+@pytest.mark.slow
 def test_an_overflow_is_cured_by_the_module_that_overflows():
     made = case(model(1))
     before = {name: value.clone() for name, value in made.model.state_dict().items()}
@@ -164,6 +165,7 @@ def test_an_overflow_is_cured_by_the_module_that_overflows():
     assert all(parameter.grad is None for parameter in made.model.parameters())
 
 
+@pytest.mark.slow
 def test_the_cured_model_holds_and_the_sick_one_does_not():
     made = case(model(0, 3))
     cure = cure_of(made, [fault("layers.0.wo")])
@@ -185,6 +187,7 @@ def test_modules_that_are_in_float32_already_stay_there():
     assert list(float32_forwards(made.model)) == ["layers.0.wi", "layers.0.wo"]
 
 
+@pytest.mark.slow
 def test_a_batch_that_fails_elsewhere_is_found_by_the_verification():
     """Three batches overflow in one module, and the last one in another."""
 
@@ -243,6 +246,7 @@ def test_an_overflow_outside_the_modules_is_cured_by_bf16():
     assert cure.verified
 
 
+@pytest.mark.slow
 def test_gradients_that_no_scale_can_save_are_cured_by_bf16():
     made = case(model(), loss=lambda model, batch: loss(model, batch) * 1e-20, loss_scale=1.0)
     cure = cure_of(made, [fault("", Cause.VANISHING)])
@@ -274,6 +278,7 @@ class Exploding(nn.Linear):
         return super().forward(hidden) + 1e8 * moved * torch.ones(8, dtype=hidden.dtype)
 
 
+@pytest.mark.slow
 def test_a_cure_that_does_not_survive_training_is_not_verified():
     made = case(model(1))
     made.model.layers[2].wo = Exploding()
@@ -282,6 +287,7 @@ def test_a_cure_that_does_not_survive_training_is_not_verified():
     assert cure.fp32_modules == ()
 
 
+@pytest.mark.slow
 def test_a_rate_that_is_too_high_in_float32_has_no_cure_of_the_precision():
     """The trial has the settings of the run, and float32 is tried with them first."""
     for rate, harm in ((1e-3, None), (300.0, Harm.DIVERGES), (1e30, Harm.NOT_FINITE)):

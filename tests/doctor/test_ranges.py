@@ -62,6 +62,7 @@ def in_float64(model):
     return seen, gradients
 
 
+@pytest.mark.slow
 def test_values_are_those_of_float64(model):
     ranges = scan(model, batches(), loss).ranges
     seen, gradients = in_float64(model)
@@ -86,6 +87,7 @@ def test_values_are_those_of_float64(model):
         assert backward[name].largest == pytest.approx(top, rel=RELATIVE)
 
 
+@pytest.mark.slow
 def test_a_loss_scale_loses_what_is_counted_in_float64(model):
     scales = scan(model, batches(), loss).loss_scales
     seen, gradients = in_float64(model)

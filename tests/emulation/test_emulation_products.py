@@ -175,6 +175,7 @@ def test_scaled_sums_stay_within_the_bound(emulation: None) -> None:
         assert largest_share(result, reference, bound) <= 1
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     rows=st.integers(1, 5),
@@ -240,6 +241,7 @@ def test_native_float16_kernels_agree(name: str) -> None:
         assert largest_share(ours, theirs.double(), allowed) <= 1
 
 
+@pytest.mark.slow
 def test_float32_and_bfloat16_products_are_untouched() -> None:
     generator = torch.Generator().manual_seed(0)
     for case in CASES.values():

@@ -50,6 +50,7 @@ def test_it_equals_a_scikit_learn_pipeline():
     assert words.startswith(f"TF-IDF with logistic regression: {expected}")
 
 
+@pytest.mark.slow
 def test_the_frozen_encoder_equals_its_twin(tiny_bert):
     """A twin by hand: mean of the states of the real tokens, one text at a time, unit length."""
     task = tiny_task(tiny_bert, train=12)
@@ -80,6 +81,7 @@ def test_both_texts_of_a_pair_are_used():
     assert (pairs["accuracy"], first["accuracy"]) == (1.0, 0.5)
 
 
+@pytest.mark.slow
 def test_a_class_without_rows_counts_as_zero():
     metrics = bag_of_words_baseline(
         task_of([("good", 0), ("bad", 1)] * 5, ("a",)), "test"
@@ -87,6 +89,7 @@ def test_a_class_without_rows_counts_as_zero():
     assert metrics["macro_f1"] == pytest.approx(2 / 3)
 
 
+@pytest.mark.slow
 def test_images_have_no_words():
     with pytest.raises(
         InputError, match=r"--baseline supports only texts, and digits contains image data"
@@ -96,6 +99,7 @@ def test_images_have_no_words():
         )
 
 
+@pytest.mark.slow
 def test_texts_without_words_are_refused():
     with pytest.raises(InputError, match=r"--baseline: made: empty vocabulary"):
         bag_of_words_baseline(task_of([("!", 0), ("?", 1)], ("a",)), "test")

@@ -28,6 +28,7 @@ def one_by_one(task, model, split):
     return torch.cat(rows).softmax(-1).numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remove_padding", [False, True], ids=["padded", "padding-free"])
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
 def test_batches_by_length_predict_the_same_as_single_examples(tiny_bert, mode, remove_padding):

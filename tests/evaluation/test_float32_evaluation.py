@@ -48,6 +48,7 @@ def by_transformers(folder, task) -> np.ndarray:
     return torch.cat(rows).softmax(-1).numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remove_padding", [False, True], ids=["padded", "padding-free"])
 @pytest.mark.parametrize("mode", ["bf16", "fp16", "bf16-true"])
 def test_predictions_in_fp32_are_those_of_the_saved_model(

@@ -62,6 +62,7 @@ def test_planted_errors_are_found_and_little_else():
     assert [int(row["row"]) for row in table] == [each.row for each in found]
 
 
+@pytest.mark.slow
 def test_missing_and_wrong_labels_of_label_sets_are_found():
     labels = [[NAMES.index(label)] for _, label in rows(90, 0)]
     wrong = (labels[10][0] + 1) % 3
@@ -73,6 +74,7 @@ def test_missing_and_wrong_labels_of_label_sets_are_found():
     assert (10, f"with {NAMES[wrong]}", f"without {NAMES[wrong]}") in described
 
 
+@pytest.mark.slow
 def test_a_class_with_a_single_text_is_held_out_as_any_other():
     found = find_label_errors(task_of([0] * 9 + [1]))
     assert (found[0].row, found[0].label, found[0].suggested) == (9, NAMES[1], NAMES[0])

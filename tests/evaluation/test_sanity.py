@@ -67,6 +67,7 @@ def rules(task, choices, **settings):
 LABELS = [0] * 60 + [1] * 30 + [2] * 10
 
 
+@pytest.mark.slow
 def test_the_constant_outcome_are_the_majority_class_with_the_entropy_of_the_labels():
     task = made(LABELS)
     constant = constant_outcome(task, "test")
@@ -78,6 +79,7 @@ def test_the_constant_outcome_are_the_majority_class_with_the_entropy_of_the_lab
     assert constant_summary(task, constant).endswith("always 'common'")
 
 
+@pytest.mark.slow
 def test_chance_of_several_labels_is_the_entropy_of_each():
     task = made([[0, 1]] * 30 + [[0]] * 50 + [[]] * 20)
     entropy = [-p * math.log(p) - (1 - p) * math.log(1 - p) for p in (0.8, 0.3)]
@@ -133,15 +135,18 @@ def test_a_loss_far_above_chance_stops_the_training(choices, sure, losses, earli
         stop_if_far_above_chance(task, outcome, losses, earlier)
 
 
+@pytest.mark.slow
 def test_one_prediction_for_every_example():
     assert rules(made(LABELS), [0] * 100) == {ONE_PREDICTION, NOT_BETTER}
 
 
+@pytest.mark.slow
 def test_random_predictions_are_of_no_use():
     choices = np.random.default_rng(0).integers(0, 3, 100)
     assert rules(made(LABELS), choices) == {NOT_BETTER}
 
 
+@pytest.mark.slow
 def test_good_predictions_pass():
     choices = np.array(LABELS)
     choices[::10] = 2
@@ -156,6 +161,7 @@ def test_an_overconfident_model_passes_if_its_choices_inform():
     assert rules(made(LABELS), choices, sure=0.9999) == set()
 
 
+@pytest.mark.slow
 def test_a_model_for_rare_classes_passes_below_the_majority_class():
     """Balanced weights cost accuracy: 0.55 here, where always "common" has 0.6."""
     choices = np.array([0] * 15 + [1] * 25 + [2] * 20 + [1] * 30 + [2] * 10)

@@ -158,6 +158,7 @@ def test_where_nothing_changes_there_is_no_interval_of_the_change(monkeypatch):
     assert "no row changes" in part.text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [single, several])
 def test_the_promise_is_proven_on_rows_that_nothing_else_uses(make, monkeypatch):
     validation, test = make("validation", 3000, 0), make("test", 2000, 1)

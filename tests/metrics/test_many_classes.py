@@ -51,6 +51,7 @@ def test_the_file_is_small_and_has_every_pair(report, predictions):
     assert report_from_json(ClassificationReport, values) == report
 
 
+@pytest.mark.slow
 def test_the_metrics_equal_scikit_learn(report, predictions):
     labels, predicted = predictions.labels, predictions.predicted
     kappa = sklearn_metrics.cohen_kappa_score(labels, predicted)

@@ -74,6 +74,7 @@ def test_metrics_equal_scikit_learn(predictions: Predictions):
     ).tolist()
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(any_predictions())
 def test_probability_metrics_equal_their_definitions(predictions: Predictions):
@@ -137,6 +138,7 @@ def test_one_class_in_all_has_no_kappa_and_no_nan():
     assert "null" in json.dumps(report.as_dict(), allow_nan=False)
 
 
+@pytest.mark.slow
 @given(any_predictions())
 @settings(max_examples=20, deadline=None)
 def test_json_round_trip_is_exact(predictions: Predictions):

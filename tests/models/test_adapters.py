@@ -223,6 +223,7 @@ def test_adapters_refuse_another_base_and_damaged_files(saved):
         load_saved(AutoModelForSequenceClassification, str(folder))
 
 
+@pytest.mark.slow
 def test_the_batch_norms_of_the_base_keep_their_statistics(tmp_path):
     """They are not saved with the adapters, so that a loaded model would predict otherwise."""
     torch.manual_seed(0)

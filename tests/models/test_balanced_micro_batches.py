@@ -13,6 +13,7 @@ def cost(lengths, part, padded):
     return len(part) * lengths[part].max() if padded else lengths[part].sum()
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=8),

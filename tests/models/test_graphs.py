@@ -479,6 +479,7 @@ def test_a_loss_that_reads_what_a_graph_cannot_have_is_not_captured(tmp_path, mo
     assert "the host waits" in refused(task, reads_a_scalar, monkeypatch)
 
 
+@pytest.mark.slow
 def test_attention_in_groups_is_not_captured(tmp_path, monkeypatch):
     attention = "ampft.models.packing.attention.choose_kernel"
     monkeypatch.setattr(attention, lambda *_, **__: grouped_attention)

@@ -85,6 +85,7 @@ def test_inductor_computes_the_same_gradient():
     assert counters["stats"]["unique_graphs"] > 0
 
 
+@pytest.mark.slow
 def test_two_dropouts_of_one_compiled_graph_have_two_masks():
     class Twice(nn.Module):
         def __init__(self):

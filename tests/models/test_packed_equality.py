@@ -41,6 +41,7 @@ def models(request):
     handle.remove()
 
 
+@pytest.mark.slow
 @settings(
     max_examples=10,
     deadline=None,

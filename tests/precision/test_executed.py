@@ -135,6 +135,7 @@ def test_nothing_is_recorded_outside():
     assert "no matrix products recorded" in executed.summary()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch warns about itself while it traces
 def test_a_recorded_model_is_compiled_and_its_compiled_products_are_counted():
     torch._dynamo.reset()

@@ -36,6 +36,7 @@ def arguments_named_non_blocking(source: str) -> int:
                if isinstance(n, ast.keyword))  # fmt: skip
 
 
+@pytest.mark.slow
 def test_no_other_copy_decides_for_itself():
     assert arguments_named_non_blocking("x.to(device, non_blocking=True)") == 1
     files = [*(REPOSITORY / "ampft").rglob("*.py"), *(REPOSITORY / "recipes").rglob("*.py")]

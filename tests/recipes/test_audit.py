@@ -153,6 +153,7 @@ def test_a_run_with_everything_is_confirmed(made, tmp_path):
     assert len(json.loads((folder / RECORD_NAME).read_text())["resumes"]) == 1
 
 
+@pytest.mark.slow
 def test_the_text_and_the_badge(made, tmp_path, capsys):
     badge = tmp_path / "badge.svg"
     assert audit(made / "fp32", "--steps", 2, "--badge", badge) == 0
@@ -288,6 +289,7 @@ FORGERIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_forgery_with_correct_hashes_is_found(run, tmp_path, name):
     forge, expected = FORGERIES[name]
@@ -302,6 +304,7 @@ def test_a_later_loss_is_found_if_all_steps_are_repeated(run, tmp_path):
     assert different(audited(run, tmp_path, "--steps", "all")) == {"loss"}
 
 
+@pytest.mark.slow
 def test_a_changed_record_without_its_hash_is_found(run, tmp_path):
     path = run / RECORD_NAME
     path.write_text(path.read_text().replace('"seed": 42', '"seed": 43'))
@@ -309,6 +312,7 @@ def test_a_changed_record_without_its_hash_is_found(run, tmp_path):
     assert {"files", "weights", "history"} <= different(audited(run, tmp_path))
 
 
+@pytest.mark.slow
 def test_other_data_are_found_and_moved_data_are_read(made, run, tmp_path):
     moved, other = tmp_path / "moved.csv", tmp_path / "other.csv"
     shutil.copy(made / "train.csv", moved)
@@ -364,6 +368,7 @@ def test_other_kernels_confirm_within_tolerance(made, tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_code_of_a_model_runs_only_if_the_auditor_trusts_it(made, run, tmp_path):
     model = shutil.copytree(made / "model", tmp_path / "model")
     canary = tmp_path / "canary"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import torch
 from running import BIN, CLASSIFY, call_here, text_settings
 from transformers.models.bert.modeling_bert import BertIntermediate
 
 
+@pytest.mark.slow
 def test_a_contradicted_precision_has_its_own_status(files, tiny_model, tmp_path, monkeypatch):
     native = BertIntermediate.forward
 

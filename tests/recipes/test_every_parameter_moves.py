@@ -61,6 +61,7 @@ def test_modes_are_swept():
     assert set(MODES) - set(MODES_ON_CPU) == {"tf32", "fp8"}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of torchao's import
 @pytest.mark.parametrize("part", ["all", "head", "adapters"])
 @pytest.mark.parametrize("mode", [*MODES_ON_CPU, "fp8"])

@@ -41,6 +41,7 @@ def frame(count: int = 90, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(rows(count, seed), columns=["text", "label"])
 
 
+@pytest.mark.slow
 def test_a_divergence_says_why(settings):
     with pytest.raises(
         ampft.TrainingStopped, match=r"not finite .* Lower learning_rate"

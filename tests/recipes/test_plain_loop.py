@@ -14,6 +14,7 @@ from ampft.precision.resolve import resolve
 PLAIN_LOOP = "recipes/plain_loop.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "bf16-true", "fp16"])
 def test_it_learns_digits(mode):
     done = succeeded(call_here(PLAIN_LOOP, mode))

@@ -42,6 +42,7 @@ def files(folder) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("entry-*")}
 
 
+@pytest.mark.slow
 def test_a_gain_is_kept_and_a_null_change_dropped(ledger, written):
     dropped = ampft.judge(ledger, candidate=written["same"], note="a comment")
     assert (dropped.answer, dropped.entry.note) == ("drop", "a comment")
@@ -54,6 +55,7 @@ def test_a_gain_is_kept_and_a_null_change_dropped(ledger, written):
     assert back.spent == pytest.approx(3 * 0.75 / 10)
 
 
+@pytest.mark.slow
 def test_a_sealed_ledger_stores_no_numbers_and_an_open_one_does(ledger, tmp_path, written):
     assert ampft.judge(ledger, candidate=written["same"]).entry.trial.estimate is None
     settings = LedgerSettings(answers="open", max_seeds=10)
@@ -62,6 +64,7 @@ def test_a_sealed_ledger_stores_no_numbers_and_an_open_one_does(ledger, tmp_path
     assert found.lower < found.interval[0] < found.gain < found.interval[1]
 
 
+@pytest.mark.slow
 def test_repeated_folds_are_judged_by_the_interval_of_a_comparison(tmp_path):
     sides: dict[str, list[str]] = {"old": [], "new": []}
     for seed in SEEDS:
@@ -96,6 +99,7 @@ def test_one_source_needs_no_list(ledger, written):
         ampft.judge(ledger, candidate=written["good"][0])
 
 
+@pytest.mark.slow
 def test_more_seeds_continue_an_undecided_candidate(tmp_path, written):
     ledger = tmp_path / "ledger"
     ampft.judge(ledger, best=written["old"][:3], settings=LedgerSettings(max_seeds=5))
@@ -140,6 +144,7 @@ def test_a_candidate_equal_to_the_best_is_refused(ledger, tmp_path, written):
     assert files(ledger) == before
 
 
+@pytest.mark.slow
 def test_a_copy_of_what_was_kept_is_refused_and_its_own_files_are_answered(
     ledger, tmp_path, written
 ):
@@ -349,12 +354,14 @@ def edit_last(ledger, change) -> None:
     path.write_text(json_text({**values, "sha256": values_hash(values)}))
 
 
+@pytest.mark.slow
 def test_an_audit_repeats_the_final_claim(ended):
     assert audit_ledger(ended).repeated == 2
     edit_last(ended, lambda trial: trial["estimate"].update(gain=0.3))
     assert audit_ledger(ended).wrong == ("entry 3 has other numbers than its files",)
 
 
+@pytest.mark.slow
 def test_an_audit_repeats_the_numbers_of_an_open_ledger(tmp_path, written):
     ledger = tmp_path / "open"
     ampft.judge(ledger, best=written["old"], settings=LedgerSettings(answers="open"))

@@ -29,6 +29,7 @@ def study_of(folder, *, direction="maximize", sign=1):
     return study
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("direction", "sign"), [("maximize", 1), ("minimize", -1)])
 def test_trials_that_would_have_been_chosen_are_judged(tmp_path, direction, sign):
     study = study_of(tmp_path, direction=direction, sign=sign)
@@ -50,6 +51,7 @@ def test_a_study_without_runs_or_baseline_is_refused(tmp_path):
     assert not is_ledger(tmp_path / "ledger")
 
 
+@pytest.mark.slow
 def test_numbers_of_a_sealed_ledger_are_on_its_page_only_after_the_final_claim(tmp_path):
     ledger = tmp_path / "ledger"
     found = ampft.judge_study(study_of(tmp_path), ledger)
@@ -76,6 +78,7 @@ def test_numbers_of_a_sealed_ledger_are_on_its_page_only_after_the_final_claim(t
     assert found[2].entry.trial.answer in page(after)
 
 
+@pytest.mark.slow
 def test_the_page_is_written_and_a_missing_ledger_refused(tmp_path, capsys):
     from ampft import cli
 

@@ -197,6 +197,7 @@ def test_sounds_are_drawn_and_played(folder_of, tmp_path):
     assert "media-src data:" in html
 
 
+@pytest.mark.slow
 def test_masks_are_shown_beside_their_image(folder_of, tmp_path):
     folders = write_folders(tmp_path / "masks", train=3, val=3)
     data = load_data(ClassifyArguments(dataset_name=str(folders), task="pixels"))

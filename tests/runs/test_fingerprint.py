@@ -181,6 +181,7 @@ def refusal(before: Prepared, after: Prepared) -> str | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_a_change_is_refused_in_resume_stamped_in_compare_and_shown_in_audit(
     prepared_from, kind, name
@@ -201,6 +202,7 @@ def test_a_change_is_refused_in_resume_stamped_in_compare_and_shown_in_audit(
     assert setting.partition(": ")[2] in check.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HARMLESS)
 def test_a_change_without_effect_is_not_noticed(prepared_from, name):
     """Negative control."""

@@ -41,6 +41,7 @@ HEAVY = {
 }
 
 
+@pytest.mark.slow
 def test_metrics_and_records_import_no_torch():
     modules = [
         f"ampft.{package}.{path.name.removesuffix('.py')}"
@@ -61,6 +62,7 @@ def modules_after(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_the_main_function_imports_libraries_only_when_it_runs():
     found = modules_after("import ampft; ampft.finetune")
     assert "ampft.runs.finetune" in found

@@ -82,6 +82,7 @@ def read(command: str, folder: Path) -> str:
     return labels.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "expected"),
     [("predict", "w1 w2,"), ("report", "accuracy"), ("compare", "accuracy 1.0"),

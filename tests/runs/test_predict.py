@@ -62,6 +62,7 @@ def file(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_every_column_and_the_order_are_kept(folder, file, capsys):
     predict(folder, file, batch_size=3)
     together = table(capsys)
@@ -86,6 +87,7 @@ def test_probabilities(folder, file, capsys):
     assert np.allclose(found.probability_1, found.confidence)
 
 
+@pytest.mark.slow
 def test_scores(folder, file, capsys, tmp_path):
     predict(folder, file)
     captured = capsys.readouterr()
@@ -109,6 +111,7 @@ def test_scores(folder, file, capsys, tmp_path):
     assert capsys.readouterr().err.startswith("not scored: no row has a label of the model")
 
 
+@pytest.mark.slow
 def test_parquet_and_json_lines(folder, file, tmp_path, capsys):
     frame = pd.read_csv(file).assign(number=range(20), share=1 / 3e4, nothing=None)
     frame.to_parquet(tmp_path / "rows.parquet")
@@ -257,6 +260,7 @@ def test_an_image_that_cannot_be_read(image_folder, tmp_path):
         predict(image_folder, texts=["a"])
 
 
+@pytest.mark.slow
 def test_joined_columns_are_joined_and_written_as_they_were(
     tiny_bert, tmp_path, monkeypatch, capsys
 ):

@@ -232,6 +232,7 @@ CELLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_a_cell_that_the_output_cannot_hold_is_named(folder, tmp_path, suffix):
     for cell, holds in CELLS.items():

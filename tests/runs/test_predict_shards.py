@@ -54,6 +54,7 @@ def refuse(*_):
     raise AssertionError("a complete shard was predicted again")
 
 
+@pytest.mark.slow
 def test_each_shard_has_the_bytes_of_a_single_prediction(folder, inputs, tmp_path, capsys):
     predict(folder, tmp_path / "out", inputs, top_k=1)
     assert "shards     3 of 3 files to predict" in capsys.readouterr().out
@@ -76,6 +77,7 @@ def test_datasets_and_pyarrow_read_the_folder(folder, inputs, tmp_path):
     assert sorted(rows["id"]) == [*range(5), *range(10, 15), *range(20, 25)]
 
 
+@pytest.mark.slow
 def test_only_missing_shards_are_predicted_again(folder, inputs, tmp_path, capsys):
     output = tmp_path / "out"
 

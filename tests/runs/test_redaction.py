@@ -42,6 +42,7 @@ HARMLESS = (
 around = st.text(st.sampled_from("aZ0@:?#&=%+.-_~!"), max_size=6)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(SCHEMES), st.sampled_from(("://", ":/")), around, around)
 def test_no_part_of_a_user_and_password_stays(scheme, slashes, before, after):
     text = f"{scheme}{slashes}{before}{SECRET}{after}@host.org/data.csv"
@@ -51,6 +52,7 @@ def test_no_part_of_a_user_and_password_stays(scheme, slashes, before, after):
     )
 
 
+@pytest.mark.slow
 @given(st.sampled_from(KEYS), st.sampled_from("?&#;"), st.text(LONG + "-_.%+/:", max_size=5))
 def test_no_value_of_a_secret_key_stays(key, separator, more):
     text = f"https://host.org/data.csv?a=1{separator}{key}={SECRET}{more}&b=2"

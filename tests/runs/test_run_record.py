@@ -223,6 +223,7 @@ print(memory.peak - memory.baseline)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_peak_memory_is_that_of_a_fresh_process():
     ballast = bytearray(200 * 2**20)

@@ -38,6 +38,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_refusals_do_not_wait_for_pytorch(folder):
     before = sorted(folder.rglob("*"))
     done = subprocess.run(

@@ -94,6 +94,7 @@ def test_a_forked_process_fills_the_cache_of_all():
     assert cache.get(0, lambda: np.arange(4)).tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "names"), [("vit", "flip,crop"), ("ast", "shift,volume")])
 def test_augmentation_depends_on_seed_epoch_and_example(tmp_path, family, names):
     task = media_task(tmp_path / "1", family, augment=names, seed=1)
@@ -199,6 +200,7 @@ def task_of(tmp_path, model, **settings):
     return make_task(load_data(DataRequest(**data, **options)), TaskSettings(**settings))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["vit", "wav2vec2 group norm"])
 def test_without_a_processor_a_default_is_said(tmp_path, family):
     if family == "vit":
@@ -278,6 +280,7 @@ def test_notes_on_padding_are_right_for_each_family(tmp_path, family):
     assert bool(expected) == ("padding" in notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "masked"), [("wav2vec2 group norm", False), ("wav2vec2 layer norm", True)]
 )

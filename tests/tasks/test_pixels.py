@@ -318,6 +318,7 @@ def tiny_mobilevit():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "stride"), [(tiny_upernet, 1), (tiny_mobilevit, 32)])
 def test_other_families_go_through_the_same_door(folder, tmp_path, make, stride):
     from transformers import SegformerImageProcessorPil
@@ -371,6 +372,7 @@ def test_a_model_that_refuses_a_size(folder, monkeypatch, settings, message):
         pixel_task(folder, **settings).load_model()
 
 
+@pytest.mark.slow
 def test_flags_of_other_tasks(folder, tmp_path):
     with pytest.raises(InputError, match="images with masks can be augmented by flip"):
         pixel_task(folder, augment="crop")

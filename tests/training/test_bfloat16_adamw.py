@@ -71,6 +71,7 @@ def finite(low, high):
     return st.tuples(magnitude, st.sampled_from([-1.0, 1.0])).map(lambda pair: pair[0] * pair[1])
 
 
+@pytest.mark.slow
 @given(finite(2**-10, 2**10), finite(2**-30, 2**-4), finite(2**-30, 2**2))
 def test_compensated_addition_is_exact_bit_for_bit(weight, compensation, update):
     stored = [torch.tensor([value]).to(BF16) for value in (weight, compensation)]

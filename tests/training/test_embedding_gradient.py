@@ -87,6 +87,7 @@ def test_the_memory_is_the_same_in_every_step():
     assert addresses == {reused_address(layer)}
 
 
+@pytest.mark.slow
 def test_gradients_accumulate_over_micro_batches_in_the_reused_memory():
     plain, reusing = table(), table()
     reuse_gradient_memory(reusing)
@@ -129,6 +130,7 @@ def test_nan_values_of_earlier_steps_are_cleared():
     assert train(layer, words()).isfinite().all()
 
 
+@pytest.mark.slow
 def test_a_copy_has_its_own_gradients():
     model = nn.Sequential(table())
     reuse_gradient_memory(model)
@@ -160,6 +162,7 @@ def test_unsupported_tables_use_torchs_lookup(change, lookups):
     assert_uses_torchs_lookup(layer, lookups)
 
 
+@pytest.mark.slow
 def test_a_gradient_can_be_differentiated():
     plain, reusing = table(), table()
     reuse_gradient_memory(reusing)
@@ -189,6 +192,7 @@ def test_a_table_can_be_replaced_by_one_of_another_size():
     assert train(layer, words() + 10).shape == (WORDS + 10, WIDTH)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_accelerate")
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("micro_batches", [1, 3])
@@ -278,6 +282,7 @@ def test_another_default_dtype_has_no_effect():
     assert layer.weight.grad.dtype == torch.float32
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 @pytest.mark.filterwarnings(r"ignore:.torch\.jit\.\w+. is deprecated:FutureWarning")  # 2.14
 def test_transformations_of_torch_work_as_before():

@@ -68,6 +68,7 @@ def test_micro_batches_have_the_gradient_of_single_files(tmp_path, family):
             assert relative_error(gradient, one_by_one(task, ids)) <= 1e-5, k
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["convnext", "wav2vec2 group norm"])
 def test_micro_batches_have_the_same_gradient_in_fp16(tmp_path, family):
     task = media_task(tmp_path, family, per_class=5)
@@ -75,6 +76,7 @@ def test_micro_batches_have_the_same_gradient_in_fp16(tmp_path, family):
     assert relative_error(parts, whole) <= 5 * GRADIENT_TOLERANCE["fp16"]
 
 
+@pytest.mark.slow
 def test_padded_sounds_have_another_gradient(tmp_path, monkeypatch):
     # Negative control: a model whose results depend on padding, run with padding.
     task = media_task(tmp_path, "wav2vec2 group norm")
@@ -84,6 +86,7 @@ def test_padded_sounds_have_another_gradient(tmp_path, monkeypatch):
     assert relative_error(padded, one_by_one(task, ids)) > 0.01
 
 
+@pytest.mark.slow
 def test_batch_norm_depends_on_micro_batches(tmp_path):
     # As the plan warns; see `models.batch_norm`.
     task = media_task(tmp_path, "resnet", per_class=5)

@@ -38,6 +38,7 @@ def logits_of(model: nn.Module, inputs) -> torch.Tensor:
     return model(inputs["pixel_values"]).logits
 
 
+@pytest.mark.slow
 def test_scaled_and_flipped_images_have_one_gradient_for_any_micro_batches(folder):
     task = pixel_task(folder, image_size="16,24", multi_scale=True, augment="flip")
     gradients = [
@@ -51,6 +52,7 @@ def test_scaled_and_flipped_images_have_one_gradient_for_any_micro_batches(folde
     assert relative_error(plain, gradients[0][0]) > 1e-2  # negative control
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [{}, {"class_weights": "balanced", "label_smoothing_factor": 0.1}]
 )
@@ -77,6 +79,7 @@ def test_micro_batches_have_the_gradient_of_the_whole_batch(folder, mode, settin
             assert relative_error(step.gradient, gradient) <= GRADIENT_TOLERANCE[mode], k
 
 
+@pytest.mark.slow
 def test_the_mean_of_means_is_a_different_gradient(folder):
     # Negative control: micro-batches with fewer labelled pixels would weigh too much.
     problem = pixel_problem(pixel_task(folder))

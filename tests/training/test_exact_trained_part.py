@@ -44,6 +44,7 @@ def problem_of(task):
     return problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fp32", "fp16"])
 def test_micro_batches_without_padding_have_the_gradient_of_the_padded_batch(tiny_bert, mode, part):
     task = tiny_task(tiny_bert, train=EXAMPLES, **part)
@@ -89,6 +90,7 @@ def test_what_is_frozen_has_no_gradient_and_no_optimizer_state(tiny_bert, part):
     assert frozen
 
 
+@pytest.mark.slow
 def test_operations_of_a_step_leave_out_what_is_not_computed(tiny_bert):
     def operations(part):
         return flops_per_token(tiny_task(tiny_bert, train=4, **part).load_model().model)

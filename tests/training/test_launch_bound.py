@@ -54,6 +54,7 @@ def test_a_cost_per_example_is_not():
     assert not is_launch_bound({"doubled_batch_ratio": ratio})
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_fit_twice_is_not_measured():
     def too_large(examples):
         if examples > 4:

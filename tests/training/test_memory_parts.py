@@ -114,6 +114,7 @@ def one_step(folder, mode, first_step, **settings):
     return [p.grad.clone() for p in model.parameters()], first_step.memory, model
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_accelerate")
 @pytest.mark.parametrize(
     "settings",
@@ -160,6 +161,7 @@ def test_products_of_random_later_steps_are_checked():
         train(strays=True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_accelerate")
 def test_checkpointing_halves_the_measured_activations(tiny_bert):
     def activations(mode, **settings):

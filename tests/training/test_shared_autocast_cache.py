@@ -47,6 +47,7 @@ def training(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["bf16", "fp16"])
 @pytest.mark.parametrize(
     ("autocast_cache", "times"), [(shared_autocast_cache, 1), (no_cache, MICRO_BATCHES)]
@@ -59,6 +60,7 @@ def test_a_weight_is_cast_once_in_a_step(tiny_bert, mode, autocast_cache, times)
     assert set(casts.counts.values()) == {times}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
 def test_gradients_and_weights_do_not_change_bit_for_bit(tiny_bert, mode):
     subjects = [

@@ -17,6 +17,7 @@ def unused(problem: Problem, size: int = 2) -> tuple[str, ...]:
     return unused_parameters(problem.model, problem.loss, micro_batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "expected"), [("dinov2", ("dinov2.embeddings.mask_token",)), ("vit", ())]
 )
@@ -24,17 +25,20 @@ def test_the_embedding_of_masks_is_found(tmp_path, family, expected):
     assert unused(text_problem(media_task(tmp_path, family))) == expected
 
 
+@pytest.mark.slow
 def test_layers_that_are_recomputed_count_as_used(tmp_path):
     problem = text_problem(media_task(tmp_path, "vit", gradient_checkpointing=True))
     assert unused(problem) == ()
 
 
+@pytest.mark.slow
 def test_frozen_parameters_do_not_count():
     problem = tensor_problem()
     problem.model[0].requires_grad_(False)
     assert unused(problem) == ()
 
 
+@pytest.mark.slow
 def test_the_trial_leaves_nothing_behind():
     problem = tensor_problem()
     problem.model.insert(1, nn.BatchNorm1d(16))

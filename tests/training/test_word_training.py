@@ -166,6 +166,7 @@ def by_hand(task, ids, model):
     return losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remove_padding", [False, True], ids=["padded", "padding-free"])
 @pytest.mark.parametrize("mode", ["fp32", "fp16"])
 def test_micro_batches_have_the_gradient_of_all_words_together(tiny_bert, mode, remove_padding):
@@ -192,6 +193,7 @@ def test_micro_batches_have_the_gradient_of_all_words_together(tiny_bert, mode, 
                 assert error <= GRADIENT_TOLERANCE[mode], k
 
 
+@pytest.mark.slow
 def test_the_mean_of_means_of_sentences_is_another_gradient(tiny_bert):
     # Negative control: this is the mean over micro-batches with unequal numbers of words.
     task = tiny_word_task(tiny_bert, train=SENTENCES, **WINDOWS, remove_padding=False)
@@ -204,6 +206,7 @@ def test_the_mean_of_means_of_sentences_is_another_gradient(tiny_bert):
     assert relative_error(flat_gradient(model), exact) > 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fp32", "bf16"])
 def test_predictions_do_not_depend_on_the_batch(tiny_bert, mode):
     task = tiny_word_task(tiny_bert, train=4, validation=17, **WINDOWS)
@@ -218,6 +221,7 @@ def test_predictions_do_not_depend_on_the_batch(tiny_bert, mode):
     np.testing.assert_allclose(one.probabilities, many.probabilities, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_logits_of_windows_of_a_text_are_averaged(tiny_bert):
     settings = {"long_text": "windows", "max_seq_length": 12, "stride": 3}
     task = tiny_task(tiny_bert, train=SENTENCES, **settings)
@@ -241,6 +245,7 @@ def test_logits_of_windows_of_a_text_are_averaged(tiny_bert):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fp32", "fp16"])
 def test_windows_of_texts_have_the_exact_gradient(tiny_bert, mode):
     settings = {"long_text": "windows", "max_seq_length": 12, "stride": 3}
