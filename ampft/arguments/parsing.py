@@ -67,6 +67,11 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
             f"--train_file {arguments.train_file} and --dataset_name {arguments.dataset_name}: "
             "remove one of them, because a run uses a single source of data."
         )
+    if arguments.output_dir is not None and Path(arguments.output_dir).parts[:1] == ("~",):
+        raise InputError(
+            f"--output_dir {arguments.output_dir}: ~ stands for the home folder only in a shell, "
+            "without quotes. Write the whole path."
+        )
     other_files = arguments.validation_file or arguments.test_file
     if other_files and not arguments.train_file:
         raise InputError(

@@ -318,12 +318,15 @@ def _figures(
     names = list(of_both[0])
     if not names:
         return {}
+    titles = dict(_TITLES)
+    if columns:  # the report has the error of the decisions that the thresholds make
+        titles["expected_calibration_error"] += ", threshold 0.5"
     sums = resampled_sums([both[name] for both in of_both for name in names], groups)
     parts = {}
     for name, old_sums, new_sums in zip(names, sums[: len(names)], sums[len(names) :], strict=True):
         old, new = (both[name] for both in of_both)
         parts[name] = FigurePart(
-            title=_TITLES[name],
+            title=titles[name],
             untouched=old.observed(),
             untouched_interval=interval(old, old_sums),
             fitted=new.observed(),

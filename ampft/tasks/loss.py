@@ -42,7 +42,12 @@ def summed_cross_entropy(
 
     Returns:
         A float32 scalar; float64 for float64 logits.
+
+    Raises:
+        ValueError: The focal loss is combined with label smoothing.
     """
+    if focal_gamma and label_smoothing:
+        raise ValueError("focal_gamma and label_smoothing cannot be combined; set one of them to 0")
     dtype = torch.promote_types(logits.dtype, torch.float32)
     weights = None if class_weights is None else to_device(class_weights, logits.device, dtype)
     with torch.autocast(logits.device.type, enabled=False):

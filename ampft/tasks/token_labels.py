@@ -457,9 +457,16 @@ class TokenLabels:
         tags = [label_names[code] for code in choice if code >= 0]
         if not is_bio(label_names):
             return " ".join(tags)
+        spans = [*entities(tags)]
         found = [
             f"{name} {first + 1}" + (f" to {end}" if end > first + 1 else "")
-            for name, first, end in entities(tags)
+            for name, first, end in spans
+        ]
+        inside = {word for _, first, end in spans for word in range(first, end)}
+        found += [  # otherwise a wrong sentence could look like the right one
+            f"{tag} {word + 1} without B-{tag[2:]}"
+            for word, tag in enumerate(tags)
+            if word not in inside and tag.startswith("I-")
         ]
         return ", ".join(found) or "(no entity)"
 

@@ -32,6 +32,11 @@ def test_the_default_data_is_the_standard_library():
         assert getattr(arguments, name) == value
 
 
+def test_a_home_folder_that_no_shell_has_expanded_is_refused():
+    with pytest.raises(InputError, match="Write the whole path"):
+        parse(*FILE, "--output_dir", "~/run")
+
+
 def test_files_use_the_general_defaults():
     arguments = parse(*FILE)
     assert arguments.dataset_name is None

@@ -83,6 +83,15 @@ def test_calibration_improves_the_probabilities_and_no_decision_of_two_classes(m
     assert part.figures["expected_calibration_error"].fitted == pytest.approx(reported)
 
 
+def test_the_calibration_error_beside_thresholds_says_that_it_is_without_them(monkeypatch):
+    validation, test = several("validation", 600, 0), several("test", 500, 1)
+    settings = DecisionSettings(calibrate=True, tune_thresholds="recall=0.99")
+    outcome, part, _ = fitted(settings, validation, test, monkeypatch)
+    figure = part.figures["expected_calibration_error"]
+    assert figure.fitted != pytest.approx(outcome.metrics()["expected_calibration_error"])
+    assert figure.title == "expected calibration error (15 bins), threshold 0.5"
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     "target", ["f1", "precision=0.9", "recall=0.95", "cost=10:1", "cost=1:10", "precision=1"]

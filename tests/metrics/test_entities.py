@@ -138,6 +138,11 @@ def test_cases_of_a_class_and_texts_of_choices():
     assert TokenLabels.choice_text(np.array([0, 0]), TAGS) == "(no entity)"
 
 
+def test_a_tag_that_continues_no_entity_is_shown():
+    text = TokenLabels.choice_text(np.array([TAGS.index("I-LOC"), 0, TAGS.index("B-PER")]), TAGS)
+    assert text == "PER 3, I-LOC 1 without B-LOC"
+
+
 def test_the_constant_model_predicts_the_most_frequent_tag():
     problem = TokenLabels(SingleLabel(TAGS))
     train = UnitLabels(np.array([0, 0, 0, 1, 0, 5]), np.array([2, 4]))

@@ -105,3 +105,9 @@ def test_the_tasks_use_it():
     several = MultiLabel(names, weights, focal_gamma=2.0).loss(logits, targets)
     expected = naive_binary(logits, targets, 2.0, torch.tensor(weights))
     assert several == pytest.approx(float(expected))
+
+
+def test_smoothed_labels_are_refused():
+    labels = torch.tensor([0, 1])
+    with pytest.raises(ValueError, match="cannot be combined"):
+        summed_cross_entropy(torch.zeros(2, 3), labels, focal_gamma=2.0, label_smoothing=0.1)
