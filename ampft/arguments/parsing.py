@@ -67,11 +67,7 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
             f"--train_file {arguments.train_file} and --dataset_name {arguments.dataset_name}: "
             "remove one of them, because a run uses a single source of data."
         )
-    if arguments.output_dir is not None and Path(arguments.output_dir).parts[:1] == ("~",):
-        raise InputError(
-            f"--output_dir {arguments.output_dir}: ~ stands for the home folder only in a shell, "
-            "without quotes. Write the whole path."
-        )
+    _check_home(arguments)
     other_files = arguments.validation_file or arguments.test_file
     if other_files and not arguments.train_file:
         raise InputError(
@@ -112,6 +108,15 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
     _check_checkpoints(arguments)
     _check_hub(arguments)
     _check_metric(arguments.metric_for_best_model)
+
+
+def _check_home(arguments: ClassifyArguments) -> None:
+    """Refuse a folder that would be called ~."""
+    if arguments.output_dir is not None and Path(arguments.output_dir).parts[:1] == ("~",):
+        raise InputError(
+            f"--output_dir {arguments.output_dir}: ~ stands for the home folder only in a shell, "
+            "without quotes. Write the whole path."
+        )
 
 
 def _check_metric(name: str | None) -> None:
