@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from representatives import full_except
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
@@ -35,7 +34,8 @@ def measured(rows):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", full_except([1, 2, 3], [2]))
+@pytest.mark.full
+@pytest.mark.parametrize("part", [1, 2, 3])
 def test_a_part_is_rehearsed_without_datasets(part, tmp_path):
     out = tmp_path / "results.json"
     done = rehearse(part, out)

@@ -44,6 +44,7 @@ def limited(files: Path, model: Path, folder: Path, *more: str):
     )  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS needs Linux")
 def test_a_step_too_large_for_memory_uses_smaller_micro_batches(files, wide_model, tmp_path):
