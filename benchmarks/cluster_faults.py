@@ -404,7 +404,8 @@ def is_good(row: dict[str, Any]) -> bool:
     # This program kills a command that hangs; only the fault "driver" kills one on purpose.
     hung = -signal.SIGKILL in row["exit_codes"][row["kind"] == "driver" :]
     explained = row["kind"] != "head" or row["exit_codes"][0] == 0 or row["said_why"]
-    return bool(not row["different"] and ended and lies and explained and not hung)
+    arrived = row["kind"] not in ("driver", "cancel") or row["exit_codes"][0] != 0
+    return bool(not row["different"] and ended and lies and explained and arrived and not hung)
 
 
 def run_faults(args: argparse.Namespace, file: Path) -> None:
@@ -443,7 +444,7 @@ def run_faults(args: argparse.Namespace, file: Path) -> None:
 
 
 def rows_of(file: Path) -> list[dict[str, Any]]:
-    """Return the rows in a file, sorted by number; none if there is no file."""
+    """Return the rows in a file, sorted by number; an empty list if the file does not exist."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return sorted(map(json.loads, lines), key=lambda row: row["number"])
 

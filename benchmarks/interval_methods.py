@@ -88,7 +88,7 @@ class Published(DifferenceEstimate):
     """Obuchowski and Rockette's analysis with the degrees of freedom of Hillis (2007)."""
 
     def half_width(self, tail: float) -> float:
-        """Return t(df) sqrt(V), without any bound but that of one changed case."""
+        """Return t(df) sqrt(V), at least as wide as one changed case makes it."""
         seeds, covariance = len(self.per_seed), self.jackknife_covariance
         own = float(self.per_seed.var(ddof=1)) / seeds
         share = max(own / max(own + covariance, TINY), 1e-9)
