@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -21,6 +22,7 @@ import transformers
 from accelerate import Accelerator
 from datasets import Dataset, DatasetDict
 from running import rows, text_settings
+from transformers import BertForSequenceClassification
 
 import ampft
 from ampft.precision.emulation.mode import inside_emulation
@@ -48,6 +50,21 @@ def test_a_divergence_says_why(settings):
     ) as stopped:
         ampft.finetune(frame(), precision="bf16", learning_rate=1e35, max_grad_norm=0, **settings)
     assert not isinstance(stopped.value.__context__, TypeError)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("more", [{}, {"lora_r": 2}], ids=["whole", "lora"])
+def test_a_model_is_freed_with_its_run(settings, precision, more):
+    def models():
+        gc.collect()
+        return {id(each) for each in gc.get_objects() if type(each) is BertForSequenceClassification}
+
+    before = models()
+    run = ampft.finetune(frame(), precision=precision, **settings, **more)
+    assert run.predictions["position"].size
+    del run
+    assert models() <= before
 
 
 @pytest.mark.slow

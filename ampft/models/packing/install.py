@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 from torch import nn
@@ -251,11 +251,13 @@ def install_packing(
         token_buckets=token_buckets,
     )
     handle.attach(fast_dropout=fast_dropout)
-    _HANDLES[model] = handle
+    _HANDLES[model] = ref(handle)
     return handle
 
 
-_HANDLES: WeakKeyDictionary[nn.Module, PackedModel] = WeakKeyDictionary()
+# The hooks of a model keep its handle alive. A strong reference here would keep both for ever,
+# because the handle refers to the model.
+_HANDLES: WeakKeyDictionary[nn.Module, ReferenceType[PackedModel]] = WeakKeyDictionary()
 
 
 def is_packed(model: nn.Module) -> bool:
@@ -265,7 +267,9 @@ def is_packed(model: nn.Module) -> bool:
 
 def packing_of(model: nn.Module) -> PackedModel:
     """Return the handle of a packed model."""
-    return _HANDLES[model]
+    handle = _HANDLES[model]()
+    assert handle is not None, "the hooks of the model were removed without `remove`"
+    return handle
 
 
 def _ids_of(args: tuple[Any, ...], kwargs: Kwargs) -> torch.Tensor | None:
