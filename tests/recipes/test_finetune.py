@@ -58,7 +58,9 @@ def test_a_divergence_says_why(settings):
 def test_a_model_is_freed_with_its_run(settings, precision, more):
     def models():
         gc.collect()
-        return {id(each) for each in gc.get_objects() if type(each) is BertForSequenceClassification}
+        return {
+            id(each) for each in gc.get_objects() if type(each) is BertForSequenceClassification
+        }
 
     before = models()
     run = ampft.finetune(frame(), precision=precision, **settings, **more)
