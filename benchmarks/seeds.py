@@ -1,12 +1,11 @@
 """What seeds hide: three published claims on small data sets, with intervals.
 
 Run: `python benchmarks/seeds.py --data DATA --tables FOLDER --out seeds.json`, with DATA holding
-`mrpc/msr_paraphrase_train.txt` and `msr_paraphrase_test.txt`. Without `--data` and with all tables
-in FOLDER, it only computes. Training stops before the next seed after `--cpu_minutes`; repeated, it
-continues.
+`sst2/train.tsv` and `dev.tsv`. Without `--data` and with all tables in FOLDER, it only computes.
+Training stops before the next seed after `--cpu_minutes`; repeated, it continues.
 
-All-MiniLM-L6-v2 is fine-tuned on the same `TRAIN_ROWS` pairs of MRPC with other seeds (head, order,
-dropout), in float32, and tested on the same `TEST_ROWS` pairs:
+All-MiniLM-L6-v2 is fine-tuned on the same `TRAIN_ROWS` sentences of SST-2 with other seeds (head,
+order, dropout), in float32, and tested on the 872 sentences of its validation set:
 - 3-epochs: the baseline;
 - 20-epochs: Mosbach et al. (2021), "On the Stability of Fine-tuning BERT", and Zhang et al. (2021),
   "Revisiting Few-sample BERT Fine-tuning", find longer training better and more stable;
@@ -42,13 +41,13 @@ from few_labels import table
 from provenance import provenance
 from torch.optim import AdamW
 
-TRAIN_ROWS, VALIDATION_ROWS, TEST_ROWS = 64, 16, 200
+TRAIN_ROWS, VALIDATION_ROWS = 128, 16
 SETTINGS: dict[str, Any] = {
     "per_device_train_batch_size": 8,
     "learning_rate": 1e-4,
     "weight_decay": 0.0,
     "warmup_ratio": 0.1,
-    "max_seq_length": 48,
+    "max_seq_length": 64,
     "load_best_model_at_end": False,
     "cpu_threads": 1,
     "use_cpu": True,
@@ -112,26 +111,22 @@ def without_correction(*, active: bool) -> Iterator[None]:
         OPTIMIZERS["adamw_torch"] = row
 
 
-def read_pairs(data: Path) -> dict[str, pd.DataFrame]:
-    """Return training, validation and test pairs, drawn once with seed 0."""
+def read_sentences(data: Path) -> dict[str, pd.DataFrame]:
+    """Return training and validation sentences, drawn once with seed 0, and all test sentences."""
     frames = {}
-    for split in ("train", "test"):
-        text = (data / "mrpc" / f"msr_paraphrase_{split}.txt").read_text("utf-8-sig")
-        rows = [line.split("\t") for line in text.splitlines()[1:]]
-        frame = pd.DataFrame(
-            [(first, second, label) for label, _, _, first, second in rows],
-            columns=["first", "second", "label"],
-        )
-        frames[split] = frame.sample(frac=1, random_state=0).reset_index(drop=True)
-    train = frames["train"]
+    for split in ("train", "dev"):
+        lines = (data / "sst2" / f"{split}.tsv").read_text("utf-8").splitlines()
+        rows = [line.rsplit("\t", 1) for line in lines]
+        frames[split] = pd.DataFrame(rows, columns=["text", "label"])
+    train = frames["train"].sample(frac=1, random_state=0).reset_index(drop=True)
     return {
         "train": train[:TRAIN_ROWS],
         "validation": train[TRAIN_ROWS : TRAIN_ROWS + VALIDATION_ROWS],
-        "test": frames["test"][:TEST_ROWS].reset_index(drop=True),
+        "test": frames["dev"],
     }
 
 
-def trained(pairs: dict[str, pd.DataFrame], arm: str, seed: int) -> pd.DataFrame:
+def trained(sentences: dict[str, pd.DataFrame], arm: str, seed: int) -> pd.DataFrame:
     """Train one arm with one seed; return its predictions of the test rows."""
     import ampft
 
@@ -141,31 +136,30 @@ def trained(pairs: dict[str, pd.DataFrame], arm: str, seed: int) -> pd.DataFrame
         without_correction(active=arm == UNCORRECTED),
     ):
         run = ampft.finetune(
-            pairs["train"],
-            validation=pairs["validation"],
-            test=pairs["test"],
+            sentences["train"],
+            validation=sentences["validation"],
+            test=sentences["test"],
             precision="fp32",
-            text_column_names="first,second",
             seed=seed,
             output_dir=Path(folder, "run"),
             **SETTINGS,
             **ARMS[arm],
         )
         found = run.predictions.sort_values("position")
-    assert list(found["label"]) == list(pairs["test"]["label"]), "every test row once, in order"
-    return table(pairs["test"], list(found["prediction"]))
+    assert list(found["label"]) == list(sentences["test"]["label"]), "every test row once, in order"
+    return table(sentences["test"], list(found["prediction"]))
 
 
 def train_all(data: Path, folder: Path, *, seeds: int, cpu_minutes: float) -> None:
     """Write the tables that are missing, seed by seed, until the time is used up.
 
     Args:
-        data: Folder with MRPC.
+        data: Folder with SST-2.
         folder: Folder of the tables.
         seeds: Seeds per arm.
         cpu_minutes: Minutes of CPU time after which no further seed begins.
     """
-    pairs = read_pairs(data)
+    sentences = read_sentences(data)
     folder.mkdir(parents=True, exist_ok=True)
     for seed in range(1, seeds + 1):
         if time.process_time() > 60 * cpu_minutes:
@@ -176,7 +170,7 @@ def train_all(data: Path, folder: Path, *, seeds: int, cpu_minutes: float) -> No
             if path.is_file():
                 continue
             started = time.process_time()
-            rows = trained(pairs, arm, seed)
+            rows = trained(sentences, arm, seed)
             partial = path.with_suffix(".part")
             rows.to_csv(partial, index=False)
             partial.rename(path)
@@ -191,6 +185,11 @@ def complete_seeds(folder: Path) -> list[int]:
     while all((folder / f"{arm}-seed{len(seeds) + 1}.csv").is_file() for arm in ARMS):
         seeds.append(len(seeds) + 1)
     return seeds
+
+
+def labels(folder: Path) -> pd.Series[str]:
+    """Return the labels of the test rows, as a table in the folder has them."""
+    return pd.read_csv(folder / f"{BASELINE}-seed1.csv", dtype=str)["label"]
 
 
 def correct_rows(folder: Path, arm: str, seeds: list[int]) -> Correct:
@@ -284,10 +283,9 @@ def analysed(folder: Path) -> dict[str, Any]:
                 "verdict": arm.outcome,
                 "deviation": deviation_ratio(correct[arm.name], correct[BASELINE]),
             }
-    labels = pd.read_csv(sources[0], dtype=str)["label"]
     return {
         "seeds": len(seeds),
-        "majority": float(labels.value_counts(normalize=True).max()),
+        "majority": float(labels(folder).value_counts(normalize=True).max()),
         "arms": arms,
         "best_of_n": {arm: best_of_n(correct[arm]) for arm in ARMS},
     }
@@ -363,7 +361,7 @@ def _points(value: float, interval: list[float]) -> str:
 def main() -> None:
     """Train what is missing, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0], allow_abbrev=False)
-    parser.add_argument("--data", type=Path, metavar="DATA", help="folder with mrpc/; else no run")
+    parser.add_argument("--data", type=Path, metavar="DATA", help="folder with sst2/; else no run")
     parser.add_argument("--tables", type=Path, required=True, help="folder of the predictions")
     parser.add_argument("--seeds", type=int, default=10, metavar="INT")
     parser.add_argument("--cpu_minutes", type=float, default=15, metavar="FLOAT")
@@ -375,7 +373,7 @@ def main() -> None:
         sys.exit(f"--tables {args.tables}: fewer than three seeds are complete. Run it again.")
     design = {
         "train_rows": TRAIN_ROWS,
-        "test_rows": TEST_ROWS,
+        "test_rows": len(labels(args.tables)),
         "settings": SETTINGS,
         "arms": ARMS,
         "halves": HALVES,
