@@ -9,6 +9,7 @@ from typing import Any
 
 from ampft.arguments import ClassifyArguments
 from ampft.errors import AlreadyFinished, InputError
+from ampft.files import describe_file
 from ampft.runs.compatibility import argument_settings, differences, refuse_differences
 from ampft.runs.folder import on_main_process
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, earlier_record
@@ -131,6 +132,17 @@ def _check_same_run(
         differences(shared, {name: now[name] for name in shared}),
         "Choose another --output_dir.",
     )
+    data = record.get("data")
+    hashes = data.get("files") if isinstance(data, Mapping) else None
+    paths = [path for paths in args.paths().values() for path in paths if path.is_file()]
+    if isinstance(hashes, Mapping) and hashes and paths:
+        known = set(hashes.values())
+        changed = [str(path) for path in paths if describe_file(path).sha256 not in known]
+        if changed:
+            raise InputError(
+                f"--resume_from_checkpoint: {folder} holds a finished run on other data: "
+                f"{', '.join(changed)}. Choose another --output_dir, or restore the data."
+            )
 
 
 def _verified(checkpoint: Path) -> Manifest:
