@@ -148,6 +148,22 @@ def _waits(func: Any, args: Any) -> bool:
     return any(tag in func.tags for tag in _WAITING)
 
 
+@contextmanager
+def _choosing_as_in_a_capture() -> Iterator[None]:
+    """Let models choose their kernels as in a capture.
+
+    transformers reads whether a mask hides anything, to leave out one that does not, except in a
+    capture (`transformers.utils.import_utils.is_tracing`). So a micro-batch has the same kernels
+    with a graph and without, and no capture is refused because of what it would not contain.
+    """
+    former = torch.cuda.is_current_stream_capturing
+    torch.cuda.is_current_stream_capturing = lambda: True
+    try:
+        yield
+    finally:
+        torch.cuda.is_current_stream_capturing = former
+
+
 @dataclass
 class GraphedGradient:
     """Computes gradients by graphs, and without them where that is not possible.
@@ -197,14 +213,17 @@ class GraphedGradient:
                 micro-batch, whose tensors are on the device.
             step_batch: The step batch.
         """
+        if not self._is_checked:
+            self._check(compute, step_batch)
         if not self._has_shapes:
             self.others += len(step_batch.micro_batches)
             return compute(step_batch)
-        parts = [self.shapes.shaped(micro_batch) for micro_batch in step_batch]
-        if not self._is_checked:
-            self._check(compute, step_batch, parts[0])
-            return self.gradient(compute, step_batch)
         self._attach_zeros()
+        with _choosing_as_in_a_capture():
+            return self._timed_parts(compute, step_batch)
+
+    def _timed_parts(self, compute: Compute, step_batch: StepBatch) -> list[Tensor]:
+        parts = [self.shapes.shaped(micro_batch) for micro_batch in step_batch]
         if self.timer is None or self.timer.is_decided or _get_current_dispatch_mode() is not None:
             return [self._part(compute, step_batch, part) for part in parts]
         with self.timer.step():
@@ -234,13 +253,15 @@ class GraphedGradient:
         self._graphs.clear()
         self.write(labelled("graphs", f"not used: {self.reason}"))
 
-    def _check(self, compute: Compute, step_batch: StepBatch, part: MicroBatch) -> None:
+    def _check(self, compute: Compute, step_batch: StepBatch) -> None:
         """Decide before the first step, so that a resumed run decides the same."""
         self._is_checked = True
+        part = self.shapes.shaped(next(iter(step_batch)))
         batch = StaticBatch(part, self.device)
         snapshot = Snapshot(self.model)
         try:
-            with _disable_current_modes():  # such as the recorder of the first step's dtypes
+            # The modes are such as the recorder of the first step's dtypes.
+            with _disable_current_modes(), _choosing_as_in_a_capture():
                 batch.load(step_batch, part)
                 compute(batch.step_batch)  # what is made on first use is not part of a graph
                 with CaptureCheck(self.device):

@@ -421,8 +421,9 @@ def test_graphs_are_chosen_by_time_and_change_no_bit(tmp_path, monkeypatch, seco
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.usefixtures("_one_call")
-@pytest.mark.parametrize("name", full_except(["texts", "words"], ["texts"]))
+@pytest.mark.parametrize("name", ["texts", "words"])
 def test_without_dropout_graphs_change_nothing_but_the_order_of_sums(tmp_path, name):
     task = TASKS[name](tmp_path)
     _, by_graph, _, graphs = trained(task, TapeRecorder(), dropout=0.0, epochs=1)
@@ -478,6 +479,13 @@ def test_a_loss_that_reads_what_a_graph_cannot_have_is_not_captured(tmp_path, mo
         return loss if loss.item() > 0 else loss * 2
 
     assert "the host waits" in refused(task, reads_a_scalar, monkeypatch)
+
+
+@pytest.mark.slow
+def test_a_mask_that_transformers_reads_except_in_a_capture_refuses_none(tmp_path):
+    *_, graphs = trained(TASKS["padded texts"](tmp_path), TapeRecorder(), epochs=1)
+    assert graphs.lines == []
+    assert graphs.as_dict()["graphs"] > 0
 
 
 @pytest.mark.slow

@@ -127,8 +127,10 @@ def test_attention_over_a_whole_row_is_compiled_with_the_encoder(family, monkeyp
             assert relative_error(one, other) <= 1e-6
         graphs.append(counters["stats"]["unique_graphs"])
     assert len(set(graphs)) == 1, "compiled again for another batch of the same bucket"
+    assert graphs[0] > 0
     reasons = " ".join(counters["graph_break"])
-    assert "_unpack" in reasons, "the layer after the encoder is called as it is"
+    # The encoder of llama is the whole base model, whose hooks are called before and after a graph.
+    assert ("_unpack" in reasons) == (family != "llama"), "the layer after it is called as it is"
     assert "_packed_attention" not in reasons
 
 
