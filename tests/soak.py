@@ -133,7 +133,7 @@ def prepare(folder: Path) -> Callable[[Path], int]:
 
     def train(output: Path) -> int:
         args = replace(prepared.args, output_dir=str(output))
-        point = find_resume_point(args, prepared.precision.mode)
+        point = find_resume_point(args)
         here = replace(prepared, args=args, output_dir=output, resume_point=point)
         with patch.object(ampft, "prepare", lambda _: here):
             return run_main(lambda: recipe(args))

@@ -30,6 +30,7 @@ from ampft.precision.compilation import compile_backend
 from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.precision.sharding import prepare_training_objects
+from ampft.runs.conditions import check_unfinished
 from ampft.runs.folder import choose_folder
 from ampft.runs.graphs import uses_graphs
 from ampft.runs.precision_check import check_precision
@@ -95,9 +96,12 @@ def _prepared(
     precision = resolve(requested_mode(args.mixed_precision, os.environ), device)
     if args.push_to_hub:
         check_account("--push_to_hub", args.hub_model_id)
-    point = find_resume_point(args, precision.mode)
-    replaces = point is not None and (point.is_inside or point.is_first)
-    output_dir = choose_folder(args, precision.mode, replaces=replaces)
+    point = find_resume_point(args)
+    if point is not None and point.is_finished:  # writes nothing
+        output_dir = point.output_dir
+    else:
+        replaces = point is not None and (point.is_inside or point.is_first)
+        output_dir = choose_folder(args, precision.mode, replaces=replaces)
     names = installed_trackers(args.report_to) if args.with_tracking else []
     accelerator = make_accelerator(
         precision,
@@ -114,11 +118,13 @@ def _prepared(
     prepared = prepare_training(
         args, precision, accelerator, task, started=started, output_dir=output_dir
     )
+    prepared = replace(prepared, resume_point=point)
+    check_unfinished(prepared)
     notes = check_prepared(prepared)
     check_space_for_run(prepared)
     if args.check_precision:
         notes += tuple(check_precision(prepared).notes)
-    return replace(prepared, resume_point=point, check_notes=notes)
+    return replace(prepared, check_notes=notes)
 
 
 def start_clock() -> ProcessStart:

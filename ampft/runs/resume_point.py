@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ampft.arguments import ClassifyArguments
-from ampft.errors import AlreadyFinished, InputError
-from ampft.files import describe_file
-from ampft.runs.compatibility import argument_settings, differences, refuse_differences
+from ampft.errors import InputError
 from ampft.runs.folder import on_main_process
-from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, earlier_record
+from ampft.runs.manifest import HISTORY_NAME, earlier_record
 from ampft.training.checkpoints.manifest import (
     MANIFEST_NAME,
     DamagedCheckpoint,
@@ -58,35 +54,24 @@ def run_folder(checkpoint: Path) -> Path:
     return checkpoint.absolute().parents[1]
 
 
-def find_resume_point(args: ClassifyArguments, mode: str) -> ResumePoint | None:
+def find_resume_point(args: ClassifyArguments) -> ResumePoint | None:
     """Return where a run begins; None without `--resume_from_checkpoint`.
 
     Args:
         args: Settings of the run.
-        mode: Precision of the run.
 
     Raises:
-        AlreadyFinished: The run in the output folder has finished.
         InputError: The checkpoint does not exist, or is damaged.
     """
-    if args.resume_from_checkpoint is None:
-        return None
-    point = on_main_process(lambda: _find(args, mode))
-    if point.is_finished:
-        raise AlreadyFinished(
-            f"{point.output_dir}: this run has finished, so nothing is trained. To see its report: "
-            f"ampft report {point.output_dir}"
-        )
-    return point
+    return None if args.resume_from_checkpoint is None else on_main_process(lambda: _find(args))
 
 
-def _find(args: ClassifyArguments, mode: str) -> ResumePoint:
+def _find(args: ClassifyArguments) -> ResumePoint:
     assert args.resume_from_checkpoint is not None
     assert args.output_dir is not None, "checked with the other arguments"
     output_dir = Path(args.output_dir)
     record = earlier_record(output_dir) if output_dir.is_dir() else None
     if record is not None and record["status"] == "finished":
-        _check_same_run(output_dir, record, args, mode)
         return ResumePoint(output_dir=output_dir, is_finished=True)
     if args.resume_from_checkpoint == LATEST:
         found = CheckpointStore(output_dir).complete()
@@ -107,42 +92,6 @@ def _find(args: ClassifyArguments, mode: str) -> ResumePoint:
                 f"{LATEST}."
             )
     return ResumePoint(output_dir=output_dir, checkpoint=checkpoint, manifest=_verified(checkpoint))
-
-
-def _check_same_run(
-    folder: Path, record: Mapping[str, Any], args: ClassifyArguments, mode: str
-) -> None:
-    """Check that the finished run in a folder is the one that the settings describe."""
-    precision, arguments = record["precision"], record.get("arguments")
-    if not isinstance(precision, Mapping) or not isinstance(arguments, Mapping):
-        raise InputError(
-            f"{folder / RECORD_NAME}: the file is damaged (precision or arguments is not an "
-            "object). Choose another --output_dir."
-        )
-    before = {
-        "precision": str(precision.get("requested")),
-        **argument_settings(arguments),
-    }
-    now = {"precision": mode, **argument_settings(asdict(args))}
-    if args.learning_rate is None:  # the model, which is not loaded, determines it
-        del now["--learning_rate"]
-    shared = {name: value for name, value in before.items() if name in now}
-    refuse_differences(
-        f"{folder / RECORD_NAME}",
-        differences(shared, {name: now[name] for name in shared}),
-        "Choose another --output_dir.",
-    )
-    data = record.get("data")
-    hashes = data.get("files") if isinstance(data, Mapping) else None
-    paths = [path for paths in args.paths().values() for path in paths if path.is_file()]
-    if isinstance(hashes, Mapping) and hashes and paths:
-        known = set(hashes.values())
-        changed = [str(path) for path in paths if describe_file(path).sha256 not in known]
-        if changed:
-            raise InputError(
-                f"--resume_from_checkpoint: {folder} holds a finished run on other data: "
-                f"{', '.join(changed)}. Choose another --output_dir, or restore the data."
-            )
 
 
 def _verified(checkpoint: Path) -> Manifest:

@@ -64,7 +64,7 @@ def train(words, tmp_path_factory) -> Callable[[Path], int]:
 
         def run(folder: Path, **changes: object) -> int:
             args = replace(prepared.args, output_dir=str(folder), **changes)
-            point = find_resume_point(args, prepared.precision.mode)
+            point = find_resume_point(args)
             here = replace(prepared, args=args, output_dir=folder, resume_point=point)
             monkeypatch.setattr(ampft, "prepare", lambda _: here)
             return run_main(lambda: recipe(args))

@@ -2,31 +2,102 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import shutil
 
 import pytest
+from running import call_here, rows, write_csv
+from tiny_text import save_tiny_bert
 
-from ampft.arguments import ClassifyArguments
-from ampft.errors import AlreadyFinished, InputError
-from ampft.files import describe_file
-from ampft.runs import resume_point
+import ampft
+from ampft.errors import InputError
+from ampft.runs.finished import FinishedRun
+
+TRAIN, OTHER = rows(24, 0), rows(12, 1)
 
 
-def test_a_finished_run_on_other_data_is_refused(tmp_path, monkeypatch):
-    paths = {f"{split}_file": tmp_path / f"{split}.csv" for split in ("train", "test")}
-    for name, path in paths.items():
-        path.write_text(f"text,label\n{name},a\n", encoding="utf-8")
-    names = {name: str(path) for name, path in paths.items()}
-    args = ClassifyArguments(**names, output_dir=str(tmp_path), resume_from_checkpoint="latest")
-    record = {
-        "status": "finished",
-        "precision": {"requested": "fp32"},
-        "arguments": asdict(args),
-        "data": {"files": {str(path): describe_file(path).sha256 for path in paths.values()}},
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Data, a model, and the folder of a finished run."""
+    folder = tmp_path_factory.mktemp("finished")
+    for name, table in (("train", TRAIN), ("test", OTHER), ("validation", OTHER[:9])):
+        write_csv(folder / f"{name}.csv", table, ("text", "label"))
+    save_tiny_bert(folder / "model")
+    resume(folder, "one")
+    return folder
+
+
+def resume(folder, run, **changes) -> FinishedRun:
+    """Train or resume with paths below a folder; a change to None removes a setting."""
+    settings = {
+        "train_file": folder / "train.csv",
+        "test_file": folder / "test.csv",
+        "model_name_or_path": folder / "model",
+        "output_dir": folder / run,
+        "num_train_epochs": 1,
+        "cpu_threads": 1,
+        "resume_from_checkpoint": "latest",
+        **changes,
     }
-    monkeypatch.setattr(resume_point, "earlier_record", lambda folder: record)
-    with pytest.raises(AlreadyFinished, match="nothing is trained"):
-        resume_point.find_resume_point(args, "fp32")
-    paths["test_file"].write_text("text,label\nanother,a\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"finished run on other data: .*test\.csv"):
-        resume_point.find_resume_point(args, "fp32")
+    return ampft.finetune(**{name: value for name, value in settings.items() if value is not None})
+
+
+def test_a_finished_run_is_returned_with_settings_that_give_the_same_result(finished):
+    done = resume(finished, "one")
+    assert done.folder == finished / "one"
+    resume(finished, "one", per_device_train_batch_size=4, gradient_accumulation_steps=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"per_device_train_batch_size": 12}, r"effective batch size +8 +12"),
+        ({"learning_rate": 0.5}, r"learning_rate +0.0001 +0.5"),
+        ({"test_file": None}, "data of test"),
+        ({"validation_file": "validation.csv"}, "data of validation"),
+        ({"train_file": "test.csv", "test_file": "train.csv"}, "data of test"),
+        ({"mixed_precision": "bf16"}, r"precision +fp32 +bf16"),
+    ],
+)
+def test_a_finished_run_with_other_settings_is_refused(finished, changes, reason):
+    paths = {
+        name: finished / value
+        for name, value in changes.items()
+        if value is not None and name.endswith("_file")
+    }
+    with pytest.raises(InputError, match=f"(?s)run.json belongs to a run with other.*{reason}"):
+        resume(finished, "one", **{**changes, **paths})
+
+
+def test_data_in_memory_and_folders_of_data_are_compared(finished):
+    files = {"train_file": None, "test_file": None}
+    train, test = ([dict(zip(("text", "label"), row, strict=True)) for row in table]
+                   for table in (TRAIN, OTHER))  # fmt: skip
+    resume(finished, "one", **files, train=train, test=test)
+    with pytest.raises(InputError, match="data of train"):
+        resume(finished, "one", **files, train=train[:-1], test=test)
+    folder = finished / "data"
+    folder.mkdir()
+    shutil.copy(finished / "train.csv", folder)
+    write_csv(folder / "test.csv", OTHER[1:], ("text", "label"))
+    with pytest.raises(InputError, match="data of test"):
+        resume(finished, "one", **files, dataset_name=folder)
+
+
+def test_changed_weights_of_the_model_are_refused(finished):
+    other = save_tiny_bert(finished / "other", weight=0.5)
+    with pytest.raises(InputError, match="initial weights"):
+        resume(finished, "one", model_name_or_path=other)
+
+
+def test_the_command_prints_one_message_and_writes_nothing(finished):
+    before = {path: path.stat().st_mtime_ns for path in (finished / "one").rglob("*")}
+    flags = ["--train_file", finished / "train.csv", "--test_file", finished / "test.csv"]
+    flags += ["--model_name_or_path", finished / "model", "--num_train_epochs", 1]
+    flags += ["--output_dir", finished / "one", "--resume_from_checkpoint", "latest"]
+    done = call_here("recipes/classify.py", *flags)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert "this run has finished, so nothing is trained" in done.stdout
+    done = call_here("recipes/classify.py", *flags, "--per_device_train_batch_size", 12)
+    assert done.returncode == 2
+    assert "effective batch size" in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in (finished / "one").rglob("*")} == before
