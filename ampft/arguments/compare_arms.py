@@ -25,6 +25,7 @@ from ampft.errors import InputError
 from ampft.flag import flag
 from ampft.precision.modes import BASELINE, MODES
 from ampft.tasks import TASKS
+from ampft.text.numbers import counted
 
 PROGRAM = "compare.py"
 EXAMPLE = '--arm base --arm "low: --learning_rate 1e-5"'
@@ -143,8 +144,8 @@ def _split(text: str) -> tuple[str, list[str]]:
 def _check_names(names: Sequence[str]) -> None:
     if len(names) < 2:
         raise InputError(
-            f"--arm: received {len(names)} arms, but a comparison needs at least two, the baseline "
-            f"first: {EXAMPLE}."
+            f"--arm: received {counted(len(names), 'arm')}, but a comparison needs at least two, "
+            f"the baseline first: {EXAMPLE}."
         )
     for name in names:
         if name in RESERVED:

@@ -277,7 +277,7 @@ def _cases(comparison: Comparison) -> tuple[int, str]:
 def _seeds_needed(comparison: Comparison, difference: Difference) -> str:
     count, noun = _cases(comparison)
     if len(difference.per_seed) < MIN_SEEDS:
-        return f"{count:,} {noun} are too few to decide; use a larger test set or a wider margin"
+        return f"{count:,} {noun} are too few to decide; use more test examples or a wider --margin"
     if difference.seeds_to_decide is None:
         return f"more seeds are unlikely to allow a decision, because {count:,} {noun} are too few"
     low, high = difference.seeds_to_decide

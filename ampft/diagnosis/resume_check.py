@@ -96,7 +96,7 @@ def check(command: Sequence[str], folder: Path, *, interruptions: int, seed: int
     from ampft.text.terminal import print_line
 
     straight = _Training(command, folder / STRAIGHT)
-    print_line("training once straight")
+    print_line("training once without interruption")
     straight.run(("--checkpointing_steps", "epoch"))
     total = straight.steps()
     interval = max(1, total // CHECKPOINTS_PER_RUN)
@@ -232,9 +232,9 @@ def _parser() -> ArgumentParser:
         prog="ampft resume-check",
         usage="ampft resume-check [--interruptions N] [--seed N] [--output_dir DIR]\n"
         "                          -- [SCRIPT] flags of the training",
-        description="Prove that a training continues exactly: train it once straight and once "
-        "killed several times at random steps, and compare weights, history, examples and "
-        "predictions bit for bit. Exit codes: 0 if all is equal, 1 if anything differs.",
+        description="Prove that a training continues exactly: train it without interruption, "
+        "and again, killed several times at random steps, and compare weights, history, examples "
+        "and predictions bit for bit. Exit codes: 0 if all is equal, 1 if anything differs.",
     )
     parser.add_argument(
         "--interruptions",

@@ -66,7 +66,7 @@ def test_arms_may_stand_in_a_file(tmp_path):
 
 REFUSED = {
     "no arm": ([], "received 0 arms, but a comparison needs at least two"),
-    "one arm": (["--arm", "base"], "received 1 arms, but a comparison needs at least two"),
+    "one arm": (["--arm", "base"], "received 1 arm, but a comparison needs at least two"),
     "no name": (["--arm", ": --padding"], "the name of the arm is missing. Begin with a name"),
     "flags only": (["--arm", "--padding"], "--padding is a setting of classify.py"),
     "a name with a slash": (["--arm", "a/b"], "the name of the arm is invalid"),
