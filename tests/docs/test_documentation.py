@@ -71,7 +71,7 @@ def trainings() -> list[str]:
 
 RUN_IN_PROCESS = (
     "ampft env", "ampft errors", "ampft predict", "ampft report", "ampft yardstick", "ampft audit",
-    "ampft checkpoint", "ampft doctor", "ampft ops",
+    "ampft checkpoint", "ampft doctor", "ampft ops", "ampft recipe",
 )  # fmt: skip
 
 
