@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn import functional
 
+from ampft.precision.float32_modules import Float32Forward
+
 # Names of the projections of self-attention, of the same tensor. T5 and MPNet have others, because
 # the same class also attends to another sequence, or runs its own code.
 PROJECTIONS = (
@@ -37,15 +39,19 @@ Slot: TypeAlias = tuple[nn.Linear, str]
 def joint_layers(model: nn.Module) -> tuple[list[nn.Linear], list[tuple[nn.Linear, ...]]]:
     """Return the linear layers that are trained as a whole, and which of them are one product.
 
-    Layers whose forward pass has been replaced, as of modules that are kept in float32, are not
-    among them.
+    Layers whose forward pass has been replaced and layers inside modules that are kept in float32
+    are not among them.
 
     Args:
         model: Any model.
     """
-    layers = [module for module in model.modules() if _is_plain(module)]
+    modules = list(model.modules())
+    in_float32 = [m for m in modules if isinstance(m.__dict__.get("forward"), Float32Forward)]
+    kept = {part for module in in_float32 for part in module.modules()}
+    others = [module for module in modules if module not in kept]
+    layers = [module for module in others if _is_plain(module)]
     groups = []
-    for module in model.modules():
+    for module in others:
         for names in PROJECTIONS:
             parts = tuple(getattr(module, name, None) for name in names)
             if all(_is_plain(part) for part in parts) and _are_alike(parts):

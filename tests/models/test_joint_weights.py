@@ -8,7 +8,7 @@ from representatives import TEXT_FAMILIES, full_except
 from tiny_encoders import ENCODERS, relative_error, right_padded, tiny
 
 from ampft.models import joint_weights as joint_module
-from ampft.models.joint_weights import joint_layers, joint_weights
+from ampft.models.joint_weights import PROJECTIONS, joint_layers, joint_weights
 from ampft.models.packing.install import install_packing
 from ampft.precision.float32_modules import keep_in_fp32
 
@@ -117,3 +117,13 @@ def test_frozen_layers_and_layers_in_float32_stay_as_they_are():
     assert first.attention.self.key not in layers
     attention = second.attention.self
     assert groups == [(attention.query, attention.key, attention.value)]
+
+
+def test_layers_inside_a_module_in_float32_stay_as_they_are():
+    model = packed("bert")
+    first, second = model.bert.encoder.layer
+    keep_in_fp32(model, ["layer.0.attention"])
+    layers, groups = joint_layers(model)
+    assert not set(layers) & set(first.attention.modules())
+    assert first.output.dense in layers
+    assert groups == [tuple(getattr(second.attention.self, name) for name in PROJECTIONS[0])]

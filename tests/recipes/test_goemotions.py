@@ -57,7 +57,7 @@ def test_both_precisions_learn_and_are_compared(runs):
     assert comparison.label_names == tuple(sorted(KEPT))
     assert all(arm.metrics["micro_f1"].mean > 0.6 for arm in comparison.arms)
     assert not any(arm.suspect_runs for arm in comparison.arms)
-    text = terminal_text(comparison)
+    text = " ".join(terminal_text(comparison).split())  # wherever lines break
     assert "Micro F1 on test, 150 examples" in text
     assert "Micro F1 difference" in text
 

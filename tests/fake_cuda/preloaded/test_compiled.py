@@ -47,4 +47,5 @@ def test_the_kernel_for_whole_rows_is_in_the_compiled_graph(name, dtype):
     layers = model.config.num_hidden_layers
     assert sum(KERNELS[dtype] in target for target in targets) == layers
     breaks = [reason.split("PackedModel.")[-1].split()[0] for reason in counters["graph_break"]]
-    assert sorted(breaks) == ["_pack", "_unpack"]
+    # The encoder of llama is the whole base model, whose hooks are called before and after a graph.
+    assert sorted(breaks) == (["_pack"] if name == "llama" else ["_pack", "_unpack"])
