@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -52,7 +53,7 @@ def prepared(source: ModelSource) -> Iterator[Write]:
 
         def write(path: Path, kept: Sequence[str]) -> None:
             # Not `convert_model`, which reports its use.
-            model = openvino.Core().read_model(graph)
+            model = _core().read_model(graph)
             if source.precision == INT8:
                 model = _quantized(model, batches, float_nodes(graph, kept))
             openvino.save_model(model, path, compress_to_fp16=source.precision == FP16)
@@ -89,6 +90,19 @@ def _quantized(model: Any, batches: list[Any], kept: Sequence[str]) -> Any:
         logger.setLevel(level)
 
 
+@cache
+def _core() -> Any:
+    """Return the only Core of this process, kept to its end.
+
+    Each Core sets a stack for signal handlers with its first model, and restores the one before
+    when it ends. Where the older of two ends first, the stack restored is freed memory, and the
+    next signal with a handler ends the process by a segmentation fault (OpenVINO 2026.4).
+    """
+    import openvino
+
+    return openvino.Core()
+
+
 def load(folder: Path, manifest: Manifest, config: Any) -> RuntimeModel:
     """Compile a model for the CPU with as many threads as PyTorch has.
 
@@ -97,9 +111,7 @@ def load(folder: Path, manifest: Manifest, config: Any) -> RuntimeModel:
         manifest: Its manifest.
         config: Configuration of the model.
     """
-    import openvino
-
-    core = openvino.Core()
+    core = _core()
     hint = HINTS[manifest.precision]
     # On a CPU with products of bfloat16 but not of float16, "f16" would choose bfloat16.
     if hint == "f16" and "FP16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from importlib.util import find_spec
 
 import numpy as np
@@ -278,6 +280,34 @@ def test_requested_modules_stay_in_float32(text_run, one_trace, tmp_path, form, 
     weights = {stored[name] for node in products for name in node.input if name in stored}
     assert MIXED[form, precision] not in weights
     assert MIXED[form, precision] in stored.values()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signal stacks are read as Linux has them")
+def test_a_signal_is_handled_after_openvino_models_of_any_order(text_run, tmp_path):
+    """A model that ends before a younger one must not leave a freed stack for signals."""
+    pytest.importorskip("openvino")
+    source = load_source(text_run, read_record(text_run), "fp32", ())
+    with FORMATS["openvino"].code.prepared(source) as write:
+        write(tmp_path / "openvino_model.xml", ())
+    program = (
+        "import gc, os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from types import SimpleNamespace\n"
+        "from ampft.export.openvino_format import load\n"
+        "manifest = SimpleNamespace(precision='fp32', model='openvino_model.xml')\n"
+        "models = [load(Path(sys.argv[1]), manifest, None) for _ in range(2)]\n"
+        "while models:\n"
+        "    models.pop(0)\n"
+        "    gc.collect()\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: print('handled'))\n"
+        "os.kill(os.getpid(), signal.SIGUSR1)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", program, tmp_path],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr
 
 
 def test_openvino_keeps_a_planted_module_in_float32(text_run, tmp_path):
