@@ -53,7 +53,7 @@ def prepared(source: ModelSource) -> Iterator[Write]:
 
         def write(path: Path, kept: Sequence[str]) -> None:
             # Not `convert_model`, which reports its use.
-            model = _core().read_model(graph)
+            model = shared_core().read_model(graph)
             if source.precision == INT8:
                 model = _quantized(model, batches, float_nodes(graph, kept))
             openvino.save_model(model, path, compress_to_fp16=source.precision == FP16)
@@ -91,7 +91,7 @@ def _quantized(model: Any, batches: list[Any], kept: Sequence[str]) -> Any:
 
 
 @cache
-def _core() -> Any:
+def shared_core() -> Any:
     """Return the only Core of this process, kept to its end.
 
     Each Core sets a stack for signal handlers with its first model, and restores the one before
@@ -111,7 +111,7 @@ def load(folder: Path, manifest: Manifest, config: Any) -> RuntimeModel:
         manifest: Its manifest.
         config: Configuration of the model.
     """
-    core = _core()
+    core = shared_core()
     hint = HINTS[manifest.precision]
     # On a CPU with products of bfloat16 but not of float16, "f16" would choose bfloat16.
     if hint == "f16" and "FP16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
