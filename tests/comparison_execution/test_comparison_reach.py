@@ -82,9 +82,10 @@ def planned(tmp_path, monkeypatch):
 
 def test_a_comparison_of_modes_with_80_test_rows_is_refused(planned, tmp_path):
     message = (
-        "--margin 1: test has 80 independent examples, and no number of seeds can show equivalence "
-        "within 1 point with fewer than 299; at best, only a loss of 5 points or more can be "
-        "found. Use more test data, a --margin of at least 3.7, or --anyway."
+        "test has 80 independent examples, and no number of seeds can show equivalence within "
+        "1 point (--margin) with fewer than 299; at best, only a loss of 5 points or more can be "
+        "found. Use more test data (without a test file: --folds, or a larger --test_fraction), "
+        "a --margin of at least 3.7, or --anyway."
     )
     with pytest.raises(InputError, match=re.escape(message)):
         planned(80, "--modes", "fp32,bf16", "--seeds", "3")

@@ -176,11 +176,11 @@ def _check_reach(plan: Plan, split: str) -> None:
         return
     loss = "no loss" if smallest is None else f"only a loss of {points_text(smallest)} or more"
     raise InputError(
-        f"--margin {100 * design.margin:g}: {split} has "
-        f"{counted(found.cases, 'independent example')}, and no number of seeds can show "
-        f"equivalence within {points_text(design.margin)} with fewer than "
-        f"{found.cases_needed:,}; at best, {loss} can be found. Use more test data, a "
-        f"--margin of at least {rounded_up(100 * found.margin_needed):g}, or --anyway."
+        f"{split} has {counted(found.cases, 'independent example')}, and no number of seeds can "
+        f"show equivalence within {points_text(design.margin)} (--margin) with fewer than "
+        f"{found.cases_needed:,}; at best, {loss} can be found. Use more test data (without a test "
+        "file: --folds, or a larger --test_fraction), a --margin of at least "
+        f"{rounded_up(100 * found.margin_needed):g}, or --anyway."
     )
 
 
