@@ -19,14 +19,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ampft.export.manifest import (
     SOURCE_NAME,
-    Manifest,
+    ArtifactManifest,
     artifact_files,
     read_manifest,
     write_manifest,
 )
 from ampft.text.json_io import values_hash
 
-Fault = Callable[[Path, Manifest], Manifest]
+Fault = Callable[[Path, ArtifactManifest], ArtifactManifest]
 
 
 def plant(artifact: Path, target: Path, fault: Fault) -> Path:
@@ -39,7 +39,9 @@ def plant(artifact: Path, target: Path, fault: Fault) -> Path:
     return target
 
 
-def _changed_graph(folder: Path, manifest: Manifest, change: Callable[[Any], None]) -> Manifest:
+def _changed_graph(
+    folder: Path, manifest: ArtifactManifest, change: Callable[[Any], None]
+) -> ArtifactManifest:
     path = folder / manifest.model
     model = onnx.load(str(path))
     change(model.graph)
@@ -51,7 +53,7 @@ def _initializer(graph: Any, ending: str) -> Any:
     return next(each for each in graph.initializer if each.name.endswith(ending))
 
 
-def broken_class(folder: Path, manifest: Manifest) -> Manifest:
+def broken_class(folder: Path, manifest: ArtifactManifest) -> ArtifactManifest:
     """Never predict the last class."""
 
     def change(graph: Any) -> None:
@@ -63,7 +65,7 @@ def broken_class(folder: Path, manifest: Manifest) -> Manifest:
     return _changed_graph(folder, manifest, change)
 
 
-def other_pooling(folder: Path, manifest: Manifest) -> Manifest:
+def other_pooling(folder: Path, manifest: ArtifactManifest) -> ArtifactManifest:
     """Pool the second token instead of the first."""
 
     def change(graph: Any) -> None:
@@ -86,7 +88,7 @@ def _axis(node: Any) -> int:
     return next((each.i for each in node.attribute if each.name == "axis"), 0)
 
 
-def batch_dependent(folder: Path, manifest: Manifest) -> Manifest:
+def batch_dependent(folder: Path, manifest: ArtifactManifest) -> ArtifactManifest:
     """Let the logits of a row depend on the other rows of its batch; alone, nothing changes."""
 
     def change(graph: Any) -> None:
@@ -107,7 +109,7 @@ def batch_dependent(folder: Path, manifest: Manifest) -> Manifest:
     return _changed_graph(folder, manifest, change)
 
 
-def wrong_labels(folder: Path, manifest: Manifest) -> Manifest:
+def wrong_labels(folder: Path, manifest: ArtifactManifest) -> ArtifactManifest:
     """Swap the names of the last two labels in config.json."""
     path = folder / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
@@ -119,7 +121,7 @@ def wrong_labels(folder: Path, manifest: Manifest) -> Manifest:
     return manifest
 
 
-def other_truncation(folder: Path, manifest: Manifest) -> Manifest:
+def other_truncation(folder: Path, manifest: ArtifactManifest) -> ArtifactManifest:
     """Truncate texts to half of their tokens."""
     path = folder / SOURCE_NAME / "run.json"
     record = json.loads(path.read_text(encoding="utf-8"))
@@ -129,7 +131,7 @@ def other_truncation(folder: Path, manifest: Manifest) -> Manifest:
     return manifest
 
 
-def other_case(folder: Path, manifest: Manifest) -> Manifest:
+def other_case(folder: Path, manifest: ArtifactManifest) -> ArtifactManifest:
     """Turn the lower-casing of the tokenizer off or on."""
     path = folder / "tokenizer.json"
     tokenizer = json.loads(path.read_text(encoding="utf-8"))
@@ -145,7 +147,7 @@ def other_case(folder: Path, manifest: Manifest) -> Manifest:
 def called(precision: str) -> Fault:
     """Return the fault that a float32 file is called another precision."""
 
-    def change(folder: Path, manifest: Manifest) -> Manifest:
+    def change(folder: Path, manifest: ArtifactManifest) -> ArtifactManifest:
         target = manifest.format_row.files[precision]
         shutil.copyfile(folder / manifest.model, folder / target)
         (folder / manifest.model).unlink()
@@ -157,7 +159,7 @@ def called(precision: str) -> Fault:
 def stale(other: Path) -> Fault:
     """Return the fault that the model file is of another run's artifact."""
 
-    def change(folder: Path, manifest: Manifest) -> Manifest:
+    def change(folder: Path, manifest: ArtifactManifest) -> ArtifactManifest:
         shutil.copyfile(other / read_manifest(other).model, folder / manifest.model)
         return manifest
 

@@ -35,7 +35,7 @@ from ampft.certificate.verify import VerifyRequest, certify, check_verification
 from ampft.cli import main as ampft
 from ampft.export import ExportRequest, export_run
 from ampft.export.artifact import opened
-from ampft.export.source import ModelSource
+from ampft.export.source import ExportSource
 from ampft.kinds.logits import model_inputs
 from ampft.kinds.prediction import PredictRequest
 from ampft.runs.predict import run_classifier
@@ -242,15 +242,15 @@ def faults_of(kind: str, others: dict[str, Path]) -> dict[str, artifact_faults.F
 @contextmanager
 def traced_once(folder: Path) -> Iterator[None]:
     """Trace a run only for the first of its artifacts: all are made from the same graph."""
-    trace = ModelSource.write_graph
+    trace = ExportSource.write_graph
 
-    def write_graph(source: ModelSource, path: Path) -> None:
+    def write_graph(source: ExportSource, path: Path) -> None:
         if not folder.exists():
             folder.mkdir()
             trace(source, folder / "model.onnx")
         shutil.copyfile(folder / "model.onnx", path)
 
-    with patch.object(ModelSource, "write_graph", write_graph):
+    with patch.object(ExportSource, "write_graph", write_graph):
         yield
 
 
@@ -258,11 +258,11 @@ def traced_once(folder: Path) -> Iterator[None]:
 def calibrated_on(texts: Iterable[str]) -> Iterator[None]:
     """Calibrate on other texts than the run's, which an export refuses."""
 
-    def calibration(source: ModelSource) -> list[dict[str, Any]]:
+    def calibration(source: ExportSource) -> list[dict[str, Any]]:
         batches = (model_inputs(source.reader.collate([[text]])) for text in texts)
         return [{name: batch[name].numpy() for name in source.inputs} for batch in batches]
 
-    with patch.object(ModelSource, "calibration", calibration):
+    with patch.object(ExportSource, "calibration", calibration):
         yield
 
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ampft.diagnosis.doctor import scan
-from ampft.diagnosis.doctor.case import Case, Trial
+from ampft.diagnosis.doctor.case import FirstSteps, Subject
 from ampft.diagnosis.doctor.cure import prescribe
 from ampft.precision.float32_modules import matching_modules
 from ampft.precision.resolve import resolve
@@ -35,7 +35,7 @@ from ampft.training.optimizer import OptimizerSettings
 WIDTH, CLASSES, ROWS, BATCHES = 32, 3, 32, 2
 CONSTANT = 4096.0  # numbers of bfloat16 are 32 apart here, those of float32 1/2048
 MODE = "bf16"
-TRIAL = Trial(steps=20, optimizer=OptimizerSettings(learning_rate=1e-3))
+TRIAL = FirstSteps(steps=20, optimizer=OptimizerSettings(learning_rate=1e-3))
 
 
 class Block(nn.Module):
@@ -86,7 +86,7 @@ def examined(blocks: int, planted: int, seed: int) -> dict[str, Any]:
     diagnosis = scan(model, batches, loss, mixed_precision=MODE)
     found, verified = [], None
     if not diagnosis.holds:
-        case = Case(model, batches, loss, resolve(MODE, torch.device("cpu")), trial=TRIAL)
+        case = Subject(model, batches, loss, resolve(MODE, torch.device("cpu")), trial=TRIAL)
         cure = prescribe(case, diagnosis.faults).cure
         if cure is not None:
             found, verified = sorted(matching_modules(model, cure.fp32_modules)), cure.verified

@@ -89,11 +89,11 @@ class UncorrectedAdamW(AdamW):
 @contextlib.contextmanager
 def without_correction(*, active: bool) -> Iterator[None]:
     """Let `--optim adamw_torch` make an `UncorrectedAdamW`, if `active`."""
-    from ampft.training.optimizer import OPTIMIZERS, OptimizerSettings, Trained
+    from ampft.training.optimizer import OPTIMIZERS, OptimizerSettings, TrainedParameter
 
     row = OPTIMIZERS["adamw_torch"]
 
-    def make(trained: list[Trained], settings: OptimizerSettings) -> AdamW:
+    def make(trained: list[TrainedParameter], settings: OptimizerSettings) -> AdamW:
         parameters = [entry.parameter for entry in trained]
         return UncorrectedAdamW(
             parameters,

@@ -201,14 +201,14 @@ def save(output: Path, training: Training, step: int) -> None:
 
     from ampft.files import describe_file
     from ampft.runs.manifest import describe_files
-    from ampft.training.checkpoints.manifest import CursorPart, Manifest, write_manifest
+    from ampft.training.checkpoints.manifest import CheckpointManifest, CursorPart, write_manifest
     from ampft.training.checkpoints.store import CheckpointStore
 
     store = CheckpointStore(output, limit=1)
     if (place := store.begin(step)) is None:
         return
     save_file({"state": training.state}, place / "model.safetensors")
-    manifest = Manifest(
+    manifest = CheckpointManifest(
         cursor=CursorPart(epoch=0, step_in_epoch=step, step=step),
         reason=f"every {EVERY} steps",
         settings={},

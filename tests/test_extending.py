@@ -23,7 +23,7 @@ from ampft.cli import main
 from ampft.comparison.analysis.compare import compare_folders
 from ampft.data.load import load_data
 from ampft.data.sources.files import READERS
-from ampft.data.sources.table import Table
+from ampft.data.sources.table import SourceTable
 from ampft.errors import InputError
 from ampft.flag import flag
 from ampft.metrics.sums import Metric, class_counts, costliest_of_classes, effect_on_share
@@ -207,7 +207,7 @@ def test_a_flag(capsys):
 
 
 def test_a_data_source(monkeypatch, tmp_path):
-    def read_fasttext(path: Path, *, encoding: str) -> Table:
+    def read_fasttext(path: Path, *, encoding: str) -> SourceTable:
         """Read lines such as `__label__good a text`."""
 
         def read(names):
@@ -216,7 +216,7 @@ def test_a_data_source(monkeypatch, tmp_path):
                 cells = {"text": text, "label": label}
                 yield number, [cells[name] for name in names]
 
-        return Table(columns=("text", "label"), read=read, unit="line", origin=str(path))
+        return SourceTable(columns=("text", "label"), read=read, unit="line", origin=str(path))
 
     monkeypatch.setitem(READERS, ".fasttext", read_fasttext)
     path = tmp_path / "train.fasttext"

@@ -101,8 +101,9 @@ class WarmPopen(_Cold):
     def _try_wait(self, wait_flags):
         if self._exit is None:
             return super()._try_wait(wait_flags)
-        seconds = 0 if wait_flags == os.WNOHANG else None
-        if not select.select([self._exit], [], [], seconds)[0]:
+        exits = select.poll()  # unlike select, it takes a descriptor above 1,024
+        exits.register(self._exit, select.POLLIN)
+        if not exits.poll(0 if wait_flags == os.WNOHANG else None):
             return 0, 0
         line = _line(self._exit)
         self._exit.close()

@@ -28,7 +28,7 @@ from ampft.certificate.verify import VerifyRequest
 from ampft.export.artifact import load_artifact
 from ampft.export.export import ExportRequest, request_source, write_artifact
 from ampft.export.formats import FORMATS, Write
-from ampft.export.source import ModelSource
+from ampft.export.source import ExportSource
 from ampft.kinds.prediction import PredictRequest
 from ampft.models.module_search import shortest_patterns, smallest_modules
 from ampft.runs.predict import run_classifier
@@ -39,7 +39,7 @@ Z = 1.645  # one-sided 95 %
 
 
 @dataclass(frozen=True)
-class Flips:
+class PairedFlips:
     """Paired predictions of an artifact and its model.
 
     Attributes:
@@ -143,7 +143,7 @@ class _Search:
     def __init__(
         self,
         request: ExportRequest,
-        source: ModelSource,
+        source: ExportSource,
         write: Write,
         rows: VerifiedRows,
         model: Predictor,
@@ -152,18 +152,18 @@ class _Search:
         self._request, self._source, self._write = request, source, write
         self._rows, self._margin = rows, margin
         self._order = np.concatenate(batches(model, rows, range(len(rows)), BATCH_SIZE))
-        self.results: dict[frozenset[str], Flips] = {}
+        self.results: dict[frozenset[str], PairedFlips] = {}
         self._expected = predicted(model, rows, self._order, BATCH_SIZE)
         self._outcome = self._outcome_of(model, self._expected)
 
-    def flips(self, paths: Sequence[str]) -> Flips:
+    def flips(self, paths: Sequence[str]) -> PairedFlips:
         """Return what the artifact with these modules in float32 predicts."""
         key = frozenset(paths)
         if key not in self.results:
             self.results[key] = self._compared((*self._source.kept, *paths))
         return self.results[key]
 
-    def _compared(self, kept: tuple[str, ...]) -> Flips:
+    def _compared(self, kept: tuple[str, ...]) -> PairedFlips:
         source = replace(self._source, kept=kept)
         with TemporaryDirectory() as name:
             folder = Path(name)
@@ -181,7 +181,7 @@ class _Search:
         close = self._expected.tally(together, tolerance).differences()
         is_finite = together.is_finite and alone.is_finite
         is_sound = is_finite and not close.rows_beyond
-        return Flips(
+        return PairedFlips(
             rows=len(self._rows),
             lost=int((before & ~after).sum()),
             gained=int((after & ~before).sum()),

@@ -34,8 +34,8 @@ from ampft.certificate.findings import (
 )
 from ampft.comparison.analysis.predictions import ALPHA, ArmPredictions, analysed, check_margin
 from ampft.comparison.analysis.run_predictions import (
+    CaseInputs,
     Cases,
-    Inputs,
     RunPredictions,
     check_metric,
     reduced,
@@ -82,7 +82,9 @@ class GateSettings:
     metric: str | None = None
     margin: float = 0.01
     groups: Groups | None = None
-    inputs: Inputs = field(default=Inputs(lambda rows: dict.fromkeys(rows, ""), has_words=False))
+    inputs: CaseInputs = field(
+        default=CaseInputs(lambda rows: dict.fromkeys(rows, ""), has_words=False)
+    )
     name: str = "artifact"
     title: str = "artifact"
     setup: dict[str, str] = field(default_factory=dict)

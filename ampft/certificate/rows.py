@@ -15,7 +15,7 @@ from torch import Tensor
 from ampft.data.load import IN_MEMORY
 from ampft.data.masks import Masks, padded
 from ampft.data.row_labels import Targets
-from ampft.data.sources.table import Table
+from ampft.data.sources.table import SourceTable
 from ampft.data.splits import Groups, comparable, dependent_groups, numbered
 from ampft.errors import InputError, quoted_list
 from ampft.files import describe_file
@@ -181,7 +181,7 @@ def _content(cell: Any) -> Any:
 
 
 def _labelled(
-    table: Table, found: Any, reader: LabelReader
+    table: SourceTable, found: Any, reader: LabelReader
 ) -> tuple[list[tuple[Any, ...]], Sequence[tuple[str, ...]]]:
     """Return the inputs and the labels of the rows that have both."""
     inputs = [table.columns.index(name) for name in found.sources]

@@ -44,7 +44,7 @@ from ampft.certificate.predicted import (
 from ampft.certificate.rounding import round_products
 from ampft.certificate.rows import VerifiedRows, verified_rows
 from ampft.comparison.analysis.predictions import check_margin
-from ampft.comparison.analysis.run_predictions import Inputs, check_metric
+from ampft.comparison.analysis.run_predictions import CaseInputs, check_metric
 from ampft.errors import InputError
 from ampft.export.artifact import Artifact, opened
 from ampft.export.formats import BLOCKS, INT8
@@ -154,7 +154,7 @@ def _certificate(
         metric=request.metric,
         margin=request.margin,
         groups=rows.groups,
-        inputs=Inputs(lambda some: {row: rows.text(row) for row in some}, has_words=False),
+        inputs=CaseInputs(lambda some: {row: rows.text(row) for row in some}, has_words=False),
         name=name,
         title=f"{published_model_name(record)} on {published_data_name(record)}",
         setup={"task": record.task},

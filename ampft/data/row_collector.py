@@ -13,7 +13,7 @@ from datasets import Dataset, concatenate_datasets
 from ampft.data.columns import DataColumns
 from ampft.data.request import DataRequest
 from ampft.data.row_labels import IntArray, RowLabels
-from ampft.data.sources.table import Table
+from ampft.data.sources.table import SourceTable
 from ampft.errors import InputError, listed, quoted, quoted_list
 
 MAX_FILES_SHOWN = 3
@@ -41,11 +41,11 @@ class LabelledRows:
     labels: RowLabels
     names: tuple[str, ...]
     numbers: IntArray
-    table: Table
+    table: SourceTable
     declared: tuple[str, ...] | None = None
     ignored: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
-    files: tuple[tuple[Table, int], ...] = ()
+    files: tuple[tuple[SourceTable, int], ...] = ()
 
     @property
     def origin(self) -> str:
@@ -117,7 +117,7 @@ class RowCollector:
         request: Which labels to ignore, and whether rows without text or label are left out.
     """
 
-    def __init__(self, table: Table, columns: DataColumns, request: DataRequest) -> None:
+    def __init__(self, table: SourceTable, columns: DataColumns, request: DataRequest) -> None:
         self._table, self._columns, self._request = table, columns, request
         self._ignored = frozenset(request.ignored_labels)
         self._index: dict[str, int] = {}

@@ -33,7 +33,7 @@ from ampft.data.sources import conll
 from ampft.data.sources.files import FLAGS, open_table, open_tables
 from ampft.data.sources.hub import label_names, split_table, standard_splits
 from ampft.data.sources.rows import write_arrow
-from ampft.data.sources.table import Table, as_text, refuse_surrogates
+from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
 from ampft.data.words import (
     BIO,
     IOB1,
@@ -116,7 +116,7 @@ def load_token_splits(data: DatasetDict, request: DataRequest) -> Loaded | None:
     return _read_tables(tables, columns, request, [*notes, note])
 
 
-def declared_tags(table: Table, column: str) -> tuple[str, ...] | None:
+def declared_tags(table: SourceTable, column: str) -> tuple[str, ...] | None:
     """Return the names of tags that a data set, or its Parquet file, stores as indices."""
     path = Path(table.origin)
     if table.dataset is not None or path.suffix.lower() != ".parquet":
@@ -128,7 +128,7 @@ def declared_tags(table: Table, column: str) -> tuple[str, ...] | None:
 
 
 def _read_tables(
-    tables: Mapping[str, Sequence[Table]],
+    tables: Mapping[str, Sequence[SourceTable]],
     columns: TokenColumns,
     request: DataRequest,
     notes: Sequence[str],
@@ -157,7 +157,7 @@ def _read_tables(
     return rows, prepared, [*notes, f"{SCHEME_NOTES[scheme]}; {words:,} training words."]
 
 
-def _read_table(table: Table, columns: TokenColumns, request: DataRequest) -> LabelledRows:
+def _read_table(table: SourceTable, columns: TokenColumns, request: DataRequest) -> LabelledRows:
     """Return the usable rows of one file or split, with their tags in any scheme."""
     declared = declared_tags(table, columns.tags)
     index: dict[str, int] = {}

@@ -4,4 +4,4 @@ from .artifact import Artifact as Artifact
 from .artifact import open_artifact as open_artifact
 from .export import ExportRequest as ExportRequest
 from .export import export_run as export_run
-from .manifest import Manifest as Manifest
+from .manifest import ArtifactManifest as ArtifactManifest

@@ -16,7 +16,7 @@ from torch import nn
 from ampft.errors import InputError
 from ampft.export.manifest import (
     SOURCE_NAME,
-    Manifest,
+    ArtifactManifest,
     certificate_problem,
     check_artifact_files,
     read_manifest,
@@ -49,7 +49,7 @@ class Artifact:
     """
 
     folder: Path
-    manifest: Manifest
+    manifest: ArtifactManifest
     record: RunRecord
     config: Any
     reader: Reader
@@ -127,7 +127,7 @@ def opened(path: Path) -> Artifact:
     return load_artifact(path, manifest, record)
 
 
-def load_artifact(folder: Path, manifest: Manifest, record: RunRecord) -> Artifact:
+def load_artifact(folder: Path, manifest: ArtifactManifest, record: RunRecord) -> Artifact:
     """Load an artifact whose files have been checked."""
     tensors = task_row(record).kind.tensors  # registers the models of the kind
     config = load_config(str(folder), trust_remote_code=False, flag=SAVED_MODEL_FLAG)

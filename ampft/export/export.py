@@ -14,14 +14,14 @@ from ampft.errors import InputError
 from ampft.export.formats import FORMATS, FP32, INT8, INT8_SCHEMES, Format
 from ampft.export.manifest import (
     SOURCE_NAME,
-    Manifest,
+    ArtifactManifest,
     TextPart,
     artifact_files,
     check_artifact_files,
     read_manifest,
     write_manifest,
 )
-from ampft.export.source import KEEP_FLOAT, ModelSource, load_source
+from ampft.export.source import KEEP_FLOAT, ExportSource, load_source
 from ampft.files import describe_file, rename, sync, write_text
 from ampft.ownership import new_token, remove_tree
 from ampft.runs.folder import check_creatable
@@ -63,7 +63,7 @@ class ExportRequest:
         return (self.int8 or INT8_SCHEMES[0]) if has_choice else None
 
 
-def export_run(request: ExportRequest) -> Manifest:
+def export_run(request: ExportRequest) -> ArtifactManifest:
     """Write the model of a run as an artifact.
 
     Args:
@@ -84,8 +84,8 @@ def export_run(request: ExportRequest) -> Manifest:
 
 
 def write_artifact(
-    folder: Path, request: ExportRequest, source: ModelSource, write: Callable[[Path], None]
-) -> Manifest:
+    folder: Path, request: ExportRequest, source: ExportSource, write: Callable[[Path], None]
+) -> ArtifactManifest:
     """Write an artifact into a folder, with the modules of `source.kept` in float32.
 
     Args:
@@ -100,7 +100,7 @@ def write_artifact(
     path = folder / row.files[request.precision]
     path.parent.mkdir(exist_ok=True)
     write(path)
-    manifest = Manifest(
+    manifest = ArtifactManifest(
         format=row.name,
         precision=request.precision,
         task=record.task,
@@ -143,7 +143,7 @@ def remove_artifact(folder: Path) -> None:
     remove_tree(folder)
 
 
-def request_source(request: ExportRequest, record: RunRecord) -> ModelSource:
+def request_source(request: ExportRequest, record: RunRecord) -> ExportSource:
     """Load the model of a request, with the modules that it keeps in float32."""
     return load_source(
         request.run,

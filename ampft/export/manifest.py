@@ -43,7 +43,7 @@ class TextPart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
+class ArtifactManifest:
     """Everything about an artifact except its contents.
 
     Attributes:
@@ -108,14 +108,14 @@ def artifact_files(folder: Path) -> dict[str, FilePart]:
     return files
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_manifest(folder: Path, manifest: ArtifactManifest) -> None:
     """Write artifact.json with the hash of its values."""
     values = cast("dict[str, JSONValue]", json_values(manifest))
     text = json_text({**values, "sha256": values_hash(values)})
     write_text(folder / MANIFEST_NAME, text)
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> ArtifactManifest:
     """Read and check artifact.json.
 
     Raises:
@@ -128,7 +128,7 @@ def read_manifest(folder: Path) -> Manifest:
         check_schema(path, values, SCHEMA, "Use the version of ampft that wrote it.")
         if values.pop("sha256", None) != values_hash(values):
             raise ValueError("its values do not have the hash that it states")
-        manifest = from_json(Manifest, values, MANIFEST_NAME)
+        manifest = from_json(ArtifactManifest, values, MANIFEST_NAME)
         if manifest.precision not in FORMATS[manifest.format].files:
             raise ValueError(f"{manifest.format} has no {manifest.precision}")
         return manifest
@@ -139,7 +139,7 @@ def read_manifest(folder: Path) -> Manifest:
         ) from error
 
 
-def check_artifact_files(folder: Path, manifest: Manifest) -> None:
+def check_artifact_files(folder: Path, manifest: ArtifactManifest) -> None:
     """Check that the files of an artifact are as `ampft export` wrote them.
 
     Raises:
@@ -155,7 +155,7 @@ def check_artifact_files(folder: Path, manifest: Manifest) -> None:
             )
 
 
-def certificate_problem(folder: Path, manifest: Manifest) -> str | None:
+def certificate_problem(folder: Path, manifest: ArtifactManifest) -> str | None:
     """Return why an artifact is not known to be its model, in a sentence; None if it is.
 
     Args:

@@ -26,9 +26,9 @@ import torch
 
 from ampft.errors import InputError
 from ampft.export.formats import BLOCKS, DYNAMIC, FP16, FP32, STATIC, Write
-from ampft.export.manifest import Manifest
+from ampft.export.manifest import ArtifactManifest
 from ampft.export.runtime_model import RuntimeModel
-from ampft.export.source import ModelSource
+from ampft.export.source import ExportSource
 
 PROVIDERS = ["CPUExecutionProvider"]
 ERRORS = 3  # severity of onnxruntime's log
@@ -41,7 +41,7 @@ SCOPES = "pkg.torch.onnx.name_scopes"  # the modules around a node, from the out
 
 
 @contextmanager
-def prepared(source: ModelSource) -> Iterator[Write]:
+def prepared(source: ExportSource) -> Iterator[Write]:
     """Trace a model; return what writes it with some modules in float32.
 
     Args:
@@ -218,7 +218,7 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def load(folder: Path, manifest: Manifest, config: Any) -> RuntimeModel:
+def load(folder: Path, manifest: ArtifactManifest, config: Any) -> RuntimeModel:
     """Open a session on the CPU with as many threads as PyTorch has.
 
     Args:

@@ -19,10 +19,10 @@ import torch
 
 from ampft.errors import InputError
 from ampft.export.formats import FP16, FP32, INT8, Write
-from ampft.export.manifest import Manifest
+from ampft.export.manifest import ArtifactManifest
 from ampft.export.onnx_format import float_nodes
 from ampft.export.runtime_model import RuntimeModel
-from ampft.export.source import ModelSource
+from ampft.export.source import ExportSource
 
 TELEMETRY_OFF = "NNCF_CI"  # a variable of nncf, for those who test it
 # Without a hint, OpenVINO chooses bfloat16 on CPUs that have it, whatever the file holds.
@@ -30,7 +30,7 @@ HINTS = {FP32: "f32", FP16: "f16", INT8: "f32"}  # for int8, the precision of al
 
 
 @contextmanager
-def prepared(source: ModelSource) -> Iterator[Write]:
+def prepared(source: ExportSource) -> Iterator[Write]:
     """Trace a model; return what writes its two files with some modules in float32.
 
     Args:
@@ -103,7 +103,7 @@ def shared_core() -> Any:
     return openvino.Core()
 
 
-def load(folder: Path, manifest: Manifest, config: Any) -> RuntimeModel:
+def load(folder: Path, manifest: ArtifactManifest, config: Any) -> RuntimeModel:
     """Compile a model for the CPU with as many threads as PyTorch has.
 
     Args:

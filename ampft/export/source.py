@@ -30,7 +30,7 @@ KEEP_FLOAT = "--keep_float"
 
 
 @dataclass(frozen=True)
-class ModelSource:
+class ExportSource:
     """The model of a run, ready to be written in a format.
 
     Attributes:
@@ -89,7 +89,7 @@ def load_source(
     *,
     int8: str | None = None,
     keep_float: Sequence[str] = (),
-) -> ModelSource:
+) -> ExportSource:
     """Load the model of a run and find out how it is called.
 
     Args:
@@ -116,7 +116,7 @@ def load_source(
     called = parts[0][1] if parts else padded_inputs(model, inputs)
     inputs = {name: inputs[name] for name in called}
     axes = {name: axes[name] for name in called}
-    return ModelSource(record, model, precision, reader, inputs, axes, data_flags, int8, kept)
+    return ExportSource(record, model, precision, reader, inputs, axes, data_flags, int8, kept)
 
 
 def sample_rows(record: RunRecord) -> Sequence[tuple[Any, ...]]:

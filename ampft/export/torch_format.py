@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_map
 
 from ampft.errors import InputError
 from ampft.export.formats import BF16, FP16, FP32, INT8, Write
-from ampft.export.manifest import Manifest
-from ampft.export.source import ModelSource
+from ampft.export.manifest import ArtifactManifest
+from ampft.export.source import ExportSource
 from ampft.models.pretrained import load_saved
 from ampft.models.weights import cast_in_place
 from ampft.precision.int8 import quantize
@@ -28,7 +28,7 @@ DTYPES = {FP32: torch.float32, FP16: torch.float16, BF16: torch.bfloat16}
 
 
 @contextmanager
-def prepared(source: ModelSource) -> Iterator[Write]:
+def prepared(source: ExportSource) -> Iterator[Write]:
     """Return what writes the weights of a model, `model.safetensors`, with modules in float32.
 
     Args:
@@ -40,7 +40,7 @@ def prepared(source: ModelSource) -> Iterator[Write]:
     yield lambda path, kept: _write(source, path, kept)
 
 
-def _write(source: ModelSource, path: Path, kept: Sequence[str]) -> None:
+def _write(source: ExportSource, path: Path, kept: Sequence[str]) -> None:
     if source.precision == INT8:
         from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
@@ -54,7 +54,7 @@ def _write(source: ModelSource, path: Path, kept: Sequence[str]) -> None:
     model.save_pretrained(path.parent)
 
 
-def load(folder: Path, manifest: Manifest, config: Any) -> nn.Module:
+def load(folder: Path, manifest: ArtifactManifest, config: Any) -> nn.Module:
     """Return the model on the CPU, in evaluation mode.
 
     Args:

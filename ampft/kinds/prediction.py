@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ampft.data.row_labels import Targets
-from ampft.data.sources.table import Table
+from ampft.data.sources.table import SourceTable
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
 
@@ -124,7 +124,7 @@ class InputRows:
         labels: Where the labels are; None if there are none.
     """
 
-    table: Table
+    table: SourceTable
     sources: tuple[str, ...]
     convert: Convert
     missing: str | None = None

@@ -18,7 +18,7 @@ from ampft.data.row_labels import LabelParser
 from ampft.data.sources.files import open_table
 from ampft.data.sources.folders import files_in
 from ampft.data.sources.rows import as_file
-from ampft.data.sources.table import Row, Table, described_columns, refuse_surrogates
+from ampft.data.sources.table import Row, SourceTable, described_columns, refuse_surrogates
 from ampft.errors import InputError, quoted
 from ampft.kinds.prediction import InputRows, PredictRequest, Trained
 from ampft.text.numbers import counted
@@ -28,7 +28,9 @@ FILE_COLUMN = "file"
 LABEL_COLUMN = "label"
 
 
-def table_of_lists(columns: Sequence[str], rows: Sequence[Row], unit: str, origin: str) -> Table:
+def table_of_lists(
+    columns: Sequence[str], rows: Sequence[Row], unit: str, origin: str
+) -> SourceTable:
     """Return rows in memory as a table."""
 
     def read(names: Sequence[str]) -> Iterator[Row]:
@@ -36,10 +38,10 @@ def table_of_lists(columns: Sequence[str], rows: Sequence[Row], unit: str, origi
         for number, row in rows:
             yield number, [row[index] for index in indices]
 
-    return Table(columns=tuple(columns), read=read, unit=unit, origin=origin)
+    return SourceTable(columns=tuple(columns), read=read, unit=unit, origin=origin)
 
 
-def texts_as_table(texts: Sequence[str], columns: Sequence[str]) -> Table:
+def texts_as_table(texts: Sequence[str], columns: Sequence[str]) -> SourceTable:
     """Return the texts of `--text` as a table; for pairs, two texts are a row.
 
     Raises:
@@ -55,7 +57,7 @@ def texts_as_table(texts: Sequence[str], columns: Sequence[str]) -> Table:
     return table_of_lists(columns, list(enumerate(rows, start=1)), "text", "--text")
 
 
-def lines_as_table(columns: Sequence[str]) -> Table:
+def lines_as_table(columns: Sequence[str]) -> SourceTable:
     """Return the lines of standard input that are not blank as a table; tabs separate columns.
 
     Raises:
@@ -76,7 +78,9 @@ def lines_as_table(columns: Sequence[str]) -> Table:
     return table_of_lists(columns, rows, "line", "standard input")
 
 
-def media_as_table(paths: Sequence[str], kind: str, class_names: Collection[str] = ()) -> Table:
+def media_as_table(
+    paths: Sequence[str], kind: str, class_names: Collection[str] = ()
+) -> SourceTable:
     """Return the images or sounds in `paths`, which may be folders, as a table of their paths.
 
     If every file lies in a folder of one of the classes, as in training, the table has the column
@@ -124,7 +128,7 @@ def are_media(paths: Sequence[str], kind: str | None = None) -> bool:
 
 def open_inputs(
     path: Path, inputs: tuple[str, ...], request: PredictRequest, *, flag: str
-) -> tuple[Table, InputColumns]:
+) -> tuple[SourceTable, InputColumns]:
     """Open a file whose rows are to be predicted.
 
     Args:
@@ -227,7 +231,7 @@ def mask_rows(request: PredictRequest, trained: Trained) -> InputRows:
 
 def _table(
     request: PredictRequest, trained: Trained, *, flag: str, needed: str
-) -> tuple[Table, InputColumns]:
+) -> tuple[SourceTable, InputColumns]:
     """Return the rows of a file or of standard input, and their input columns."""
     if len(request.files) > 1:
         raise InputError(
@@ -261,7 +265,7 @@ def _requested_columns(requested: str | None, trained: Sequence[str]) -> tuple[s
 
 
 def find_labels(
-    table: Table, inputs: Sequence[str], request: PredictRequest, trained: Trained
+    table: SourceTable, inputs: Sequence[str], request: PredictRequest, trained: Trained
 ) -> LabelParser | None:
     """Return where the labels of whole rows are; None if the table has none.
 

@@ -25,7 +25,7 @@ from ampft.data.columns import (
 from ampft.data.row_labels import UnitLabels
 from ampft.data.sources import conll
 from ampft.data.sources.files import open_table
-from ampft.data.sources.table import Table, as_text, refuse_surrogates
+from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
 from ampft.data.token_rows import declared_tags, read_cells
 from ampft.data.words import (
     TagError,
@@ -180,7 +180,7 @@ def sentence_of(cell: Any, trained: Trained) -> Sentence:
     return Sentence(text, tuple(split(text)))
 
 
-def _table(request: PredictRequest, trained: Trained) -> tuple[Table, str]:
+def _table(request: PredictRequest, trained: Trained) -> tuple[SourceTable, str]:
     """Return the rows to predict, and the column of their words or texts."""
     if request.texts:
         return texts_as_table(request.texts, (TEXT,)), TEXT
@@ -260,7 +260,7 @@ class TagReader:
 
 
 def _labels(
-    table: Table, column: str, request: PredictRequest, trained: Trained
+    table: SourceTable, column: str, request: PredictRequest, trained: Trained
 ) -> TagReader | None:
     """Return where the tags of words are; None if the rows have none."""
     requested = request.label_column_name

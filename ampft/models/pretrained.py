@@ -67,7 +67,7 @@ def load_pretrained(
             is missing or has another shape than the configuration says, or its attention ignores
             dropout.
     """
-    source = ModelSource(path)
+    source = WeightsSource(path)
     config = load_config(path, trust_remote_code=trust_remote_code)
     arguments = {"trust_remote_code": trust_remote_code, **label_arguments}
     model, loading = _load(auto_class, source, config, arguments)
@@ -191,7 +191,7 @@ def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> A
     adapter = read_adapter(Path(path))
     if adapter is not None:
         return _load_with_adapter(auto_class, adapter, flag)
-    source = ModelSource(path, flag)
+    source = WeightsSource(path, flag)
     config = load_config(path, trust_remote_code=False, flag=flag)
     model, loading = _load(auto_class, source, config, {})
     unexpected = dict.fromkeys(loading["unexpected_keys"], "unexpected")
@@ -203,7 +203,7 @@ def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> A
 
 def _load_with_adapter(auto_class: Any, adapter: SavedAdapter, flag: str) -> Any:
     """Return the base of saved adapters with these and their head, in float32."""
-    source = ModelSource(default_model(None)[0] if adapter.base == HUB_ID else adapter.base, flag)
+    source = WeightsSource(default_model(None)[0] if adapter.base == HUB_ID else adapter.base, flag)
     config = load_config(source.path, trust_remote_code=False, flag=flag)
     config = type(config).from_dict(dict(adapter.config))
     with torch.random.fork_rng(devices=[]):  # for the head and the adapters, which are replaced
@@ -212,13 +212,13 @@ def _load_with_adapter(auto_class: Any, adapter: SavedAdapter, flag: str) -> Any
         differences = _differences(loading).items()
         source.check_weights({name: text for name, text in differences if not is_in(name, head)})
         adapter.load_into(model)
-    check_weights_finite(model, ModelSource(str(adapter.folder), flag))
+    check_weights_finite(model, WeightsSource(str(adapter.folder), flag))
     apply_patterns(model)
     return model
 
 
 def _load(
-    auto_class: Any, source: ModelSource, config: Any, arguments: Mapping[str, Any]
+    auto_class: Any, source: WeightsSource, config: Any, arguments: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
     """Return a model in float32, and how its weights differ from its configuration."""
     source.check_files(config)
@@ -240,7 +240,7 @@ def _load(
 
 
 @dataclass(frozen=True)
-class ModelSource:
+class WeightsSource:
     """Where the weights of a model are read from. The checks raise InputError.
 
     Attributes:
@@ -399,7 +399,7 @@ def _listed(names: Sequence[str]) -> str:
     return inert(listed(names, limit=NAMED))
 
 
-def check_weights_finite(model: nn.Module, source: ModelSource) -> None:
+def check_weights_finite(model: nn.Module, source: WeightsSource) -> None:
     """Check that all weights are finite.
 
     Raises:

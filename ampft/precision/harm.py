@@ -1,6 +1,6 @@
 """Harm: what a precision may do to a gradient and to a training, and what it may not.
 
-The doctor, its cures and `--check_precision` ask `GradientChange.harm` and `TrialResult.harm`, so
+The doctor, its cures and `--check_precision` ask `GradientChange.harm` and `ShortTraining.harm`, so
 that a cure never fails the check that it was found for. Both compare with float32: only the
 gradient as a whole decides. Counts of entries, such as the share that underflows, explain a harm.
 """
@@ -167,7 +167,7 @@ def harm_over(changes: Sequence[GradientChange]) -> Harm | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialResult:
+class ShortTraining:
     """A short training.
 
     Attributes:
@@ -185,7 +185,7 @@ class TrialResult:
     before: float | None
     after: float | None
 
-    def harm(self, in_float32: TrialResult | None = None) -> Harm | None:
+    def harm(self, in_float32: ShortTraining | None = None) -> Harm | None:
         """Return the harm to the training; None if it works.
 
         Args:

@@ -11,8 +11,8 @@ from ampft.text.numbers import byte_size
 from ampft.text.tables import Quote, Table, terminal_table
 from ampft.training.checkpoints.manifest import (
     MANIFEST_NAME,
+    CheckpointManifest,
     DamagedCheckpoint,
-    Manifest,
     read_manifest,
     verified_history,
     verify,
@@ -82,7 +82,7 @@ def checkpoints_at(path: Path) -> list[Path]:
 
 def _row(folder: Path) -> tuple[str | Quote, ...]:
     try:
-        manifest: Manifest = read_manifest(folder)
+        manifest: CheckpointManifest = read_manifest(folder)
     except DamagedCheckpoint as error:
         return (Quote(folder.name), "", "", "", "", Quote(f"damaged: {error}"))
     cursor = manifest.cursor

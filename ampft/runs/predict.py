@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.arguments.parsing import messages_for_python
-from ampft.data.sources.table import Row, Table
+from ampft.data.sources.table import Row, SourceTable
 from ampft.errors import InputError
 from ampft.features.decision_figures import abstention_sentence
 from ampft.files import describe_file
@@ -201,7 +201,7 @@ def shown(cell: Any) -> Any:
     return cell["path"] if is_image else cell
 
 
-def _chunks(table: Table) -> Iterator[list[Row]]:
+def _chunks(table: SourceTable) -> Iterator[list[Row]]:
     rows = table.read(table.columns)
     while chunk := list(islice(rows, ROWS_SORTED_AT_ONCE)):
         yield chunk

@@ -11,8 +11,8 @@ from ampft.runs.folder import on_main_process
 from ampft.runs.manifest import HISTORY_NAME, earlier_record
 from ampft.training.checkpoints.manifest import (
     MANIFEST_NAME,
+    CheckpointManifest,
     DamagedCheckpoint,
-    Manifest,
     verified_history,
     verify,
 )
@@ -36,7 +36,7 @@ class ResumePoint:
 
     output_dir: Path
     checkpoint: Path | None = None
-    manifest: Manifest | None = None
+    manifest: CheckpointManifest | None = None
     is_finished: bool = False
     is_first: bool = False
 
@@ -94,7 +94,7 @@ def _find(args: ClassifyArguments) -> ResumePoint:
     return ResumePoint(output_dir=output_dir, checkpoint=checkpoint, manifest=_verified(checkpoint))
 
 
-def _verified(checkpoint: Path) -> Manifest:
+def _verified(checkpoint: Path) -> CheckpointManifest:
     try:
         manifest = verify(checkpoint)
         verified_history(run_folder(checkpoint) / HISTORY_NAME, manifest.history)

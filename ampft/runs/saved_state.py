@@ -26,8 +26,8 @@ from ampft.training.checkpoints.manifest import (
     MODEL_NAME,
     OPTIMIZER_NAME,
     STATE_NAME,
+    CheckpointManifest,
     DamagedCheckpoint,
-    Manifest,
 )
 from ampft.training.checkpoints.optimizer_state import (
     load_optimizer,
@@ -155,7 +155,11 @@ def _states(features: Iterable[Feature]) -> dict[str, Any]:
 
 
 def restore(
-    state: RunState, checkpoint: Path, manifest: Manifest, saved: SavedState, history: bytes
+    state: RunState,
+    checkpoint: Path,
+    manifest: CheckpointManifest,
+    saved: SavedState,
+    history: bytes,
 ) -> None:
     """Restore a verified checkpoint. The run has not made a step.
 

@@ -66,7 +66,7 @@ class ScheduleSettings:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedParameter:
     """A trained parameter.
 
     Attributes:
@@ -93,13 +93,15 @@ class OptimizerRow:
     """
 
     title: str
-    make: Callable[[list[Trained], OptimizerSettings], Optimizer]
+    make: Callable[[list[TrainedParameter], OptimizerSettings], Optimizer]
     state_per_weight: int
     trains_16_bits: bool = False
     learning_rate: float | None = None
 
 
-def _groups(trained: Iterable[Trained], settings: OptimizerSettings) -> list[dict[str, Any]]:
+def _groups(
+    trained: Iterable[TrainedParameter], settings: OptimizerSettings
+) -> list[dict[str, Any]]:
     """Return the groups of equal rate and decay, those with decay and a high rate first.
 
     Parameters with fewer than two dimensions (biases, the weights of norms) do not decay, as in
@@ -119,11 +121,11 @@ def _groups(trained: Iterable[Trained], settings: OptimizerSettings) -> list[dic
     ]
 
 
-def _has_fused_kernel(trained: Iterable[Trained]) -> bool:
+def _has_fused_kernel(trained: Iterable[TrainedParameter]) -> bool:
     return all(entry.parameter.device.type in {"cpu", "cuda"} for entry in trained)
 
 
-def _adamw(trained: list[Trained], settings: OptimizerSettings) -> Optimizer:
+def _adamw(trained: list[TrainedParameter], settings: OptimizerSettings) -> Optimizer:
     return AdamW(
         _groups(trained, settings),
         lr=settings.learning_rate,
@@ -133,11 +135,11 @@ def _adamw(trained: list[Trained], settings: OptimizerSettings) -> Optimizer:
     )
 
 
-def _adafactor(trained: list[Trained], settings: OptimizerSettings) -> Optimizer:
+def _adafactor(trained: list[TrainedParameter], settings: OptimizerSettings) -> Optimizer:
     return Adafactor(_groups(trained, settings), lr=settings.learning_rate)
 
 
-def _muon(trained: list[Trained], settings: OptimizerSettings) -> Optimizer:
+def _muon(trained: list[TrainedParameter], settings: OptimizerSettings) -> Optimizer:
     matrices = [entry for entry in trained if entry.is_in_layers and entry.parameter.ndim == 2]
     if not matrices:
         raise InputError(
@@ -226,7 +228,7 @@ def make_optimizer(
     return row.make(trained, settings)
 
 
-def _trained_parameters(model: nn.Module, layer_decay: float | None) -> list[Trained]:
+def _trained_parameters(model: nn.Module, layer_decay: float | None) -> list[TrainedParameter]:
     """Return the trained parameters with their learning rates.
 
     With a decay d, the rate of layer l of L is multiplied by d^(L + 1 - l), that of the embeddings
@@ -239,7 +241,7 @@ def _trained_parameters(model: nn.Module, layer_decay: float | None) -> list[Tra
             "list, so their depths are not defined. Remove the flag."
         )
     return [
-        Trained(
+        TrainedParameter(
             parameter,
             1.0 if depths is None else _factor(depths, name, layer_decay),
             depths is not None and depths.is_in_layers(name),

@@ -16,7 +16,7 @@ from ampft.data.load import load_data
 from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import RowLabels
 from ampft.data.sources.memory import splits_in_memory
-from ampft.data.sources.table import Table, refuse_duplicates
+from ampft.data.sources.table import SourceTable, refuse_duplicates
 from ampft.data.splits import stratified_choice
 from ampft.errors import InputError
 
@@ -47,7 +47,7 @@ def rows(labels):
         labels=RowLabels.from_counts(range(len(labels)), [1] * len(labels)),
         names=labels,
         numbers=np.arange(len(labels)),
-        table=Table(("text",), lambda names: iter(()), unit="line", origin="x.csv"),
+        table=SourceTable(("text",), lambda names: iter(()), unit="line", origin="x.csv"),
     )
 
 

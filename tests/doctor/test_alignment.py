@@ -11,7 +11,7 @@ from torch import nn
 
 import ampft
 from ampft.diagnosis.doctor.alignment import align, batch_mean, role
-from ampft.diagnosis.doctor.case import Case
+from ampft.diagnosis.doctor.case import Subject
 from ampft.diagnosis.doctor.page import alignment_chart
 from ampft.diagnosis.doctor.show import alignment_table, summary
 from ampft.precision.harm import GradientChange
@@ -47,7 +47,7 @@ def loss(model, batch):
 @pytest.fixture
 def case():
     torch.manual_seed(0)
-    return Case(Model(), [torch.randn(6, 8) for _ in range(4)], loss, resolve("fp16", CPU))
+    return Subject(Model(), [torch.randn(6, 8) for _ in range(4)], loss, resolve("fp16", CPU))
 
 
 def aligned(case, mode, **options):

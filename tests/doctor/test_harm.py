@@ -9,12 +9,12 @@ import torch
 from planted_faults import FAULTS, around, cross, inputs, nan_beside, plain, tiny_loss
 from torch.nn import functional
 
-from ampft.diagnosis.doctor.case import Case, Trial
+from ampft.diagnosis.doctor.case import FirstSteps, Subject
 from ampft.diagnosis.doctor.cure import prescribe
 from ampft.diagnosis.doctor.examine import scan
 from ampft.precision import harm
 from ampft.precision.float32_modules import keep_in_fp32
-from ampft.precision.harm import GradientChange, Harm, TrialResult, harm_over
+from ampft.precision.harm import GradientChange, Harm, ShortTraining, harm_over
 from ampft.precision.resolve import resolve
 
 CPU = torch.device("cpu")
@@ -90,7 +90,9 @@ def test_a_batch_with_a_small_gradient_is_not_judged_by_itself():
 )
 def test_a_trial_is_compared_with_its_start_and_with_float32(before, after, steps, found):
     def trial(before, after):
-        return TrialResult(mode="fp16", steps=steps, learning_rate=1.0, before=before, after=after)
+        return ShortTraining(
+            mode="fp16", steps=steps, learning_rate=1.0, before=before, after=after
+        )
 
     in_float32 = trial(before, before - 0.5)
     assert trial(before, after).harm(in_float32) == found
@@ -100,7 +102,7 @@ def test_a_trial_is_compared_with_its_start_and_with_float32(before, after, step
 
 def test_diagnosis_cure_and_check_ask_the_same_function(monkeypatch):
     """With a limit that nothing can keep, a healthy model fails each of them."""
-    case = Case(plain(), [inputs()], cross, resolve("bf16", CPU), trial=Trial(steps=2))
+    case = Subject(plain(), [inputs()], cross, resolve("bf16", CPU), trial=FirstSteps(steps=2))
     healthy = scan(case.model, case.batches, cross, mixed_precision="bf16")
     assert healthy.holds
     monkeypatch.setattr(harm, "MIN_COSINE", 1.1)
@@ -149,8 +151,10 @@ def test_a_cured_case_passes_the_check_that_it_failed(name):
     planted = FAULTS[name]()
     found = scan(planted.model, planted.batches, planted.loss, **planted.options)
     assert not found.holds
-    case = Case(planted.model, planted.batches, planted.loss, resolve("fp16", CPU),
-                loss_scale=planted.options.get("loss_scale"), trial=Trial(steps=2))  # fmt: skip
+    case = Subject(
+        planted.model, planted.batches, planted.loss, resolve("fp16", CPU),
+        loss_scale=planted.options.get("loss_scale"), trial=FirstSteps(steps=2),
+    )  # fmt: skip
     cure = prescribe(case, found.faults, loss_scales=found.loss_scales).cure
     assert cure is not None
     assert cure.verified
@@ -162,8 +166,8 @@ def test_a_cured_case_passes_the_check_that_it_failed(name):
 
 @pytest.mark.parametrize("scale", [1.0, 256.0, 2.0**12, 2.0**20])
 def test_a_cure_of_a_fixed_scale_passes_the_check_too(scale):
-    case = Case(plain(), [inputs()], tiny_loss, resolve("fp16", CPU), loss_scale=scale,
-                trial=Trial(steps=2))  # fmt: skip
+    case = Subject(plain(), [inputs()], tiny_loss, resolve("fp16", CPU), loss_scale=scale,
+                trial=FirstSteps(steps=2))  # fmt: skip
     found = scan(case.model, case.batches, tiny_loss, loss_scale=scale)
     cure = prescribe(case, found.faults, loss_scales=found.loss_scales).cure
     assert (cure is None) == found.holds
@@ -180,7 +184,7 @@ def test_an_example_that_is_nan_does_not_hide_an_overflow_beside_it(in_one_batch
     assert (overflow.module, overflow.cause) == ("0", "overflow of a product")
     assert overflow.example_ids == ((3,) if in_one_batch else (11,))
     assert not overflow.in_float32
-    case = Case(model, batches, cross, resolve("fp16", CPU), trial=Trial(steps=2))
+    case = Subject(model, batches, cross, resolve("fp16", CPU), trial=FirstSteps(steps=2))
     cure = prescribe(case, found.faults).cure
     assert cure is not None
     assert cure.verified is not in_one_batch  # no batch is left to train with

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import ampft
-from ampft.diagnosis.doctor.case import Case, Trial
+from ampft.diagnosis.doctor.case import FirstSteps, Subject
 from ampft.diagnosis.doctor.cure import _holds, prescribe
 from ampft.diagnosis.doctor.findings import Cause, Fault
 from ampft.models.module_search import shortest_patterns, smallest_modules
@@ -22,7 +22,7 @@ FP16 = resolve("fp16", CPU)
 
 
 def trial(rate=1e-3, steps=3):
-    return Trial(steps=steps, optimizer=OptimizerSettings(learning_rate=rate))
+    return FirstSteps(steps=steps, optimizer=OptimizerSettings(learning_rate=rate))
 
 
 class Block(nn.Module):
@@ -66,7 +66,7 @@ def loss(model, batch):
 def case(model, *, batches=2, loss=loss, **options):
     generator = torch.Generator().manual_seed(0)
     tensors = [torch.randn(4, 8, generator=generator) for _ in range(batches)]
-    return Case(model, tensors, loss, FP16, **{"trial": trial(), **options})
+    return Subject(model, tensors, loss, FP16, **{"trial": trial(), **options})
 
 
 def fault(module, cause=Cause.SUM, **more):

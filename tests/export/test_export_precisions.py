@@ -19,7 +19,7 @@ from ampft.errors import InputError
 from ampft.export import open_artifact
 from ampft.export.formats import FORMATS
 from ampft.export.openvino_format import shared_core
-from ampft.export.source import ModelSource, load_source
+from ampft.export.source import ExportSource, load_source
 from ampft.kinds.logits import model_inputs
 from ampft.models.pretrained import load_saved
 from ampft.precision.float32_modules import keep_in_fp32
@@ -44,7 +44,7 @@ def one_trace(onnx_text, monkeypatch):
     def write_graph(self, path):
         shutil.copyfile(onnx_text / "onnx/model.onnx", path)
 
-    monkeypatch.setattr(ModelSource, "write_graph", write_graph)
+    monkeypatch.setattr(ExportSource, "write_graph", write_graph)
 
 
 def difference(run, artifact) -> float:

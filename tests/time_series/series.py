@@ -18,7 +18,7 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.load import finalize
 from ampft.data.request import DataRequest
 from ampft.data.sources.files import open_table
-from ampft.data.sources.table import Table
+from ampft.data.sources.table import SourceTable
 from ampft.data.splits import missing_splits
 from ampft.data.steps import IntArray
 from ampft.errors import InputError
@@ -87,7 +87,7 @@ def read_series(request: DataRequest, data: Any = None) -> ClassificationData:
     return finalize(splits, request, ("series",), "series", name, [note] if note else [])
 
 
-def number_columns(table: Table) -> tuple[str, ...]:
+def number_columns(table: SourceTable) -> tuple[str, ...]:
     """Return the columns of a table that are numbers: all but the label."""
     return tuple(name for name in table.columns if name != LABEL)
 

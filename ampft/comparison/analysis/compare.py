@@ -20,8 +20,8 @@ from ampft.comparison.analysis.predictions import (
 from ampft.comparison.analysis.run_figures import curve, execution, memory, speed
 from ampft.comparison.analysis.run_predictions import (
     PREDICTIONS_FP32_NAME,
+    CaseInputs,
     Cases,
-    Inputs,
     RunPredictions,
     cases_of,
     check_metric,
@@ -125,7 +125,7 @@ def compare_folders(
     )
     texts = partial(read_texts, first.folder / PREDICTIONS_NAME)
     comparison = analysed(
-        draft, predictions, cases, Inputs(texts, f"{kind.case}s", has_words=kind.has_words)
+        draft, predictions, cases, CaseInputs(texts, f"{kind.case}s", has_words=kind.has_words)
     )
     return replace(comparison, arms=with_shown_cases(comparison.arms, groups, predictions, cases))
 

@@ -24,8 +24,8 @@ from ampft.comparison.analysis.prediction_tables import (
 from ampft.comparison.analysis.predictions import ALPHA, ArmPredictions, analysed, check_margin
 from ampft.comparison.analysis.run_predictions import (
     BINS,
+    CaseInputs,
     Cases,
-    Inputs,
     RunPredictions,
     check_metric,
 )
@@ -116,7 +116,7 @@ def compare_tables(
     )
     texts, _ = shared_columns(everything)
     noun = "texts" if texts else "examples"
-    inputs = Inputs(partial(_texts, texts, ids), noun, has_words=bool(texts))
+    inputs = CaseInputs(partial(_texts, texts, ids), noun, has_words=bool(texts))
     return analysed(draft, predictions, cases, inputs)
 
 

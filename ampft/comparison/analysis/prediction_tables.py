@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ampft.data.sources.files import open_table, rename_columns
-from ampft.data.sources.table import Table, as_text
+from ampft.data.sources.table import SourceTable, as_text
 from ampft.errors import InputError, quoted_list
 
 FLAG = "--predictions"
@@ -90,7 +90,7 @@ def read_tables(sources: Sequence[str]) -> Runs:
     return runs
 
 
-def _read_table(table: Table, named: tuple[str, int] | None, runs: Runs) -> None:
+def _read_table(table: SourceTable, named: tuple[str, int] | None, runs: Runs) -> None:
     classes = {
         name: name.removeprefix(PROBABILITY_PREFIX)
         for name in table.columns
@@ -127,7 +127,7 @@ def _read_table(table: Table, named: tuple[str, int] | None, runs: Runs) -> None
         raise InputError(f"{FLAG} {table.origin}: the table has no rows.")
 
 
-def _check_columns(table: Table, classes: Mapping[str, str]) -> None:
+def _check_columns(table: SourceTable, classes: Mapping[str, str]) -> None:
     missing = [name for name in (ID, LABEL) if name not in table.columns]
     if not classes and not {PREDICTION, PROBABILITIES} & set(table.columns):
         missing.append(f"{PREDICTION} or {PROBABILITIES}")
@@ -139,7 +139,7 @@ def _check_columns(table: Table, classes: Mapping[str, str]) -> None:
         )
 
 
-def _from_name(table: Table, own: set[str]) -> tuple[str, int]:
+def _from_name(table: SourceTable, own: set[str]) -> tuple[str, int]:
     match = _NAMED.fullmatch(Path(table.origin).stem)
     if own or match is None:
         known = "neither the columns arm and seed nor a name like ARM-seed1.csv"

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.run_predictions import (
     BINS,
+    CaseInputs,
     Cases,
-    Inputs,
     RunPredictions,
     rows_differ,
 )
@@ -72,7 +72,7 @@ def check_margin(margin: float) -> None:
 
 
 def analysed(
-    draft: Comparison, predictions: Mapping[str, ArmPredictions], cases: Cases, inputs: Inputs
+    draft: Comparison, predictions: Mapping[str, ArmPredictions], cases: Cases, inputs: CaseInputs
 ) -> Comparison:
     """Return a comparison with what follows from the predictions of its arms.
 
@@ -183,7 +183,7 @@ def metric_values(predictions: Sequence[RunPredictions]) -> dict[str, MetricValu
 
 
 def flips(
-    cases: Cases, predictions: ArmPredictions, baseline: ArmPredictions, inputs: Inputs
+    cases: Cases, predictions: ArmPredictions, baseline: ArmPredictions, inputs: CaseInputs
 ) -> Flips:
     """Count changed predictions seed by seed, and choose a few examples.
 
@@ -223,7 +223,7 @@ def _examples(
     predictions: Sequence[RunPredictions],
     baseline: Sequence[RunPredictions],
     flipped: npt.NDArray[np.bool_],
-    inputs: Inputs,
+    inputs: CaseInputs,
 ) -> tuple[FlippedExample, ...]:
     """Return the examples that flip for the most seeds; ties by confidence, then by id."""
     times = flipped.sum(axis=0)

@@ -59,7 +59,7 @@ class Cases:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class CaseInputs:
     """How the inputs of cases are read and called.
 
     Attributes:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from ampft.arguments.compare import MIN_SEEDS
-from ampft.comparison.analysis.run_predictions import Cases, Inputs, RunPredictions
+from ampft.comparison.analysis.run_predictions import CaseInputs, Cases, RunPredictions
 from ampft.comparison.findings import ArmResult, ClassDifference
 from ampft.comparison.statistics.folds import estimate_over_folds
 from ampft.comparison.statistics.interval import DifferenceEstimate
@@ -44,7 +44,7 @@ def with_subgroup_losses(
     arms: Sequence[ArmResult],
     predictions: Mapping[str, Sequence[RunPredictions]],
     cases: Cases,
-    inputs: Inputs,
+    inputs: CaseInputs,
 ) -> tuple[ArmResult, ...]:
     """Return the arms with the subgroups in which they lose most.
 
@@ -126,7 +126,7 @@ def detectable_loss(
     return None
 
 
-def _subgroups(cases: Cases, inputs: Inputs) -> Iterator[_Subgroup]:
+def _subgroups(cases: Cases, inputs: CaseInputs) -> Iterator[_Subgroup]:
     """Yield the classes and, of texts, the lengths and words."""
     truth = cases.truth
     for index, name in enumerate(cases.class_names):

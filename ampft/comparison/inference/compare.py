@@ -24,8 +24,8 @@ from ampft.comparison.analysis.predictions import (
     read_texts,
 )
 from ampft.comparison.analysis.run_predictions import (
+    CaseInputs,
     Cases,
-    Inputs,
     RunPredictions,
     check_metric,
     read_run_predictions,
@@ -185,7 +185,7 @@ def compare_inference(
     )
     predictions = {arm.name: ArmPredictions(arm.predictions) for arm in arms if not arm.failures}
     texts = partial(read_texts, runs[0].folder / PREDICTIONS_NAME)
-    return analysed(draft, predictions, cases, Inputs(texts))
+    return analysed(draft, predictions, cases, CaseInputs(texts))
 
 
 def _checked_runs(runs: Sequence[RecordedRun]) -> tuple[RecordedRun, ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ampft.data.sources.delimited import opened_text
-from ampft.data.sources.table import Row, Table
+from ampft.data.sources.table import Row, SourceTable
 from ampft.errors import InputError
 
 SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
@@ -16,7 +16,7 @@ DOCUMENT = "-DOCSTART-"  # first word of a line between documents
 SEPARATORS = ("\t", "\n", "\r")  # of cells and lines, which no word can contain
 
 
-def read_conll(path: Path, *, encoding: str) -> Table:
+def read_conll(path: Path, *, encoding: str) -> SourceTable:
     """Open a CoNLL file: the first column is the word and the last one its tag.
 
     Columns are separated by tabs, or by spaces if a line has no tab. A line of only spaces ends a
@@ -37,10 +37,12 @@ def read_conll(path: Path, *, encoding: str) -> Table:
             cells = {WORDS: [line[0] for line in lines], TAGS: [line[-1] for line in lines]}
             yield number, [cells[name] for name in names]
 
-    return Table(columns=columns, read=read, unit="line", origin=str(path), has_line_per_word=True)
+    return SourceTable(
+        columns=columns, read=read, unit="line", origin=str(path), has_line_per_word=True
+    )
 
 
-def read_other(path: Path, *, encoding: str) -> Table:
+def read_other(path: Path, *, encoding: str) -> SourceTable:
     """Open a file with an extension that no other reader has; a note says that it is CoNLL."""
     note = f"{path}: read as CoNLL, a word and its tag per line."
     return replace(read_conll(path, encoding=encoding), notes=(note,))

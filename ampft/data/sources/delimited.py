@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Literal, TextIO
 
 from ampft.data.columns import DELIMITERS, USUAL_NAMES, folded
-from ampft.data.sources.table import SAMPLE_ROWS, Row, Table, refuse_duplicates
+from ampft.data.sources.table import SAMPLE_ROWS, Row, SourceTable, refuse_duplicates
 from ampft.errors import InputError
 
 Quoting = Literal[0, 3]  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
 MAX_FIELD_LENGTH = 16 * 2**20  # characters; csv's default of 131,072 is too few for long documents
 
 
-def read_csv(path: Path, *, encoding: str) -> Table:
+def read_csv(path: Path, *, encoding: str) -> SourceTable:
     """Open a comma-separated file (RFC 4180: fields may be quoted, quotes doubled inside).
 
     Some spreadsheets write semicolons or tabs instead of commas; a note says so.
@@ -32,12 +32,12 @@ def read_csv(path: Path, *, encoding: str) -> Table:
     return replace(table, notes=(note,))
 
 
-def read_tsv(path: Path, *, encoding: str) -> Table:
+def read_tsv(path: Path, *, encoding: str) -> SourceTable:
     """Open a tab-separated file (IANA's definition: no quoting, a quote is a plain character)."""
     return read_delimited(path, encoding=encoding, delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
-def read_delimited(path: Path, *, encoding: str, delimiter: str, quoting: Quoting) -> Table:
+def read_delimited(path: Path, *, encoding: str, delimiter: str, quoting: Quoting) -> SourceTable:
     """Read the header and return the table.
 
     A byte-order mark, CRLF and blank lines are allowed.
@@ -70,7 +70,7 @@ def read_delimited(path: Path, *, encoding: str, delimiter: str, quoting: Quotin
                 )
             yield line, [values[index] for index in indices]
 
-    return Table(columns=columns, read=read, unit="line", origin=str(path))
+    return SourceTable(columns=columns, read=read, unit="line", origin=str(path))
 
 
 def detect_delimiter(path: Path, encoding: str) -> str:

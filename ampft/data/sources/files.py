@@ -34,19 +34,19 @@ from ampft.data.sources.file_names import check_file
 from ampft.data.sources.json_rows import read_json
 from ampft.data.sources.parquet import read_parquet
 from ampft.data.sources.rows import read_rows
-from ampft.data.sources.table import Table, described_columns
+from ampft.data.sources.table import SourceTable, described_columns
 from ampft.data.sources.workbook import SUFFIXES, read_workbook
 from ampft.errors import InputError, quoted, quoted_list
 
 
-class Reader(Protocol):
+class FileReader(Protocol):
     """Opens a file of one format."""
 
-    def __call__(self, path: Path, *, encoding: str) -> Table:
+    def __call__(self, path: Path, *, encoding: str) -> SourceTable:
         """Read the header of `path` and return the table."""
 
 
-READERS: dict[str, Reader] = {
+READERS: dict[str, FileReader] = {
     ".csv": read_csv,
     ".tsv": read_tsv,
     ".tab": read_tsv,
@@ -69,8 +69,8 @@ def open_table(
     flag: str,
     encoding: str,
     sheet: str | None = None,
-    other_reader: Reader | None = None,
-) -> Table:
+    other_reader: FileReader | None = None,
+) -> SourceTable:
     """Open a file with the reader of its extension.
 
     Args:
@@ -111,7 +111,9 @@ def open_table(
     return reader(path, encoding=encoding)
 
 
-def open_tables(request: DataRequest, other_reader: Reader | None = None) -> dict[str, list[Table]]:
+def open_tables(
+    request: DataRequest, other_reader: FileReader | None = None
+) -> dict[str, list[SourceTable]]:
     """Open the files of a request, by split; for `other_reader` see `open_table`."""
     return {
         split: [
@@ -170,13 +172,13 @@ def load_files(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColum
     return rows, columns, [*counts, *read, *notes]
 
 
-def rename_columns(table: Table, expected: Sequence[str]) -> Table:
+def rename_columns(table: SourceTable, expected: Sequence[str]) -> SourceTable:
     """Return the table with the expected names for columns that differ only in case or spaces."""
     names = column_renames(table.columns, expected)
     return table.renamed(names, renaming_notes(names, table.origin)) if names else table
 
 
-def media_column(table: Table, request: DataRequest) -> tuple[str, str] | None:
+def media_column(table: SourceTable, request: DataRequest) -> tuple[str, str] | None:
     """Return the column of images or sounds and their kind; None if the inputs are texts.
 
     Without a flag or task that says so, it is the only column whose first cells are all files of
@@ -210,7 +212,7 @@ def media_column(table: Table, request: DataRequest) -> tuple[str, str] | None:
     )
 
 
-def media_cells(table: Table) -> dict[str, str]:
+def media_cells(table: SourceTable) -> dict[str, str]:
     """Return the kind of each column whose first cells are images or sounds: bytes, or paths."""
 
     def kind_of_cell(cell: object) -> str | None:
@@ -226,7 +228,7 @@ def media_cells(table: Table) -> dict[str, str]:
     return found
 
 
-def choose_columns(table: Table, request: DataRequest) -> tuple[DataColumns, list[str]]:
+def choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColumns, list[str]]:
     """Return the columns of the training file, and a note if the user did not give them.
 
     Raises:

@@ -27,7 +27,7 @@ from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import LabelParser
 from ampft.data.sources.memory import INDEX_COLUMN
 from ampft.data.sources.rows import read_rows
-from ampft.data.sources.table import POSITION, Row, Table
+from ampft.data.sources.table import POSITION, Row, SourceTable
 from ampft.errors import InputError, listed, quoted, quoted_list
 from ampft.hub import hub_problem
 
@@ -86,7 +86,7 @@ def read_splits(
     return rows, columns, notes
 
 
-def split_table(part: Dataset, origin: str, unit: str = POSITION) -> Table:
+def split_table(part: Dataset, origin: str, unit: str = POSITION) -> SourceTable:
     """Return a split as a table; images and sounds are not decoded.
 
     Args:
@@ -104,7 +104,7 @@ def split_table(part: Dataset, origin: str, unit: str = POSITION) -> Table:
         yield from enumerate(cells(selected, names), start=0 if unit == POSITION else 1)
 
     declared = {name: label_names(feature) for name, feature in part.features.items()}
-    return Table(
+    return SourceTable(
         columns=tuple(part.column_names),
         read=read,
         unit=unit,
@@ -232,7 +232,7 @@ def label_names(feature: object) -> tuple[str, ...] | None:
     return tuple(feature.names) if isinstance(feature, ClassLabel) else None
 
 
-def is_unlabelled(table: Table, column: str) -> bool:
+def is_unlabelled(table: SourceTable, column: str) -> bool:
     """Return whether no row has a label, as in the test splits of benchmarks."""
     missing = (None, UNLABELLED) if column in table.classes else (None,)
     labels = [label for _, (label,) in table.read((column,))]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ampft.data.sources.delimited import opened_text
-from ampft.data.sources.table import SAMPLE_ROWS, Row, Table
+from ampft.data.sources.table import SAMPLE_ROWS, Row, SourceTable
 from ampft.errors import InputError, quoted, quoted_list
 
 CHARACTERS_AT_A_TIME = 2**20
@@ -19,7 +19,7 @@ BLANKS = " \t\r\n"
 EXPECTED = "The file must hold one object per line, or one array of objects."
 
 
-def read_json(path: Path, *, encoding: str) -> Table:
+def read_json(path: Path, *, encoding: str) -> SourceTable:
     """Open a file that has one JSON object per line, or one array of objects.
 
     The array can also be the value of the only key of an object, as in `{"data": [...]}`; a note
@@ -64,7 +64,7 @@ def read_json(path: Path, *, encoding: str) -> Table:
             yield number, [item.get(name) for name in names]
 
     notes = () if key is None else (f"{path}: the rows are read from the key {quoted(key)}.",)
-    return Table(columns=columns, read=read, unit=unit, origin=str(path), notes=notes)
+    return SourceTable(columns=columns, read=read, unit=unit, origin=str(path), notes=notes)
 
 
 def wrapping_key(path: Path, encoding: str) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ampft.data.sources.table import Row, Table, refuse_duplicates
+from ampft.data.sources.table import Row, SourceTable, refuse_duplicates
 from ampft.errors import InputError
 
 ROWS_AT_A_TIME = 4096
@@ -34,7 +34,7 @@ def reading_errors(path: Path) -> Iterator[None]:
         ) from None
 
 
-def read_parquet(path: Path, *, encoding: str) -> Table:
+def read_parquet(path: Path, *, encoding: str) -> SourceTable:
     """Open a Parquet file; its texts are UTF-8, so `encoding` has no effect.
 
     Raises:
@@ -59,4 +59,4 @@ def read_parquet(path: Path, *, encoding: str) -> Table:
                     number += 1
                     yield number, row
 
-    return Table(columns=columns, read=read, unit="row", origin=str(path))
+    return SourceTable(columns=columns, read=read, unit="row", origin=str(path))

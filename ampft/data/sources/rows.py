@@ -16,14 +16,14 @@ from ampft.data.input_columns import InputColumns
 from ampft.data.media import MEDIA
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows, RowCollector
-from ampft.data.sources.table import Table, as_text
+from ampft.data.sources.table import SourceTable, as_text
 from ampft.ownership import temporary_folder
 
 ROWS_AT_A_TIME = 4096
 FILE_TYPE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 
 
-def read_rows(table: Table, columns: DataColumns, request: DataRequest) -> LabelledRows:
+def read_rows(table: SourceTable, columns: DataColumns, request: DataRequest) -> LabelledRows:
     """Check the rows of one file or split, and keep the usable ones.
 
     Texts and the files of images and sounds are written to an Arrow file. Images and sounds of a

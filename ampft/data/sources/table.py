@@ -21,7 +21,7 @@ Row = tuple[int, Sequence[object]]
 
 
 @dataclass(frozen=True)
-class Table:
+class SourceTable:
     """The columns of a file or of a split of a data set, and a way to read its rows.
 
     Attributes:
@@ -52,7 +52,7 @@ class Table:
         """Return where the rows with these numbers are, for a message."""
         return location(self.origin, self.unit, numbers, self.index)
 
-    def renamed(self, names: Mapping[str, str], notes: tuple[str, ...]) -> Table:
+    def renamed(self, names: Mapping[str, str], notes: tuple[str, ...]) -> SourceTable:
         """Return the table with new names for some columns, and notes that say so."""
         old = {names.get(column, column): column for column in self.columns}
         return replace(
@@ -129,7 +129,7 @@ def refuse_surrogates(value: str, location: str) -> None:
         ) from None
 
 
-def described_columns(table: Table) -> str:
+def described_columns(table: SourceTable) -> str:
     """Return the columns with the number of different values that each has in the first rows."""
     shown = table.columns[:MAX_LISTED]
     values: list[set[str]] = [set() for _ in shown]

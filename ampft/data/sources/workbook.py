@@ -9,7 +9,7 @@ from datetime import date, datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ampft.data.sources.table import Row, Table, refuse_duplicates
+from ampft.data.sources.table import Row, SourceTable, refuse_duplicates
 from ampft.errors import InputError, quoted, quoted_list
 from ampft.text.numbers import counted
 
@@ -21,7 +21,7 @@ SUFFIXES = (".xlsx", ".xlsm")
 ERRORS = frozenset({"#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!", "#DIV/0!"})
 
 
-def read_workbook(path: Path, *, flag: str, sheet: str | None) -> Table:
+def read_workbook(path: Path, *, flag: str, sheet: str | None) -> SourceTable:
     """Open a sheet; its first row that is not empty is the header.
 
     Formulas have the values that Excel stored, and dates are written as in ISO 8601.
@@ -72,7 +72,7 @@ def read_workbook(path: Path, *, flag: str, sheet: str | None) -> Table:
 
     note = f"{path}: read from sheet {title!r}, the first of {len(names)} (--sheet_name)."
     notes = (note,) if sheet is None and len(names) > 1 else ()
-    return Table(columns=tuple(columns), read=read, unit="row", origin=str(path), notes=notes)
+    return SourceTable(columns=tuple(columns), read=read, unit="row", origin=str(path), notes=notes)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ampft.diagnosis.doctor.case import (
-    Case,
+    Subject,
     change_of,
     first_floating,
     kept_patterns,
@@ -37,7 +37,7 @@ Key = tuple[str, int]
 """Path of a module, and the number of the call."""
 
 
-def align(case: Case, *, fp32_modules: Sequence[str] = ()) -> Alignment | None:
+def align(case: Subject, *, fp32_modules: Sequence[str] = ()) -> Alignment | None:
     """Compare the precision of a case with float32, module by module.
 
     Args:
@@ -53,16 +53,16 @@ def align(case: Case, *, fp32_modules: Sequence[str] = ()) -> Alignment | None:
         return _aligned(case, fp32_modules)
 
 
-def _aligned(case: Case, fp32_modules: Sequence[str]) -> Alignment | None:
+def _aligned(case: Subject, fp32_modules: Sequence[str]) -> Alignment | None:
     errors: dict[Key, dict[str, list[float]]] = {}
     whole: dict[str, list[float]] = {"cosine": [], "error": [], "loss": []}
     for index in range(len(case.batches)):
         finite = case.finite_run(index)
         if finite is None:
             return None
-        with Recorder(case.model) as expected:
+        with ModuleRecorder(case.model) as expected:
             reference = case.in_float32().run(index)
-        with Recorder(case.model, expected, finite.scale) as compared:
+        with ModuleRecorder(case.model, expected, finite.scale) as compared:
             result = case.run(index, scale=finite.scale)
         for key, values in compared.errors.items():
             for kind, value in values.items():
@@ -85,7 +85,7 @@ def _aligned(case: Case, fp32_modules: Sequence[str]) -> Alignment | None:
     )
 
 
-def rounding_module(case: Case) -> str:
+def rounding_module(case: Subject) -> str:
     """Return the module whose rounding changes the direction of the gradient.
 
     Rounding is measured by what the values of a module tell: the error of its output over the
@@ -101,12 +101,12 @@ def rounding_module(case: Case) -> str:
     growth: dict[str, float] = {}
     plain, worst = case.in_float32(), None
     for index in range(len(case.batches)):
-        with Recorder(case.model) as expected:
+        with ModuleRecorder(case.model) as expected:
             reference = plain.run(index)
         finite = case.finite_run(index)
         if finite is None or not reference.is_finite:
             continue
-        with Recorder(case.model, expected, finite.scale) as compared:
+        with ModuleRecorder(case.model, expected, finite.scale) as compared:
             case.run(index, scale=finite.scale)
         for (path, _), values in compared.errors.items():
             gain = values.get("spread_outputs", 0.0) - values.get("spread_inputs", 0.0)
@@ -161,12 +161,12 @@ def batch_mean(values: Sequence[float]) -> BatchMean:
     return BatchMean(mean=mean, low=mean - half, high=mean + half)
 
 
-class Recorder:
+class ModuleRecorder:
     """Context that keeps what modules receive and return, or compares it with another recorder.
 
     Args:
         model: Model, run once inside.
-        expected: Recorder of the pass in float32; None to keep the values of this pass.
+        expected: ModuleRecorder of the pass in float32; None to keep the values of this pass.
         scale: Loss scale of this pass.
 
     Attributes:
@@ -175,7 +175,7 @@ class Recorder:
     """
 
     def __init__(
-        self, model: nn.Module, expected: Recorder | None = None, scale: float = 1.0
+        self, model: nn.Module, expected: ModuleRecorder | None = None, scale: float = 1.0
     ) -> None:
         self._model = model
         self._expected = expected
@@ -185,7 +185,7 @@ class Recorder:
         self._hooks = ExitStack()
         self.errors: dict[Key, dict[str, float]] = {}
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> ModuleRecorder:
         for path, module in self._model.named_modules():
             if path:
                 hook = module.register_forward_hook(partial(self._returned, path))

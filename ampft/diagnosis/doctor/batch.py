@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ampft.diagnosis.doctor.case import Case
+from ampft.diagnosis.doctor.case import Subject
 from ampft.diagnosis.doctor.causes import OVERFLOWS, UNDERFLOWS, remedy_for
 from ampft.diagnosis.doctor.findings import Cause, Fault
 from ampft.diagnosis.doctor.origins import Event, Key
@@ -53,7 +53,7 @@ class BatchExamination:
         shape: Its layout.
     """
 
-    def __init__(self, case: Case, index: int, shape: BatchShape) -> None:
+    def __init__(self, case: Subject, index: int, shape: BatchShape) -> None:
         self.faults: list[Fault] = []
         self.absorbed: list[Fault] = []
         self._case, self._index, self._shape = case, index, shape
@@ -93,7 +93,9 @@ class BatchExamination:
             self.faults.append(replace(self._fault(twin, twin.origins[0]), in_float32=True))
         return scale
 
-    def _attempt(self, case: Case, scale: float | None = None, probe: Key | None = None) -> Attempt:
+    def _attempt(
+        self, case: Subject, scale: float | None = None, probe: Key | None = None
+    ) -> Attempt:
         model, batch = case.model, case.batches[self._index]
         model.zero_grad(set_to_none=True)
         case.begin(self._index)

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from ampft.precision.accelerator import numerics
 from ampft.precision.float32_modules import float32_forwards, keep_modules
-from ampft.precision.harm import GradientChange, TrialResult
+from ampft.precision.harm import GradientChange, ShortTraining
 from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import Precision, resolve
 from ampft.training.loss_scale import ScaledGradient, finite_gradient, lowered_scales
@@ -41,7 +41,7 @@ Loss = Callable[[nn.Module, Any], Tensor]
 
 
 @dataclass(frozen=True)
-class Trial:
+class FirstSteps:
     """The first steps of a training, as it makes them.
 
     Attributes:
@@ -66,7 +66,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Case:
+class Subject:
     """A model, batches, a loss and the precision that is examined.
 
     Attributes:
@@ -92,7 +92,7 @@ class Case:
     loss_scale: float | None = None
     initial_scale: float = INITIAL_SCALE
     begin: Callable[[int], object] = torch.manual_seed
-    trial: Trial = field(default_factory=Trial)
+    trial: FirstSteps = field(default_factory=FirstSteps)
     model_name: str = ""
     data_name: str = "the given batches"
     padding_free: bool = False
@@ -112,7 +112,7 @@ class Case:
         """The loss scale at the start; None if the loss is not scaled."""
         return self.initial_scale if self.uses_scaler else self.loss_scale
 
-    def in_float32(self) -> Case:
+    def in_float32(self) -> Subject:
         """Return the same case in float32."""
         return replace(self, precision=resolve(BASELINE, self.device), loss_scale=None)
 
@@ -203,7 +203,7 @@ class Case:
             handle.remove()
             keep_modules(self.model, kept)
 
-    def train(self) -> TrialResult:
+    def train(self) -> ShortTraining:
         """Make the trial; the weights are restored afterwards."""
         model, trial = self.model, self.trial
         weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -224,7 +224,7 @@ class Case:
             model.train(was_training)
             model.load_state_dict(weights)
             model.zero_grad(set_to_none=True)
-        return TrialResult(
+        return ShortTraining(
             mode=self.precision.mode,
             steps=trial.steps,
             learning_rate=trial.optimizer.learning_rate,

@@ -17,7 +17,7 @@ from ampft.files import is_writable_folder, nearest_existing
 from ampft.ownership import check_replaceable
 
 if TYPE_CHECKING:
-    from ampft.diagnosis.doctor.case import Case
+    from ampft.diagnosis.doctor.case import Subject
     from ampft.diagnosis.doctor.findings import Diagnosis
 
 DEFAULT_MODE = "fp16"
@@ -78,7 +78,7 @@ def wait_for_main_process() -> None:
     state.wait_for_everyone()
 
 
-def _case(args: argparse.Namespace, flags: Sequence[str]) -> Case:
+def _case(args: argparse.Namespace, flags: Sequence[str]) -> Subject:
     if args.batches < 1:
         raise InputError(f"--batches {args.batches}: must be at least 1.")
     if not 0 <= args.tolerated < 1:
@@ -110,7 +110,7 @@ def _case(args: argparse.Namespace, flags: Sequence[str]) -> Case:
     return recipe_case(classify, mode, steps=args.batches, trial_steps=args.trial_steps)
 
 
-def _diagnosis(case: Case, tolerated: float, *, search: bool) -> Diagnosis:
+def _diagnosis(case: Subject, tolerated: float, *, search: bool) -> Diagnosis:
     """Return the diagnosis; with a cure, verified by a training, if it is searched."""
     from accelerate import PartialState
 

@@ -14,8 +14,8 @@ from torch import nn
 
 from ampft.diagnosis.doctor.case import (
     INITIAL_SCALE,
-    Case,
-    Trial,
+    FirstSteps,
+    Subject,
     change_of,
     kept_patterns,
     undisturbed,
@@ -27,7 +27,7 @@ from ampft.errors import InputError
 from ampft.models.module_search import Holds, shortest_patterns, smallest_modules
 from ampft.precision.accelerator import numerics
 from ampft.precision.float32_modules import FLAG, called_modules, matching_modules
-from ampft.precision.harm import GradientChange, TrialResult, harm_over
+from ampft.precision.harm import GradientChange, ShortTraining, harm_over
 from ampft.precision.resolve import FLAG as MODE_FLAG
 from ampft.precision.resolve import resolve
 from ampft.text.numbers import counted
@@ -65,11 +65,11 @@ class Prescription:
     """
 
     cure: Cure | None
-    float32_trial: TrialResult | None = None
+    float32_trial: ShortTraining | None = None
 
 
 def prescribe(
-    case: Case, faults: Sequence[Fault], *, loss_scales: LossScales | None = None
+    case: Subject, faults: Sequence[Fault], *, loss_scales: LossScales | None = None
 ) -> Prescription:
     """Find a change with which a precision holds, and verify it.
 
@@ -104,7 +104,7 @@ def prescribe(
         return Prescription(_Search(case, plain).cure(failing, own, loss_scales), plain)
 
 
-def _judge(case: Case, count: int = 1) -> tuple[list[Failing], float]:
+def _judge(case: Subject, count: int = 1) -> tuple[list[Failing], float]:
     """Judge a precision by all batches of a case.
 
     Returns:
@@ -134,19 +134,19 @@ def _judge(case: Case, count: int = 1) -> tuple[list[Failing], float]:
     return [] if is_healthy else failing, error
 
 
-def _holds(case: Case, index: int, reference: ScaledGradient) -> bool:
+def _holds(case: Subject, index: int, reference: ScaledGradient) -> bool:
     """Return whether a precision holds for a batch."""
     if reference.is_finite:
         return case.holds(index, reference)
     return _fails_as_float32(case, index)
 
 
-def _fails_as_float32(case: Case, index: int) -> bool:
+def _fails_as_float32(case: Subject, index: int) -> bool:
     """Return whether only those examples of a batch fail that float32 cannot compute either."""
     return _failing_examples(case, index) <= _failing_examples(case.in_float32(), index)
 
 
-def _failing_examples(case: Case, index: int) -> frozenset[int]:
+def _failing_examples(case: Subject, index: int) -> frozenset[int]:
     """Return the examples of a batch for which an operation of the forward pass fails."""
     batch = case.batches[index]
     shape = BatchShape.of(case.model, batch, 0)
@@ -161,7 +161,7 @@ def _failing_examples(case: Case, index: int) -> frozenset[int]:
     return frozenset().union(*rows)
 
 
-def _finite_trial(case: Case) -> Trial | None:
+def _finite_trial(case: Subject) -> FirstSteps | None:
     """Return the trial without the batches that float32 cannot compute; None if none is left."""
     steps = case.trial.step_batches or [[batch] for batch in case.batches]
     plain = case.in_float32()
@@ -180,7 +180,7 @@ class _Search:
         plain: Its training in float32; None if float32 computes no batch, so that none is tried.
     """
 
-    def __init__(self, case: Case, plain: TrialResult | None) -> None:
+    def __init__(self, case: Subject, plain: ShortTraining | None) -> None:
         self._case, self._plain = case, plain
 
     def cure(
@@ -250,7 +250,7 @@ class _Search:
             cure = replace(cure, sentence=f"{cure.sentence} Or use {OTHER_MODE}.")
         return cure
 
-    def _in_other_mode(self) -> Case | None:
+    def _in_other_mode(self) -> Subject | None:
         """Return the case in bf16; None if the device does not support it, or it is in bf16."""
         if self._case.precision.mode == OTHER_MODE:
             return None
@@ -269,7 +269,9 @@ class _Search:
         return replace(verified(other, f"Use {OTHER_MODE}: {flag}", self._plain), flag=flag)
 
 
-def verified(case: Case, what: str, plain: TrialResult | None, cost: float | None = None) -> Cure:
+def verified(
+    case: Subject, what: str, plain: ShortTraining | None, cost: float | None = None
+) -> Cure:
     """Return a cure that a case has received, with what was verified.
 
     Args:
@@ -308,7 +310,7 @@ def _is_verified(cure: Cure | None) -> bool:
     return cure is not None and cure.verified
 
 
-def _sufficiency_test(case: Case, failing: Sequence[Failing]) -> Holds:
+def _sufficiency_test(case: Subject, failing: Sequence[Failing]) -> Holds:
     """Return the test of a set of modules, which remembers its results."""
 
     @cache
@@ -331,7 +333,7 @@ def _hints(model: nn.Module, faults: Sequence[Fault]) -> tuple[tuple[str, ...], 
     return known, tuple(called)
 
 
-def _cost(case: Case, kept: Mapping[str, str]) -> float | None:
+def _cost(case: Subject, kept: Mapping[str, str]) -> float | None:
     """Return the time of a step with modules in float32, relative to that without them.
 
     It is None if a step raises an error.
@@ -349,7 +351,7 @@ def _cost(case: Case, kept: Mapping[str, str]) -> float | None:
     return statistics.median(times[True]) / statistics.median(times[False])
 
 
-def _epsilon(case: Case, faults: Sequence[Fault]) -> Cure | None:
+def _epsilon(case: Subject, faults: Sequence[Fault]) -> Cure | None:
     """Return a larger epsilon of the module that failed first; None if that does not help.
 
     It cures a division by zero that float32 meets too.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ampft.diagnosis.doctor.alignment import rounding_module
 from ampft.diagnosis.doctor.batch import MAX_TOKENS, BatchExamination
-from ampft.diagnosis.doctor.case import Case, Loss, undisturbed
+from ampft.diagnosis.doctor.case import Loss, Subject, undisturbed
 from ampft.diagnosis.doctor.causes import REMEDIES, remedy_for
 from ampft.diagnosis.doctor.findings import (
     DEFAULT_TOLERATED,
@@ -108,7 +108,7 @@ def _least(scales: Sequence[float | None]) -> float | None:
 
 
 def examine(
-    case: Case,
+    case: Subject,
     *,
     tolerated: float = DEFAULT_TOLERATED,
     with_ranges: bool = True,
@@ -168,7 +168,7 @@ def examine(
     return found
 
 
-def diagnose(case: Case, *, tolerated: float = DEFAULT_TOLERATED) -> Diagnosis:
+def diagnose(case: Subject, *, tolerated: float = DEFAULT_TOLERATED) -> Diagnosis:
     """Return the diagnosis of a case, without a cure.
 
     In a group of several processes, all of them call it with their own batches, and all get the
@@ -214,7 +214,7 @@ def diagnose(case: Case, *, tolerated: float = DEFAULT_TOLERATED) -> Diagnosis:
     )
 
 
-def _record_ranges(case: Case, shapes: Sequence[BatchShape], found: Examination) -> None:
+def _record_ranges(case: Subject, shapes: Sequence[BatchShape], found: Examination) -> None:
     plain, recorder = case.in_float32(), RangeRecorder(case.model)
     with numerics(plain.precision), recorder:
         for index, batch in enumerate(case.batches):
@@ -227,7 +227,7 @@ def _record_ranges(case: Case, shapes: Sequence[BatchShape], found: Examination)
 
 
 def _check_gradient(
-    case: Case, found: Examination, absorbed: Sequence[Fault], tolerated: float
+    case: Subject, found: Examination, absorbed: Sequence[Fault], tolerated: float
 ) -> None:
     """Add a fault if the gradient trains otherwise than float32's, although it is finite.
 
@@ -248,7 +248,7 @@ def _check_gradient(
         found.add_fault(_vanishing(case, found, tolerated) or _rounding(case, found))
 
 
-def _vanishing(case: Case, found: Examination, tolerated: float) -> Fault | None:
+def _vanishing(case: Subject, found: Examination, tolerated: float) -> Fault | None:
     """Return the fault of entries that are too small for binary16; None if few are."""
     scale = found.scale or 1.0
     if (
@@ -275,7 +275,7 @@ def _vanishing(case: Case, found: Examination, tolerated: float) -> Fault | None
     )
 
 
-def _rounding(case: Case, found: Examination) -> Fault:
+def _rounding(case: Subject, found: Examination) -> Fault:
     """Return the fault of a gradient whose direction rounding has changed."""
     module = rounding_module(case)
     values = found.values.get((module, "forward"))
@@ -345,11 +345,11 @@ def locate(
 
 def _given(
     model: nn.Module, batches: Sequence[Any], loss: Loss, mode: str, loss_scale: float | None
-) -> Case:
+) -> Subject:
     if not batches:
         raise InputError("batches: received none. Pass at least one batch.")
     precision = resolve(canonical_mode(mode), next(model.parameters()).device)
-    return Case(model, list(batches), loss, precision, loss_scale=loss_scale)
+    return Subject(model, list(batches), loss, precision, loss_scale=loss_scale)
 
 
 def _half_weights(model: nn.Module) -> Fault | None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.steps import MicroBatch, StepBatch, StepBatches
-from ampft.diagnosis.doctor.case import Case, Trial
+from ampft.diagnosis.doctor.case import FirstSteps, Subject
 from ampft.errors import InputError
 from ampft.precision.accelerator import (
     check_world_size,
@@ -42,7 +42,7 @@ from ampft.training.threads import restore_cpu_threads
 
 def recipe_case(
     args: ClassifyArguments, mode: str, *, steps: int, trial_steps: int, saved: Path | None = None
-) -> Case:
+) -> Subject:
     """Return the model of a recipe with its first batches, or with a saved step.
 
     In a group of several processes, each has its own batches.
@@ -83,7 +83,7 @@ def recipe_case(
     args = args.with_learning_rate(model.config)
     first = list(step_batches.epoch(0, stop=steps))
     total_steps = args.max_train_steps or args.num_train_epochs * len(step_batches)
-    trial = Trial(
+    trial = FirstSteps(
         steps=min(trial_steps, total_steps),
         optimizer=args.optimizer_settings(),
         schedule=args.schedule_settings(),
@@ -96,7 +96,7 @@ def recipe_case(
     def mean_loss(model: nn.Module, micro_batch: MicroBatch) -> Tensor:
         return task.loss(model, micro_batch) / effective_weights[id(micro_batch)]
 
-    case = Case(
+    case = Subject(
         model,
         [micro_batch for step_batch in first for micro_batch in step_batch],
         mean_loss,
@@ -125,7 +125,7 @@ def recipe_case(
     return case if saved is None else _with_random_states(case, parts)
 
 
-def run_case(folder: Path, flags: Sequence[str], *, steps: int, trial_steps: int) -> Case:
+def run_case(folder: Path, flags: Sequence[str], *, steps: int, trial_steps: int) -> Subject:
     """Return the first saved step of a run, to be replayed, or its first batches if it has none.
 
     Args:
@@ -153,7 +153,7 @@ def run_case(folder: Path, flags: Sequence[str], *, steps: int, trial_steps: int
     return recipe_case(args, mode, steps=steps, trial_steps=trial_steps, saved=step)
 
 
-def _with_random_states(case: Case, parts: Sequence[tuple[StepBatch, StepStart]]) -> Case:
+def _with_random_states(case: Subject, parts: Sequence[tuple[StepBatch, StepStart]]) -> Subject:
     """Return a case of a saved step, each micro-batch with its random state in that step."""
     starts: list[StepStart] = []
     with numerics(case.precision):

@@ -17,8 +17,8 @@ from ampft.training.checkpoints.manifest import (
     MODEL_NAME,
     OPTIMIZER_NAME,
     STATE_NAME,
+    CheckpointManifest,
     CursorPart,
-    Manifest,
     write_manifest,
 )
 from ampft.training.checkpoints.tensors import write_tensors
@@ -36,9 +36,9 @@ class Content:
         state: Everything else, as JSON values; numbers may be infinite or NaN.
         best: Hash and size of the best weights, whose file is in the folder already; None if no
             epoch was evaluated.
-        settings: As in `Manifest`.
-        topology: As in `Manifest`.
-        environment: As in `Manifest`.
+        settings: As in `CheckpointManifest`.
+        topology: As in `CheckpointManifest`.
+        environment: As in `CheckpointManifest`.
         history: File of the history, and its part that belongs to the checkpoint.
     """
 
@@ -77,7 +77,7 @@ def write_content(folder: Path, content: Content) -> None:
         files[OWNER_NAME] = describe_file(folder / OWNER_NAME)
     history, history_part = content.history
     sync(history)
-    manifest = Manifest(
+    manifest = CheckpointManifest(
         cursor=content.cursor,
         reason=content.reason,
         settings=content.settings,

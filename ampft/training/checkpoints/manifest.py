@@ -50,7 +50,7 @@ class CursorPart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
+class CheckpointManifest:
     """What MANIFEST.json says about a checkpoint.
 
     Attributes:
@@ -82,14 +82,14 @@ class Manifest:
         return sum(part.bytes for part in self.files.values())
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
     """Write MANIFEST.json with the hash of its own values, and wait until it is on the disk."""
     values = cast("dict[str, JSONValue]", json_values(manifest))
     text = json_text({**values, "sha256": values_hash(values)})
     write_file(folder / MANIFEST_NAME, [text.encode()])
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> CheckpointManifest:
     """Read the manifest of a checkpoint, without looking at the other files.
 
     Raises:
@@ -104,14 +104,14 @@ def read_manifest(folder: Path) -> Manifest:
             raise ValueError("it does not have the hash that it states")
         if values.get("schema") != SCHEMA:
             raise ValueError(f"its schema is {values.get('schema')!r}, not {SCHEMA}")
-        return from_json(Manifest, values, MANIFEST_NAME)
+        return from_json(CheckpointManifest, values, MANIFEST_NAME)
     except FileNotFoundError as error:
         raise DamagedCheckpoint(f"{path}: the file is missing.") from error
     except (OSError, ValueError, TypeError) as error:
         raise DamagedCheckpoint(f"{path}: the file is damaged ({error}).") from error
 
 
-def verify(folder: Path) -> Manifest:
+def verify(folder: Path) -> CheckpointManifest:
     """Check that a checkpoint is exactly as it was written, without opening a tensor.
 
     Args:

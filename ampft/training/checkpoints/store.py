@@ -27,8 +27,8 @@ from ampft.training.checkpoints.manifest import (
     CONTENT_NAMES,
     HISTORY_NAME,
     MANIFEST_NAME,
+    CheckpointManifest,
     DamagedCheckpoint,
-    Manifest,
     read_manifest,
     verified_history,
 )
@@ -253,7 +253,7 @@ def _is_unchanged(path: Path, part: FilePart, manifest: Path) -> bool:
     return status.st_ctime_ns <= manifest.stat().st_ctime_ns or describe_file(path) == part
 
 
-def _manifest(folder: Path) -> Manifest | None:
+def _manifest(folder: Path) -> CheckpointManifest | None:
     try:
         return read_manifest(folder)
     except DamagedCheckpoint:
