@@ -37,7 +37,7 @@ from ampft.comparison.analysis.run_predictions import (
     CaseInputs,
     Cases,
     RunPredictions,
-    check_metric,
+    primary_metric,
     reduced,
 )
 from ampft.comparison.findings import ArmResult, ClassFigures, Comparison, RunOutcome, metric_infos
@@ -106,8 +106,7 @@ def compare_outcomes(
     """
     check_margin(settings.margin)
     problem = problem_types()[model.kind]
-    metric = settings.metric or next(iter(problem.metrics))
-    check_metric(metric, problem)
+    metric = primary_metric(settings.metric, problem)
     cases = Cases(
         path=Path(settings.name),
         kind=model.kind,

@@ -44,7 +44,7 @@ from ampft.certificate.predicted import (
 from ampft.certificate.rounding import round_products
 from ampft.certificate.rows import VerifiedRows, verified_rows
 from ampft.comparison.analysis.predictions import check_margin
-from ampft.comparison.analysis.run_predictions import CaseInputs, check_metric
+from ampft.comparison.analysis.run_predictions import CaseInputs, primary_metric
 from ampft.errors import InputError
 from ampft.export.artifact import Artifact, opened
 from ampft.export.formats import BLOCKS, INT8
@@ -89,8 +89,7 @@ def check_verification(record: RunRecord, request: VerifyRequest) -> VerifiedRow
             read.
     """
     check_margin(request.margin)
-    if request.metric is not None:
-        check_metric(request.metric, problem_of(record))
+    primary_metric(request.metric, problem_of(record))
     return verified_rows(record, request.verify, request.data_flags)
 
 

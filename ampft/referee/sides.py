@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ampft.comparison.analysis.foreign_predictions import reduced_tables, shared_columns
-from ampft.comparison.analysis.loading import RecordedRun, find_runs
+from ampft.comparison.analysis.loading import RecordedRun, differing_settings, find_runs
 from ampft.comparison.analysis.prediction_tables import (
     FLAG,
     ONLY_TABLE,
@@ -23,11 +23,9 @@ from ampft.comparison.analysis.prediction_tables import (
 from ampft.comparison.analysis.run_predictions import (
     Cases,
     RunPredictions,
-    check_metric,
-    check_recorded,
+    primary_metric,
     read_run_predictions,
 )
-from ampft.comparison.analysis.settings import differing_settings
 from ampft.comparison.findings import MetricInfo
 from ampft.data.sources.file_names import named_files
 from ampft.data.sources.files import open_table
@@ -141,13 +139,11 @@ def _read_runs(sources: Mapping[str, Sequence[str]], metric: str | None, ledger:
     for name, folders in sources.items():
         runs = _runs_of_side(name, find_runs([Path(folder) for folder in folders]))
         first = first or next(iter(runs.values()))
-        metric = metric or next(iter(problem_of(first.record).metrics))
-        check_metric(metric, problem_of(first.record))
+        metric = primary_metric(metric, problem_of(first.record))
         predictions, models = {}, {}
         for seed, run in runs.items():
             path = run.folder / PREDICTIONS_NAME
-            found, cases = read_run_predictions(path, cases, metric)
-            check_recorded(path, found, run.record.metrics, cases.problem)
+            found, cases = read_run_predictions(path, cases, metric, run.record.metrics)
             predictions[seed] = found
             digest = hash_of_predictions(found)
             models[seed] = _model(seed, str(run.folder), path, digest, ledger)
@@ -206,8 +202,7 @@ def _read_tables(
     ledger: Path,
 ) -> Sides:
     problem = problem_types()[SingleLabel.name]
-    metric = metric or next(iter(problem.metrics))
-    check_metric(metric, problem)
+    metric = primary_metric(metric, problem)
     try:
         tables = {name: _table_of_side(name, each) for name, each in sources.items()}
         predictions, cases = reduced_tables(tables, metric=metric, label_names=label_names or None)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from example_comparison import broken, realistic
 
-from ampft.comparison.analysis.settings import command
+from ampft.comparison.analysis.run_figures import command
 from ampft.comparison.findings import PREDICTIONS
 from ampft.comparison.report.html import condition, html_text
 from ampft.comparison.report.texts import markdown_text, terminal_text

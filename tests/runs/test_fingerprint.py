@@ -18,8 +18,8 @@ from tiny_text import LABELS, tiny_texts
 
 import ampft
 from ampft.arguments import parse_classify_arguments
-from ampft.comparison.analysis.comparability import difference_stamps
 from ampft.comparison.analysis.loading import RecordedRun, RunGroup
+from ampft.comparison.analysis.stamps import difference_stamps
 from ampft.comparison.remarks import remark_text
 from ampft.errors import InputError
 from ampft.runs.audit.findings import DIFFERS, EQUAL, NOT_COMPARED

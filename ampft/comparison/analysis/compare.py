@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from ampft.comparison.analysis.loading import RunGroup, find_runs, group_runs
+from ampft.comparison.analysis.loading import Arms, RunGroup, find_runs, form_arms, group_runs
 from ampft.comparison.analysis.predictions import (
     ALPHA,
     ArmPredictions,
@@ -17,25 +17,24 @@ from ampft.comparison.analysis.predictions import (
     check_margin,
     read_texts,
 )
-from ampft.comparison.analysis.run_figures import curve, execution, memory, speed
+from ampft.comparison.analysis.run_figures import (
+    command,
+    curve,
+    environment,
+    execution,
+    memory,
+    setup,
+    speed,
+    title,
+)
 from ampft.comparison.analysis.run_predictions import (
     PREDICTIONS_FP32_NAME,
     CaseInputs,
     Cases,
     RunPredictions,
     cases_of,
-    check_metric,
-    check_recorded,
+    primary_metric,
     read_run_predictions,
-)
-from ampft.comparison.analysis.settings import (
-    Arms,
-    command,
-    dates,
-    environment,
-    form_arms,
-    setup,
-    title,
 )
 from ampft.comparison.analysis.stamps import all_stamps, side_by_side_stamps
 from ampft.comparison.findings import (
@@ -90,8 +89,7 @@ def compare_folders(
     groups = _groups(arms, baseline)
     first = groups[0].runs[0]
     problem, kind = problem_of(first.record), task_row(first.record).kind
-    metric = metric or next(iter(problem.metrics))
-    check_metric(metric, problem)
+    metric = primary_metric(metric, problem)
     stamps = all_stamps(groups, plan, arms.varied)
     seeds = tuple(run.seed for run in groups[0].runs)
     seed_counts = plan.seed_counts or (len(seeds),)
@@ -100,6 +98,7 @@ def compare_folders(
     records = [(group.finished or group.runs)[0].record for group in groups]
     if arms.varied == (PRECISION,):
         records = records[:1]
+    days = sorted(run.record.started.partition("T")[0] for group in groups for run in group.runs)
     draft = Comparison(
         title=title(records),
         metric=metric,
@@ -120,20 +119,20 @@ def compare_folders(
         overhead_share=plan.overhead_share,
         planned=plan.planned,
         varied=arms.varied,
-        dates=dates([run.record for group in groups for run in group.runs]),
+        dates=(days[0], days[-1]),
         command=command(first.record),
     )
     texts = partial(read_texts, first.folder / PREDICTIONS_NAME)
     comparison = analysed(
         draft, predictions, cases, CaseInputs(texts, f"{kind.case}s", has_words=kind.has_words)
     )
-    return replace(comparison, arms=with_shown_cases(comparison.arms, groups, predictions, cases))
+    return replace(comparison, arms=_with_shown_cases(comparison.arms, groups, predictions, cases))
 
 
 def _groups(arms: Arms, baseline: str | None) -> tuple[RunGroup, ...]:
     """Return the runs of each arm, the baseline first."""
     if baseline is None:
-        baseline = BASELINE if arms.varied == (PRECISION,) else arms.first
+        baseline = BASELINE if arms.varied == (PRECISION,) else arms.runs[0].name
     elif arms.settings and baseline not in arms.names:
         values = [name for name in arms.names if baseline in arms.settings[name].values()]
         baseline = values[0] if len(values) == 1 else baseline
@@ -152,14 +151,12 @@ def _read_predictions(
         in_mode: list[RunPredictions] = []
         in_fp32: list[RunPredictions] = []
         for run in group.runs:
-            path = run.folder / PREDICTIONS_NAME
-            found, cases = read_run_predictions(path, cases, metric)
-            check_recorded(path, found, run.record.metrics, cases.problem)
+            path, record = run.folder / PREDICTIONS_NAME, run.record
+            found, cases = read_run_predictions(path, cases, metric, record.metrics)
             in_mode.append(found)
             path = run.folder / PREDICTIONS_FP32_NAME
             if group.mode != BASELINE and path.exists():  # for fp32 they would be the same
-                found, cases = read_run_predictions(path, cases, metric)
-                check_recorded(path, found, run.record.metrics_fp32, cases.problem)
+                found, cases = read_run_predictions(path, cases, metric, record.metrics_fp32)
                 in_fp32.append(found)
         has_fp32 = len(in_fp32) == len(in_mode)
         predictions[group.name] = ArmPredictions(in_mode, in_fp32 if has_fp32 else None)
@@ -229,27 +226,14 @@ def _arm_of_runs(
         skipped_steps=tuple(each.skipped for each in steps),
         total_steps=tuple(each.applied + each.skipped for each in steps),
         curves=tuple(curve(run, metric) for run in group.runs),
-        settings=arms.settings.get(group.settings_name, {}),
+        settings=arms.settings.get(group.runs[0].name, {}),
     )
 
 
 MAX_SHOWN = 20  # examples of all arms together, which keeps the page small
 
 
-@dataclass(frozen=True)
-class _Arm:
-    """The runs of an arm, and their predictions in the same order."""
-
-    group: RunGroup
-    predictions: Sequence[RunPredictions]
-
-    def prediction(self, example: int, seed: int) -> CasePrediction:
-        """Return the prediction of an example by the run of a seed, given by its index."""
-        path = self.group.runs[seed].folder / PREDICTIONS_NAME
-        return CasePrediction(self.group.name, self.predictions[seed].choices[example], path)
-
-
-def with_shown_cases(
+def _with_shown_cases(
     arms: Sequence[ArmResult],
     groups: Sequence[RunGroup],
     predictions: Mapping[str, ArmPredictions],
@@ -258,12 +242,6 @@ def with_shown_cases(
     """Return the arms with at most `MAX_SHOWN` of their changed examples shown as what they are.
 
     Texts are left as they are, because the tables of the report contain them.
-
-    Args:
-        arms: Arms, the baseline first.
-        groups: Runs of each arm, in the same order.
-        predictions: Predictions by name of the arm.
-        cases: Cases that are predicted.
     """
     record = groups[0].runs[0].record
     changed = [arm for arm in arms if arm.flips is not None and arm.flips.examples]
@@ -271,13 +249,16 @@ def with_shown_cases(
         return tuple(arms)
     views = CaseViews(record, cases.split, cases.label_names)
     limit = max(1, MAX_SHOWN // len(changed))
-    base = _Arm(groups[0], predictions[groups[0].name].in_mode)
 
-    def shown(arm: _Arm, example: FlippedExample) -> FlippedExample:
-        case = example.example_id
-        pairs = zip(base.predictions, arm.predictions, strict=True)
-        differs = [bool((one.choices[case] != two.choices[case]).any()) for one, two in pairs]
-        both = [each.prediction(case, differs.index(True)) for each in (base, arm)]
+    def shown(group: RunGroup, example: FlippedExample) -> FlippedExample:
+        case, sides = example.example_id, (groups[0], group)
+        choices = [[p.choices[case] for p in predictions[side.name].in_mode] for side in sides]
+        pairs = zip(*choices, strict=True)
+        seed = next(seed for seed, (one, two) in enumerate(pairs) if (one != two).any())
+        both = [
+            CasePrediction(side.name, of_side[seed], side.runs[seed].folder / PREDICTIONS_NAME)
+            for side, of_side in zip(sides, choices, strict=True)
+        ]
         inputs = read_rows(both[0].path, [case], is_input)[case]
         view = views.show(case, inputs, cases.truth[case], both)
         return example if view.texts else replace(example, shown=view)
@@ -285,9 +266,8 @@ def with_shown_cases(
     result = []
     for arm, group in zip(arms, groups, strict=True):
         if arm.flips is not None:
-            of_arm = _Arm(group, predictions[group.name].in_mode)
             examples = arm.flips.examples
-            first = tuple(shown(of_arm, example) for example in examples[:limit])
+            first = tuple(shown(group, example) for example in examples[:limit])
             arm = replace(arm, flips=replace(arm.flips, examples=(*first, *examples[limit:])))
         result.append(arm)
     return tuple(result)

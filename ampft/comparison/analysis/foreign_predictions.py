@@ -27,7 +27,7 @@ from ampft.comparison.analysis.run_predictions import (
     CaseInputs,
     Cases,
     RunPredictions,
-    check_metric,
+    primary_metric,
 )
 from ampft.comparison.analysis.stamps import seed_stamps
 from ampft.comparison.findings import (
@@ -76,8 +76,7 @@ def compare_tables(
         InputError: A table cannot be read or compared, or an argument is out of range.
     """
     check_margin(margin)
-    name = metric or next(iter(METRICS))
-    check_metric(name, problem_types()[SingleLabel.name])
+    name = primary_metric(metric, problem_types()[SingleLabel.name])
     runs = _baseline_first(read_tables(sources), baseline)
     seeds = _checked_seeds(runs)
     by_arm, cases = reduced_tables(runs, metric=name, label_names=label_names)

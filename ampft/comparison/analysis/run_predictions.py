@@ -108,7 +108,7 @@ class RunPredictions:
 
 
 def read_run_predictions(
-    path: Path, cases: Cases | None, metric: str
+    path: Path, cases: Cases | None, metric: str, recorded: Mapping[str, Any] | None = None
 ) -> tuple[RunPredictions, Cases]:
     """Read the predictions of one run.
 
@@ -116,20 +116,27 @@ def read_run_predictions(
         path: File written by `write_predictions`.
         cases: Cases of the previous runs; None for the first run, which defines them.
         metric: Name of the primary metric.
+        recorded: Metrics in run.json, which the predictions must match in the problem's first
+            printed metric; None skips the check.
 
     Returns:
         The predictions, and the cases that all runs share.
 
     Raises:
-        InputError: The file cannot be read, has other cases, or lacks the metric.
+        InputError: The file cannot be read, has other cases, lacks the metric, or does not match
+            the record.
     """
     outcome = read_predictions(path)
     if cases is None:
         cases = cases_of(path, outcome)
     else:
         _check_same_cases(path, outcome, cases)
-    check_metric(metric, cases.problem)
-    return reduced(outcome, metric, cases.groups), cases
+    found = reduced(outcome, primary_metric(metric, cases.problem), cases.groups)
+    name = cases.problem.printed[0]
+    expected = (recorded or {}).get(name)
+    if expected is not None:
+        _check_recorded(path, found.metrics[name], expected, name, cases.problem)
+    return found, cases
 
 
 def cases_of(path: Path, outcome: Outcome) -> Cases:
@@ -145,48 +152,31 @@ def cases_of(path: Path, outcome: Outcome) -> Cases:
     )
 
 
-def check_metric(metric: str, problem: type[Problem]) -> None:
-    """Check that a problem has a metric.
+def primary_metric(metric: str | None, problem: type[Problem]) -> str:
+    """Return the name of a metric that was asked for; None stands for the problem's first.
 
     Raises:
         InputError: The problem has no such metric.
     """
-    if metric not in problem.metrics:
+    name = metric or next(iter(problem.metrics))
+    if name not in problem.metrics:
         raise InputError(
-            f"--metric {metric}: the runs have the metrics {', '.join(problem.metrics)}."
-            f"{did_you_mean(metric, problem.metrics)}"
+            f"--metric {name}: the runs have the metrics {', '.join(problem.metrics)}."
+            f"{did_you_mean(name, problem.metrics)}"
         )
+    return name
 
 
-def check_recorded(
-    path: Path,
-    predictions: RunPredictions,
-    recorded: Mapping[str, Any] | None,
-    problem: type[Problem],
+def _check_recorded(
+    path: Path, actual: float, expected: object, metric: str, problem: type[Problem]
 ) -> None:
-    """Check that the predictions match the metrics in the run record.
-
-    Args:
-        path: Predictions file.
-        predictions: Predictions read from it.
-        recorded: Metrics in run.json; None skips the check.
-        problem: Problem whose first printed metric is checked.
-
-    Raises:
-        InputError: The metric has another value.
-    """
-    name = problem.printed[0]
-    expected, actual = (recorded or {}).get(name), predictions.metrics[name]
-    if expected is None:
-        return
     if not isinstance(expected, int | float) or not math.isclose(
         actual, expected, rel_tol=METRIC_TOLERANCE
     ):
-        title = problem.metrics[name].title
         raise InputError(
-            f"RUN: {path} has {title} {actual:.9g}, but the run.json next to it has "
-            f"{inert(str(expected))}. One of the two files belongs to another run or was modified. "
-            "Copy the folder of the run again, or repeat the run."
+            f"RUN: {path} has {problem.metrics[metric].title} {actual:.9g}, but the run.json next "
+            f"to it has {inert(str(expected))}. One of the two files belongs to another run or was "
+            "modified. Copy the folder of the run again, or repeat the run."
         )
 
 

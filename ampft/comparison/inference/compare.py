@@ -23,15 +23,15 @@ from ampft.comparison.analysis.predictions import (
     check_margin,
     read_texts,
 )
+from ampft.comparison.analysis.run_figures import environment, title
 from ampft.comparison.analysis.run_predictions import (
     CaseInputs,
     Cases,
     RunPredictions,
-    check_metric,
+    primary_metric,
     read_run_predictions,
     reduced,
 )
-from ampft.comparison.analysis.settings import environment, title
 from ampft.comparison.analysis.stamps import screening_stamp
 from ampft.comparison.cost_findings import BatchTiming, Inference
 from ampft.comparison.findings import INFERENCE, ArmResult, Comparison, RunOutcome, metric_infos
@@ -140,8 +140,7 @@ def compare_inference(
     check_margin(margin)
     runs = _checked_runs(find_runs(folders))
     problem = problem_of(runs[0].record)
-    name = metric or next(iter(problem.metrics))
-    check_metric(name, problem)
+    name = primary_metric(metric, problem)
     device = training_device()
     arms = [_Arm.of(name) for name in modes]
     for arm in arms:

@@ -15,12 +15,11 @@ from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.run_predictions import (
     Cases,
     RunPredictions,
-    check_recorded,
     read_run_predictions,
 )
 from ampft.comparison.execution.folder import LOGS_NAME, run_ending, run_folder
 from ampft.comparison.execution.plan import Plan, PlannedRun
-from ampft.comparison.findings import MetricInfo
+from ampft.comparison.findings import MetricInfo, metric_infos
 from ampft.comparison.statistics.interval import estimate_of_sums, half_widths
 from ampft.comparison.statistics.learning_curve import (
     TAIL,
@@ -152,23 +151,19 @@ def learning_curve(
             path = run_folder(folder, run)
             record = run_ending(path).record
             assert record is not None, "the seed is complete"
-            found, cases = read_run_predictions(path / PREDICTIONS_NAME, cases, plan.metric)
-            check_recorded(path / PREDICTIONS_NAME, found, record.metrics, cases.problem)
+            predictions = path / PREDICTIONS_NAME
+            found, cases = read_run_predictions(predictions, cases, plan.metric, record.metrics)
             read[arm, seed], records[arm, seed] = found, record
     assert cases is not None, "there are seeds"
     _check_same_test(records, cases)
     metric = cases.problem.metrics[plan.metric]
+    infos = {info.name: info for info in metric_infos(cases.problem)}
     sums = [[read[arm, seed].sums for seed in seeds] for arm in labels]
     scores = scores_by_size(np.array([*labels.values()], dtype=np.float64), sums, metric)
     twice = _possible(extrapolate(scores), float(scores.means[-1]), metric)
     return LearningCurve(
         name=name,
-        metric=MetricInfo(
-            name=metric.name,
-            title=metric.title,
-            higher_is_better=metric.higher_is_better,
-            is_share=metric.is_share,
-        ),
+        metric=infos[metric.name],
         examples=len(cases.truth),
         cases=cases.group_count or len(cases.truth),
         seeds=tuple(seeds),
