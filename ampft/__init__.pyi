@@ -36,9 +36,9 @@ from .precision.modes import MODES as MODES
 from .precision.resolve import Precision as Precision
 from .precision.resolve import requested_mode as requested_mode
 from .precision.resolve import resolve as resolve
-from .referee.entries import LedgerSettings as LedgerSettings
 from .referee.judge import Judgement as Judgement
 from .referee.judge import judge as judge
+from .referee.ledger import LedgerSettings as LedgerSettings
 from .referee.studies import judge_study as judge_study
 from .runs.finetune import finetune as finetune
 from .runs.finished import FinishedRun as FinishedRun

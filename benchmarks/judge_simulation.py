@@ -39,8 +39,15 @@ from provenance import provenance
 
 from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.metrics.sums import MACRO_F1, single_label_sums
-from ampft.referee.decision import Answer, Claim, Question, decide, lower_limit
-from ampft.referee.error_budget import TryLevel, level_of_try
+from ampft.referee.decision import (
+    Answer,
+    Claim,
+    Question,
+    TryLevel,
+    decide,
+    level_of_try,
+    lower_limit,
+)
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -16,6 +16,7 @@ from ampft.comparison.remarks import Remark
 from ampft.comparison.statistics.speed_up import is_reliable_speed
 from ampft.comparison.statistics.verdict import OUTCOMES, Difference
 from ampft.comparison.subgroups import SubgroupLosses
+from ampft.metrics.sums import Metric
 from ampft.tasks.outcome import Problem
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import Units
@@ -82,21 +83,22 @@ class MetricInfo:
     is_share: bool = True
 
 
+def metric_info(metric: Metric) -> MetricInfo:
+    """Return what findings say of a metric."""
+    return MetricInfo(
+        name=metric.name,
+        title=metric.title,
+        higher_is_better=metric.higher_is_better,
+        is_share=metric.is_share,
+    )
+
+
 def metric_infos(problem: type[Problem]) -> tuple[MetricInfo, ...]:
     """Return all metrics that arms have: those with intervals, then the calibration error."""
-    infos = [
-        MetricInfo(
-            name=metric.name,
-            title=metric.title,
-            higher_is_better=metric.higher_is_better,
-            is_share=metric.is_share,
-        )
-        for metric in problem.metrics.values()
-    ]
     calibration = MetricInfo(
         name=CALIBRATION_ERROR, title="calibration error", higher_is_better=False
     )
-    return (*infos, calibration)
+    return (*map(metric_info, problem.metrics.values()), calibration)
 
 
 @dataclass(frozen=True, kw_only=True)

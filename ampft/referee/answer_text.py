@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ampft.referee.decision import Answer, Claim
-from ampft.referee.entries import RUNS, SEALED, Entry, Trial
 from ampft.referee.judge import Judgement
+from ampft.referee.ledger import RUNS, SEALED, Entry, Trial
 from ampft.text.json_io import JSONValue, json_values
 from ampft.text.numbers import Units, counted, level, seed_list
 from ampft.text.terminal import labelled

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ampft.arguments.flags import ArgumentParser
 from ampft.errors import InputError
-from ampft.referee.checks import BEST, CANDIDATE
-from ampft.referee.decision import Answer, Claim
-from ampft.referee.entries import FINAL, TRY, Entry, LedgerEstimate, Model, State, state_of
-from ampft.referee.error_budget import TryLevel
-from ampft.referee.judge import decided, estimate_of, final_level, next_level, question_of
-from ampft.referee.ledger import read_entries
-from ampft.referee.sides import Sides, absolute_source, read_sides
+from ampft.referee.checks import BEST, CANDIDATE, check_unchanged
+from ampft.referee.decision import Claim, Decision, LedgerEstimate, TryLevel
+from ampft.referee.judge import decided, final_level, next_level
+from ampft.referee.ledger import FINAL, TRY, Entry, State, read_entries, state_of
+from ampft.referee.sides import Sides, read_sides, stored_sources
 from ampft.text.numbers import counted
 
 TOLERANCE = 1e-9  # of levels and estimates
@@ -139,24 +137,18 @@ def _wrong_answer(folder: Path, entry: Entry, before: State) -> list[str]:
     Raises:
         InputError: The files are missing or have changed.
     """
-    trial, settings = entry.trial, before.settings
+    trial = entry.trial
     assert trial is not None, "it is a try or the final claim"
-    read = read_again(folder, entry, before)
-    question = question_of(settings, Claim(trial.claim), trial.margin, read)
-    seeds = [model.seed for model in entry.models]
-    found = decided(read, seeds, _allowed(entry, before), question)
-    answer = found.answer
-    if entry.kind == FINAL and answer is not Answer.KEEP:
-        answer = Answer.DROP  # nothing follows a final claim
-    if (answer, found.shown_points) != (trial.answer, trial.shown_points):
-        return [f"entry {entry.number} says {trial.answer}, but its files say {answer}"]
-    if trial.estimate is not None and not _agree(trial.estimate, estimate_of(found)):
+    _, found = decided_again(folder, entry, before)
+    if (found.answer, found.shown_points) != (trial.answer, trial.shown_points):
+        return [f"entry {entry.number} says {trial.answer}, but its files say {found.answer}"]
+    if trial.estimate is not None and not _agree(trial.estimate, found.estimate):
         return [f"entry {entry.number} has other numbers than its files"]
     return []
 
 
-def read_again(folder: Path, entry: Entry, before: State) -> Sides:
-    """Read both sides of a try, or of the final claim, from their files.
+def decided_again(folder: Path, entry: Entry, before: State) -> tuple[Sides, Decision]:
+    """Read both sides of a try, or of the final claim, from their files, and decide again.
 
     Args:
         folder: Folder of the ledger.
@@ -166,22 +158,19 @@ def read_again(folder: Path, entry: Entry, before: State) -> Sides:
     Raises:
         InputError: The files are missing or have changed.
     """
-    settings = before.settings
+    trial, settings = entry.trial, before.settings
+    assert trial is not None, "it is a try or the final claim"
     compared = entry.compared if entry.kind == FINAL else before.best
     models = {BEST: compared, CANDIDATE: entry.models}
-    sources = {
-        name: [absolute_source(source, folder) for source in dict.fromkeys(m.source for m in each)]
-        for name, each in models.items()
-    }
-    read = read_sides(
-        sources, metric=settings.metric, label_names=settings.label_names, ledger=folder
-    )
+    sources = {name: stored_sources(each, folder) for name, each in models.items()}
+    read = read_sides(sources, settings, folder)
     test = entry.test or before.test
     if read.test.sha256 != test.sha256:
         raise InputError(f"entry {entry.number}: other rows")
     for name, each in models.items():
-        _check_same(read.sides[name].models, each)
-    return read
+        check_unchanged(read.sides[name], each)
+    seeds, allowed = [model.seed for model in entry.models], _allowed(entry, before)
+    return read, decided(read, seeds, allowed, settings, Claim(trial.claim), trial.margin)
 
 
 def _allowed(entry: Entry, before: State) -> TryLevel:
@@ -199,18 +188,6 @@ def _agree(stored: LedgerEstimate, found: LedgerEstimate) -> bool:
 
 def _numbers(estimate: LedgerEstimate) -> tuple[float, ...]:
     return (estimate.gain, estimate.lower, *estimate.interval)
-
-
-def _check_same(found: Mapping[int, Model], models: Sequence[Model]) -> None:
-    """Check that models predict as they did.
-
-    Raises:
-        InputError: One is missing or predicts otherwise.
-    """
-    for model in models:
-        now = found.get(model.seed)
-        if now is None or now.predictions_sha256 != model.predictions_sha256:
-            raise InputError(f"{model.source} has changed")
 
 
 def _parser() -> ArgumentParser:

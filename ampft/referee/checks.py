@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.errors import InputError, listed
-from ampft.referee.entries import RUNS, State, TestSet
-from ampft.referee.sides import Side, shared_training_rows, used_rows
+from ampft.referee.ledger import RUNS, Model, State, TestSet
+from ampft.referee.sides import Side, shared_training_rows
 
 CANDIDATE, BEST = "--candidate", "--best"  # the sides, by the flags that pass them
 
@@ -37,23 +37,24 @@ def check_test(folder: Path, state: State, test: TestSet) -> None:
             )
 
 
-def check_best(state: State, side: Side) -> None:
-    """Check that the best predicts as it did when the ledger read it first.
+def check_unchanged(side: Side, models: Sequence[Model]) -> None:
+    """Check that the models of a side predict as they did when the ledger read them first.
 
     Raises:
         InputError: A model is missing or predicts otherwise.
     """
-    for model in state.best:
+    noun = side.name.removeprefix("--")
+    for model in models:
         found = side.models.get(model.seed)
         if found is None:
             raise InputError(
-                f"{BEST}: the run of the best with seed {model.seed} is missing. Pass all runs "
-                "of the best."
+                f"{side.name}: the run of the {noun} with seed {model.seed} is missing. Pass all "
+                f"runs of the {noun}."
             )
         if found.predictions_sha256 != model.predictions_sha256:
             raise InputError(
-                f"{BEST}: {found.source} predicts otherwise than when the ledger read the best "
-                f"with seed {model.seed}. Restore its files."
+                f"{side.name}: {found.source} predicts otherwise than when the ledger read the "
+                f"{noun} with seed {model.seed}. Restore its files."
             )
 
 
@@ -68,16 +69,14 @@ def seeds_of(folder: Path, state: State, candidate: Side) -> list[int]:
     if set(candidate.models) != set(expected):
         missing = [seed for seed in expected if seed not in candidate.models]
         foreign = [seed for seed in candidate.models if seed not in order]
-        what = f"lacks seed {listed(seed_texts(missing))}" if missing else "has too many seeds"
+        what = f"lacks seed {listed_seeds(missing)}" if missing else "has too many seeds"
         remedy = "Seeds are used in this order, so that none is chosen for its result."
         if foreign:
             remedy += (
-                f" To use {listed(seed_texts(foreign))}, add the best with them first: "
+                f" To use {listed_seeds(foreign)}, add the best with them first: "
                 f"ampft judge {folder} {BEST} RUN"
             )
-        raise InputError(
-            f"{CANDIDATE}: it {what}. The best has {listed(seed_texts(order))}. {remedy}"
-        )
+        raise InputError(f"{CANDIDATE}: it {what}. The best has {listed_seeds(order)}. {remedy}")
     check_number(candidate, number)
     return expected
 
@@ -92,7 +91,6 @@ def check_training(test: TestSet, candidate: Side) -> bool:
         InputError: It reports on other rows, one of its other splits is the test set, or its
             training rows contain more rows of the test set than the first best's.
     """
-    checked = False
     if test.source != RUNS:
         return False
     for run in candidate.runs.values():
@@ -109,30 +107,31 @@ def check_training(test: TestSet, candidate: Side) -> bool:
                 "ledger. Judge runs that have not seen these rows."
             )
     shared = shared_training_rows(next(iter(candidate.runs.values())), test)
-    if shared is not None:
-        checked = True
-        if shared > (test.shared_rows or 0):
-            raise InputError(
-                f"{CANDIDATE}: its training rows contain {shared:,} rows of the test set, and "
-                f"the first best's contain {test.shared_rows or 0:,}. Remove them and train "
-                "again."
-            )
-    return checked
+    if shared is not None and shared > (test.shared_rows or 0):
+        raise InputError(
+            f"{CANDIDATE}: its training rows contain {shared:,} rows of the test set, and "
+            f"the first best's contain {test.shared_rows or 0:,}. Remove them and train "
+            "again."
+        )
+    return shared is not None
 
 
 def check_new_rows(test: TestSet, claimed: TestSet) -> None:
     """Check that a final claim is about rows that no try has used.
 
+    Rows are equal if their texts are, or their ids where one of the two has no texts.
+
     Raises:
         InputError: It has rows of the ledger, or nothing tells.
     """
-    used = used_rows(test, claimed)
-    if used is None:
+    pairs = ((test.rows, claimed.rows), (test.ids, claimed.ids))
+    own, new = next(filter(all, pairs), ((), ()))
+    if not own:
         raise InputError(
             "--final: rows are compared by their texts, or by their ids, and the ledger and the "
             "claim have neither in common. Pass tables with a column text."
         )
-    if used:
+    if used := len(set(own).intersection(new)):
         raise InputError(
             f"--final: {used:,} of {claimed.examples:,} rows are rows of the ledger. The final "
             "claim needs rows that no try has used. Rows are compared by their texts, and by their "
@@ -165,6 +164,6 @@ def is_identical(candidate: Side, best: Side) -> bool:
     )
 
 
-def seed_texts(seeds: Iterable[int]) -> list[str]:
-    """Return seeds as texts, for a list in a message."""
-    return [str(seed) for seed in seeds]
+def listed_seeds(seeds: Iterable[int]) -> str:
+    """Return seeds in a message."""
+    return listed([str(seed) for seed in seeds])

@@ -11,7 +11,7 @@ from ampft.arguments.flags import ArgumentParser
 from ampft.ownership import check_page_file
 
 if TYPE_CHECKING:
-    from ampft.referee.entries import LedgerSettings
+    from ampft.referee.ledger import LedgerSettings
 
 SETTINGS = ("metric", "tries", "error", "max_seeds", "answers", "label_names")
 
@@ -70,7 +70,7 @@ def _write_page(args: argparse.Namespace) -> None:
 
 def _settings(args: argparse.Namespace, *, is_new: bool) -> LedgerSettings | None:
     """Return the settings of a new ledger; None if there is one and no setting was passed."""
-    from ampft.referee.entries import LedgerSettings
+    from ampft.referee.ledger import LedgerSettings
 
     given = {name: value for name in SETTINGS if (value := getattr(args, name)) is not None}
     if "label_names" in given:

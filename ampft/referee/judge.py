@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ampft.comparison.statistics.folds import estimate_over_folds
-from ampft.errors import InputError, listed
+from ampft.errors import InputError
 from ampft.referee.checks import (
     BEST,
     CANDIDATE,
     NoEffect,
-    check_best,
     check_new_rows,
     check_number,
     check_test,
     check_training,
+    check_unchanged,
     is_identical,
-    seed_texts,
+    listed_seeds,
     seeds_of,
 )
-from ampft.referee.decision import Answer, Claim, Decision, Question, decide
-from ampft.referee.entries import (
+from ampft.referee.decision import Answer, Claim, Decision, Question, TryLevel, decide, level_of_try
+from ampft.referee.ledger import (
     FINAL,
     OPEN,
     SEALED,
@@ -30,17 +31,18 @@ from ampft.referee.entries import (
     START,
     TRY,
     Entry,
-    LedgerEstimate,
     LedgerSettings,
     Model,
     State,
-    TestSet,
     Trial,
+    append,
     check_percent,
+    is_ledger,
+    locked,
+    new_entry,
+    read_entries,
     state_of,
 )
-from ampft.referee.error_budget import TryLevel, level_of_try, share_of_try
-from ampft.referee.ledger import append, is_ledger, locked, new_entry, read_entries
 from ampft.referee.sides import (
     Side,
     Sides,
@@ -77,8 +79,7 @@ class Judgement:
     @property
     def spent(self) -> float:
         """Share of the error that the tries so far may have used."""
-        planned = self.state.settings.tries
-        return sum(share_of_try(k + 1, planned) for k in range(len(self.state.trials)))
+        return self.state.spent
 
 
 def judge(
@@ -140,11 +141,11 @@ def judge(
                 "Start a new ledger, on new rows."
             )
         writer = _Writer(folder, entries, sha256, state, note)
-        if final:
-            return writer.judge_final(sides, Claim(claim), margin)
-        if not candidate:
+        if not (final or candidate):
             return writer.add_seeds(sides[BEST])
-        return writer.judge_try(sides, Claim(claim), margin)
+        points = state.settings.margin if margin is None else margin
+        judged = writer.judge_final if final else writer.judge_try
+        return judged(sides, Claim(claim), points / 100)
 
 
 def _start(
@@ -161,27 +162,18 @@ def _start(
             f"LEDGER {folder}: there is no ledger. Start one with the current best: ampft judge "
             f"{folder} --best RUN RUN RUN"
         )
-    found = read_sides(
-        {BEST: sides[BEST]},
-        metric=settings.metric,
-        label_names=settings.label_names,
-        ledger=folder,
-    )
+    found = read_sides({BEST: sides[BEST]}, settings, folder)
     side = found.sides[BEST]
     check_number(side, len(side.models))
-    settings = LedgerSettings(
-        **{
-            **vars(settings),
-            "metric": found.metric.name,
-            "max_seeds": settings.max_seeds or len(side.models),
-            "label_names": tuple(found.test.label_names),
-        }
+    settings = replace(
+        settings,
+        metric=found.metric.name,
+        max_seeds=settings.max_seeds or len(side.models),
+        label_names=tuple(found.test.label_names),
     )
-    shared = None
-    if side.runs:
-        run = next(iter(side.runs.values()))
-        shared = shared_training_rows(run, found.test)
-    test = TestSet(**{**vars(found.test), "shared_rows": shared})
+    run = next(iter(side.runs.values()), None)
+    shared = None if run is None else shared_training_rows(run, found.test)
+    test = replace(found.test, shared_rows=shared)
     models = list(side.models.values())
     entry = new_entry(START, [], "", models, settings=settings, test=test, note=note)
     with locked(folder):
@@ -203,19 +195,17 @@ class _Writer:
     state: State
     note: str
 
-    def judge_try(
-        self, sides: dict[str, list[str]], claim: Claim, margin: float | None
-    ) -> Judgement:
+    def judge_try(self, sides: dict[str, list[str]], claim: Claim, margin: float) -> Judgement:
         """Judge a candidate against the best."""
-        settings, state = self.state.settings, self.state
-        read = self._read({BEST: self._best_sources(sides[BEST]), CANDIDATE: sides[CANDIDATE]})
-        check_test(self.folder, self.state, read.test)
+        state = self.state
+        sides = {BEST: self._best_sources(sides[BEST]), CANDIDATE: sides[CANDIDATE]}
+        read = read_sides(sides, state.settings, self.folder)
+        check_test(self.folder, state, read.test)
         best, candidate = read.sides[BEST], read.sides[CANDIDATE]
-        check_best(self.state, best)
+        check_unchanged(best, state.best)
         seeds = seeds_of(self.folder, state, candidate)
         checked = check_training(state.test, candidate)
-        points = settings.margin if margin is None else margin
-        if (earlier := self._earlier(candidate, claim, points / 100)) is not None:
+        if (earlier := self._earlier(candidate, claim, margin)) is not None:
             return Judgement(
                 ledger=self.folder,
                 entry=earlier,
@@ -228,79 +218,72 @@ class _Writer:
                 f"{CANDIDATE}: it predicts as the best does, bit for bit, with all "
                 f"{len(candidate.models)} seeds. The change has no effect; nothing was written."
             )
-        allowed = next_level(state)
-        question = question_of(settings, claim, points / 100, read)
-        decision = decided(read, seeds, allowed, question)
-        trial = Trial(
-            claim=claim,
-            margin=points / 100,
-            changes=changed_settings(candidate, best),
-            best_entry=state.best_entry,
-            number=allowed.number,
-            level=allowed.level,
-            log_share=allowed.log_share,
-            answer=decision.answer,
-            shown_points=decision.shown_points,
-            estimate=estimate_of(decision) if settings.answers == OPEN else None,
-            checked_rows=checked,
-        )
-        models = [candidate.models[seed] for seed in seeds]
-        return self._append(TRY, models, trial=trial)
+        trial = self._trial(read, seeds, claim, margin, next_level(state), is_checked=checked)
+        return self._append(TRY, [candidate.models[seed] for seed in seeds], trial=trial)
 
-    def judge_final(
-        self, sides: dict[str, list[str]], claim: Claim, margin: float | None
-    ) -> Judgement:
+    def judge_final(self, sides: dict[str, list[str]], claim: Claim, margin: float) -> Judgement:
         """Judge the final claim, on rows that were never used."""
         if not sides[BEST] or not sides[CANDIDATE]:
             raise InputError(
                 "--final: pass the predictions of both sides on new rows: --candidate for the "
                 "winner, and --best for what it must beat."
             )
-        read = self._read(sides)
+        read = read_sides(sides, self.state.settings, self.folder)
         check_new_rows(self.state.test, read.test)
         best, candidate = read.sides[BEST], read.sides[CANDIDATE]
         seeds = sorted(set(candidate.models) & set(best.models))
         if set(candidate.models) != set(best.models):
             raise InputError(
-                f"--final: {CANDIDATE} has the seeds {listed(seed_texts(candidate.models))}, and "
-                f"{BEST} {listed(seed_texts(best.models))}. Pass both sides with the same seeds."
+                f"--final: {CANDIDATE} has the seeds {listed_seeds(candidate.models)}, and "
+                f"{BEST} {listed_seeds(best.models)}. Pass both sides with the same seeds."
             )
         check_number(candidate, len(seeds))
         if is_identical(candidate, best):
             raise InputError("--final: the candidate predicts as the best does, bit for bit.")
-        points = self.state.settings.margin if margin is None else margin
-        allowed = final_level(self.state)
-        question = question_of(self.state.settings, claim, points / 100, read)
-        decision = decided(read, seeds, allowed, question)
-        is_kept = decision.answer is Answer.KEEP
-        trial = Trial(
-            claim=claim,
-            margin=points / 100,
-            changes=changed_settings(candidate, best),
-            best_entry=self.state.best_entry,
-            number=0,
-            level=allowed.level,
-            log_share=0.0,
-            answer=Answer.KEEP if is_kept else Answer.DROP,
-            shown_points=decision.shown_points,
-            estimate=estimate_of(decision),
-            checked_rows=False,
-        )
+        trial = self._trial(read, seeds, claim, margin, final_level(self.state), is_checked=False)
         models = [candidate.models[seed] for seed in seeds]
         compared = [best.models[seed] for seed in seeds]
         return self._append(FINAL, models, trial=trial, test=read.test, compared=compared)
 
+    def _trial(
+        self,
+        read: Sides,
+        seeds: Sequence[int],
+        claim: Claim,
+        margin: float,
+        allowed: TryLevel,
+        *,
+        is_checked: bool,
+    ) -> Trial:
+        """Return the decision on a candidate, as the ledger writes it down."""
+        settings = self.state.settings
+        decision = decided(read, seeds, allowed, settings, claim, margin)
+        is_shown = settings.answers == OPEN or allowed.number == 0
+        return Trial(
+            claim=claim,
+            margin=margin,
+            changes=changed_settings(read.sides[CANDIDATE], read.sides[BEST]),
+            best_entry=self.state.best_entry,
+            number=allowed.number,
+            level=allowed.level,
+            log_share=allowed.log_share,
+            answer=decision.answer,
+            shown_points=decision.shown_points,
+            estimate=decision.estimate if is_shown else None,
+            checked_rows=is_checked,
+        )
+
     def add_seeds(self, sources: list[str]) -> Judgement:
         """Add seeds of the best, so that candidates can be continued with more seeds."""
-        read = self._read({BEST: self._best_sources(sources)})
+        read = read_sides({BEST: self._best_sources(sources)}, self.state.settings, self.folder)
         check_test(self.folder, self.state, read.test)
         side = read.sides[BEST]
-        check_best(self.state, side)
+        check_unchanged(side, self.state.best)
         old = [model.seed for model in self.state.best]
         new = [seed for seed in side.models if seed not in old]
         if not new:
             raise InputError(
-                f"{BEST}: the best has the seeds {listed(seed_texts(old))} already. Pass runs with "
+                f"{BEST}: the best has the seeds {listed_seeds(old)} already. Pass runs with "
                 "other seeds, or a --candidate."
             )
         ordered = [seed for seed in self.state.seeds if seed in side.models]
@@ -309,17 +292,9 @@ class _Writer:
         if ordered[: len(known)] != list(known):
             raise InputError(
                 f"{BEST}: seeds are used in the order of the ledger, "
-                f"{listed(seed_texts(self.state.seeds))}. Add the seeds that come first."
+                f"{listed_seeds(self.state.seeds)}. Add the seeds that come first."
             )
         return self._append(SEEDS, [side.models[seed] for seed in ordered])
-
-    def _read(self, sources: dict[str, list[str]]) -> Sides:
-        return read_sides(
-            sources,
-            metric=self.state.settings.metric,
-            label_names=self.state.settings.label_names,
-            ledger=self.folder,
-        )
 
     def _best_sources(self, given: list[str]) -> list[str]:
         """Return the given sources of the best, and the stored ones of seeds that they lack."""
@@ -353,25 +328,8 @@ class _Writer:
                 return entry
         return None
 
-    def _append(
-        self,
-        kind: str,
-        models: list[Model],
-        *,
-        trial: Trial | None = None,
-        test: TestSet | None = None,
-        compared: Sequence[Model] = (),
-    ) -> Judgement:
-        entry = new_entry(
-            kind,
-            self.entries,
-            self.sha256,
-            models,
-            trial=trial,
-            test=test,
-            compared=compared,
-            note=self.note,
-        )
+    def _append(self, kind: str, models: list[Model], **parts: Any) -> Judgement:
+        entry = new_entry(kind, self.entries, self.sha256, models, note=self.note, **parts)
         sha256 = append(self.folder, entry)
         return Judgement(
             ledger=self.folder, entry=entry, sha256=sha256, state=state_of([*self.entries, entry])
@@ -396,31 +354,28 @@ def next_level(state: State) -> TryLevel:
 
 def final_level(state: State) -> TryLevel:
     """Return what the final claim may use: the whole error, because its rows are new."""
-    error = state.settings.error / 100
-    return TryLevel(number=0, level=error, log_share=0.0)
+    return TryLevel(number=0, level=state.settings.error / 100, log_share=0.0)
 
 
-def question_of(settings: LedgerSettings, claim: Claim, margin: float, read: Sides) -> Question:
-    """Return what is asked about a candidate.
+def decided(
+    read: Sides,
+    seeds: Sequence[int],
+    allowed: TryLevel,
+    settings: LedgerSettings,
+    claim: Claim,
+    margin: float,
+) -> Decision:
+    """Return the decision on the candidate.
 
     Args:
+        read: Both sides.
+        seeds: Seeds of both sides that count.
+        allowed: What the try, or the final claim, may use.
         settings: Settings of the ledger.
         claim: What the candidate must show.
         margin: Margin in the metric's unit.
-        read: Both sides.
     """
     assert settings.max_seeds is not None, "it is set when a ledger starts"
-    return Question(
-        claim=claim,
-        margin=margin,
-        max_seeds=settings.max_seeds,
-        sealed=settings.answers == SEALED,
-        higher_is_better=read.metric.higher_is_better,
-    )
-
-
-def decided(read: Sides, seeds: Sequence[int], allowed: TryLevel, question: Question) -> Decision:
-    """Return the decision on the candidate, with some seeds of both sides."""
     candidate, best = (
         [read.sides[name].predictions[seed] for seed in seeds] for name in (CANDIDATE, BEST)
     )
@@ -430,15 +385,14 @@ def decided(read: Sides, seeds: Sequence[int], allowed: TryLevel, question: Ques
         [run.folds for run in best],
         read.metric,
     )
-    return decide(estimate, allowed, question)
-
-
-def estimate_of(decision: Decision) -> LedgerEstimate:
-    """Return the numbers of a decision, as a ledger stores them."""
-    return LedgerEstimate(
-        gain=decision.gain,
-        lower=decision.lower,
-        interval=decision.interval,
-        seeds_to_decide=decision.seeds,
-        cases_to_show=decision.cases,
+    question = Question(
+        claim=claim,
+        margin=margin,
+        max_seeds=settings.max_seeds,
+        sealed=settings.answers == SEALED,
+        higher_is_better=read.metric.higher_is_better,
     )
+    decision = decide(estimate, allowed, question)
+    if allowed.number == 0 and decision.answer is Answer.UNDECIDED:
+        return replace(decision, answer=Answer.DROP)  # nothing follows a final claim
+    return decision

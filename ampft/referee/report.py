@@ -17,14 +17,11 @@ from ampft.comparison.report import strips
 from ampft.errors import InputError
 from ampft.files import special_or_atomic_path, write_new_text
 from ampft.ownership import check_page_file
-from ampft.referee.audit import read_again
+from ampft.referee.audit import decided_again
 from ampft.referee.checks import CANDIDATE
 from ampft.referee.decision import Answer, Claim
-from ampft.referee.entries import OPEN, Entry, State, Trial, state_of
-from ampft.referee.error_budget import share_of_try
-from ampft.referee.judge import decided, next_level, question_of
-from ampft.referee.ledger import read_entries
-from ampft.referee.sides import absolute_source, read_sides
+from ampft.referee.ledger import OPEN, Entry, State, Trial, read_entries, state_of
+from ampft.referee.sides import read_sides, stored_sources
 from ampft.text.charts import Axis, picture
 from ampft.text.numbers import NOT_MEASURED, Units, counted, level, percent
 from ampft.text.page import page_text
@@ -99,7 +96,7 @@ def ledger_report(folder: Path) -> LedgerReport:
         if entry.trial is None or entry.trial.number == 0:
             continue
         try:
-            numbers[entry.number] = _numbers(folder, entry, entry.trial, entries[:position])
+            numbers[entry.number] = _numbers(folder, entry, entries[:position])
         except InputError:  # its files are gone, or other files took their place
             continue
     first = _score_of_first(folder, entries[0], state)
@@ -108,31 +105,20 @@ def ledger_report(folder: Path) -> LedgerReport:
     )
 
 
-def _numbers(folder: Path, entry: Entry, trial: Trial, earlier: Sequence[Entry]) -> TryNumbers:
-    before = state_of(earlier)
-    read = read_again(folder, entry, before)
-    question = question_of(before.settings, Claim(trial.claim), trial.margin, read)
-    seeds = [model.seed for model in entry.models]
-    found = decided(read, seeds, next_level(before), question)
+def _numbers(folder: Path, entry: Entry, earlier: Sequence[Entry]) -> TryNumbers:
+    read, found = decided_again(folder, entry, state_of(earlier))
     predictions = read.sides[CANDIDATE].predictions
     return TryNumbers(
-        score=fmean(predictions[seed].metrics[read.metric.name] for seed in seeds),
-        gain=found.gain,
-        interval=found.interval,
+        score=fmean(predictions[m.seed].metrics[read.metric.name] for m in entry.models),
+        gain=found.estimate.gain,
+        interval=found.estimate.interval,
     )
 
 
 def _score_of_first(folder: Path, first: Entry, state: State) -> float | None:
     try:
-        sources = [
-            absolute_source(s, folder) for s in dict.fromkeys(m.source for m in first.models)
-        ]
-        read = read_sides(
-            {CANDIDATE: sources},
-            metric=state.settings.metric,
-            label_names=state.settings.label_names,
-            ledger=folder,
-        )
+        sources = {CANDIDATE: stored_sources(first.models, folder)}
+        read = read_sides(sources, state.settings, folder)
     except InputError:
         return None
     predictions = read.sides[CANDIDATE].predictions
@@ -143,11 +129,10 @@ def summary(report: LedgerReport) -> list[str]:
     """Return what happened, in sentences."""
     state, units = report.state, report.units
     settings, tries = state.settings, len(state.trials)
-    spent = sum(share_of_try(number + 1, settings.tries) for number in range(tries))
     lines = [
         f"{counted(tries, 'try').replace('trys', 'tries')}: {len(report.keeps)} kept. At most "
         f"{settings.error:g} % of such sequences contain a false keep; these tries may have used "
-        f"{level(spent * settings.error / 100)} of it."
+        f"{level(state.spent * settings.error / 100)} of it."
     ]
     if state.final is not None and state.final.trial is not None:
         lines.append(_final_text(state.final.trial, units))

@@ -26,14 +26,14 @@ from ampft.comparison.analysis.run_predictions import (
     primary_metric,
     read_run_predictions,
 )
-from ampft.comparison.findings import MetricInfo
+from ampft.comparison.findings import metric_info
 from ampft.data.sources.file_names import named_files
 from ampft.data.sources.files import open_table
 from ampft.data.splits import comparable, normalized, numbered
 from ampft.errors import InputError, listed
 from ampft.files import describe_file
 from ampft.metrics.sums import Metric
-from ampft.referee.entries import RUNS, TABLES, Model, TestSet
+from ampft.referee.ledger import RUNS, TABLES, LedgerSettings, Model, TestSet
 from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.predictions import is_input, read_rows
 from ampft.runs.show import problem_of
@@ -79,17 +79,14 @@ class Sides:
 
 def read_sides(
     sources: Mapping[str, Sequence[str]],
-    *,
-    metric: str | None,
-    label_names: Sequence[str] = (),
+    settings: LedgerSettings,
     ledger: Path,
 ) -> Sides:
     """Read one or two sides that predict the same rows.
 
     Args:
         sources: Run folders, or tables, of each side by its name; the first side defines the rows.
-        metric: Name of the metric; None for the primary one.
-        label_names: All classes of tables; empty for those that occur.
+        settings: Settings of the ledger, which name the metric and the classes of tables.
         ledger: Folder that stored paths are relative to.
 
     Raises:
@@ -102,9 +99,9 @@ def read_sides(
             "judge: received folders of runs and tables. Both sides must be runs, or both tables."
         )
     if are_folders == {True}:
-        read = _read_runs(sources, metric, ledger)
+        read = _read_runs(sources, settings.metric, ledger)
     else:
-        read = _read_tables(sources, metric, label_names, ledger)
+        read = _read_tables(sources, settings, ledger)
     for side in read.sides.values():
         _check_different(side)
     return read
@@ -152,14 +149,11 @@ def _read_runs(sources: Mapping[str, Sequence[str]], metric: str | None, ledger:
     assert first is not None, "a side has runs"
     assert metric is not None, "a side has runs"
     inputs = read_rows(first.folder / PREDICTIONS_NAME, range(len(cases.truth)), is_input)
-    test = TestSet(
+    test = _test_set(
+        cases,
+        metric,
+        np.arange(len(cases.truth)),
         source=RUNS,
-        metric=_info(cases.problem.metrics[metric]),
-        split=cases.split,
-        cases=cases.group_count or len(cases.truth),
-        examples=len(cases.truth),
-        label_names=cases.label_names,
-        sha256=_hash_of_cases(cases, np.arange(len(cases.truth))),
         fingerprint=first.record.data.fingerprints.get(cases.split),
         rows=_keys(_joined(values.values()) for values in inputs.values()),
     )
@@ -196,13 +190,10 @@ def _runs_of_side(name: str, runs: Sequence[RecordedRun]) -> dict[int, RecordedR
 
 
 def _read_tables(
-    sources: Mapping[str, Sequence[str]],
-    metric: str | None,
-    label_names: Sequence[str],
-    ledger: Path,
+    sources: Mapping[str, Sequence[str]], settings: LedgerSettings, ledger: Path
 ) -> Sides:
     problem = problem_types()[SingleLabel.name]
-    metric = primary_metric(metric, problem)
+    metric, label_names = primary_metric(settings.metric, problem), settings.label_names
     try:
         tables = {name: _table_of_side(name, each) for name, each in sources.items()}
         predictions, cases = reduced_tables(tables, metric=metric, label_names=label_names or None)
@@ -220,17 +211,13 @@ def _read_tables(
             digest = hash_of_predictions(predictions[name][seed], order)
             models[seed] = _model(seed, source, Path(run.origin), digest, ledger)
         sides[name] = Side(name=name, models=models, predictions=predictions[name])
-    test = TestSet(
+    test = _test_set(
+        cases,
+        metric,
+        order,
         source=TABLES,
-        metric=_info(problem.metrics[metric]),
-        split=cases.split,
-        cases=cases.group_count or len(cases.truth),
-        examples=len(cases.truth),
-        label_names=cases.label_names,
-        sha256=_hash_of_cases(cases, order, ids=sorted(first.labels)),
-        fingerprint=None,
+        ids=sorted(first.labels),
         rows=_keys(texts.values()),
-        ids=_keys(first.labels),
     )
     return Sides(sides=sides, test=test, metric=problem.metrics[metric])
 
@@ -280,13 +267,9 @@ def absolute_source(source: str, ledger: Path) -> str:
     )
 
 
-def _info(metric: Metric) -> MetricInfo:
-    return MetricInfo(
-        name=metric.name,
-        title=metric.title,
-        higher_is_better=metric.higher_is_better,
-        is_share=metric.is_share,
-    )
+def stored_sources(models: Sequence[Model], ledger: Path) -> list[str]:
+    """Return the sources of some models with their paths from here, each once."""
+    return [absolute_source(source, ledger) for source in dict.fromkeys(m.source for m in models)]
 
 
 def _model(seed: int, source: str, path: Path, predictions_sha256: str, ledger: Path) -> Model:
@@ -313,13 +296,33 @@ def hash_of_predictions(predictions: RunPredictions, order: IntArray | None = No
     return digest.hexdigest()
 
 
-def _hash_of_cases(cases: Cases, order: IntArray, ids: Sequence[str] = ()) -> str:
-    """Return the hash of labels, groups, names and ids, with the examples in an order."""
+def _test_set(
+    cases: Cases,
+    metric: str,
+    order: IntArray,
+    *,
+    source: str,
+    rows: Sequence[str],
+    ids: Sequence[str] = (),
+    fingerprint: str | None = None,
+) -> TestSet:
+    """Return the test set of some cases, with the hash of their examples in an order."""
     groups = [] if cases.groups is None else numbered(cases.groups.ids[order].tolist()).ids.tolist()
     parts = [cases.kind, cases.split, list(cases.label_names), list(ids), groups]
     digest = hashlib.sha256(json.dumps(parts).encode())
     digest.update(np.ascontiguousarray(cases.truth[order]).tobytes())
-    return digest.hexdigest()
+    return TestSet(
+        source=source,
+        metric=metric_info(cases.problem.metrics[metric]),
+        split=cases.split,
+        cases=cases.group_count or len(cases.truth),
+        examples=len(cases.truth),
+        label_names=cases.label_names,
+        sha256=digest.hexdigest(),
+        fingerprint=fingerprint,
+        rows=rows,
+        ids=_keys(ids),
+    )
 
 
 # Rows, to find those that were used before
@@ -333,17 +336,6 @@ def _keys(inputs: Iterable[str]) -> tuple[str, ...]:
 
 def _joined(values: Iterable[Any]) -> str:
     return "\x1f".join(str(comparable(value)) for value in values)
-
-
-def used_rows(test: TestSet, other: TestSet) -> int | None:
-    """Return how many rows of another test set are rows of this one; None if nothing tells.
-
-    Rows are equal if their texts are, or their ids where one of the two has no texts.
-    """
-    for own, new in ((test.rows, other.rows), (test.ids, other.ids)):
-        if own and new:
-            return len(set(own).intersection(new))
-    return None
 
 
 def shared_training_rows(run: RecordedRun, test: TestSet) -> int | None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ampft.errors import InputError
 from ampft.referee.checks import NoEffect
 from ampft.referee.decision import Answer
-from ampft.referee.entries import LedgerSettings
 from ampft.referee.judge import Judgement, judge
+from ampft.referee.ledger import LedgerSettings
 
 if TYPE_CHECKING:
     from optuna.study import Study

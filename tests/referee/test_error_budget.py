@@ -10,8 +10,17 @@ import pytest
 from scipy.stats import norm, t
 
 from ampft.comparison.statistics.interval import DifferenceEstimate
-from ampft.referee.decision import Answer, Claim, Question, decide, lower_limit
-from ampft.referee.error_budget import TryLevel, level_of_try, log_transcript_share, share_of_try
+from ampft.referee.decision import (
+    Answer,
+    Claim,
+    Question,
+    TryLevel,
+    decide,
+    level_of_try,
+    log_transcript_share,
+    lower_limit,
+    share_of_try,
+)
 
 BUDGET = {"error": 0.05, "planned": 20}
 
@@ -94,7 +103,7 @@ def test_a_keep_needs_a_limit_above_zero_and_shows_whole_steps():
     for gain in (0.005, 0.02, 0.05):
         found = decide(estimate(gain), allowed, question())
         limit = lower_limit(estimate(gain), allowed, gain=gain)
-        assert found.lower == pytest.approx(limit)
+        assert found.estimate.lower == pytest.approx(limit)
         assert (found.answer is Answer.KEEP) == (limit > 0)
         assert found.shown_points == (max(int(limit / 0.01), 0))
     assert found.shown_points >= 1
@@ -121,8 +130,8 @@ def test_an_open_ledger_drops_what_no_seeds_can_decide():
     assert decide(estimate(-0.1), allowed, opened).answer is Answer.DROP
     close = decide(estimate(0.012, spread=0.012), allowed, question(sealed=False, max_seeds=100))
     assert close.answer is Answer.UNDECIDED
-    assert close.seeds is not None
-    assert close.cases is not None
+    assert close.estimate.seeds_to_decide is not None
+    assert close.estimate.cases_to_show is not None
 
 
 def test_not_worse_is_kept_within_the_margin_only():

@@ -19,7 +19,7 @@ from ampft.comparison.analysis.run_predictions import (
 )
 from ampft.comparison.execution.folder import LOGS_NAME, run_ending, run_folder
 from ampft.comparison.execution.plan import Plan, PlannedRun
-from ampft.comparison.findings import MetricInfo, metric_infos
+from ampft.comparison.findings import MetricInfo, metric_info
 from ampft.comparison.statistics.interval import estimate_of_sums, half_widths
 from ampft.comparison.statistics.learning_curve import (
     TAIL,
@@ -157,13 +157,12 @@ def learning_curve(
     assert cases is not None, "there are seeds"
     _check_same_test(records, cases)
     metric = cases.problem.metrics[plan.metric]
-    infos = {info.name: info for info in metric_infos(cases.problem)}
     sums = [[read[arm, seed].sums for seed in seeds] for arm in labels]
     scores = scores_by_size(np.array([*labels.values()], dtype=np.float64), sums, metric)
     twice = _possible(extrapolate(scores), float(scores.means[-1]), metric)
     return LearningCurve(
         name=name,
-        metric=infos[metric.name],
+        metric=metric_info(metric),
         examples=len(cases.truth),
         cases=cases.group_count or len(cases.truth),
         seeds=tuple(seeds),
