@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from datasets import ClassLabel, Dataset, DatasetDict, List
 
 from ampft.data.checks import (
@@ -24,11 +23,13 @@ from ampft.data.dataset import ClassificationData, cells, fingerprint, row_label
 from ampft.data.masks import MaskClasses
 from ampft.data.media import MEDIA, check_media
 from ampft.data.pixels import (
+    IMAGE,
     IMAGE_HASH,
     KIND,
     PAIR_HASH,
     PIXELS,
     check_masks,
+    find_mask_folders,
     mask_fingerprint,
     masks_of,
     read_masks,
@@ -40,21 +41,18 @@ from ampft.data.sources.built_in import CONFIGURATIONS, load_stdlib
 from ampft.data.sources.files import load_files
 from ampft.data.sources.folders import folder_kind, load_folder
 from ampft.data.sources.hub import fetch, read_splits
-from ampft.data.sources.masks import IMAGE, find_mask_folders
 from ampft.data.sources.memory import INDEX_COLUMN
 from ampft.data.splits import (
     FILE_COLUMN,
     GROUP_COLUMN,
-    fold_splits,
-    missing_splits,
     numbered,
     subsample,
+    with_missing_splits,
 )
 from ampft.data.token_rows import load_token_files, load_token_splits
 from ampft.errors import InputError
 from ampft.files import describe_file
 
-SPLITS = ("train", "validation", "test")
 IN_MEMORY = "data in memory"
 COLUMN_OPTIONS = (
     *("text_column_names", "label_column_name", "image_column_name", "audio_column_name"),
@@ -62,11 +60,10 @@ COLUMN_OPTIONS = (
 )
 DROPS = ("drop_missing_text", "drop_missing_labels")
 MASK_OPTIONS = ("ignore_index", "class_names_file")
-FRACTIONS = ("validation_fraction", "test_fraction")
 # Options without an effect on the built-in data sets, which have their own splits.
 _OF_OWN_DATA = (
-    *(*COLUMN_OPTIONS, *DROPS, *FRACTIONS, "folds", "fold"),
-    *("ignore_label", "fail_on_leak", "sheet_name", "encoding"),
+    *(*COLUMN_OPTIONS, *DROPS, "validation_fraction", "test_fraction"),
+    *("folds", "fold", "ignore_label", "fail_on_leak", "sheet_name", "encoding"),
 )
 UNUSED_OPTIONS = {"stdlib": _OF_OWN_DATA, "digits": (*_OF_OWN_DATA, "dataset_config_name")}
 
@@ -239,65 +236,6 @@ def assemble_masks(
     return finalize(all_splits, request, (IMAGE,), KIND, name, all_notes, classes)
 
 
-def with_missing_splits(
-    parts: Mapping[str, Dataset],
-    strata: npt.NDArray[np.int64] | None,
-    groups: npt.NDArray[np.uint64],
-    request: DataRequest,
-) -> tuple[dict[str, Dataset], list[str]]:
-    """Return the splits of a source and those made from its training rows, and notes.
-
-    Args:
-        parts: The splits of the source.
-        strata: (n,) class of each training row; None for images with masks.
-        groups: (n,) equal for training rows that must be in one split.
-        request: The user's choices.
-
-    Raises:
-        InputError: See `missing_splits`; or a setting of a split that is not made was passed.
-    """
-    not_made = {
-        "validation_fraction": "validation" in parts,
-        "test_fraction": not {"validation", "test"}.isdisjoint(parts) or request.folds is not None,
-    }
-    # 0 asks for no such split, so nothing is ignored.
-    ignored = [name for name in FRACTIONS if not_made[name] and getattr(request, name)]
-    refuse_unused_options(request, ignored, "data with splits of their own, or with --folds")
-    if request.folds is not None:
-        divided, text = fold_splits(
-            strata,
-            groups,
-            frozenset(parts),
-            folds=request.folds,
-            fold=request.fold,
-            validation_fraction=request.validation_fraction,
-            seed=request.data_seed,
-        )
-        return _chosen(parts, divided), [text]
-    refuse_unused_options(request, ("fold",), "data that are not divided by --folds")
-    made, note = missing_splits(
-        strata,
-        groups,
-        frozenset(parts),
-        validation_fraction=request.validation_fraction,
-        test_fraction=request.test_fraction,
-        seed=request.data_seed,
-    )
-    return _chosen(parts, made), [note] if note else []
-
-
-def _chosen(
-    parts: Mapping[str, Dataset], made: Mapping[str, npt.NDArray[np.int64]]
-) -> dict[str, Dataset]:
-    """Return the splits of a source and those made of its training rows, in their order."""
-    train = parts["train"]
-    splits = {
-        split: train if len(r) == len(train) else train.select(r) for split, r in made.items()
-    }
-    splits = {**parts, **splits}
-    return {split: splits[split] for split in SPLITS if split in splits}
-
-
 def add_labels(
     part: LabelledRows, names: tuple[str, ...], *, several: bool, ordered: bool
 ) -> Dataset:
@@ -346,9 +284,8 @@ def finalize(
     reduced, masks, prints, all_notes = {}, {}, {}, list(notes)
     for split, whole in splits.items():
         strata = row_labels(whole).strata() if classes is None else None
-        rows, note = subsample(len(whole), strata, split, request.limits, seed=request.data_seed)
-        part = whole if rows is None else whole.select(rows)
-        all_notes += [note] if note else []
+        part, limit_notes = subsample(whole, strata, split, request)
+        all_notes += limit_notes
         if classes is None:
             prints[split] = fingerprint(part, input_columns)
         else:

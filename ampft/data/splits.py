@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.errors import InputError
 
 if TYPE_CHECKING:
+    from datasets import Dataset
+
     from ampft.data.dataset import ClassificationData
 
 IntArray = npt.NDArray[np.int64]
@@ -109,15 +112,51 @@ def split_off(
     return np.flatnonzero(~is_second), np.flatnonzero(is_second)
 
 
+def with_missing_splits(
+    parts: Mapping[str, Dataset],
+    strata: IntArray | None,
+    groups: npt.NDArray[np.uint64],
+    request: DataRequest,
+) -> tuple[dict[str, Dataset], list[str]]:
+    """Return the splits of a source and those made from its training rows, and notes.
+
+    Args:
+        parts: The splits of the source.
+        strata: (n,) class of each training row; None for images with masks.
+        groups: (n,) equal for training rows that must be in one split.
+        request: The user's choices.
+
+    Raises:
+        InputError: See `missing_splits` and `fold_splits`; or a setting of a split that is not made
+            was passed.
+    """
+    existing, divides = frozenset(parts), request.folds is not None
+    not_made = {
+        "validation_fraction": "validation" in parts,
+        "test_fraction": divides or not {"validation", "test"}.isdisjoint(parts),
+    }
+    # 0 asks for no such split, so nothing is ignored.
+    ignored = [name for name in not_made if not_made[name] and getattr(request, name)]
+    refuse_unused_options(request, ignored, "data with splits of their own, or with --folds")
+    if not divides:
+        refuse_unused_options(request, ("fold",), "data that are not divided by --folds")
+    make = fold_splits if divides else missing_splits
+    made, notes = make(strata, groups, existing, request)
+    train = parts["train"]
+    splits = {
+        split: train if len(rows) == len(train) else train.select(rows)
+        for split, rows in made.items()
+    }
+    splits = {**parts, **splits}
+    return {split: splits[split] for split in LIMIT_FLAGS if split in splits}, notes
+
+
 def missing_splits(
     labels: IntArray | None,
     groups: npt.NDArray[np.uint64],
     existing: frozenset[str],
-    *,
-    validation_fraction: float,
-    test_fraction: float,
-    seed: int,
-) -> tuple[dict[str, IntArray], str | None]:
+    request: DataRequest,
+) -> tuple[dict[str, IntArray], list[str]]:
     """Split off the splits that the source lacks from its training rows.
 
     Without validation, it is made; without both, test is made too. A source that has only
@@ -127,43 +166,40 @@ def missing_splits(
         labels: (n,) class of each training row; None for images with masks, which have no class.
         groups: (n,) equal for rows with equal inputs.
         existing: The splits that the source has.
-        validation_fraction: Share of the training rows for validation; 0 for none.
-        test_fraction: Share of the training rows for test; 0 for none.
-        seed: Seed of the split.
+        request: Fractions of the rows to split off, 0 for none, and seed.
 
     Returns:
-        Indices of the training rows by split, and a note; None if no split was made.
+        Indices of the training rows by split, and a note if a split was made.
 
     Raises:
         InputError: The fractions leave nothing to train on, or there are too few rows to split.
     """
-    for flag, value in (
-        ("--validation_fraction", validation_fraction),
-        ("--test_fraction", test_fraction),
-    ):
+    fractions = {"validation": request.validation_fraction, "test": request.test_fraction}
+    for split, value in fractions.items():
         if not 0 <= value < 1:
             raise InputError(
-                f"{flag}: received {value}; it must be at least 0 (no such split) and below 1."
+                f"--{split}_fraction: received {value}; it must be at least 0 (no such split) and "
+                "below 1."
             )
-    if validation_fraction + test_fraction >= 1:
+    if sum(fractions.values()) >= 1:
         raise InputError(
-            f"--validation_fraction and --test_fraction: received {validation_fraction} and "
-            f"{test_fraction}, which leaves nothing for training. Their sum must be below 1."
+            f"--validation_fraction and --test_fraction: received {request.validation_fraction} and"
+            f" {request.test_fraction}, which leaves nothing for training. Their sum must be below"
+            " 1."
         )
     strata = np.zeros(len(groups), dtype=np.int64) if labels is None else labels
     rest = np.arange(len(groups))
     if "validation" in existing:
         note = "No test split: the validation split chooses the best model and is reported on."
-        return {"train": rest}, None if "test" in existing else note
-    fractions = {"validation": validation_fraction}
-    if "test" not in existing:
-        fractions["test"] = test_fraction
+        return {"train": rest}, [] if "test" in existing else [note]
+    if "test" in existing:
+        del fractions["test"]
     new: dict[str, IntArray] = {}
     left = 1.0
     for split in reversed(fractions):
         if fractions[split]:
             first, second = split_off(
-                strata[rest], groups[rest], fractions[split] / left, seed=seed
+                strata[rest], groups[rest], fractions[split] / left, seed=request.data_seed
             )
             left -= fractions[split]
             rest, new[split] = rest[first], rest[second]
@@ -176,26 +212,22 @@ def missing_splits(
                     f" split. Add {what}rows, pass --{split}_file, or set --{split}_fraction 0."
                 )
     if not new:
-        return {"train": rest}, None
+        return {"train": rest}, []
     sizes = ", ".join(f"{split} {len(new[split])}" for split in fractions if split in new)
     what = "images" if labels is None else "rows, stratified"
     note = (
-        f"Splits made from the {len(groups)} training {what}, seed {seed}: {sizes}; train keeps "
-        f"{len(rest)}."
+        f"Splits made from the {len(groups)} training {what}, seed {request.data_seed}: {sizes}; "
+        f"train keeps {len(rest)}."
     )
-    return {"train": rest, **new}, note
+    return {"train": rest, **new}, [note]
 
 
 def fold_splits(
     labels: IntArray | None,
     groups: npt.NDArray[np.uint64],
     existing: frozenset[str],
-    *,
-    folds: int,
-    fold: int,
-    validation_fraction: float,
-    seed: int,
-) -> tuple[dict[str, IntArray], str]:
+    request: DataRequest,
+) -> tuple[dict[str, IntArray], list[str]]:
     """Divide the training rows into folds, and split off one of them for testing.
 
     The folds of one seed do not depend on which of them is asked for.
@@ -204,10 +236,8 @@ def fold_splits(
         labels: (n,) class of each training row; None for images with masks, which have no class.
         groups: (n,) equal for rows that must be in one fold.
         existing: The splits that the source has.
-        folds: Number of folds.
-        fold: The fold for testing, from 1.
-        validation_fraction: Share of the rows of the other folds for validation; 0 for none.
-        seed: Seed of the division.
+        request: Number of folds, the fold for testing, seed, and the fraction of the rows of the
+            other folds for validation, 0 for none.
 
     Returns:
         Indices of the training rows by split, and a note.
@@ -215,6 +245,8 @@ def fold_splits(
     Raises:
         InputError: The source has a test split, there is no such fold, or there are too few rows.
     """
+    folds, fold, seed = request.folds, request.fold, request.data_seed
+    assert folds is not None, "the rows are divided"
     distinct = len(np.unique(groups))
     if "test" in existing:
         raise InputError(
@@ -236,49 +268,51 @@ def fold_splits(
         test, rest = rest[second], rest[first]
     train = np.setdiff1d(np.arange(len(groups)), test)
     splits = {"train": train, "test": test}
-    if "validation" not in existing and validation_fraction:
-        first, second = split_off(strata[train], groups[train], validation_fraction, seed=seed)
+    if "validation" not in existing and request.validation_fraction:
+        first, second = split_off(
+            strata[train], groups[train], request.validation_fraction, seed=seed
+        )
         splits |= {"train": train[first], "validation": train[second]}
     sizes = ", ".join(f"{split} {len(rows)}" for split, rows in splits.items())
-    return splits, f"Fold {fold} of {folds} of {len(groups)} training rows, seed {seed}: {sizes}."
+    return splits, [f"Fold {fold} of {folds} of {len(groups)} training rows, seed {seed}: {sizes}."]
 
 
 def subsample(
-    count: int, labels: IntArray | None, split: str, limits: Mapping[str, int], *, seed: int
-) -> tuple[IntArray | None, str | None]:
+    part: Dataset, labels: IntArray | None, split: str, request: DataRequest
+) -> tuple[Dataset, list[str]]:
     """Choose as many rows of a split as `max_..._samples` allows.
 
     The choice is random and stratified, because the first n rows of a file sorted by label would
     have one class. Training keeps a row of each class. The rows keep their order.
 
     Args:
-        count: Number of rows, n.
+        part: The split.
         labels: (n,) class of each row; None for images with masks, which have no class.
-        split: `train`, `validation` or `test`.
-        limits: Number of rows to keep, by split.
-        seed: Seed of the choice.
+        split: Name of the split.
+        request: The user's choices.
 
     Returns:
-        The rows to keep and a note; None and None if all are kept.
+        The rows to keep, and a note if some are left out.
 
     Raises:
         InputError: The limit is below 1 or, for training, below the number of classes.
     """
-    limit = limits.get(split)
+    limit, count, flag = request.limits.get(split), len(part), LIMIT_FLAGS[split]
     if limit is not None and limit < 1:
-        raise InputError(f"{LIMIT_FLAGS[split]}: received {limit}; it must be at least 1.")
+        raise InputError(f"{flag}: received {limit}; it must be at least 1.")
     if limit is None or limit >= count:
-        return None, None
+        return part, []
     strata = np.zeros(count, dtype=np.int64) if labels is None else labels
     classes = len(np.unique(strata))
     if split == "train" and limit < classes:
         raise InputError(
-            f"{LIMIT_FLAGS[split]}: received {limit}, but the training rows have {classes} classes,"
+            f"{flag}: received {limit}, but the training rows have {classes} classes,"
             f" and each needs a row. It must be at least {classes}."
         )
+    seed = request.data_seed
+    rows = stratified_choice(strata, limit, seed=seed, take_one=split == "train")
     how = "chosen" if labels is None else "a stratified choice"
-    note = f"{LIMIT_FLAGS[split]}: {limit} of {count} {split} rows, {how} with seed {seed}."
-    return stratified_choice(strata, limit, seed=seed, take_one=split == "train"), note
+    return part.select(rows), [f"{flag}: {limit} of {count} {split} rows, {how} with seed {seed}."]
 
 
 INVISIBLE = "Cf"  # Unicode's category of characters of format

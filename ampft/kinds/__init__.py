@@ -186,7 +186,7 @@ PIXELS = Kind(
     new_output=late("ampft.kinds.predicted_masks:mask_output"),
     max_rows=4,  # logits are as large as the images
     units="masks, which have a class per pixel",
-    holds=late("ampft.data.sources.masks:find_mask_folders"),
+    holds=late("ampft.data.pixels:find_mask_folders"),
     flags=frozenset({"augment", "image_size", "multi_scale"}),
     # Images with a logit per pixel are large.
     defaults={"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4},

@@ -20,7 +20,7 @@ from transformers import SegformerImageProcessorPil
 from ampft.data.dataset import ClassificationData
 from ampft.data.images import Augmentation, as_rgb, parse_augmentation
 from ampft.data.masks import Color, IntArray, Masks, padded
-from ampft.data.sources.masks import FILE
+from ampft.data.pixels import FILE
 from ampft.errors import InputError
 from ampft.kinds.images import ImageReader
 from ampft.kinds.images import saved_reader as image_reader

@@ -61,16 +61,14 @@ def test_a_class_of_one_row_stays_in_training():
     ],
 )
 def test_which_splits_are_made(existing, sizes):
-    new, note = missing_splits(
+    new, notes = missing_splits(
         np.arange(100) % 2,
         np.arange(100, dtype=np.uint64),
         frozenset(existing),
-        validation_fraction=0.1,
-        test_fraction=0.2,
-        seed=0,
+        DataRequest(validation_fraction=0.1, test_fraction=0.2, data_seed=0),
     )
     assert {split: len(rows) for split, rows in new.items()} == sizes
-    assert (note is None) == (len(existing) == 3)
+    assert (not notes) == (len(existing) == 3)
     together = np.concatenate(list(new.values()))
     assert sorted(together.tolist()) == list(range(100))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ampft.data.request import DataRequest
 from ampft.data.splits import fold_splits
 from ampft.errors import InputError
 
@@ -14,15 +15,8 @@ LABELS = np.random.default_rng(0).choice(3, 150, p=[0.6, 0.3, 0.1])[GROUPS]
 
 
 def fold(number, *, folds=5, seed=7, existing=("train",), share=0.0):
-    return fold_splits(
-        LABELS,
-        GROUPS,
-        frozenset(existing),
-        folds=folds,
-        fold=number,
-        validation_fraction=share,
-        seed=seed,
-    )
+    request = DataRequest(folds=folds, fold=number, validation_fraction=share, data_seed=seed)
+    return fold_splits(LABELS, GROUPS, frozenset(existing), request)
 
 
 @pytest.mark.parametrize("folds", [2, 5, 10])

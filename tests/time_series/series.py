@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
+from datasets import ClassLabel, Dataset, Features, List, Value
 from torch import Tensor, nn
 from transformers.modeling_outputs import SequenceClassifierOutput
 
@@ -19,7 +19,7 @@ from ampft.data.load import finalize
 from ampft.data.request import DataRequest
 from ampft.data.sources.files import open_table
 from ampft.data.sources.table import SourceTable
-from ampft.data.splits import missing_splits
+from ampft.data.splits import with_missing_splits
 from ampft.data.steps import IntArray
 from ampft.errors import InputError
 from ampft.kinds.prediction import InputRows, PredictRequest, Trained
@@ -74,17 +74,9 @@ def read_series(request: DataRequest, data: Any = None) -> ClassificationData:
     codes = np.array([names.index(label) for label in labels])
     features = Features({"series": List(Value("float32")), LABEL: ClassLabel(names=names)})
     all_rows = Dataset.from_dict({"series": series, LABEL: codes}, features=features)
-    chosen, note = missing_splits(
-        codes,
-        np.arange(len(codes), dtype=np.uint64),
-        frozenset({"train"}),
-        validation_fraction=request.validation_fraction,
-        test_fraction=request.test_fraction,
-        seed=request.data_seed,
-    )
-    splits = DatasetDict({name: all_rows.select(part) for name, part in chosen.items()})
-    name = str(request.train_file)
-    return finalize(splits, request, ("series",), "series", name, [note] if note else [])
+    groups = np.arange(len(codes), dtype=np.uint64)
+    splits, notes = with_missing_splits({"train": all_rows}, codes, groups, request)
+    return finalize(splits, request, ("series",), "series", str(request.train_file), notes)
 
 
 def number_columns(table: SourceTable) -> tuple[str, ...]:
