@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 
-from ampft.data.input_columns import JOIN, InputColumns
 from ampft.data.request import DataRequest
 from ampft.data.row_labels import LabelParser
+from ampft.data.sources.table import SourceTable, as_text
 from ampft.data.splits import GROUP_COLUMN, ID_COLUMN
 from ampft.errors import InputError, did_you_mean, listed, quoted, quoted_list
 
@@ -41,6 +42,8 @@ WORD_COLUMNS = ("tokens", "words")
 TAG_COLUMNS = ("ner_tags", "tags", "labels", "label", "upos", "pos_tags")
 TEXT_COLUMNS = ("text", "sentence", "content")
 SPAN_COLUMNS = ("spans", "entities")
+JOIN = "+"
+BLANK = " "  # between the parts of a joined text
 # The input column of prepared words with tags: words as the data have them, or words of a text.
 WORDS, TEXT = "tokens", "text"
 
@@ -54,6 +57,69 @@ def folded(name: str) -> str:
 
 
 @dataclass(frozen=True)
+class InputColumns:
+    """The input columns, and the columns of the table that each consists of.
+
+    Attributes:
+        names: Names of the inputs, such as `title+body`.
+        parts: Columns of each input, in the order in which they are joined.
+    """
+
+    names: tuple[str, ...]
+    parts: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(cls, names: Sequence[str], available: Sequence[str]) -> InputColumns:
+        """Return the columns of each name; a column that has a name exactly is not split.
+
+        Args:
+            names: Names of the inputs.
+            available: Columns of the table.
+        """
+        present = frozenset(available)
+        parts = tuple((name,) if name in present else joined_parts(name) for name in names)
+        return cls(tuple(names), parts)
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """The columns to read, each once."""
+        return tuple(dict.fromkeys(chain.from_iterable(self.parts)))
+
+    def renamed(self, names: Mapping[str, str]) -> InputColumns:
+        """Return the inputs with other names for the columns of the table."""
+        return InputColumns(
+            self.names, tuple(tuple(names.get(n, n) for n in part) for part in self.parts)
+        )
+
+    def texts(self, values: Sequence[object], location: str) -> list[str | None]:
+        """Return the text of each input, or None if none of its columns has one.
+
+        Args:
+            values: Cells of `sources`.
+            location: File and line, for the messages.
+
+        Raises:
+            InputError: A cell holds a list or an object.
+        """
+        cells = {
+            name: as_text(value, location, name)
+            for name, value in zip(self.sources, values, strict=True)
+        }
+        return [joined(cells[name] for name in part) for part in self.parts]
+
+
+def joined_parts(name: str) -> tuple[str, ...]:
+    """Return the columns of `title+body`; a name without two of them is one column."""
+    parts = tuple(part.strip() for part in name.split(JOIN))
+    return parts if len(parts) > 1 and all(parts) else (name,)
+
+
+def joined(texts: Iterable[str | None]) -> str | None:
+    """Return the texts that exist with a space between them; None if none exists."""
+    return BLANK.join(text for text in texts if text is not None) or None
+
+
+@dataclass(frozen=True)
 class DataColumns:
     """The columns to read.
 
@@ -62,12 +128,22 @@ class DataColumns:
         labels: Columns of the labels, and how to parse their cells.
         kind: Kind of the inputs: `text`, `image`, `sound` or `token`.
         extra: Named columns that are neither, by their name in a split; see `extra_columns`.
+        are_spans: Whether they are texts with spans, not words with tags.
     """
 
     inputs: tuple[str, ...]
     labels: LabelParser
     kind: str = "text"
     extra: Mapping[str, str] = field(default_factory=dict)
+    are_spans: bool = False
+
+    @classmethod
+    def of_tokens(
+        cls, words: str, tags: str, *, are_spans: bool, extra: Mapping[str, str] | None = None
+    ) -> DataColumns:
+        """Return the columns of words and their tags, or of texts and their spans."""
+        labels = LabelParser((tags,), several=True, per_unit=True)
+        return cls((words,), labels, "token", extra or {}, are_spans)
 
     def require_in(self, available: Sequence[str], *, origin: str) -> None:
         """Raise InputError when a file or split lacks a column.
@@ -81,34 +157,6 @@ class DataColumns:
         require(self.labels.columns, available, LABEL_FLAG, origin=origin)
         for name, column in self.extra.items():
             require((column,), available, EXTRA_FLAGS[name], origin=origin)
-
-
-@dataclass(frozen=True)
-class TokenColumns:
-    """The columns of words with tags, or of texts with spans.
-
-    Attributes:
-        words: Column of lists of words, or of texts.
-        tags: Column of lists of tags, or of spans.
-        are_spans: Whether there are texts with spans.
-        extra: Named columns that are neither, by their name in a split; see `extra_columns`.
-    """
-
-    words: str
-    tags: str
-    are_spans: bool
-    extra: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def input(self) -> str:
-        """Input column of the prepared data."""
-        return TEXT if self.are_spans else WORDS
-
-    @property
-    def read(self) -> DataColumns:
-        """The same columns, as of any data."""
-        labels = LabelParser((self.tags,), several=True, per_unit=True)
-        return DataColumns((self.words,), labels, "token", self.extra)
 
 
 def extra_columns(request: DataRequest) -> dict[str, str]:
@@ -131,118 +179,14 @@ def column_renames(columns: Sequence[str], expected: Sequence[str]) -> dict[str,
     return {columns[0]: name for name, columns in matches.items() if len(columns) == 1}
 
 
-def expected_names(
-    columns: Sequence[str], *, texts: tuple[str, ...] | None, labels: tuple[str, ...] | None
-) -> tuple[str, ...]:
-    """Return the names to look for: the user's choices, and usual names if no column has one.
-
-    Args:
-        columns: All columns.
-        texts: Text columns that the user named, or None.
-        labels: Label columns that the user named, or None.
-    """
-    usual: list[str] = []
-    if texts is None and not text_choices(columns):
-        usual += [*chain.from_iterable(PAIRS), *TEXTS]
-    if labels is None and set(LABELS).isdisjoint(columns):
-        usual += LABELS
-    return (*usual, *InputColumns.of(texts or (), columns).sources, *(labels or ()))
-
-
-def renaming_notes(names: Mapping[str, str], origin: str) -> tuple[str, ...]:
-    """Return the note that says which columns are read under which names."""
+def rename_columns(table: SourceTable, expected: Sequence[str]) -> SourceTable:
+    """Return the table with the expected names for columns that differ only in case or spaces."""
+    names = column_renames(table.columns, expected)
+    if not names:
+        return table
     changes = listed([f"{quoted(old)} as {quoted(new)}" for old, new in names.items()])
-    return (f"{origin}: columns are read under other spellings: {changes}.",) if names else ()
-
-
-def label_columns(
-    columns: Sequence[str], named: tuple[str, ...] | None, *, origin: str, describe: Describe
-) -> tuple[str, ...]:
-    """Return the label columns: those named, `label`, or the only one with a usual name.
-
-    Args:
-        columns: All columns.
-        named: Columns that the user named, or None.
-        origin: The file or data set, for the message.
-        describe: Function that returns the list of columns for the message.
-
-    Raises:
-        InputError: A named column is missing, or the choice is not clear. The message lists the
-            columns.
-    """
-    if named is not None:
-        require(named, columns, LABEL_FLAG, origin=origin, describe=describe)
-        return named
-    candidates = [name for name in columns if folded(name) in LABELS]
-    if "label" in candidates:
-        return ("label",)
-    if len(candidates) == 1:
-        return (candidates[0],)
-    if candidates:
-        raise InputError(
-            f"{LABEL_FLAG}: {origin} has several possible label columns:"
-            f" {quoted_list(candidates)}. Pass the right one."
-        )
-    raise InputError(
-        f"{LABEL_FLAG}: {origin} has no column called label. Its columns: {describe()}. Pass the"
-        f" label column.{header_hint(columns)}"
-    )
-
-
-def text_columns(
-    columns: Sequence[str],
-    request: DataRequest,
-    *,
-    labels: tuple[str, ...],
-    origin: str,
-    describe: Describe,
-) -> tuple[str, ...]:
-    """Return one text column, or two for pairs.
-
-    These are the named ones, otherwise a usual pair or a single usual name, otherwise the only
-    column that is not a label.
-
-    Raises:
-        InputError: A named column is missing, more than two texts are named, or the choice is not
-            clear.
-    """
-    named = request.text_columns
-    if named is not None:
-        received = f"--text_column_names: received {listed(named, separator=',')}."
-        if len(named) > 2:
-            raise InputError(
-                f"{received} Commas separate the two texts of a pair. To join columns into one"
-                f" text, write {JOIN} between them: {listed(named, separator=JOIN)}."
-            )
-        sources = InputColumns.of(named, columns).sources
-        if len(set(named)) < len(named) or not {*labels, "label"}.isdisjoint(sources):
-            raise InputError(
-                f"{received} Pass one text column, two different ones for pairs (a,b), or columns"
-                f" to join (a{JOIN}b). None may be a label column ({quoted_list(labels)}) or be"
-                " called 'label'."
-            )
-        require(sources, columns, "--text_column_names", origin=origin, describe=describe)
-        return named
-    not_texts = (*labels, "label", *extra_columns(request).values())
-    others = [name for name in columns if name not in not_texts]
-    choices = text_choices(others)
-    if not choices and len(others) == 1:
-        return (others[0],)
-    if len(choices) == 1:
-        return choices[0]
-    problem = "several possible text columns" if choices else "no text column with a usual name"
-    raise InputError(
-        f"--text_column_names: {origin} has {problem}. Its columns: {describe()}. Pass the right"
-        f" one, for example --text_column_names text, or a,b for pairs, or a{JOIN}b to join them."
-        f"{header_hint(columns)}"
-    )
-
-
-def text_choices(columns: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the usual pairs of text columns, and the usual text columns outside them."""
-    pairs = [pair for pair in PAIRS if set(pair) <= set(columns)]
-    paired = set(chain.from_iterable(pairs))
-    return [*pairs, *((name,) for name in TEXTS if name in columns and name not in paired)]
+    note = f"{table.origin}: columns are read under other spellings: {changes}."
+    return table.renamed(names, note)
 
 
 def require(
@@ -303,7 +247,7 @@ def hold_tokens(columns: Sequence[str]) -> bool:
 
 def choose_token_columns(
     available: Sequence[str], request: DataRequest, *, origin: str
-) -> tuple[TokenColumns, str]:
+) -> tuple[DataColumns, str]:
     """Return the requested columns, or columns with usual names, and a note on them.
 
     Args:
@@ -341,4 +285,5 @@ def choose_token_columns(
     kinds = ("texts", "spans") if are_spans else ("words", "tags")
     how = "as --task says" if request.labels_tokens else "found from the columns"
     note = f"Task tokens, {how}: {kinds[0]} from {words!r}, {kinds[1]} from {tags!r}."
-    return TokenColumns(words, tags, are_spans, extra_columns(request)), note
+    extra = extra_columns(request)
+    return DataColumns.of_tokens(words, tags, are_spans=are_spans, extra=extra), note

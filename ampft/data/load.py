@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from datasets import ClassLabel, Dataset, DatasetDict, List
+from datasets import Audio, ClassLabel, Dataset, DatasetDict, List
 
 from ampft.data.checks import (
     class_names,
@@ -18,7 +18,7 @@ from ampft.data.checks import (
     merged_digests,
     shared_rows,
 )
-from ampft.data.columns import DataColumns
+from ampft.data.columns import DataColumns, hold_tokens
 from ampft.data.dataset import ClassificationData, cells, fingerprint, row_labels
 from ampft.data.masks import MaskClasses
 from ampft.data.media import MEDIA, check_media
@@ -37,10 +37,11 @@ from ampft.data.pixels import (
 )
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows
-from ampft.data.sources.built_in import CONFIGURATIONS, load_stdlib
-from ampft.data.sources.files import load_files
+from ampft.data.sources import conll
+from ampft.data.sources.built_in import CONFIGURATIONS, load_digits, load_stdlib
+from ampft.data.sources.files import FLAGS, open_tables
 from ampft.data.sources.folders import folder_kind, load_folder
-from ampft.data.sources.hub import fetch, read_splits
+from ampft.data.sources.hub import fetch, split_table, standard_splits
 from ampft.data.sources.memory import INDEX_COLUMN
 from ampft.data.splits import (
     FILE_COLUMN,
@@ -49,7 +50,8 @@ from ampft.data.splits import (
     subsample,
     with_missing_splits,
 )
-from ampft.data.token_rows import load_token_files, load_token_splits
+from ampft.data.table_rows import Loaded, read_tables
+from ampft.data.token_rows import are_token_files, read_token_tables
 from ampft.errors import InputError
 from ampft.files import describe_file
 
@@ -115,8 +117,36 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
 
 def load_splits(data: DatasetDict, request: DataRequest, name: str) -> ClassificationData:
     """Read the splits of a data set of words with tags, or of any other."""
-    rows, columns, notes = load_token_splits(data, request) or read_splits(data, request)
+    first = next(iter(data.values()))
+    for column, feature in first.features.items():
+        if isinstance(feature, Audio):  # `datasets` would decode it with torchcodec
+            data = data.cast_column(column, Audio(decode=False))
+    origin = str(request.dataset_name)
+    has_tokens = request.labels_tokens
+    if has_tokens is None:
+        has_tokens = hold_tokens(first.column_names)
+    splits, notes = standard_splits(data, origin)
+    tables = {s: [split_table(part, f"{origin}, split {s}")] for s, part in splits.items()}
+    read = read_token_tables if has_tokens else read_tables
+    rows, columns, notes = read(tables, request, notes)
     return assemble(rows, columns, request, name=name, notes=notes)
+
+
+def load_files(request: DataRequest) -> Loaded:
+    """Read the rows of the files of a request, of words with tags or of any other.
+
+    Raises:
+        InputError: The training file is missing, or a file or a row cannot be read; the message
+            names it.
+    """
+    if request.train_file is None:
+        flags = ", ".join(FLAGS[split] for split in request.files)
+        raise InputError(
+            f"--train_file is missing: received only {flags}. Pass a file to train on."
+        )
+    if are_token_files(request):
+        return read_token_tables(open_tables(request, conll.read_other), request, ())
+    return read_tables(open_tables(request), request, ())
 
 
 def load_user_files(request: DataRequest) -> ClassificationData:
@@ -134,7 +164,7 @@ def load_user_files(request: DataRequest) -> ClassificationData:
             f"--dataset_name: received {request.dataset_name!r} together with {name}. Pass only one"
             " of them."
         )
-    rows, columns, notes = load_token_files(request) or load_files(request)
+    rows, columns, notes = load_files(request)
     data = assemble(rows, columns, request, name=name, notes=notes)
     return replace(data, files=hashes)
 
@@ -151,8 +181,6 @@ def load_built_in(name: str, request: DataRequest) -> ClassificationData:
         configuration = request.dataset_config_name or CONFIGURATIONS[0]
         splits = load_stdlib(configuration)
         return finalize(splits, request, ("text",), "text", f"stdlib ({configuration})")
-    from ampft.data.sources.built_in import load_digits  # imports scikit-learn
-
     splits = load_digits(split_seed=request.data_seed)
     return finalize(splits, request, ("image",), "image", name)
 

@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from datasets import DatasetDict, Features
+from datasets import Features
 
 from ampft.data.checks import sort_names
 from ampft.data.columns import (
     LABEL_FLAG,
+    TEXT,
+    WORDS,
     DataColumns,
-    TokenColumns,
     choose_token_columns,
     hold_tokens,
 )
@@ -30,10 +31,11 @@ from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows, concatenated
 from ampft.data.row_labels import RowLabels
 from ampft.data.sources import conll
-from ampft.data.sources.files import FLAGS, open_table, open_tables
-from ampft.data.sources.hub import label_names, split_table, standard_splits
+from ampft.data.sources.files import FLAGS, open_table
+from ampft.data.sources.hub import label_names
 from ampft.data.sources.rows import write_arrow
 from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
+from ampft.data.table_rows import Loaded
 from ampft.data.words import (
     BIO,
     IOB1,
@@ -52,8 +54,6 @@ from ampft.data.words import (
 from ampft.errors import InputError, quoted
 from ampft.text.numbers import counted
 
-Loaded = tuple[dict[str, LabelledRows], DataColumns, list[str]]
-
 NESTING_SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet")  # whose cells can be lists
 SCHEME_NOTES = {
     BIO: "The tags follow BIO",
@@ -67,22 +67,7 @@ BIO_RULE = (
 )
 
 
-def load_token_files(request: DataRequest) -> Loaded | None:
-    """Read the files of a request if they hold words with tags; otherwise return None.
-
-    Raises:
-        InputError: A file or a row cannot be read, or its tags are wrong; the message names it.
-    """
-    if request.train_file is None or not _are_token_files(request):
-        return None
-    tables = open_tables(request, conll.read_other)
-    train = tables["train"][0]
-    columns, note = choose_token_columns(train.columns, request, origin=train.origin)
-    notes = [note for parts in tables.values() for table in parts for note in table.notes]
-    return _read_tables(tables, columns, request, [note, *notes])
-
-
-def _are_token_files(request: DataRequest) -> bool:
+def are_token_files(request: DataRequest) -> bool:
     """Return whether the files hold words with tags: as the task says, or as the first shows."""
     if request.labels_tokens is not None:
         return request.labels_tokens
@@ -96,26 +81,6 @@ def _are_token_files(request: DataRequest) -> bool:
     return hold_tokens(table.columns)
 
 
-def load_token_splits(data: DatasetDict, request: DataRequest) -> Loaded | None:
-    """Read the splits of a data set if they hold words with tags; otherwise return None.
-
-    Raises:
-        InputError: Its columns or rows cannot be used.
-    """
-    is_requested = request.labels_tokens
-    if is_requested is None:
-        is_requested = hold_tokens(next(iter(data.values())).column_names)
-    if not is_requested:
-        return None
-    name = str(request.dataset_name)
-    splits, notes = standard_splits(data, name)
-    columns, note = choose_token_columns(splits["train"].column_names, request, origin=name)
-    tables = {
-        split: [split_table(part, f"{name}, split {split}")] for split, part in splits.items()
-    }
-    return _read_tables(tables, columns, request, [*notes, note])
-
-
 def declared_tags(table: SourceTable, column: str) -> tuple[str, ...] | None:
     """Return the names of tags that a data set, or its Parquet file, stores as indices."""
     path = Path(table.origin)
@@ -127,15 +92,29 @@ def declared_tags(table: SourceTable, column: str) -> tuple[str, ...] | None:
     return label_names(Features.from_arrow_schema(schema).get(column))
 
 
-def _read_tables(
-    tables: Mapping[str, Sequence[SourceTable]],
-    columns: TokenColumns,
-    request: DataRequest,
-    notes: Sequence[str],
+def read_token_tables(
+    tables: Mapping[str, Sequence[SourceTable]], request: DataRequest, notes: Sequence[str]
 ) -> Loaded:
-    """Read all rows, and convert their tags to BIO by the scheme of the training rows."""
-    for table in chain.from_iterable(tables.values()):
-        columns.read.require_in(table.columns, origin=table.origin)
+    """Read all rows, and convert their tags to BIO by the scheme of the training rows.
+
+    Args:
+        tables: The files of each split, or a split of a data set.
+        request: The user's choices.
+        notes: Notes of the source.
+
+    Returns:
+        Rows by split, their columns, and notes.
+
+    Raises:
+        InputError: The columns or a row cannot be used, or its tags are wrong; the message names
+            it.
+    """
+    first = tables["train"][0]
+    origin = first.origin if first.dataset is None else str(request.dataset_name)
+    columns, note = choose_token_columns(first.columns, request, origin=origin)
+    every = list(chain.from_iterable(tables.values()))
+    for table in every:
+        columns.require_in(table.columns, origin=table.origin)
     refuse_unused_options(request, ("drop_missing_labels",), "words with tags")
     read = {
         split: [_read_table(table, columns, request) for table in parts]
@@ -153,13 +132,20 @@ def _read_tables(
             f"{rows['train'].origin}: no word has a tag other than {OUTSIDE}. Check {LABEL_FLAG}."
         )
     words = sum(len(part.labels.codes) for part in train)
-    prepared = replace(columns.read, inputs=(columns.input,))
-    return rows, prepared, [*notes, f"{SCHEME_NOTES[scheme]}; {words:,} training words."]
+    scheme_note = f"{SCHEME_NOTES[scheme]}; {words:,} training words."
+    all_notes = [*notes, note, *(note for table in every for note in table.notes), scheme_note]
+    return rows, replace(columns, inputs=(_prepared_column(columns),)), all_notes
 
 
-def _read_table(table: SourceTable, columns: TokenColumns, request: DataRequest) -> LabelledRows:
+def _prepared_column(columns: DataColumns) -> str:
+    """Return the input column of the prepared rows."""
+    return TEXT if columns.are_spans else WORDS
+
+
+def _read_table(table: SourceTable, columns: DataColumns, request: DataRequest) -> LabelledRows:
     """Return the usable rows of one file or split, with their tags in any scheme."""
-    declared = declared_tags(table, columns.tags)
+    (word_column,), tag_column = columns.inputs, columns.labels.title
+    declared = declared_tags(table, tag_column)
     index: dict[str, int] = {}
     codes, counts, numbers, empty = array("q"), array("q"), array("q"), array("q")
     left_out: Counter[str] = Counter()
@@ -168,7 +154,7 @@ def _read_table(table: SourceTable, columns: TokenColumns, request: DataRequest)
     def usable() -> Iterator[Sequence[Any]]:
         nonlocal extended
         for number, (words_cell, tags_cell, *others) in table.read(
-            (columns.words, columns.tags, *columns.extra.values())
+            (word_column, tag_column, *columns.extra.values())
         ):
             place = table.place(number)
             words, tags, more = read_cells(words_cell, tags_cell, columns, declared, place)
@@ -185,11 +171,12 @@ def _read_table(table: SourceTable, columns: TokenColumns, request: DataRequest)
             extra = zip(columns.extra.values(), others, strict=True)
             yield words, *(as_text(value, place, name) for name, value in extra)
 
-    written = write_arrow(usable(), (columns.input, *columns.extra), lists=(columns.input,))
+    prepared = _prepared_column(columns)
+    written = write_arrow(usable(), (prepared, *columns.extra), lists=(prepared,))
     if empty and not request.drop_missing_text:
         raise InputError(
             f"{table.place(*empty)}: no word in column"
-            f" {quoted(columns.words)}. Remove such rows, or pass --drop_missing_text to leave them"
+            f" {quoted(word_column)}. Remove such rows, or pass --drop_missing_text to leave them"
             " out."
         )
     notes = [
@@ -250,7 +237,7 @@ def _in_scheme(rows: LabelledRows, scheme: str) -> LabelledRows:
 
 
 def read_cells(
-    words: Any, tags: Any, columns: TokenColumns, declared: tuple[str, ...] | None, place: str
+    words: Any, tags: Any, columns: DataColumns, declared: tuple[str, ...] | None, place: str
 ) -> tuple[list[str], list[str], int]:
     """Return the words of a row, their tags, and how many spans were extended to whole words.
 
@@ -266,7 +253,8 @@ def read_cells(
     """
     if columns.are_spans:
         return _words_of_text(words, tags, columns, place)
-    for cell, column in ((words, columns.words), (tags, columns.tags)):
+    (word_column,), tag_column = columns.inputs, columns.labels.title
+    for cell, column in ((words, word_column), (tags, tag_column)):
         if not isinstance(cell, list | tuple):
             raise InputError(
                 f"{place}: column {quoted(column)} must hold a list, one entry per word, but holds"
@@ -278,9 +266,9 @@ def read_cells(
             "needs one tag."
         )
     for number, word in enumerate(words, start=1):
-        if as_text(word, place, columns.words) is None:
+        if as_text(word, place, word_column) is None:
             raise InputError(f"{place}: word {number} is empty. Remove it and its tag.")
-    names = [_tag_name(tag, columns.tags, declared, place) for tag in tags]
+    names = [_tag_name(tag, tag_column, declared, place) for tag in tags]
     return [str(word) for word in words], names, 0
 
 
@@ -298,19 +286,19 @@ def _tag_name(tag: Any, column: str, declared: tuple[str, ...] | None, place: st
 
 
 def _words_of_text(
-    text: Any, spans: Any, columns: TokenColumns, place: str
+    text: Any, spans: Any, columns: DataColumns, place: str
 ) -> tuple[list[str], list[str], int]:
     """Return the words of a text, their tags, and how many spans were extended to whole words."""
     if text is not None and not isinstance(text, str):
-        raise InputError(f"{place}: column {quoted(columns.words)} must hold a text.")
+        raise InputError(f"{place}: column {quoted(columns.inputs[0])} must hold a text.")
     text = text or ""
     refuse_surrogates(text, place)
     if spans is None:
         spans = []
     if not isinstance(spans, list | tuple):
         raise InputError(
-            f"{place}: column {quoted(columns.tags)} must hold a list of spans (start, end and"
-            f" label), but holds {quoted(spans)}."
+            f"{place}: column {quoted(columns.labels.title)} must hold a list of spans (start, end"
+            f" and label), but holds {quoted(spans)}."
         )
     words = split_words(text)
     try:

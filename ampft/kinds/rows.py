@@ -11,8 +11,7 @@ from typing import Any
 
 from PIL import Image
 
-from ampft.data.columns import LABEL_FLAG, LABELS, column_renames, folded, require
-from ampft.data.input_columns import InputColumns
+from ampft.data.columns import LABEL_FLAG, LABELS, InputColumns, column_renames, folded, require
 from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.row_labels import LabelParser
 from ampft.data.sources.files import open_table

@@ -19,7 +19,7 @@ from ampft.data.columns import (
     TEXT,
     TEXT_COLUMNS,
     WORD_COLUMNS,
-    TokenColumns,
+    DataColumns,
     require,
 )
 from ampft.data.row_labels import UnitLabels
@@ -224,18 +224,18 @@ class TagReader:
         declared: Names of the tags if cells hold indices.
     """
 
-    tokens: TokenColumns
+    tokens: DataColumns
     declared: tuple[str, ...] | None
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of the words and of the tags or spans."""
-        return self.tokens.words, self.tokens.tags
+        return *self.tokens.inputs, self.title
 
     @property
     def title(self) -> str:
         """Name of the column of the tags."""
-        return self.tokens.tags
+        return self.tokens.labels.title
 
     def parse(self, cells: Sequence[object], location: str) -> tuple[str, ...]:
         """Return the tag of each word of a row."""
@@ -249,7 +249,7 @@ class TagReader:
             scheme = find_scheme([list(tags) for tags in rows])
             return [tuple(as_bio(list(tags), scheme)) for tags in rows]
         except TagError as error:
-            raise InputError(f"column {self.tokens.tags!r}: {error}") from None
+            raise InputError(f"column {self.title!r}: {error}") from None
 
     def targets(self, rows: Sequence[tuple[int, ...]], classes: int) -> UnitLabels:
         """Return the labels of the words of all rows."""
@@ -273,4 +273,5 @@ def _labels(
     if not names:
         return None
     tags = str(names[0])
-    return TagReader(TokenColumns(column, tags, are_spans), declared_tags(table, tags))
+    columns = DataColumns.of_tokens(column, tags, are_spans=are_spans)
+    return TagReader(columns, declared_tags(table, tags))

@@ -8,7 +8,7 @@ import math
 import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 
-from ampft.data.input_columns import joined_parts
+from ampft.data.columns import joined_parts
 from ampft.features.decision_figures import USE
 from ampft.runs.record import RunRecord
 from ampft.runs.redaction import published_record, without_folders

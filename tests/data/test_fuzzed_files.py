@@ -24,9 +24,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ampft.data.load import load_files
 from ampft.data.request import DataRequest
 from ampft.data.sources.delimited import long_fields
-from ampft.data.sources.files import load_files
 from ampft.errors import InputError
 
 # Its report of a failure contains the long cell.

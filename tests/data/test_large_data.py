@@ -10,8 +10,7 @@ from datasets import Dataset, DatasetDict
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.checks import class_names
-from ampft.data.columns import column_renames, require
-from ampft.data.input_columns import InputColumns
+from ampft.data.columns import InputColumns, column_renames, require
 from ampft.data.load import load_data
 from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import RowLabels

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ampft.data.sources.files import open_table, rename_columns
+from ampft.data.columns import rename_columns
+from ampft.data.sources.files import open_table
 from ampft.data.sources.table import SourceTable, as_text
 from ampft.errors import InputError, quoted_list
 

@@ -1,42 +1,19 @@
-"""Inputs and labels from CSV, TSV, JSON, JSON Lines, Parquet and Excel files.
-
-Inputs are texts, or images or sounds: paths relative to the folder of the file, or their bytes.
-"""
+"""Opens CSV, TSV, JSON, JSON Lines, Parquet, Excel and CoNLL files as tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from ampft.data.columns import (
-    INPUT_FLAGS,
-    DataColumns,
-    column_renames,
-    expected_names,
-    extra_columns,
-    label_columns,
-    renaming_notes,
-    require,
-    text_choices,
-    text_columns,
-)
-from ampft.data.input_columns import InputColumns
-from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.request import DataRequest
-from ampft.data.row_collector import LabelledRows, concatenated
-from ampft.data.row_labels import LabelParser
 from ampft.data.sources import conll
 from ampft.data.sources.delimited import read_csv, read_tsv
 from ampft.data.sources.file_names import check_file
 from ampft.data.sources.json_rows import read_json
 from ampft.data.sources.parquet import read_parquet
-from ampft.data.sources.rows import read_rows
-from ampft.data.sources.table import SourceTable, described_columns
+from ampft.data.sources.table import SourceTable
 from ampft.data.sources.workbook import SUFFIXES, read_workbook
-from ampft.errors import InputError, quoted, quoted_list
+from ampft.errors import InputError
 
 
 class FileReader(Protocol):
@@ -57,7 +34,6 @@ READERS: dict[str, FileReader] = {
     **dict.fromkeys(conll.SUFFIXES, conll.read_conll),
 }
 FLAGS = {"train": "--train_file", "validation": "--validation_file", "test": "--test_file"}
-MEDIA_ROWS = 20  # whose cells tell whether a column has images or sounds
 UNREAD_WORKBOOKS = (".xlsb", ".xls", ".ods")
 OLE_MAGIC = bytes.fromhex("d0cf11e0a1b11ae1")  # .xls: Compound File Binary, section 2.2
 ZIP_MAGIC = b"PK\x03\x04"  # .xlsx and .ods are ZIP archives
@@ -128,130 +104,3 @@ def open_tables(
         ]
         for split, paths in request.paths().items()
     }
-
-
-def load_files(request: DataRequest) -> tuple[dict[str, LabelledRows], DataColumns, list[str]]:
-    """Read the files of a request.
-
-    Args:
-        request: The user's choices, with at least one file.
-
-    Returns:
-        Rows by split, their columns, and notes.
-
-    Raises:
-        InputError: The training file is missing, or a file or a row cannot be read; the message
-            names it.
-    """
-    if request.train_file is None:
-        flags = ", ".join(FLAGS[split] for split in request.files)
-        raise InputError(
-            f"--train_file is missing: received only {flags}. Pass a file to train on."
-        )
-    tables = open_tables(request)
-    names, labels = request.text_columns, request.label_columns
-    expected = expected_names(tables["train"][0].columns, texts=names, labels=labels)
-    train = tables["train"][0] = rename_columns(tables["train"][0], expected)
-    columns, notes = choose_columns(train, request)
-    rows, empty = {}, []
-    for split, parts in tables.items():
-        sources = InputColumns.of(columns.inputs, parts[0].columns).sources
-        parts[:] = [rename_columns(table, (*sources, *columns.labels.columns)) for table in parts]
-        for table in parts:
-            columns.require_in(table.columns, origin=table.origin)
-        read_parts = [read_rows(table, columns, request) for table in parts]
-        empty += [part.origin for part in read_parts if not len(part.inputs)]
-        rows[split] = concatenated(read_parts, str(request.files[split]))
-    counts = [
-        f"{request.files[split]}: {len(parts)} files, from {parts[0].origin} to {parts[-1].origin}."
-        for split, parts in tables.items()
-        if len(parts) > 1
-    ]
-    counts += [f"{name}: no rows of this file are used." for name in empty]
-    read = [note for parts in tables.values() for table in parts for note in table.notes]
-    return rows, columns, [*counts, *read, *notes]
-
-
-def rename_columns(table: SourceTable, expected: Sequence[str]) -> SourceTable:
-    """Return the table with the expected names for columns that differ only in case or spaces."""
-    names = column_renames(table.columns, expected)
-    return table.renamed(names, renaming_notes(names, table.origin)) if names else table
-
-
-def media_column(table: SourceTable, request: DataRequest) -> tuple[str, str] | None:
-    """Return the column of images or sounds and their kind; None if the inputs are texts.
-
-    Without a flag or task that says so, it is the only column whose first cells are all files of
-    one kind, in a file without a usual text column.
-
-    Raises:
-        InputError: The named column is missing, the task needs such a column and the file has
-            none, or there are several.
-    """
-    describe = partial(described_columns, table)
-    for kind, column in request.named_media.items():
-        require((column,), table.columns, INPUT_FLAGS[kind], origin=table.origin, describe=describe)
-        return column, kind
-    if request.text_columns or request.data_kind not in (None, *MEDIA):
-        return None
-    if request.data_kind is None and text_choices(table.columns):
-        return None
-    found = {
-        column: kind
-        for column, kind in media_cells(table).items()
-        if request.data_kind in (None, kind)
-    }
-    if len(found) == 1:
-        return next(iter(found.items()))
-    if request.data_kind is None and not found:
-        return None
-    flag = INPUT_FLAGS[request.data_kind or next(iter(found.values()))]
-    problem = "several columns of files" if found else f"no column of paths of {request.data_kind}s"
-    raise InputError(
-        f"{flag}: {table.origin} has {problem}. Its columns: {describe()}. Pass the right one."
-    )
-
-
-def media_cells(table: SourceTable) -> dict[str, str]:
-    """Return the kind of each column whose first cells are images or sounds: bytes, or paths."""
-
-    def kind_of_cell(cell: object) -> str | None:
-        name = cell.get("path") if isinstance(cell, dict) else cell
-        return kind_of_file(name) if isinstance(name, str) and "://" not in name else None
-
-    rows = [cells for _, cells in islice(table.read(table.columns), MEDIA_ROWS)]
-    found = {}
-    for column, cells in zip(table.columns, zip(*rows, strict=True), strict=False):
-        kinds = {kind_of_cell(cell) for cell in cells if cell not in (None, "")}
-        if len(kinds) == 1 and (kind := kinds.pop()) is not None:
-            found[column] = kind
-    return found
-
-
-def choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColumns, list[str]]:
-    """Return the columns of the training file, and a note if the user did not give them.
-
-    Raises:
-        InputError: A named column is missing, or the choice is not clear.
-    """
-    describe = partial(described_columns, table)
-    media = media_column(table, request)
-    labels = label_columns(
-        table.columns, request.label_columns, origin=table.origin, describe=describe
-    )
-    parser = LabelParser(labels, request.several_labels, request.label_separator)
-    extra = extra_columns(request)
-    if media is not None:
-        column, kind = media
-        note = f"{kind.capitalize()}s are read from {column!r}, labels from {quoted(labels[0])}."
-        return DataColumns((column,), parser, kind, extra), [note]
-    inputs = text_columns(
-        table.columns, request, labels=labels, origin=table.origin, describe=describe
-    )
-    notes = []
-    if request.label_columns is None or request.text_columns is None:
-        notes.append(
-            f"Texts are read from {' and '.join(map(repr, inputs))}, labels from "
-            f"{quoted_list(labels)}."
-        )
-    return DataColumns(inputs, parser, extra=extra), notes

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from datasets import Audio, ClassLabel, Dataset, DatasetDict, Features, Value, load_from_disk
+from datasets import ClassLabel, Dataset, DatasetDict, load_from_disk
 from datasets import load_dataset as read_dataset
 
-from ampft.data.columns import (
-    INPUT_FLAGS,
-    DataColumns,
-    column_renames,
-    expected_names,
-    extra_columns,
-    label_columns,
-    renaming_notes,
-    require,
-    text_columns,
-)
 from ampft.data.dataset import cells
-from ampft.data.input_columns import InputColumns
 from ampft.data.media import MEDIA
-from ampft.data.request import DataRequest
-from ampft.data.row_collector import LabelledRows
-from ampft.data.row_labels import LabelParser
 from ampft.data.sources.memory import INDEX_COLUMN
-from ampft.data.sources.rows import read_rows
 from ampft.data.sources.table import POSITION, Row, SourceTable
-from ampft.errors import InputError, listed, quoted, quoted_list
+from ampft.errors import InputError, listed, quoted_list
 from ampft.hub import hub_problem
 
 # Usual names of the splits; GLUE's MNLI has the matched ones.
@@ -38,52 +22,6 @@ SPLIT_NAMES = {
     "test": ("test", "test_matched"),
 }
 MEDIA_TYPES = {kind: type(media.undecoded) for kind, media in MEDIA.items()}
-UNLABELLED = -1  # value of a ClassLabel whose label is not published
-
-
-def read_splits(
-    data: DatasetDict, request: DataRequest
-) -> tuple[dict[str, LabelledRows], DataColumns, list[str]]:
-    """Read the splits of a data set.
-
-    Args:
-        data: The data set.
-        request: The user's choices, with the name of the data set for messages.
-
-    Returns:
-        Rows by split, their columns, and notes.
-
-    Raises:
-        InputError: Its columns or rows cannot be used.
-    """
-    for column, feature in next(iter(data.values())).features.items():
-        if isinstance(feature, Audio):  # `datasets` would decode it with torchcodec
-            data = data.cast_column(column, Audio(decode=False))
-    name = str(request.dataset_name)
-    splits, notes = standard_splits(data, name)
-    expected = expected_names(
-        splits["train"].column_names,
-        texts=request.text_columns,
-        labels=request.label_columns,
-    )
-    for split, part in splits.items():
-        names = column_renames(part.column_names, expected)
-        splits[split] = part.rename_columns(names)
-        notes += renaming_notes(names, f"{name}, split {split}")
-    columns = choose_columns(splits["train"].features, request)
-    notes.append(
-        f"{columns.kind.capitalize()}s are read from {' and '.join(map(repr, columns.inputs))},"
-        f" labels from {quoted_list(columns.labels.columns)}."
-    )
-    rows = {}
-    for split, part in splits.items():
-        table = split_table(part, f"{name}, split {split}")
-        columns.require_in(table.columns, origin=table.origin)
-        if split != "train" and is_unlabelled(table, columns.labels.columns[0]):
-            notes.append(f"The {split} split has no labels and is left out.")
-            continue
-        rows[split] = read_rows(table, columns, request)
-    return rows, columns, notes
 
 
 def split_table(part: Dataset, origin: str, unit: str = POSITION) -> SourceTable:
@@ -155,85 +93,7 @@ def standard_splits(data: DatasetDict, name: str) -> tuple[dict[str, Dataset], l
     return {split: data[source] for split, source in used.items()}, notes
 
 
-def choose_columns(features: Features, request: DataRequest) -> DataColumns:
-    """Return the requested columns, or columns with a usual type and name.
-
-    Raises:
-        InputError: A named column is missing, or the choice is not clear.
-    """
-    origin, named = str(request.dataset_name), request.label_columns
-    features = Features({n: feature for n, feature in features.items() if n != INDEX_COLUMN})
-
-    def describe() -> str:
-        types = (f.dtype if isinstance(f, Value) else type(f).__name__ for f in features.values())
-        pairs = zip(features, types, strict=True)
-        return listed([f"{quoted(name)} ({type_name})" for name, type_name in pairs])
-
-    found = {
-        kind: [name for name, feature in features.items() if isinstance(feature, media_type)]
-        for kind, media_type in MEDIA_TYPES.items()
-    }
-    classes = [name for name, feature in features.items() if label_names(feature)]
-    if named is None and "label" not in features and len(classes) == 1:
-        named = (classes[0],)
-    names = label_columns(list(features), named, origin=origin, describe=describe)
-    labels = LabelParser(
-        names, request.several_labels, request.label_separator, label_names(features[names[0]])
-    )
-    extra = extra_columns(request)
-    kind = media_kind(found, request)
-    if kind is None:
-        texts = [n for n, f in features.items() if isinstance(f, Value) and "string" in f.dtype]
-        parts = InputColumns.of(request.text_columns or (), list(features)).parts
-        texts += [name for part in parts if len(part) > 1 for name in part if name in features]
-        texts += [name for name in names if name not in texts]
-        inputs = text_columns(texts, request, labels=names, origin=origin, describe=describe)
-        return DataColumns(inputs, labels, extra=extra)
-    column, flag = request.named_media.get(kind), INPUT_FLAGS[kind]
-    if column is not None:
-        require((column,), found[kind], flag, origin=origin, describe=describe)
-    elif len(found[kind]) > 1:
-        raise InputError(
-            f"{flag}: {origin} has several {kind} columns: {quoted_list(found[kind])}. Pass one."
-        )
-    return DataColumns((column or found[kind][0],), labels, kind, extra)
-
-
-def media_kind(found: Mapping[str, Sequence[str]], request: DataRequest) -> str | None:
-    """Return whether images or sounds are the inputs; None for texts.
-
-    Args:
-        found: Columns of images and of sounds, by kind.
-        request: The user's choices.
-
-    Raises:
-        InputError: The data set has both and the task names neither, or both columns are named.
-    """
-    present = [kind for kind, columns in found.items() if columns]
-    if len(request.named_media) > 1:
-        raise InputError(
-            "--image_column_name and --audio_column_name: received both. Pass one column."
-        )
-    if request.named_media:
-        return next(iter(request.named_media))
-    if request.text_columns or request.data_kind == "text" or not present:
-        return None
-    if len(present) > 1 and request.data_kind not in present:
-        raise InputError(
-            f"{request.dataset_name} has columns of images and of sounds. Say which to classify"
-            " with --task."
-        )
-    return request.data_kind if request.data_kind in present else present[0]
-
-
 def label_names(feature: object) -> tuple[str, ...] | None:
     """Return the classes that a `ClassLabel`, or a list of them, declares; otherwise None."""
     feature = getattr(feature, "feature", feature)
     return tuple(feature.names) if isinstance(feature, ClassLabel) else None
-
-
-def is_unlabelled(table: SourceTable, column: str) -> bool:
-    """Return whether no row has a label, as in the test splits of benchmarks."""
-    missing = (None, UNLABELLED) if column in table.classes else (None,)
-    labels = [label for _, (label,) in table.read((column,))]
-    return bool(labels) and all(label in missing for label in labels)

@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 from datasets import Dataset
 
-from ampft.data.columns import DataColumns
-from ampft.data.input_columns import InputColumns
+from ampft.data.columns import DataColumns, InputColumns
 from ampft.data.media import MEDIA
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows, RowCollector

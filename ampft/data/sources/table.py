@@ -52,14 +52,16 @@ class SourceTable:
         """Return where the rows with these numbers are, for a message."""
         return location(self.origin, self.unit, numbers, self.index)
 
-    def renamed(self, names: Mapping[str, str], notes: tuple[str, ...]) -> SourceTable:
-        """Return the table with new names for some columns, and notes that say so."""
+    def renamed(self, names: Mapping[str, str], note: str) -> SourceTable:
+        """Return the table with new names for some columns, and a note that says so."""
         old = {names.get(column, column): column for column in self.columns}
         return replace(
             self,
             columns=tuple(old),
             read=lambda wanted: self.read([old[name] for name in wanted]),
-            notes=(*self.notes, *notes),
+            notes=(*self.notes, note),
+            classes={names.get(name, name): of for name, of in self.classes.items()},
+            dataset=None if self.dataset is None else self.dataset.rename_columns(dict(names)),
         )
 
 

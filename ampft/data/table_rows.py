@@ -1,0 +1,352 @@
+"""Texts, images or sounds with labels: their columns are chosen, and their rows are read.
+
+A file shows by the cells of its first rows what its columns hold, and a data set by their types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice
+
+from datasets import Dataset, Value
+
+from ampft.data.columns import (
+    INPUT_FLAGS,
+    JOIN,
+    LABEL_FLAG,
+    LABELS,
+    PAIRS,
+    TEXTS,
+    DataColumns,
+    InputColumns,
+    extra_columns,
+    folded,
+    header_hint,
+    rename_columns,
+    require,
+)
+from ampft.data.media import MEDIA, kind_of_file
+from ampft.data.request import DataRequest
+from ampft.data.row_collector import LabelledRows, concatenated
+from ampft.data.row_labels import LabelParser
+from ampft.data.sources.hub import MEDIA_TYPES
+from ampft.data.sources.memory import INDEX_COLUMN
+from ampft.data.sources.rows import read_rows
+from ampft.data.sources.table import SourceTable, described_columns
+from ampft.errors import InputError, listed, quoted, quoted_list
+
+Loaded = tuple[dict[str, LabelledRows], DataColumns, list[str]]
+Describe = Callable[[], str]
+
+MEDIA_ROWS = 20  # whose cells tell whether a column has images or sounds
+UNLABELLED = -1  # value of a ClassLabel whose label is not published
+
+
+def read_tables(
+    tables: Mapping[str, list[SourceTable]], request: DataRequest, notes: Sequence[str]
+) -> Loaded:
+    """Choose the columns of the training rows, and read all rows.
+
+    Args:
+        tables: The files of each split, or a split of a data set.
+        request: The user's choices.
+        notes: Notes of the source.
+
+    Returns:
+        Rows by split, their columns, and notes.
+
+    Raises:
+        InputError: The columns or a row cannot be used; the message names it.
+    """
+    train = tables["train"]
+    train[0] = rename_columns(train[0], _expected_names(train[0].columns, request))
+    columns, choice_notes = choose_columns(train[0], request)
+    rows, empty, unlabelled = {}, [], []
+    for split, parts in tables.items():
+        sources = InputColumns.of(columns.inputs, parts[0].columns).sources
+        parts[:] = [rename_columns(table, (*sources, *columns.labels.columns)) for table in parts]
+        for table in parts:
+            columns.require_in(table.columns, origin=table.origin)
+        if split != "train" and _is_unlabelled(parts[0], columns.labels.columns[0]):
+            unlabelled.append(f"The {split} split has no labels and is left out.")
+            continue
+        read_parts = [read_rows(table, columns, request) for table in parts]
+        empty += [part.origin for part in read_parts if not len(part.inputs)]
+        rows[split] = concatenated(read_parts, str(request.files.get(split, split)))
+    counts = [
+        f"{request.files[split]}: {len(parts)} files, from {parts[0].origin} to {parts[-1].origin}."
+        for split, parts in tables.items()
+        if len(parts) > 1
+    ]
+    if request.files:
+        counts += [f"{name}: no rows of this file are used." for name in empty]
+    read = [note for parts in tables.values() for table in parts for note in table.notes]
+    return rows, columns, [*notes, *counts, *read, *choice_notes, *unlabelled]
+
+
+def _expected_names(columns: Sequence[str], request: DataRequest) -> tuple[str, ...]:
+    """Return the names to look for: the user's choices, and usual names if no column has one."""
+    texts, labels = request.text_columns, request.label_columns
+    usual: list[str] = []
+    if texts is None and not text_choices(columns):
+        usual += [*chain.from_iterable(PAIRS), *TEXTS]
+    if labels is None and set(LABELS).isdisjoint(columns):
+        usual += LABELS
+    return (*usual, *InputColumns.of(texts or (), columns).sources, *(labels or ()))
+
+
+def choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColumns, list[str]]:
+    """Return the requested columns, or those of usual types and names, and a note on the choice.
+
+    Args:
+        table: The training rows.
+        request: The user's choices.
+
+    Raises:
+        InputError: A named column is missing, or the choice is not clear.
+    """
+    dataset, named = table.dataset, request.label_columns
+    columns = [name for name in table.columns if name != INDEX_COLUMN]
+    if dataset is None:
+        origin, describe = table.origin, partial(described_columns, table)
+        media = media_in_cells(table, request, describe)
+    else:
+        origin, describe = str(request.dataset_name), partial(_described_types, dataset, columns)
+    if named is None and "label" not in columns and len(table.classes) == 1:
+        named = tuple(table.classes)
+    labels = label_columns(columns, named, origin=origin, describe=describe)
+    if dataset is not None:
+        media = media_by_type(dataset, request, describe)
+    declared = table.classes.get(labels[0])
+    parser = LabelParser(labels, request.several_labels, request.label_separator, declared)
+    extra = extra_columns(request)
+    if media is not None:
+        chosen = DataColumns((media[0],), parser, media[1], extra)
+    else:
+        if dataset is not None:
+            columns = _columns_of_texts(dataset, columns, labels, request)
+        inputs = text_columns(columns, request, labels=labels, origin=origin, describe=describe)
+        chosen = DataColumns(inputs, parser, extra=extra)
+        if dataset is None and None not in (request.label_columns, request.text_columns):
+            return chosen, []
+    note = (
+        f"{chosen.kind.capitalize()}s are read from {' and '.join(map(repr, chosen.inputs))},"
+        f" labels from {quoted_list(labels)}."
+    )
+    return chosen, [note]
+
+
+def _described_types(dataset: Dataset, columns: Sequence[str]) -> str:
+    """Return the columns of a data set with their types."""
+    features = [dataset.features[name] for name in columns]
+    types = [f.dtype if isinstance(f, Value) else type(f).__name__ for f in features]
+    pairs = zip(columns, types, strict=True)
+    return listed([f"{quoted(name)} ({type_name})" for name, type_name in pairs])
+
+
+def _columns_of_texts(
+    dataset: Dataset, columns: Sequence[str], labels: Sequence[str], request: DataRequest
+) -> list[str]:
+    """Return the columns of strings, those that are joined into one text, and labels."""
+    features = dataset.features
+    texts = [n for n in columns if isinstance(features[n], Value) and "string" in features[n].dtype]
+    parts = InputColumns.of(request.text_columns or (), columns).parts
+    texts += [name for part in parts if len(part) > 1 for name in part if name in columns]
+    return [*texts, *(name for name in labels if name not in texts)]
+
+
+def label_columns(
+    columns: Sequence[str], named: tuple[str, ...] | None, *, origin: str, describe: Describe
+) -> tuple[str, ...]:
+    """Return the label columns: those named, `label`, or the only one with a usual name.
+
+    Args:
+        columns: All columns.
+        named: Columns that the user named, or None.
+        origin: The file or data set, for the message.
+        describe: Function that returns the list of columns for the message.
+
+    Raises:
+        InputError: A named column is missing, or the choice is not clear. The message lists the
+            columns.
+    """
+    if named is not None:
+        require(named, columns, LABEL_FLAG, origin=origin, describe=describe)
+        return named
+    candidates = [name for name in columns if folded(name) in LABELS]
+    if "label" in candidates:
+        return ("label",)
+    if len(candidates) == 1:
+        return (candidates[0],)
+    if candidates:
+        raise InputError(
+            f"{LABEL_FLAG}: {origin} has several possible label columns:"
+            f" {quoted_list(candidates)}. Pass the right one."
+        )
+    raise InputError(
+        f"{LABEL_FLAG}: {origin} has no column called label. Its columns: {describe()}. Pass the"
+        f" label column.{header_hint(columns)}"
+    )
+
+
+def text_columns(
+    columns: Sequence[str],
+    request: DataRequest,
+    *,
+    labels: tuple[str, ...],
+    origin: str,
+    describe: Describe,
+) -> tuple[str, ...]:
+    """Return one text column, or two for pairs.
+
+    These are the named ones, otherwise a usual pair or a single usual name, otherwise the only
+    column that is not a label.
+
+    Raises:
+        InputError: A named column is missing, more than two texts are named, or the choice is not
+            clear.
+    """
+    named = request.text_columns
+    if named is not None:
+        received = f"--text_column_names: received {listed(named, separator=',')}."
+        if len(named) > 2:
+            raise InputError(
+                f"{received} Commas separate the two texts of a pair. To join columns into one"
+                f" text, write {JOIN} between them: {listed(named, separator=JOIN)}."
+            )
+        sources = InputColumns.of(named, columns).sources
+        if len(set(named)) < len(named) or not {*labels, "label"}.isdisjoint(sources):
+            raise InputError(
+                f"{received} Pass one text column, two different ones for pairs (a,b), or columns"
+                f" to join (a{JOIN}b). None may be a label column ({quoted_list(labels)}) or be"
+                " called 'label'."
+            )
+        require(sources, columns, "--text_column_names", origin=origin, describe=describe)
+        return named
+    not_texts = (*labels, "label", *extra_columns(request).values())
+    others = [name for name in columns if name not in not_texts]
+    choices = text_choices(others)
+    if not choices and len(others) == 1:
+        return (others[0],)
+    if len(choices) == 1:
+        return choices[0]
+    problem = "several possible text columns" if choices else "no text column with a usual name"
+    raise InputError(
+        f"--text_column_names: {origin} has {problem}. Its columns: {describe()}. Pass the right"
+        f" one, for example --text_column_names text, or a,b for pairs, or a{JOIN}b to join them."
+        f"{header_hint(columns)}"
+    )
+
+
+def text_choices(columns: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the usual pairs of text columns, and the usual text columns outside them."""
+    pairs = [pair for pair in PAIRS if set(pair) <= set(columns)]
+    paired = set(chain.from_iterable(pairs))
+    return [*pairs, *((name,) for name in TEXTS if name in columns and name not in paired)]
+
+
+def media_in_cells(
+    table: SourceTable, request: DataRequest, describe: Describe
+) -> tuple[str, str] | None:
+    """Return the column of images or sounds of a file and their kind; None for texts.
+
+    Without a flag or task that says so, it is the only column whose first cells are all files of
+    one kind, in a file without a usual text column.
+
+    Args:
+        table: The training rows.
+        request: The user's choices.
+        describe: Function that returns the list of columns for the message.
+
+    Raises:
+        InputError: The named column is missing, the task needs such a column and the file has
+            none, or there are several.
+    """
+    for kind, column in request.named_media.items():
+        require((column,), table.columns, INPUT_FLAGS[kind], origin=table.origin, describe=describe)
+        return column, kind
+    if request.text_columns or request.data_kind not in (None, *MEDIA):
+        return None
+    if request.data_kind is None and text_choices(table.columns):
+        return None
+    found = {
+        column: kind
+        for column, kind in _media_cells(table).items()
+        if request.data_kind in (None, kind)
+    }
+    if len(found) == 1:
+        return next(iter(found.items()))
+    if request.data_kind is None and not found:
+        return None
+    flag = INPUT_FLAGS[request.data_kind or next(iter(found.values()))]
+    problem = "several columns of files" if found else f"no column of paths of {request.data_kind}s"
+    raise InputError(
+        f"{flag}: {table.origin} has {problem}. Its columns: {describe()}. Pass the right one."
+    )
+
+
+def _media_cells(table: SourceTable) -> dict[str, str]:
+    """Return the kind of each column whose first cells are images or sounds: bytes, or paths."""
+
+    def kind_of_cell(cell: object) -> str | None:
+        name = cell.get("path") if isinstance(cell, dict) else cell
+        return kind_of_file(name) if isinstance(name, str) and "://" not in name else None
+
+    rows = [cells for _, cells in islice(table.read(table.columns), MEDIA_ROWS)]
+    found = {}
+    for column, cells in zip(table.columns, zip(*rows, strict=True), strict=False):
+        kinds = {kind_of_cell(cell) for cell in cells if cell not in (None, "")}
+        if len(kinds) == 1 and (kind := kinds.pop()) is not None:
+            found[column] = kind
+    return found
+
+
+def media_by_type(
+    dataset: Dataset, request: DataRequest, describe: Describe
+) -> tuple[str, str] | None:
+    """Return the column of images or sounds of a data set and their kind; None for texts.
+
+    Args:
+        dataset: The training rows.
+        request: The user's choices.
+        describe: Function that returns the list of columns for the message.
+
+    Raises:
+        InputError: The named column is missing, or the choice is not clear.
+    """
+    origin, named = request.dataset_name, request.named_media
+    found = {
+        kind: [name for name, of in dataset.features.items() if isinstance(of, media_type)]
+        for kind, media_type in MEDIA_TYPES.items()
+    }
+    if len(named) > 1:
+        raise InputError(
+            "--image_column_name and --audio_column_name: received both. Pass one column."
+        )
+    for kind, column in named.items():
+        require((column,), found[kind], INPUT_FLAGS[kind], origin=str(origin), describe=describe)
+        return column, kind
+    present = [kind for kind, columns in found.items() if columns]
+    if request.text_columns or request.data_kind == "text" or not present:
+        return None
+    if len(present) > 1 and request.data_kind not in present:
+        raise InputError(
+            f"{origin} has columns of images and of sounds. Say which to classify with --task."
+        )
+    kind = request.data_kind if request.data_kind in present else present[0]
+    if len(found[kind]) > 1:
+        raise InputError(
+            f"{INPUT_FLAGS[kind]}: {origin} has several {kind} columns:"
+            f" {quoted_list(found[kind])}. Pass one."
+        )
+    return found[kind][0], kind
+
+
+def _is_unlabelled(table: SourceTable, column: str) -> bool:
+    """Return whether no row of a data set has a label, as in the test splits of benchmarks."""
+    if table.dataset is None:
+        return False
+    missing = (None, UNLABELLED) if column in table.classes else (None,)
+    labels = [label for _, (label,) in table.read((column,))]
+    return bool(labels) and all(label in missing for label in labels)
