@@ -25,6 +25,7 @@ MAX_GROUPS_SHOWN = 5
 MAX_FRACTIONS = 20  # half stars from 0.5 to 5 can be classes
 LABEL_SEPARATORS = (",", ";", "|")
 MIN_ROWS_PER_CLASS = 2  # with fewer on average, the column may not hold classes
+LARGEST_EXACT = 2**53  # from here on, different integers are the same float
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 BOOLEANS = {"true": "true", "yes": "true", "false": "false", "no": "false"}
 
@@ -294,6 +295,6 @@ def canonical(name: str) -> str:
     without a zero-width space. This only warns; labels are never merged.
     """
     folded = " ".join(without_invisible(unicodedata.normalize("NFKC", name)).casefold().split())
-    if NUMBER.fullmatch(folded):
+    if NUMBER.fullmatch(folded) and abs(float(folded)) < LARGEST_EXACT:
         return repr(float(folded))
     return BOOLEANS.get(folded, folded)

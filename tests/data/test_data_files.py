@@ -416,6 +416,10 @@ def test_near_duplicate_labels_are_reported_and_not_merged(tmp_path, labels):
 
 def test_different_labels_are_not_reported(tmp_path):
     assert not any("spellings" in note for note in load(tmp_path, GOOD).notes)
+    ids = ("100000000000000001", "100000000000000002")  # equal as floats
+    data = load(tmp_path, csv_of((f"a {y}", y) for y in (*ids, *ids)))
+    assert set(data.label_names) == set(ids)
+    assert not any("spellings" in note for note in data.notes)
 
 
 def test_a_label_column_of_identifiers_is_reported(tmp_path):
