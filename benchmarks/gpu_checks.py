@@ -37,8 +37,8 @@ from tiny_encoders import (  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 import ampft
+from ampft.models.packing.attention import choose_kernel
 from ampft.models.packing.install import install_packing
-from ampft.models.packing.kernels import choose_kernel
 from ampft.models.packing.verification import check_packing
 from ampft.precision.emulation import Emulation
 from ampft.precision.matrix_rate import measure_matrix_rate

@@ -17,8 +17,8 @@ import psutil
 import torch
 
 from ampft.precision.accelerator import numerics
-from ampft.precision.formats import FORMATS
 from ampft.precision.matrix_rate import MatrixRate, measure_matrix_rate
+from ampft.precision.modes import FORMATS
 from ampft.precision.resolve import cpu_capabilities, resolve, survey_modes
 from ampft.text.tables import Table, terminal_table
 

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ampft.features.feature import Feature, SavedFeature, StepRecord
 from ampft.text.json_io import Count
-from ampft.training.checkpoints.tensors import write_tensors
+from ampft.training.checkpoints.writing import write_tensors
 
 RAW_PREFIX = "raw/"  # of the weights of training in the file of the best weights
 RAW_NAME = "raw_weights.safetensors"

@@ -16,12 +16,12 @@ from ampft.errors import InputError
 from ampft.features.averaged_weights import RAW_PREFIX, AveragedWeights
 from ampft.files import FilePart, atomic_path, check_disk_space, describe_file
 from ampft.metrics.sums import Metric
-from ampft.models.sharded import load_whole_weights, whole_state
+from ampft.models.weights import load_whole_weights, whole_state
 from ampft.ownership import private_file
 from ampft.precision.executed import dtype_name
 from ampft.precision.sharding import is_sharded
 from ampft.training.checkpoints.manifest import BEST_NAME
-from ampft.training.checkpoints.tensors import without_prefix, write_tensors
+from ampft.training.checkpoints.writing import without_prefix, write_tensors
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

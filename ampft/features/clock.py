@@ -10,7 +10,7 @@ from ampft.features.feature import Feature, SavedFeature, StepRecord
 from ampft.text.json_io import NotNegative
 
 if TYPE_CHECKING:
-    from ampft.training.stopping import TimeLimit
+    from ampft.training.ending import TimeLimit
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from ampft.models.sound_features import (
     SoundFeatures,
     load_feature_extractor,
 )
-from ampft.models.spec_augment import prepare_for_training
+from ampft.models.training_mode import prepare_for_training
 
 SMALL_AST = "small AST, random weights"
 MEL_BINS, PATCH = 64, 8

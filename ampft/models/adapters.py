@@ -1,28 +1,34 @@
-"""Low-rank adapters (LoRA) through PEFT: added to a model, saved, loaded and merged.
-
-Source: Hu et al. (2022), "LoRA: Low-Rank Adaptation of Large Language Models". A linear layer W x
-of the encoder becomes W x + (alpha / r) B A x, in which only A and B are trained. The head is
-trained as a whole, and saved with the adapters as what PEFT calls `modules_to_save`.
-"""
+"""Low-rank adapters (LoRA) through PEFT, and the part of a model that is trained."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
 from safetensors.torch import save
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ampft.errors import InputError, listed
-from ampft.models.freezing import base_of, forget_casts, head_names, is_in
+from ampft.models.freezing import (
+    base_of,
+    cast_frozen_once,
+    check_something_trains,
+    forget_casts,
+    freeze_matching,
+    head_names,
+    is_in,
+    keep_frozen_in_evaluation,
+    train_top_layers,
+)
 from ampft.models.settings import TrainedPart
-from ampft.models.weights import tensors_hash
+from ampft.models.weights import LoadedModel, tensors_hash
 from ampft.precision.float32_modules import float32_forwards, keep_modules
 from ampft.text.json_io import json_text, read_json_object
 
@@ -334,3 +340,57 @@ def merge_adapters(model: nn.Module) -> None:
     present = dict(model.named_modules())
     keep_modules(model, {name: pattern for name, pattern in kept.items() if name in present})
     model.__dict__.pop("lora_config", None)
+
+
+def restrict_training(loaded: LoadedModel, part: TrainedPart) -> LoadedModel:
+    """Return the model with only a part of it to be trained; it is changed in place.
+
+    Args:
+        loaded: Model in float32.
+        part: Part to be trained.
+
+    Raises:
+        InputError: The part does not fit the model.
+    """
+    if part.trains_all:
+        return loaded
+    model = loaded.model
+    # Checkpointing of activations made the embeddings require gradients, for its reentrant form.
+    if hasattr(model, "disable_input_require_grads"):
+        model.disable_input_require_grads()  # type: ignore[operator]
+    if part.lora_r is not None:
+        loaded = replace(loaded, base_sha256=base_sha256(model))
+        add_lora(model, part)
+        # Adapters do not save the statistics of batch norms, so the base model's must not change.
+        keep_frozen_in_evaluation(model, _BatchNorm)
+        what = described_lora(model)
+    else:
+        if part.train_layers is not None:
+            train_top_layers(model, part.train_layers)
+        if part.freeze is not None:
+            freeze_matching(model, part.freeze)
+        check_something_trains(model)
+        keep_frozen_in_evaluation(model)
+        what = "the rest is frozen"
+    cast_frozen_once(model)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    total = sum(p.numel() for p in model.parameters())
+    share = f"{trained:,} of {total:,} weights ({trained / total:.1%})"
+    return replace(loaded, notes=(*loaded.notes, f"trained: {share}; {what}"))
+
+
+def save_trained(
+    model: Any, folder: Path, loaded: LoadedModel, weights: Mapping[str, Tensor] | None
+) -> None:
+    """Save a trained model, or its adapters and head if it has adapters.
+
+    Args:
+        model: Model, not prepared.
+        folder: Folder for the files.
+        loaded: Model as it was loaded.
+        weights: State of the model by name, if it is sharded over processes; None otherwise.
+    """
+    if lora_config(model) is None:
+        model.save_pretrained(folder, state_dict=weights)
+    else:
+        save_adapter(model, folder, base=loaded.name, base_hash=loaded.base_sha256)

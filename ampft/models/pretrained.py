@@ -21,10 +21,10 @@ from ampft.errors import InputError, listed
 from ampft.files import is_inside
 from ampft.hub import hub_problem
 from ampft.models.adapters import ADAPTER_CONFIG, SavedAdapter, read_adapter
-from ampft.models.attention_dropout import check_attention_dropout
 from ampft.models.freezing import POOLER, base_of, has_weights, head_names, is_in
 from ampft.models.minilm import HUB_ID, default_model
 from ampft.models.size import check_memory, check_sizes
+from ampft.models.training_mode import check_attention_dropout
 from ampft.models.weights import weights_size
 from ampft.precision.float32_modules import apply_patterns
 from ampft.text.escaping import inert

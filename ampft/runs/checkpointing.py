@@ -21,12 +21,15 @@ from ampft.runs.folder import RunFolder
 from ampft.runs.saved_state import model_tensors, state_tensors, state_values
 from ampft.runs.state import RunState
 from ampft.text.numbers import counted
-from ampft.training.checkpoints.content import Content, write_content
 from ampft.training.checkpoints.interval import parse_interval
-from ampft.training.checkpoints.manifest import BEST_NAME
+from ampft.training.checkpoints.manifest import BEST_NAME, CheckpointManifest
 from ampft.training.checkpoints.store import CheckpointStore
-from ampft.training.checkpoints.tensors import copied_to_cpu
-from ampft.training.checkpoints.writer import BackgroundWriter
+from ampft.training.checkpoints.writing import (
+    BackgroundWriter,
+    Content,
+    copied_to_cpu,
+    write_content,
+)
 
 _Tensors = tuple[dict[str, Tensor], dict[str, Tensor]]  # of the model and of its optimizer
 
@@ -123,10 +126,10 @@ class Checkpointing:
                 tensors = (copied_to_cpu(tensors[0]), copied_to_cpu(tensors[1]))
             content = self._content(reason, tensors, values)
             check_disk_space(self._store.path.parent, content.tensor_bytes, "a checkpoint")
-            temporary = self._store.begin(content.cursor.step)
+            temporary = self._store.begin(content.manifest.cursor.step)
             if temporary is None:
                 return None
-            if content.best is not None:
+            if BEST_NAME in content.manifest.files:
                 # Now, because a validation may replace the file while the rest is written.
                 link(self._best.path, temporary / BEST_NAME)
             job = partial(_finish, self._store, temporary, content)
@@ -143,17 +146,22 @@ class Checkpointing:
         model, optimizer = tensors
         prepared, history = state.prepared, state.history
         assert history.path is not None, "the main process writes the history"
-        return Content(
+        best = self._best.file
+        manifest = CheckpointManifest(
             cursor=state.cursor,
             reason=reason,
-            model=model,
-            optimizer=optimizer,
-            state=values,
-            best=self._best.file,
             settings=settings_of(prepared),
             topology=topology_of(prepared, state.retries.step_batches),
             environment=environment_of(prepared),
-            history=(history.path, history.position()),
+            history=history.position(),
+            files={} if best is None else {BEST_NAME: best},
+        )
+        return Content(
+            manifest=manifest,
+            model=model,
+            optimizer=optimizer,
+            state=values,
+            history=history.path,
         )
 
     def _due(self) -> str | None:

@@ -10,7 +10,7 @@ import torch
 from ampft.data.steps import StepBatches
 from ampft.errors import AlreadyFinished
 from ampft.machine import hardware, versions
-from ampft.models.sharded import class_name
+from ampft.models.weights import class_name
 from ampft.precision.compilation import compile_backend
 from ampft.precision.float32_modules import float32_forwards
 from ampft.precision.sharding import is_sharded

@@ -23,7 +23,7 @@ from ampft.runs.manifest import NONFINITE_NAME
 from ampft.runs.prepared import Prepared
 from ampft.runs.push import Pushing
 from ampft.runs.redaction import redact_secrets
-from ampft.training.stopping import TimeLimit
+from ampft.training.ending import TimeLimit
 
 
 def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:

@@ -25,9 +25,8 @@ from ampft.evaluation.sanity import (
 from ampft.features.feature import the_feature
 from ampft.features.validations import Validations, all_metrics
 from ampft.files import check_disk_space, write_text
-from ampft.models.sharded import whole_weights
-from ampft.models.trained_part import save_trained
-from ampft.models.weights import weights_size
+from ampft.models.adapters import save_trained
+from ampft.models.weights import weights_size, whole_weights
 from ampft.precision.compilation import compilation_warnings
 from ampft.precision.modes import is_fp32
 from ampft.runs.card import model_card
@@ -44,8 +43,7 @@ from ampft.tasks.outcome import Outcome
 from ampft.text.json_io import json_text
 from ampft.text.terminal import labelled
 from ampft.training.ending import end_training
-from ampft.training.launch_bound import launch_bound_note, measure_growth
-from ampft.training.waiting import waiting_note
+from ampft.training.launch_bound import launch_bound_note, measure_growth, waiting_note
 
 
 def write_final_results(

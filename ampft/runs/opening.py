@@ -34,9 +34,8 @@ from ampft.text.numbers import counted
 from ampft.text.terminal import labelled, print_line
 from ampft.training.checkpoints.manifest import DamagedCheckpoint, verified_history
 from ampft.training.checkpoints.store import CheckpointStore
-from ampft.training.ending import ended_with_others, first_failure
+from ampft.training.ending import StopRequest, StopRequested, ended_with_others, first_failure
 from ampft.training.out_of_memory import explain_out_of_memory
-from ampft.training.stopping import StopRequest, StopRequested
 
 
 @contextlib.contextmanager

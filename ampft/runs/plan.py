@@ -10,7 +10,7 @@ from torch import nn
 from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.optimizer import ADAMW
 from ampft.data.steps import StepBatches
-from ampft.models.batch_norm import batch_norm_note
+from ampft.models.training_mode import batch_norm_note
 from ampft.precision.compilation import compile_backend
 from ampft.precision.executed import dtype_name
 from ampft.precision.sharding import is_sharded

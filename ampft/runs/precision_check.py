@@ -22,8 +22,8 @@ from ampft.precision.harm import GradientChange
 from ampft.precision.modes import is_fp32
 from ampft.precision.sharding import is_sharded
 from ampft.runs.prepared import Prepared
-from ampft.training.loss_scale import ScaledGradient, finite_gradient, lowered_scales
 from ampft.training.out_of_memory import Snapshot, forget_peak_memory
+from ampft.training.step import ScaledGradient, finite_gradient, lowered_scales
 
 EXAMPLES = 8
 # Relative error of the whole gradient. The yardstick measures 1 to 3 % for bf16 and 0.1 to 0.3 %

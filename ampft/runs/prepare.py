@@ -41,17 +41,16 @@ from ampft.runs.resume_point import find_resume_point
 from ampft.tasks import TASKS
 from ampft.tasks.task import Task, make_task
 from ampft.text.terminal import print_phase, quiet_libraries
-from ampft.training.auto_micro_batch import fit_micro_batches
 from ampft.training.ending import ending_together
-from ampft.training.held_parameters import check_parameters
 from ampft.training.optimizer import (
     OPTIMIZERS,
     make_optimizer,
     make_schedule,
 )
+from ampft.training.out_of_memory import fit_micro_batches
 from ampft.training.static_shapes import static_shapes
 from ampft.training.threads import restore_cpu_threads
-from ampft.training.unused_parameters import allow_unused_parameters
+from ampft.training.trained_parameters import allow_unused_parameters, check_parameters
 
 if TYPE_CHECKING:
     import torch

@@ -238,7 +238,7 @@ def initial_record(prepared: Prepared) -> RunRecord:
     """Return the record of a run before its first step."""
     import torch
 
-    from ampft.models.sharded import class_name
+    from ampft.models.weights import class_name
     from ampft.precision.compilation import compile_backend
     from ampft.precision.float32_modules import float32_forwards
     from ampft.precision.sharding import is_sharded

@@ -32,15 +32,14 @@ from ampft.runs.record import write_record
 from ampft.runs.saved_state import model_tensors
 from ampft.runs.state import RunState
 from ampft.text.terminal import labelled, print_line
-from ampft.training.checkpoints.tensors import copied_to_cpu
-from ampft.training.ending import end_training
+from ampft.training.checkpoints.writing import copied_to_cpu
+from ampft.training.ending import StopRequest, StopRequested, end_training
 from ampft.training.step import (
     StepOutcome,
     StepStopped,
     shared_autocast_cache,
     updates_called_by,
 )
-from ampft.training.stopping import StopRequest, StopRequested
 
 
 @dataclass

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ampft.features.feature import Feature, SavedFeature, tensors_of
-from ampft.models.sharded import load_whole_weights, whole_weights
+from ampft.models.weights import load_whole_weights, whole_weights
 from ampft.precision.executed import ExecutedDtypes
 from ampft.precision.sharding import is_sharded
 from ampft.runs.history import parse_rows
@@ -29,18 +29,16 @@ from ampft.training.checkpoints.manifest import (
     CheckpointManifest,
     DamagedCheckpoint,
 )
-from ampft.training.checkpoints.optimizer_state import (
+from ampft.training.checkpoints.training_state import (
+    as_python_state,
+    check_random_state,
     load_optimizer,
     optimizer_tensors,
     optimizer_values,
-)
-from ampft.training.checkpoints.random_state import (
-    as_python_state,
-    check_random_state,
     random_state,
     restore_random_state,
 )
-from ampft.training.checkpoints.tensors import DTYPES, without_prefix
+from ampft.training.checkpoints.writing import DTYPES, without_prefix
 from ampft.training.optimizer import expected_state
 
 STATE_SCHEMA = 2  # in the first one, each feature had its own form

@@ -11,7 +11,7 @@ from torch import nn
 from ampft.evaluation.evaluate import evaluate
 from ampft.features.feature import Feature, the_feature
 from ampft.features.memory import MemoryUse, PeakMemory
-from ampft.models.sharded import reshard
+from ampft.models.weights import reshard
 from ampft.runs.features import make_features
 from ampft.runs.graphs import graphs_of
 from ampft.runs.history import History

@@ -26,8 +26,7 @@ from ampft.kinds.inputs import (
     SteppedInputs,
 )
 from ampft.kinds.logits import forward_logits
-from ampft.models.adapters import check_whole_layers
-from ampft.models.trained_part import restrict_training
+from ampft.models.adapters import check_whole_layers, restrict_training
 from ampft.models.weights import LoadedModel
 from ampft.precision.float32_modules import apply_patterns, description
 from ampft.precision.transfer import to_device

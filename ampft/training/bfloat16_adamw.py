@@ -1,4 +1,4 @@
-"""AdamW for bfloat16 weights, with Kahan summation or stochastic rounding.
+"""AdamW for bfloat16 weights, with Kahan summation or stochastic rounding, and updates it loses.
 
 No library provides both: torchao compiles its step, which requires a C++ compiler on a CPU, and has
 no Kahan summation; optimi has no stochastic rounding, and rounds each intermediate result to
@@ -13,6 +13,7 @@ this reason).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -205,3 +206,71 @@ def add_stochastically(weight: Tensor, update: Tensor, generator: torch.Generato
     noise = words.random_(-(2**63), None, generator=generator).view(torch.int16)[: bits.numel()]
     bits.add_(noise.view(bits.shape).int().add_(2**15)).bitwise_and_(-(2**16))
     weight.copy_(update)
+
+
+MEASURED_EVERY = 10
+# Models with more weights than this are sampled, to save memory and time: every 101st weight of
+# each tensor. The stride is prime, so that it visits all columns of a matrix.
+MIN_SAMPLED_WEIGHTS, STRIDE = 1_000_000, 101
+
+
+def step_measuring_lost_updates(optimizer: Any, *, step: int) -> float | None:
+    """Apply an optimizer step, and return the share of weight updates that rounding lost.
+
+    An update is lost if it is not zero but leaves the stored weight unchanged, including its
+    compensation in Kahan summation. With stochastic rounding the other updates compensate for
+    lost ones on average.
+
+    Args:
+        optimizer: AdamW, prepared or not.
+        step: Number of this step, counted from 1.
+
+    Returns:
+        Number of lost updates divided by number of non-zero updates, 0 to 1. None if nothing is
+        measured: the weights are not bfloat16, the step is not a multiple of `MEASURED_EVERY`, or
+        all updates are zero.
+    """
+    plain: Optimizer = getattr(optimizer, "optimizer", optimizer)
+    trained = [(p, group) for group in plain.param_groups for p in group["params"]]
+    if step % MEASURED_EVERY or any(p.dtype != torch.bfloat16 for p, _ in trained):
+        optimizer.step()
+        return None
+    stride = STRIDE if sum(p.numel() for p, _ in trained) > MIN_SAMPLED_WEIGHTS else 1
+    snapshots = [
+        (parameter, group, [part.clone() for part in _stored(plain, parameter, stride)])
+        for parameter, group in trained
+        if parameter.grad is not None
+    ]
+    optimizer.step()
+    counts = [count for entry in snapshots for count in _counts(plain, *entry, stride)]
+    lost, nonzero = torch.stack(counts).view(-1, 2).sum(dim=0).tolist()
+    return lost / nonzero if nonzero else None
+
+
+def _stored(optimizer: Optimizer, parameter: Tensor, stride: int) -> list[Tensor]:
+    """Return the tensors that together store a weight."""
+    compensation = optimizer.state[parameter].get(COMPENSATION)
+    parts = [parameter.detach(), *([] if compensation is None else [compensation])]
+    return [part.reshape(-1)[::stride] for part in parts]
+
+
+def _counts(
+    optimizer: Optimizer,
+    parameter: Tensor,
+    group: dict[str, Any],
+    former: list[Tensor],
+    stride: int,
+) -> Iterator[Tensor]:
+    """Yield the numbers of lost updates and of non-zero updates since the `former` tensors."""
+    # An update is zero if the first moment is, because its divisor is positive.
+    nonzero = optimizer.state[parameter]["exp_avg"].reshape(-1)[::stride] != 0
+    if group["weight_decay"] != 0:
+        nonzero |= former[0] != 0
+    nonzero &= group["lr"] != 0
+    unchanged = torch.ones_like(nonzero)
+    # A compensation that this step created counts as zero before it.
+    now = _stored(optimizer, parameter, stride)
+    for before, after in zip_longest(former, now, fillvalue=0):
+        unchanged &= after == before
+    yield (unchanged & nonzero).sum()
+    yield nonzero.sum()

@@ -24,7 +24,7 @@ from ampft.precision.executed import (
     contradiction,
 )
 from ampft.precision.resolve import Precision
-from ampft.training.checkpoints.random_state import as_python_state, python_state
+from ampft.training.checkpoints.training_state import as_python_state, python_state
 
 # Share of the later steps whose products are recorded, so that recording costs next to nothing.
 CHECKED_SHARE = 1 / 200

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from ampft.data.steps import MicroBatch, StepBatch
 from ampft.errors import InputError
 from ampft.files import write_text
-from ampft.models.sharded import whole_state
+from ampft.models.weights import whole_state
 from ampft.ownership import is_plain_folder
 from ampft.text.json_io import from_json, json_text, read_json_object
-from ampft.training.checkpoints.tensors import without_prefix, write_tensors
+from ampft.training.checkpoints.writing import without_prefix, write_tensors
 from ampft.training.step import accumulate_gradient, shared_autocast_cache
 
 if TYPE_CHECKING:

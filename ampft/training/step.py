@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from ampft.models.joint_weights import joint_weights
 from ampft.precision.compilation import compile_backend
 from ampft.precision.executed import update_of_weights
 from ampft.precision.transfer import to_device
-from ampft.training.lost_updates import step_measuring_lost_updates
+from ampft.training.bfloat16_adamw import step_measuring_lost_updates
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -352,3 +352,57 @@ def _overflows_at_every_scale(grad_norm: float) -> str:
         "common with models that were trained in bf16 (T5, DeBERTa-v3). Use --mixed_precision "
         "bf16 or fp32."
     )
+
+
+@dataclass(frozen=True)
+class ScaledGradient:
+    """What a forward and a backward pass computed.
+
+    Attributes:
+        loss: The loss.
+        gradient: Gradient of each parameter by name, without the loss scale.
+        scale: Loss scale.
+        output: First floating tensor that the model returned, float32; None if it was not kept.
+    """
+
+    loss: float
+    gradient: Mapping[str, Tensor]
+    scale: float = 1.0
+    output: Tensor | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the loss and the whole gradient are finite."""
+        parts = self.gradient.values()
+        return math.isfinite(self.loss) and all(bool(part.isfinite().all()) for part in parts)
+
+
+def lowered_scales(initial: float | None, *, factor: float = 2.0) -> tuple[float, ...]:
+    """Return the loss scales that a training tries, the initial one first.
+
+    Args:
+        initial: Scale at which a scaler starts; None without a scaler, whose only scale is 1.
+        factor: Ratio of successive scales.
+    """
+    scales = [1.0 if initial is None else initial]
+    while scales[-1] / factor >= MIN_LOSS_SCALE:
+        scales.append(scales[-1] / factor)
+    return tuple(scales)
+
+
+def finite_gradient(
+    compute: Callable[[float], ScaledGradient], scales: Iterable[float]
+) -> ScaledGradient:
+    """Return the first finite gradient; the last one computed if none is finite.
+
+    A loss that is not finite is so at every scale, so no further scale is tried.
+
+    Args:
+        compute: Function that computes the gradient at a loss scale.
+        scales: Loss scales, of which there is at least one, in the order in which they are tried.
+    """
+    for scale in scales:
+        result = compute(scale)
+        if result.is_finite or not math.isfinite(result.loss):
+            break
+    return result

@@ -11,8 +11,7 @@ import torch
 
 from ampft.diagnosis.environment import amp_entry_points, collect_environment, format_environment
 from ampft.precision import matrix_rate
-from ampft.precision.formats import FORMATS
-from ampft.precision.modes import MODES
+from ampft.precision.modes import FORMATS, MODES
 
 
 @pytest.fixture(scope="module")

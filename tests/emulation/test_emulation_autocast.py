@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from ampft.errors import InputError
 from ampft.precision.emulation import AUTOCAST_TABLE, Emulation
-from ampft.precision.emulation import cuda_autocast_table as table
+from ampft.precision.emulation import cuda_autocast as table
 
 ALL_CASES = {**FLOAT16_CASES, **FLOAT32_CASES, **WIDEST_CASES, **SAME_TYPE_CASES}
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"

@@ -21,8 +21,8 @@ from ampft.features.nonfinite import MAX_SKIPPED, SKIPPED_NONFINITE, NonfiniteSt
 from ampft.features.trackers import Tracking
 from ampft.features.validations import ValidationPart, Validations
 from ampft.text.json_io import from_json
+from ampft.training.ending import TimeLimit
 from ampft.training.step import StepOutcome
-from ampft.training.stopping import TimeLimit
 
 STEP = 3
 

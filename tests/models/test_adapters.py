@@ -22,15 +22,16 @@ from ampft.models.adapters import (
     base_sha256,
     check_whole_layers,
     merge_adapters,
+    restrict_training,
     save_adapter,
+    save_trained,
     target_layers,
 )
-from ampft.models.batch_norm import batch_norm_note
 from ampft.models.freezing import cast_frozen_once
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import load_pretrained, load_saved
 from ampft.models.settings import TrainedPart
-from ampft.models.trained_part import restrict_training, save_trained
+from ampft.models.training_mode import batch_norm_note
 from ampft.models.weights import LoadedModel
 from ampft.precision.float32_modules import matching_modules
 

@@ -7,9 +7,9 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, modeling_flash_attention_utils
 
 from ampft.errors import InputError
-from ampft.models.attention_dropout import check_attention_dropout
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import load_pretrained
+from ampft.models.training_mode import check_attention_dropout
 
 WITHOUT_DROPOUT = [
     "flash_attention_3",

@@ -5,7 +5,7 @@ from accelerate import Accelerator
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ampft.models.sharded import whole_state
+from ampft.models.weights import whole_state
 
 
 def test_reading_the_weights_leaves_a_compiled_model_distributed():

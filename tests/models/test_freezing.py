@@ -11,6 +11,7 @@ from transformers import T5Config, T5ForSequenceClassification, ViTConfig
 from transformers import ViTForImageClassification as ViT
 
 from ampft.errors import InputError
+from ampft.models.adapters import restrict_training
 from ampft.models.freezing import (
     FrozenLinear,
     cast_frozen_once,
@@ -19,7 +20,6 @@ from ampft.models.freezing import (
     train_top_layers,
 )
 from ampft.models.settings import TrainedPart
-from ampft.models.trained_part import restrict_training
 from ampft.models.weights import LoadedModel
 from ampft.precision.float32_modules import matching_modules
 from ampft.training.first_step import SavedBytes

@@ -24,8 +24,8 @@ from tiny_text import save_tiny_bert, tiny_task
 from tiny_words import tiny_word_task
 
 from ampft.data.steps import MicroBatch, StepBatches
+from ampft.models.packing.attention import grouped_attention
 from ampft.models.packing.install import install_packing
-from ampft.models.packing.kernels import grouped_attention
 from ampft.models.packing.layout import pack_layout
 from ampft.precision.accelerator import make_accelerator
 from ampft.precision.resolve import resolve
@@ -33,7 +33,6 @@ from ampft.runs.graphs import uses_graphs
 from ampft.training import graphs as graphs_module
 from ampft.training.graphed_update import GraphedUpdate
 from ampft.training.graphs import CudaRecorder, GraphedGradient
-from ampft.training.held_parameters import check_parameters
 from ampft.training.launch_bound import SKIPPED_STEPS, TIMED_STEPS, QueueTimer
 from ampft.training.optimizer import (
     OptimizerSettings,
@@ -43,6 +42,7 @@ from ampft.training.optimizer import (
 )
 from ampft.training.static_shapes import StaticShapes, key_of
 from ampft.training.step import accumulate_gradient, apply_step, updates_called_by
+from ampft.training.trained_parameters import check_parameters
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 

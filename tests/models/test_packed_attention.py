@@ -4,9 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from ampft.models.packing.dropout import keep_mask, realised_probability
-from ampft.models.packing.grouped import dropout_attention
-from ampft.models.packing.kernels import (
+from ampft.models.packing.attention import (
     _without_cudnn,
     binary16_attention,
     choose_kernel,
@@ -14,6 +12,8 @@ from ampft.models.packing.kernels import (
     flash_attention,
     grouped_attention,
 )
+from ampft.models.packing.dropout import keep_mask, realised_probability
+from ampft.models.packing.grouped import dropout_attention
 from ampft.models.packing.layout import AttentionOptions, Rows, pack_layout
 from ampft.precision.emulation import Emulation
 

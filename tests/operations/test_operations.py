@@ -22,7 +22,7 @@ from ampft.diagnosis.operations.probe import (
     known_names,
 )
 from ampft.errors import InputError
-from ampft.precision.emulation import cuda_autocast_table as table
+from ampft.precision.emulation import cuda_autocast as table
 from ampft.precision.resolve import resolve
 
 CPU = torch.device("cpu")

@@ -25,7 +25,7 @@ from running import rows, text_settings
 from transformers import BertForSequenceClassification
 
 import ampft
-from ampft.precision.emulation.mode import inside_emulation
+from ampft.precision.emulation import inside_emulation
 from ampft.runs import history
 
 LABELS = {"fruit", "metal", "river"}

@@ -22,7 +22,7 @@ from ampft.data.media import ExampleCache
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
 from ampft.models.image_processor import pixel_values, split_processor
-from ampft.models.spec_augment import prepare_for_training
+from ampft.models.training_mode import prepare_for_training
 from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
 

@@ -26,7 +26,7 @@ from ampft.training.step import (
     shared_autocast_cache,
     synchronized_last,
 )
-from ampft.training.unused_parameters import allow_unused_parameters
+from ampft.training.trained_parameters import allow_unused_parameters
 
 CPU = torch.device("cpu")
 

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from ampft.data.steps import MicroBatch, StepBatches
 from ampft.errors import InputError
-from ampft.training.auto_micro_batch import fewest_micro_batches, fit_micro_batches
+from ampft.training.out_of_memory import fewest_micro_batches, fit_micro_batches
 
 PLENTY = 2**40  # bytes
 
@@ -85,7 +85,7 @@ def test_only_the_number_of_micro_batches_changes():
 
 
 def test_too_little_memory_is_refused_before_the_training(monkeypatch):
-    monkeypatch.setattr("ampft.training.auto_micro_batch.headroom", lambda processes: 100)
+    monkeypatch.setattr("ampft.training.out_of_memory.headroom", lambda processes: 100)
     with pytest.raises(InputError, match=r"single examples do not fit.*--gradient_checkpointing"):
         fit_micro_batches(
             accelerator(), network(Full(12)), loss, StepBatches(examples(), EFFECTIVE)

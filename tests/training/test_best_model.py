@@ -13,7 +13,7 @@ from ampft.features.best_weights import BestModel
 from ampft.files import describe_file
 from ampft.ownership import PrivateFolder
 from ampft.tasks.single_label import METRICS
-from ampft.training.checkpoints.tensors import write_tensors
+from ampft.training.checkpoints.writing import write_tensors
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 

@@ -17,11 +17,11 @@ from ampft import files
 from ampft.errors import InputError
 from ampft.files import FilePart, describe_file
 from ampft.ownership import OWNER_NAME
-from ampft.training.checkpoints.content import Content, write_content
 from ampft.training.checkpoints.interval import Interval, parse_interval
 from ampft.training.checkpoints.manifest import (
     CONTENT_NAMES,
     MANIFEST_NAME,
+    CheckpointManifest,
     CursorPart,
     DamagedCheckpoint,
     read_manifest,
@@ -29,30 +29,38 @@ from ampft.training.checkpoints.manifest import (
     verify,
     write_manifest,
 )
-from ampft.training.checkpoints.optimizer_state import (
+from ampft.training.checkpoints.store import CheckpointStore
+from ampft.training.checkpoints.training_state import (
     load_optimizer,
     optimizer_tensors,
     optimizer_values,
 )
-from ampft.training.checkpoints.store import CheckpointStore
-from ampft.training.checkpoints.tensors import write_tensors
-from ampft.training.checkpoints.writer import BackgroundWriter
+from ampft.training.checkpoints.writing import (
+    BackgroundWriter,
+    Content,
+    write_content,
+    write_tensors,
+)
 
 
 def content(folder: Path, step: int) -> Content:
     history = folder / "history.jsonl"
     history.write_text("".join(f'{{"step": {n}}}\n' for n in range(1, step + 1)))
-    return Content(
+    manifest = CheckpointManifest(
         cursor=CursorPart(epoch=0, step_in_epoch=step, step=step),
         reason="a test",
-        model={"weight": torch.full((3,), float(step))},
-        optimizer={"weight/exp_avg": torch.ones(3)},
-        state={"loss": float("inf")},
-        best=None,
         settings={"--seed": 1, "classes": ["\u202eb", "a"]},
         topology={"processes": 1},
         environment={},
-        history=(history, describe_file(history)),
+        history=describe_file(history),
+        files={},
+    )
+    return Content(
+        manifest=manifest,
+        model={"weight": torch.full((3,), float(step))},
+        optimizer={"weight/exp_avg": torch.ones(3)},
+        state={"loss": float("inf")},
+        history=history,
     )
 
 

@@ -15,9 +15,9 @@ from exact_step import (
 from tiny_masks import IGNORED, pixel_task, tiny_erfnet, write_folders
 from torch import nn
 
-from ampft.models.batch_norm import batch_norm_note
+from ampft.models.adapters import restrict_training
 from ampft.models.settings import TrainedPart
-from ampft.models.trained_part import restrict_training
+from ampft.models.training_mode import batch_norm_note
 from ampft.models.weights import LoadedModel
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")

@@ -11,7 +11,7 @@ from torch import nn
 
 from ampft.errors import PrecisionContradicted
 from ampft.training.bfloat16_adamw import BFloat16AdamW
-from ampft.training.held_parameters import check_parameters
+from ampft.training.trained_parameters import check_parameters
 
 
 def network(dtype=torch.float32, weight=None):

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from ampft.training.loss_scale import ScaledGradient, finite_gradient, lowered_scales
+from ampft.training.step import ScaledGradient, finite_gradient, lowered_scales
 
 
 def computing(limit: float, *, loss: float = 1.0):

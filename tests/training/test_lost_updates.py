@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from ampft.precision.resolve import resolve
-from ampft.training import lost_updates
-from ampft.training.lost_updates import MEASURED_EVERY, STRIDE, step_measuring_lost_updates
+from ampft.training import bfloat16_adamw
+from ampft.training.bfloat16_adamw import MEASURED_EVERY, STRIDE, step_measuring_lost_updates
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
 BF16, CPU = torch.bfloat16, torch.device("cpu")
@@ -86,7 +86,7 @@ def test_measuring_changes_no_bit(mode):
 def test_the_share_in_a_large_model_is_estimated_from_a_sample(monkeypatch):
     shares = []
     for sampled_from in (math.inf, 1000):
-        monkeypatch.setattr(lost_updates, "MIN_SAMPLED_WEIGHTS", sampled_from)
+        monkeypatch.setattr(bfloat16_adamw, "MIN_SAMPLED_WEIGHTS", sampled_from)
         generator = torch.Generator().manual_seed(0)
         model = nn.Linear(384, 384).to(BF16)
         with torch.no_grad():

@@ -17,13 +17,12 @@ from ampft.arguments.optimizer import OPTIMIZERS as NAMES
 from ampft.arguments.parsing import parse_classify_arguments
 from ampft.errors import InputError, PrecisionContradicted
 from ampft.precision.resolve import resolve
-from ampft.training.checkpoints.optimizer_state import (
+from ampft.training.checkpoints.training_state import (
     load_optimizer,
     optimizer_tensors,
     optimizer_values,
 )
-from ampft.training.checkpoints.tensors import DTYPES, write_tensors
-from ampft.training.held_parameters import check_parameters
+from ampft.training.checkpoints.writing import DTYPES, write_tensors
 from ampft.training.optimizer import (
     OPTIMIZERS,
     OptimizerSettings,
@@ -32,8 +31,9 @@ from ampft.training.optimizer import (
     expected_state,
     make_optimizer,
     make_schedule,
+    rule_of,
 )
-from ampft.training.update_rules import rule_of
+from ampft.training.trained_parameters import check_parameters
 
 STEPS, RATE, DECAY = 5, 1e-2, 0.1
 every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 from accelerate import Accelerator
 
-from ampft.training.stopping import REPEATED_SECONDS, StopRequest, StopRequested, TimeLimit
+from ampft.training.ending import REPEATED_SECONDS, StopRequest, StopRequested, TimeLimit
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 

@@ -8,7 +8,7 @@ from tiny_media import media_task
 from torch import nn
 
 from ampft.data.steps import MicroBatch
-from ampft.training.unused_parameters import unused_parameters
+from ampft.training.trained_parameters import unused_parameters
 
 
 def unused(problem: Problem, size: int = 2) -> tuple[str, ...]:

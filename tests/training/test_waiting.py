@@ -2,7 +2,7 @@
 
 import pytest
 
-from ampft.training.waiting import waiting_note
+from ampft.training.launch_bound import waiting_note
 
 
 @pytest.mark.parametrize(

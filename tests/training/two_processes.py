@@ -39,10 +39,10 @@ from ampft.data.steps import MicroBatch, TensorExamples
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.precision.float32_modules import keep_in_fp32
-from ampft.training.auto_micro_batch import fit_micro_batches
+from ampft.training.ending import StopRequest, StopRequested, TimeLimit
+from ampft.training.out_of_memory import fit_micro_batches
 from ampft.training.saved_step import StepStart, save_step
 from ampft.training.step import _reduced, accumulate_gradient
-from ampft.training.stopping import StopRequest, StopRequested, TimeLimit
 
 # Effective batches of 12 leave one example for the last step, so that one process has none.
 EXAMPLES, EFFECTIVE = 25, 12

@@ -22,14 +22,13 @@ from ampft.precision.float32_modules import float32_forwards, keep_modules
 from ampft.precision.harm import GradientChange, ShortTraining
 from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import Precision, resolve
-from ampft.training.loss_scale import ScaledGradient, finite_gradient, lowered_scales
 from ampft.training.optimizer import (
     OptimizerSettings,
     ScheduleSettings,
     make_optimizer,
     make_schedule,
 )
-from ampft.training.step import MIN_LOSS_SCALE
+from ampft.training.step import MIN_LOSS_SCALE, ScaledGradient, finite_gradient, lowered_scales
 
 INITIAL_SCALE = 2.0**16  # of torch.amp.GradScaler
 SCALE_FACTOR = 2.0**4  # between the scales that are tried below the initial one

@@ -31,7 +31,7 @@ from ampft.precision.harm import GradientChange, ShortTraining, harm_over
 from ampft.precision.resolve import FLAG as MODE_FLAG
 from ampft.precision.resolve import resolve
 from ampft.text.numbers import counted
-from ampft.training.loss_scale import ScaledGradient
+from ampft.training.step import ScaledGradient
 
 LARGER_SCALES = (INITIAL_SCALE, 2.0**20, 2.0**24, 2.0**28)
 MAX_SEARCH_BATCHES = 3

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ampft.diagnosis.doctor.causes import floating
 from ampft.diagnosis.doctor.findings import LossScales, ModuleRange
 from ampft.diagnosis.doctor.places import BatchShape
-from ampft.precision.formats import FORMATS
+from ampft.precision.modes import FORMATS
 
 _FORMATS = {each.name: each for each in FORMATS}
 BINARY16 = _FORMATS["float16"]

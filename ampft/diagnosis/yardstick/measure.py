@@ -50,8 +50,7 @@ from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord, read_record
 from ampft.tasks.task import Task
 from ampft.text.escaping import inert
-from ampft.training.loss_scale import ScaledGradient, finite_gradient, lowered_scales
-from ampft.training.step import accumulate_gradient
+from ampft.training.step import ScaledGradient, accumulate_gradient, finite_gradient, lowered_scales
 from ampft.training.threads import restore_cpu_threads
 
 # Examples are sorted by length, so micro-batches of few examples have little padding.

@@ -1,18 +1,287 @@
-"""The attention function that transformers calls for a packed row."""
+"""Attention of a packed row: the function that transformers calls, and its kernels."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
-from ampft.models.packing.kernels import ONE_CALL, choose_kernel, flash_attention
-from ampft.models.packing.layout import AttentionOptions, PackedLayout, Rows
+from ampft.models.packing.dropout import keep_mask, realised_probability
+from ampft.models.packing.grouped import attention_plan, dropout_attention
+from ampft.models.packing.layout import AttentionOptions, PackedLayout, Rows, pack_layout
 from ampft.precision.compilation import uncompiled
+from ampft.precision.emulation.attention import attention as emulated_attention
+
+AttentionKernel: TypeAlias = Callable[[Rows, PackedLayout, AttentionOptions], Tensor]
+"""Computes attention within each sequence of a packed row, and is differentiable once.
+
+It receives the operands, the layout of the sequences in the row, and the options, and returns
+(N, heads, d) with the dtype of the operands. The docstring of a kernel says what it supports.
+"""
+
+# Values of `CustomMaskType` in torch's mem_eff_attention: no mask, and keys up to the query.
+_NO_MASK, _CAUSAL = 0, 1
+
+
+def choose_kernel(
+    rows: Rows, options: AttentionOptions, *, allows_one_call: bool = True
+) -> AttentionKernel:
+    """Choose the attention kernel for the device, dtype, head size and options.
+
+    On a CPU, float16 with dropout is emulated with the same dropout masks as other precisions.
+    float16 without dropout uses torch's `scaled_dot_product_attention`, which the emulation
+    replaces. Evaluation uses it too, because torch's fused kernel computes scores in float32.
+
+    Args:
+        rows: Query, key and value.
+        options: Options of the attention.
+        allows_one_call: Whether to choose kernels that compute the whole row in one call.
+    """
+    dropout, dtype = options.dropout, rows.query.dtype
+    if rows.query.device.type != "cpu":
+        one_call = one_call_kernel(rows.query, options) if allows_one_call else None
+        return one_call or grouped_attention
+    if dtype == torch.float16:
+        return binary16_attention if dropout > 0 else grouped_attention
+    trains = torch.is_grad_enabled() and any(row.requires_grad for row in rows)
+    is_supported = dtype in (torch.float32, torch.bfloat16)
+    return dropout_attention if is_supported and (trains or dropout > 0) else grouped_attention
+
+
+def has_one_call_kernels(device: torch.device) -> bool:
+    """Return whether a device has kernels for a whole row: only NVIDIA's have."""
+    return device.type == "cuda" and torch.version.hip is None
+
+
+def one_call_kernel(query: Tensor, options: AttentionOptions) -> AttentionKernel | None:
+    """Return the kernel that computes a whole row in one call; None if none supports it.
+
+    Flash attention has kernels for float16 and bfloat16, heads of 8, 16, ..., 256 elements, and
+    compute capability 8.0 and above. Memory-efficient attention has kernels for float32 and
+    float16 on every device, for bfloat16 from 8.0, and for windows that end at the query. Neither
+    takes a bias together with boundaries of sequences.
+
+    Args:
+        query: (N, heads, d), on any device.
+        options: Options of the attention.
+    """
+    size, dtype = query.shape[-1], query.dtype
+    has_bias = options.position_bias is not None
+    if not has_one_call_kernels(query.device) or has_bias or size % 8 != 0:
+        return None
+    is_8_0 = torch.cuda.get_device_capability(query.device) >= (8, 0)
+    if is_8_0 and dtype in (torch.float16, torch.bfloat16) and size <= 256:
+        return flash_attention
+    has_dtype = dtype in (torch.float32, torch.float16) or (is_8_0 and dtype == torch.bfloat16)
+    has_window = options.causal or options.sliding_window is None
+    return efficient_attention if has_dtype and has_window else None
+
+
+def flash_attention(rows: Rows, packing: PackedLayout, options: AttentionOptions) -> Tensor:
+    """Compute attention by flash attention 2: float16 or bfloat16 on a CUDA device, without bias.
+
+    The heads of keys and values may be fewer, each for several of the queries'.
+    """
+    assert options.position_bias is None, "flash attention does not support a bias"
+    window = options.sliding_window
+    max_distance = -1 if window is None else window - 1
+    attended: Tensor = torch.ops.aten._flash_attention_forward(
+        *rows,
+        packing.offsets,
+        packing.offsets,
+        packing.longest,
+        packing.longest,
+        options.dropout,
+        options.causal,
+        False,  # no debug mask
+        scale=options.scale,
+        window_size_left=max_distance,
+        window_size_right=0 if options.causal else max_distance,
+    )[0]
+    return attended
+
+
+def efficient_attention(rows: Rows, packing: PackedLayout, options: AttentionOptions) -> Tensor:
+    """Compute attention by torch's memory-efficient attention on a CUDA device, without bias.
+
+    A sliding window must be causal.
+    """
+    assert options.position_bias is None, "boundaries of sequences exclude a bias"
+    attended: Tensor = torch.ops.aten._efficient_attention_forward(
+        *(row.unsqueeze(0) for row in rows),
+        None,
+        packing.offsets,
+        packing.offsets,
+        packing.longest,
+        packing.longest,
+        options.dropout,
+        _CAUSAL if options.causal else _NO_MASK,
+        True,  # the sums of the softmax, which the backward pass needs
+        scale=options.scale,
+        window_size=options.sliding_window,
+    )[0]
+    return attended.squeeze(0)
+
+
+ONE_CALL = (flash_attention, efficient_attention)
+"""Kernels that compute the whole row in one call."""
+
+
+def grouped_attention(rows: Rows, packing: PackedLayout, options: AttentionOptions) -> Tensor:
+    """Compute attention in groups by torch's `scaled_dot_product_attention`, with any options."""
+
+    def attend(number: int, group: Rows) -> Tensor:
+        # Fused kernels know this rule, but no other mask.
+        is_causal = options.is_only_causal(packing.groups[number].longest)
+        mask = None if is_causal else group_mask(packing, number, options, group.query.dtype)
+        return functional.scaled_dot_product_attention(
+            *group,
+            attn_mask=mask,
+            dropout_p=options.dropout,
+            is_causal=is_causal,
+            scale=options.scale,
+        )
+
+    with _without_cudnn(rows.query.device):
+        return _attend_by_group(attend, rows, packing)
+
+
+def _without_cudnn(device: torch.device) -> AbstractContextManager[None]:
+    """Return a context in which a CUDA device computes attention without cuDNN.
+
+    cuDNN builds a plan for each new shape, and groups have new shapes in nearly every step. It has
+    no gradient for a bias either.
+    """
+    if device.type != "cuda":
+        return nullcontext()
+    kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    context: AbstractContextManager[None] = sdpa_kernel(kernels)
+    return context
+
+
+def binary16_attention(rows: Rows, packing: PackedLayout, options: AttentionOptions) -> Tensor:
+    """Compute attention in emulated binary16, with the dropout mask of `dropout_attention`.
+
+    Runs that differ only in precision therefore draw the same masks, here and in later layers. The
+    operands are float16 on a CPU, and dropout is above 0.
+    """
+    plan = attention_plan(packing, rows.query.shape[1], options)
+    is_kept = keep_mask(plan.score_count, options.dropout, torch.float16).view(torch.int16) != 0
+
+    def attend(number: int, group: Rows) -> Tensor:
+        return emulated_attention(
+            *group,
+            mask=group_mask(packing, number, options, torch.float16),
+            keep_mask=plan.spans[number].score_matrices(is_kept),
+            dropout_p=realised_probability(options.dropout),
+            scale=options.scale,
+        )
+
+    return _attend_by_group(attend, rows, packing)
+
+
+def _attend_by_group(
+    attend: Callable[[int, Rows], Tensor], rows: Rows, packing: PackedLayout
+) -> Tensor:
+    """Call `attend` with the number and the (c, heads, L, d) operands of each group."""
+    attended = [
+        attend(number, Rows(*(cells.transpose(1, 2) for cells in group))).transpose(1, 2)
+        for number, group in enumerate(packing.cells(rows))
+    ]
+    return packing.row_of(attended)
+
+
+def group_mask(
+    packing: PackedLayout, number: int, options: AttentionOptions, dtype: torch.dtype
+) -> Tensor | None:
+    """Return the mask of a group, broadcastable to (c, heads, L, L); `None` if it has no effect.
+
+    It is boolean, True where a key is visible. Where there is a bias, it is to be added, and has
+    the dtype of the operands, as torch's `scaled_dot_product_attention` requires.
+    """
+    length = packing.groups[number].longest
+    key = (number, options.sliding_window, options.causal)
+    if key not in packing.masks:
+        visible = options.visible_positions(length, packing.device)
+        index = packing.group_indices[number]
+        if index is not None:
+            visible = index.visible if visible is None else index.visible & visible
+        packing.masks[key] = visible
+    visible = packing.masks[key]
+    if options.position_bias is None:
+        return visible
+    bias = options.position_bias[:, :length, :length]
+    mask = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
+    # Last, so that the gradients of the sequences are summed in the dtype of the bias.
+    return mask.to(dtype)
+
+
+# Sequences and heads from which the share of dropped weights is estimated, and its probability.
+_SEQUENCES, _HEADS, _PROBABILITY = 2, 8, 0.25
+
+
+def problem_of_dropout(
+    kernel: AttentionKernel, row: Tensor, options: AttentionOptions
+) -> str | None:
+    """Return the problem of a kernel's dropout; None if it is correct.
+
+    The values are the identity, so that the output of a sequence is the matrix of its weights, and
+    the gradient of the values is that matrix again, transposed, if the backward pass draws the
+    same mask.
+
+    Args:
+        kernel: Attention kernel.
+        row: (N, heads, d), whose device, dtype and head size are used; d is at least 8.
+        options: Options, whose dropout is not used.
+
+    Returns:
+        A clause: the share of dropped weights, their scale, or the backward pass is wrong.
+    """
+    size = row.shape[-1]
+    layout = pack_layout(torch.ones(_SEQUENCES, size), device=row.device)
+    assert layout is not None
+    unit = torch.eye(size, dtype=row.dtype, device=row.device)
+    values = unit.repeat(_SEQUENCES, 1)[:, None].expand(-1, _HEADS, -1).contiguous()
+    zeros = torch.zeros_like(values)
+
+    def weights(dropout: float) -> tuple[Tensor, Tensor]:
+        leaf = values.clone().requires_grad_()
+        with torch.enable_grad():
+            output = kernel(Rows(zeros, zeros, leaf), layout, replace(options, dropout=dropout))
+            (gradient,) = torch.autograd.grad(output, leaf, values)
+        by_sequence = [
+            part.detach().float().unflatten(0, (_SEQUENCES, size)).transpose(1, 2)
+            for part in (output, gradient)
+        ]
+        return by_sequence[0], by_sequence[1].mT
+
+    whole, _ = weights(0.0)
+    dropped, again = weights(_PROBABILITY)
+    visible = whole > 0
+    is_kept = dropped[visible] > 0
+    share = 1 - float(is_kept.float().mean())
+    deviation = math.sqrt(_PROBABILITY * (1 - _PROBABILITY) / is_kept.numel())
+    tolerance = 8 * torch.finfo(row.dtype).eps
+    if abs(share - _PROBABILITY) > 5 * deviation:
+        return f"its kernel drops {share:.1%} of the weights instead of {_PROBABILITY:.0%}"
+    scale, expected = dropped[visible][is_kept] / whole[visible][is_kept], 1 / (1 - _PROBABILITY)
+    median = float(scale.median())
+    if abs(median / expected - 1) > tolerance:
+        return f"its kernel multiplies kept weights by {median:.3f} instead of {expected:.3f}"
+    if float((again - dropped).abs().max()) > tolerance * float(dropped.max()):
+        return "its backward pass drops other weights than its forward pass"
+    return None
+
 
 ATTENTION_NAME = "ampft_packed"
 # For families with their own attention code, which transformers calls "eager".

@@ -13,16 +13,15 @@ from torch._dynamo.exc import TorchDynamoException
 from transformers import PreTrainedModel
 
 from ampft.errors import InputError
-from ampft.models.packing.attention import PACKED_NAMES
+from ampft.models.packing.attention import PACKED_NAMES, has_one_call_kernels, problem_of_dropout
 from ampft.models.packing.install import (
     install_packing,
     layout_on_host,
     packing_of,
     set_attention,
 )
-from ampft.models.packing.kernels import has_one_call_kernels, problem_of_dropout
 from ampft.models.packing.layout import PackedLayout, pack_layout
-from ampft.models.sharded import has_shards
+from ampft.models.weights import has_shards
 
 # Rounding to bfloat16 in every layer reaches a few percent of the largest logit.
 PACKED_TOLERANCE_IN_PRECISION = 0.2

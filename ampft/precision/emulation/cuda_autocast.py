@@ -1,7 +1,10 @@
 """CUDA's autocast table on the CPU's autocast key, while the autocast dtype is float16.
 
 The CPU's own table leaves softmax, layer_norm, exp, pow, sum and others in float16, whereas CUDA's
-table casts them to float32. Other autocast dtypes are not affected.
+table casts them to float32. Other autocast dtypes are not affected. Source of the table: torch
+2.13, `ATen/autocast_mode.h` (AT_FORALL_*) and `aten/src/ATen/autocast_mode.cpp`; documented in
+"Automatic Mixed Precision package - torch.amp", "CUDA Op-Specific Behavior". Operators have the
+dispatcher's names, with the overload after a dot.
 
 An operator that the CPU's table casts to float32 and CUDA's table does not list runs in its input
 dtype on a GPU. Here it is computed in float32 and rounded once. Where CUDA has no float16 kernel
@@ -25,7 +28,6 @@ from torch import Tensor
 from torch._C import DispatchKeySet
 from torch._ops import OpOverload
 
-from ampft.precision.emulation import cuda_autocast_table as table
 from ampft.precision.emulation.interception import (
     Kernel,
     autocast_excluded,
@@ -34,6 +36,90 @@ from ampft.precision.emulation.interception import (
     operator_overload,
 )
 from ampft.precision.emulation.products import refusal
+
+AUTOCAST_TABLE = "CUDA (torch 2.13, ATen/autocast_mode.h), emulated on the CPU"
+"""Name of this table in the run record."""
+
+FLOAT16: tuple[str, ...] = (
+    *("_convolution", "convolution", "addmv", "addr", "einsum", "mv", "chain_matmul"),
+    *("linalg_multi_dot", "rnn_tanh_cell", "rnn_relu_cell"),
+)
+"""Operators that CUDA's table runs in float16 and the CPU's table does not list."""
+
+FLOAT32: tuple[str, ...] = (
+    *("acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p"),
+    *("reciprocal", "rsqrt", "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar"),
+    *("softplus", "layer_norm", "native_layer_norm", "rms_norm", "group_norm"),
+    *("frobenius_norm.dim", "nuclear_norm", "nuclear_norm.dim", "cosine_similarity"),
+    *("poisson_nll_loss", "cosine_embedding_loss", "nll_loss", "nll_loss2d"),
+    *("hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss"),
+    *("margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss"),
+    *("multi_margin_loss", "binary_cross_entropy_with_logits"),
+    *("dist", "pdist", "cdist", "renorm", "logsumexp"),
+    *("upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_nearest2d"),
+    *("_upsample_nearest_exact2d", "upsample_nearest3d", "_upsample_nearest_exact3d"),
+    *("upsample_linear1d", "upsample_bilinear2d", "_upsample_bilinear2d_aa"),
+    *("upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bicubic2d_aa"),
+)
+"""Operators whose tensors are all cast to float32."""
+
+FLOAT32_OUTPUT: tuple[str, ...] = (
+    *("prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum"),
+    *("linalg_vector_norm", "linalg_matrix_norm", "linalg_matrix_norm.str_ord"),
+    *("sum", "sum.dim_IntList"),
+)
+"""Operators called with `dtype=float32` unless the caller passes a dtype."""
+
+NORM: tuple[str, ...] = ("norm.Scalar", "norm.ScalarOpt_dim")
+"""Operators redirected to the overload with a dtype argument, with float32."""
+
+WIDEST: tuple[str, ...] = (
+    *("addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler"),
+    *("index_put", "tensordot", "scatter_add"),
+)
+"""Operators whose tensors are all cast to the widest dtype among them."""
+
+SAME_TYPE: tuple[str, ...] = (
+    *("avg_pool3d", "adaptive_avg_pool3d", "max_pool3d", "adaptive_max_pool3d"),
+    *("max_unpool2d", "max_unpool3d", "fractional_max_pool2d", "fractional_max_pool3d"),
+    *("reflection_pad1d", "reflection_pad2d"),
+    *("replication_pad1d", "replication_pad2d", "replication_pad3d"),
+    *("grid_sampler_2d", "grid_sampler_3d", "fake_quantize_per_tensor_affine", "trace"),
+)
+"""Operators that the CPU's table runs in float32, and a GPU in the dtype of the input."""
+
+BANNED = ("binary_cross_entropy",)
+"""Operators that raise under CUDA's autocast."""
+
+REFUSED: tuple[str, ...] = (
+    *("fft_fft", "fft_fft2", "fft_fftn", "fft_ifft", "fft_ifft2", "fft_ifftn"),
+    *("fft_rfft", "fft_rfft2", "fft_rfftn", "fft_irfft", "fft_irfft2", "fft_irfftn"),
+    *("fft_hfft", "fft_ihfft", "stft", "stft.center", "polar", "view_as_complex"),
+    *("cholesky", "cholesky_inverse", "cholesky_solve", "linalg_cholesky", "linalg_cholesky_ex"),
+    *("inverse", "pinverse", "linalg_inv", "linalg_inv_ex", "linalg_tensorinv"),
+    *("svd", "linalg_svd", "linalg_svdvals", "linalg_cond", "linalg_cond.p_str"),
+    *("linalg_eig", "linalg_eigh", "linalg_eigvals", "linalg_eigvalsh"),
+    *("qr", "linalg_qr", "geqrf", "orgqr", "ormqr", "linalg_householder_product"),
+    *("linalg_lstsq", "linalg_solve", "linalg_tensorsolve", "lu_solve", "triangular_solve"),
+    *("linalg_matrix_rank", "linalg_matrix_rank.tol_tensor", "_lu_with_info"),
+    *("linalg_matrix_rank.atol_rtol_float", "linalg_matrix_rank.atol_rtol_tensor"),
+    *("quantile", "quantile.scalar", "nanquantile", "nanquantile.scalar"),
+    *("ctc_loss.IntList", "ctc_loss.Tensor"),
+)
+"""Operators that the CPU's table runs in float32, and refused for float16 tensors.
+
+CUDA computes some of them in complex float16 and has no float16 kernel for the others.
+"""
+
+RECURRENT: tuple[str, ...] = (
+    *("lstm.input", "lstm.data", "gru.input", "gru.data"),
+    *("rnn_tanh.input", "rnn_tanh.data", "rnn_relu.input", "rnn_relu.data"),
+)
+"""Layers that CUDA's table runs in float16 by cuDNN, which does not document where it rounds."""
+
+CELLS = ("lstm_cell", "gru_cell")
+"""Operators that CUDA's table runs in float16, with one kernel after the matrix products."""
+
 
 Policy = Callable[..., Any]
 """Called as `policy(operator, *args, **kwargs)` with autocast off; returns the results."""
@@ -204,16 +290,16 @@ def _projected(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 _FUSED: Mapping[str, Kernel] = {"lstm_cell": lstm_cell, "gru_cell": gru_cell}
 
 POLICIES: tuple[tuple[tuple[str, ...], Policy], ...] = (
-    (table.FLOAT16, _call_in(torch.float16)),
-    (table.FLOAT32, _call_in(torch.float32)),
-    (table.FLOAT32_OUTPUT, _call_with_output),
-    (table.NORM, _call_norm),
-    (table.WIDEST, _call_in_widest),
-    (table.SAME_TYPE, _call_in_same_type),
-    (table.BANNED, _ban),
-    (table.REFUSED, _refuse_float16),
-    (table.RECURRENT, _refuse_layer),
-    (table.CELLS, _call_fused),
+    (FLOAT16, _call_in(torch.float16)),
+    (FLOAT32, _call_in(torch.float32)),
+    (FLOAT32_OUTPUT, _call_with_output),
+    (NORM, _call_norm),
+    (WIDEST, _call_in_widest),
+    (SAME_TYPE, _call_in_same_type),
+    (BANNED, _ban),
+    (REFUSED, _refuse_float16),
+    (RECURRENT, _refuse_layer),
+    (CELLS, _call_fused),
 )
 
 

@@ -18,8 +18,7 @@ from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.features.validations import all_metrics
 from ampft.models.adapters import merge_adapters
-from ampft.models.sharded import whole_state
-from ampft.models.weights import perturb_weights
+from ampft.models.weights import perturb_weights, whole_state
 from ampft.precision.accelerator import numerics
 from ampft.precision.executed import ExecutedDtypes
 from ampft.runs.audit.findings import (

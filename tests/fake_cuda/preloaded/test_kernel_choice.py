@@ -4,7 +4,7 @@ import pytest
 import torch
 from fake_cuda import CUDA, fake_mode, layout_of_host_mask
 
-from ampft.models.packing.kernels import (
+from ampft.models.packing.attention import (
     choose_kernel,
     efficient_attention,
     flash_attention,

@@ -1,0 +1,115 @@
+"""What a model does only in training: attention dropout, batch norms, masks, dropped layers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from transformers import PreTrainedModel
+
+from ampft.errors import InputError
+from ampft.precision.accelerator import world_size
+from ampft.text.numbers import counted
+
+# Flash attention 3 and 4, as packages or as kernels of the hub, have no argument for dropout, and
+# transformers (`_process_flash_attention_kwargs`) passes on only the arguments that a kernel has.
+_WITHOUT_DROPOUT = re.compile(r"flash[-_](attention_|attn)[34]")
+_DROPOUT = re.compile(r".*att.*drop.*")  # attention_dropout, attention_probs_dropout_prob, ...
+
+
+def check_attention_dropout(model: nn.Module) -> None:
+    """Check that a model's attention drops the weights that its configuration says.
+
+    Args:
+        model: Model to be trained, of transformers or any other.
+
+    Raises:
+        InputError: A part of it has attention dropout above 0, and a kernel that ignores it.
+    """
+    for part in model.modules():
+        config = part.config if isinstance(part, PreTrainedModel) else None
+        kernel = str(getattr(config, "_attn_implementation", None))
+        if config is None or not _WITHOUT_DROPOUT.search(kernel):
+            continue
+        for name, value in config.to_dict().items():
+            is_probability = isinstance(value, int | float) and not isinstance(value, bool)
+            if _DROPOUT.fullmatch(name) and is_probability and value > 0:
+                raise InputError(
+                    f"model: attn_implementation={kernel!r} ignores dropout, so the model would "
+                    f"train without its {name} of {value:g}. Load it with "
+                    f"attn_implementation='sdpa' or 'flash_attention_2', or set {name} to 0."
+                )
+
+
+def batch_norm_note(model: nn.Module, *, micro_batches: int, processes: int) -> str | None:
+    """Return what batch normalisation does to the gradient of a split batch; None if nothing.
+
+    In training, it normalises by the mean and variance of the examples that go through the model
+    together. These are a micro-batch, so the gradient depends on how a batch is split, and no
+    weighting of the losses corrects this. `SyncBatchNorm` uses the examples of all processes.
+
+    Args:
+        model: Model in training.
+        micro_batches: Micro-batches per step and process.
+        processes: Number of processes.
+    """
+    norms = _norms_in_training(model)
+    synchronized = all(isinstance(module, nn.SyncBatchNorm) for module in norms)
+    parts = micro_batches * (1 if synchronized else processes)
+    if not norms or parts == 1:
+        return None
+    return (
+        f"batch normalisation ({counted(len(norms), 'layer')}) uses the statistics of each of the "
+        f"{parts} parts of a batch, so the gradient is not that of the whole batch. For that one, "
+        "use one process and --gradient_accumulation_steps 1"
+    )
+
+
+def _norms_in_training(model: nn.Module) -> list[nn.Module]:
+    """Return the batch norms that use the statistics of a batch; frozen ones do not."""
+    was_training = model.training
+    model.train()
+    found: list[nn.Module] = [
+        m for m in model.modules() if isinstance(m, _BatchNorm) and m.training
+    ]
+    model.train(was_training)
+    return found
+
+
+def prepare_for_training(model: Any, shortest: int) -> tuple[str, ...]:
+    """Turn off what the data or several processes make impossible, and return notes on it.
+
+    - SpecAugment masks spans of `mask_time_length` frames, and fails on shorter sounds.
+    - Layer drop skips whole layers. Several processes would wait for the gradients of a layer that
+      one of them skipped.
+
+    Args:
+        model: Classifier of sounds.
+        shortest: Number of samples of the shortest sound.
+    """
+    config, notes = model.config, []
+    count_frames = getattr(model, "_get_feat_extract_output_lengths", None)
+    masks = (
+        getattr(config, "apply_spec_augment", False) and getattr(config, "mask_time_prob", 0) > 0
+    )
+    if masks and count_frames is not None:
+        frames = int(count_frames(torch.tensor(shortest)))
+        if frames < config.mask_time_length:
+            config.apply_spec_augment = masks = False
+            notes.append(
+                f"SpecAugment is off: the shortest sound has {frames} frames, and its masks "
+                f"{config.mask_time_length} (mask_time_length of the configuration)"
+            )
+    if not masks:
+        for name, parameter in model.named_parameters():
+            if name.endswith("masked_spec_embed"):  # without masks it has no gradient
+                parameter.requires_grad_(False)
+    if world_size() > 1 and getattr(config, "layerdrop", 0) > 0:
+        notes.append(
+            f"layer drop is off (layerdrop was {config.layerdrop:g}): it needs one process"
+        )
+        config.layerdrop = 0.0
+    return tuple(notes)
