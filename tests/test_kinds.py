@@ -18,7 +18,7 @@ ASKED = {"kind", "data_kind", "task"}
 GENERAL = {
     *("ampft.kinds", "ampft.kinds.inputs", "ampft.kinds.prediction", "ampft.kinds.rows"),
     *("ampft.kinds.logits", "ampft.kinds.settings", "ampft.kinds.views"),
-    *("ampft.tasks", "ampft.tasks.outcome", "ampft.tasks.task", "ampft.tasks.mistakes"),
+    *("ampft.tasks", "ampft.tasks.outcome", "ampft.tasks.task", "ampft.tasks.report"),
 }
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from accelerate.tracking import GeneralTracker
 
-    from ampft.tasks.outcome import Outcome, Report
+    from ampft.tasks.outcome import Outcome
+    from ampft.tasks.report import Report
 
 REPORT_NAME, CONFUSION_NAME = "report", "confusion_matrix"
 

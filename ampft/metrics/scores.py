@@ -51,40 +51,6 @@ def class_scores(labels: IntArray, predicted: IntArray, classes: int) -> tuple[S
     )
 
 
-def report_scores(
-    labels: IntArray, predicted: IntArray, classes: int
-) -> tuple[tuple[Scores, ...], Scores, Scores]:
-    """Return scikit-learn's classification report: each class, macro and weighted average.
-
-    Args:
-        labels: True classes, shape (n,).
-        predicted: Predicted classes, shape (n,).
-        classes: Number of classes of the label map.
-    """
-    from sklearn.metrics import classification_report
-
-    names = [str(index) for index in range(classes)]
-    report = classification_report(
-        labels,
-        predicted,
-        labels=np.arange(classes),
-        target_names=names,
-        output_dict=True,
-        zero_division=0,
-    )
-    rows = (report[name] for name in (*names, "macro avg", "weighted avg"))
-    *of_classes, macro, weighted = (
-        Scores(
-            precision=float(row["precision"]),
-            recall=float(row["recall"]),
-            f1=float(row["f1-score"]),
-            support=int(row["support"]),
-        )
-        for row in rows
-    )
-    return tuple(of_classes), macro, weighted
-
-
 def scores_of_sums(totals: npt.NDArray[np.float64]) -> tuple[Scores, ...]:
     """Return the scores of each class from sums of class counts, (3 K + 1,)."""
     counts = class_counts(totals)

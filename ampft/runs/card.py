@@ -13,7 +13,8 @@ from ampft.features.decision_figures import USE
 from ampft.runs.record import RunRecord
 from ampft.runs.redaction import published_record, without_folders
 from ampft.runs.show import best_moment, describe_precision, describe_steps, problem_of, task_row
-from ampft.tasks.outcome import Report, headline
+from ampft.tasks.outcome import headline
+from ampft.tasks.report import Report
 from ampft.text.escaping import code, metadata_text, prose
 from ampft.text.numbers import counted, duration
 from ampft.text.tables import Name, Table, markdown_table

@@ -14,7 +14,7 @@ from ampft.precision.modes import BASELINE
 from ampft.runs.manifest import check_files, model_files
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import format_run, heading, read_report
-from ampft.tasks.outcome import Report
+from ampft.tasks.report import Report
 from ampft.text.tables import html_tables
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from ampft.runs.history import read_history
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
 from ampft.runs.record import ResumePart, RunRecord, read_record
 from ampft.tasks import TASKS, TaskRow
-from ampft.tasks.outcome import Problem, Report, headline, report_from_json
+from ampft.tasks.outcome import Problem, headline
+from ampft.tasks.report import Report, report_from_json
 from ampft.text.escaping import inert
 from ampft.text.json_io import JSONValue, read_json_object
 from ampft.text.numbers import byte_size, counted, duration

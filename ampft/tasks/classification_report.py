@@ -7,8 +7,7 @@ from typing import Any
 
 from ampft.errors import quoted_list
 from ampft.metrics.scores import MAX_MATRIX_CLASSES, Scores
-from ampft.tasks.added_metrics import AddedMetric, added_text, added_values, report_dict
-from ampft.tasks.outcome import HubMetric, ShownReport, flat_averages, score_cells
+from ampft.tasks.report import HubMetric, Report, flat_averages, score_cells
 from ampft.text.escaping import display_width, inert
 from ampft.text.tables import Cell, Name, Table, terminal_table
 
@@ -19,11 +18,10 @@ HEADER = ("", "precision", "  recall", "f1-score", " support")
 
 
 @dataclass(frozen=True)
-class ClassificationReport(ShownReport):
+class ClassificationReport(Report):
     """All metrics of one split whose examples have one label each.
 
     Attributes:
-        split: Name of the split.
         label_names: The K class names; the rows of `per_class` and of `confusion_matrix`.
         per_class: Scores of each class; a class absent from the split has support 0.
         accuracy: Share of correct examples.
@@ -42,10 +40,8 @@ class ClassificationReport(ShownReport):
             classes that occurs, as indices of `label_names`, ascending; otherwise None.
         top5_accuracy: With more than 10 classes, share of examples whose class is among the five
             most probable; otherwise None.
-        added: Metrics of the problem beyond those above.
     """
 
-    split: str
     label_names: tuple[str, ...]
     per_class: tuple[Scores, ...]
     accuracy: float
@@ -60,20 +56,14 @@ class ClassificationReport(ShownReport):
     confusion_matrix: tuple[tuple[int, ...], ...] | None = None
     confusion_counts: tuple[tuple[int, ...], ...] | None = None
     top5_accuracy: float | None = None
-    added: tuple[AddedMetric, ...] = ()
 
     @property
     def macro_f1(self) -> float:
         """Mean F1 over the classes."""
         return self.macro_avg.f1
 
-    @property
-    def examples(self) -> int:
-        """Number of examples of the split."""
-        return self.macro_avg.support
-
-    def metrics(self) -> dict[str, float | None]:
-        """Return the scalar metrics by name."""
+    def own_metrics(self) -> dict[str, float | None]:
+        """Return the scalar metrics by name, without added ones."""
         flat = ("cohen_kappa", "matthews", "log_loss", "brier", "expected_calibration_error")
         return {
             "accuracy": self.accuracy,
@@ -81,7 +71,6 @@ class ClassificationReport(ShownReport):
             **flat_averages({"macro": self.macro_avg, "weighted": self.weighted_avg}),
             **{name: getattr(self, name) for name in flat},
             **({} if self.top5_accuracy is None else {"top5_accuracy": self.top5_accuracy}),
-            **added_values(self.added),
         }
 
     def text(self) -> str:
@@ -98,7 +87,7 @@ class ClassificationReport(ShownReport):
             ("accuracy", "", "", f"{self.accuracy:.3f}", str(self.examples)),
             *(_row(name, scores) for name, scores in averages.items()),
         ]
-        sentences = [*filter(None, (self.absence, added_text(self.added).strip()))]
+        sentences = [*filter(None, (self.absence, self.added_text.strip()))]
         if len(classes) < len(self.per_class):
             sentences.insert(0, f"{self.omission} report.json has all.")
         table = terminal_table(Table(header=HEADER, rows=rows, left=0))
@@ -161,7 +150,7 @@ class ClassificationReport(ShownReport):
             Table(
                 header=("class", "precision", "recall", "F1", "support"),
                 rows=(*rows, *((name, *score_cells(scores)) for name, scores in averages.items())),
-                note=f"{omission}Also: {', '.join(listed)}.{added_text(self.added)}",
+                note=f"{omission}Also: {', '.join(listed)}.{self.added_text}",
             ),
         )
 
@@ -174,10 +163,9 @@ class ClassificationReport(ShownReport):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON values; `report_from_json` is the inverse."""
-        values = {"examples": self.examples, **report_dict(self, self.metrics())}
         unused = {"confusion_counts" if self.confusion_counts is None else "confusion_matrix"}
         unused |= {"top5_accuracy"} if self.top5_accuracy is None else set()
-        return {name: value for name, value in values.items() if name not in unused}
+        return {name: value for name, value in super().as_dict().items() if name not in unused}
 
 
 def _row(name: str, scores: Scores) -> tuple[str, ...]:

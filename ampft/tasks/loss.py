@@ -7,6 +7,9 @@ by the weight of the whole effective batch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -15,6 +18,11 @@ from torch.nn import functional
 
 from ampft.errors import InputError
 from ampft.precision.transfer import to_device
+
+FloatArray = npt.NDArray[np.float64]
+
+MAX_EXAMPLES = 2048  # on which the loss of the constant model is computed
+SMALLEST_SHARE = 1e-6
 
 
 def summed_cross_entropy(
@@ -159,3 +167,27 @@ def balanced_class_weights(counts: npt.NDArray[np.integer]) -> npt.NDArray[np.fl
     """
     weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
     return np.where(counts, weights, 1).astype(np.float32)
+
+
+def constant_loss(
+    problem: Any, shares: FloatArray, logits_of: Callable[[FloatArray], FloatArray], targets: Any
+) -> float:
+    """Return the loss per unit of weight of the constant model.
+
+    It gives every example the logits of the same shares. The loss is computed on at most
+    `MAX_EXAMPLES` random examples.
+
+    Args:
+        problem: Problem that computes the loss.
+        shares: (K,) shares of the classes.
+        logits_of: Function that returns the logits of shares above 0 and below 1.
+        targets: (n, ...) labels.
+    """
+    if len(targets) > MAX_EXAMPLES:
+        targets = targets[
+            np.random.default_rng(0).choice(len(targets), MAX_EXAMPLES, replace=False)
+        ]
+    logits = logits_of(np.clip(shares, SMALLEST_SHARE, 1 - SMALLEST_SHARE))
+    rows = torch.from_numpy(logits).float().expand(len(targets), -1)
+    loss = problem.loss(rows, torch.from_numpy(targets))
+    return float(loss) / float(problem.weights(targets).sum())

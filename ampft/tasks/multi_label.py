@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,25 +26,26 @@ from ampft.metrics.sums import (
     class_count_sums,
     mean_sums,
 )
-from ampft.tasks.added_metrics import added_metrics
-from ampft.tasks.constant import constant_loss, constant_probabilities, log_odds, only_choice
+from ampft.precision.transfer import constant_on
 from ampft.tasks.decisions import UNTOUCHED, Decisions
-from ampft.tasks.loss import parse_class_weights
-from ampft.tasks.mistakes import OutcomeMistakes
+from ampft.tasks.loss import constant_loss, parse_class_weights, summed_binary_cross_entropy
 from ampft.tasks.multi_label_report import (
     MEANS,
     MultiLabelReport,
 )
 from ampft.tasks.outcome import (
     FloatArray,
+    OutcomeMistakes,
     answered_column,
     check_names,
     check_shapes,
     label_arguments,
     label_lists,
+    only_choice,
     probability_column,
     read_probabilities,
 )
+from ampft.tasks.report import with_added
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -303,7 +304,7 @@ def multi_label_report(predictions: MultiLabelPredictions) -> MultiLabelReport:
         means={row.name: float(row.values(predictions).mean()) for row in MEANS if row.values},
         expected_calibration_error=predictions.calibration_error(),
     )
-    return replace(report, added=added_metrics(predictions, METRICS, report.metrics()))
+    return with_added(report, METRICS, predictions.metrics())
 
 
 @dataclass(frozen=True)
@@ -400,9 +401,6 @@ class MultiLabel:
             logits: (m, K) float32.
             targets: (m, K) bool.
         """
-        from ampft.precision.transfer import constant_on
-        from ampft.tasks.loss import summed_binary_cross_entropy
-
         weights = self.positive_weights
         return summed_binary_cross_entropy(
             logits,
@@ -435,11 +433,12 @@ class MultiLabel:
 
     def constant(self, train: BoolArray, targets: BoolArray) -> dict[str, Any]:
         """Return the frequencies of the labels as the prediction of each example."""
-        return constant_probabilities(train.mean(axis=0), len(targets))
+        shares = train.mean(axis=0).astype(np.float32)
+        return {"probabilities": np.tile(shares, (len(targets), 1))}
 
     def constant_loss(self, train: BoolArray) -> float:
         """Return the loss of predicting the frequencies of the labels, per decision."""
-        return constant_loss(self, train.mean(axis=0), log_odds, train)
+        return constant_loss(self, train.mean(axis=0), lambda p: np.log(p / (1 - p)), train)
 
     def predicted(self, decoded: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
         """Return the joined predicted labels of each example, and its confidence."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from ampft.metrics.scores import Scores, case_decision_losses, case_f1
 from ampft.metrics.sums import LOG_LOSS, mean_metric
-from ampft.tasks.added_metrics import AddedMetric, added_text, added_values, report_dict
-from ampft.tasks.outcome import HubMetric, ShownReport, flat_averages, score_cells
+from ampft.tasks.report import HubMetric, Report, flat_averages, score_cells
 from ampft.text.tables import Cell, Name, Table
 
 SAMPLES_F1 = mean_metric(
@@ -42,12 +40,10 @@ TITLES = {metric.name: metric.title for metric in MEANS}
 
 
 @dataclass(frozen=True)
-class MultiLabelReport(ShownReport):
+class MultiLabelReport(Report):
     """All metrics of one split whose examples have any number of labels.
 
     Attributes:
-        split: Name of the split.
-        examples: Number of examples.
         label_names: The K label names; the rows of `per_label`.
         threshold: Probability from which a label is predicted.
         label_thresholds: The same for each label, if they were tuned on validation; otherwise None.
@@ -60,11 +56,8 @@ class MultiLabelReport(ShownReport):
         means: The metrics of `MEANS`; log loss in nats per decision.
         expected_calibration_error: Expected calibration error of the n * K decisions with 15 bins
             of equal width, in [0, 1].
-        added: Metrics of the problem beyond those above.
     """
 
-    split: str
-    examples: int
     label_names: tuple[str, ...]
     threshold: float
     per_label: tuple[Scores, ...]
@@ -74,16 +67,14 @@ class MultiLabelReport(ShownReport):
     means: Mapping[str, float]
     expected_calibration_error: float
     label_thresholds: tuple[float, ...] | None = None
-    added: tuple[AddedMetric, ...] = ()
 
-    def metrics(self) -> dict[str, float | None]:
-        """Return the scalar metrics by name."""
+    def own_metrics(self) -> dict[str, float | None]:
+        """Return the scalar metrics by name, without added ones."""
         return {
             **flat_averages(self.averages),
             **self.means,
             **{f"{name}_average_precision": v for name, v in self.average_precision.items()},
             "expected_calibration_error": self.expected_calibration_error,
-            **added_values(self.added),
         }
 
     def tables(self) -> tuple[Table, ...]:
@@ -129,7 +120,7 @@ class MultiLabelReport(ShownReport):
                 header=header,
                 rows=rows,
                 note=f"Also: {', '.join(means)}, expected calibration error "
-                f"{self.expected_calibration_error:.4f} (15 bins).{added_text(self.added)} {rule}",
+                f"{self.expected_calibration_error:.4f} (15 bins).{self.added_text} {rule}",
             ),
         )
 
@@ -139,10 +130,6 @@ class MultiLabelReport(ShownReport):
             HubMetric("f1", f"{name.capitalize()} F1", self.averages[name].f1, {"average": name})
             for name in ("micro", "macro")
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values; `report_from_json` is the inverse."""
-        return report_dict(self, self.metrics())
 
 
 def _cells(scores: Scores, average_precision: float | None) -> tuple[str, ...]:

@@ -5,84 +5,58 @@ Nothing here imports torch, because comparisons and reports read outcomes withou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from ampft.errors import listed
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import CaseSums, Metric
 from ampft.tasks.decisions import Decisions
-from ampft.tasks.mistakes import OutcomeMistakes
-from ampft.text.json_io import from_json
-from ampft.text.tables import Table, html_tables, terminal_section
+from ampft.tasks.report import Report
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from _typeshed import DataclassInstance
 
     from ampft.tasks.loss_settings import LossSettings
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
-R = TypeVar("R", bound="DataclassInstance")
 
 
-@dataclass(frozen=True)
-class HubMetric:
-    """A metric under its name on the hub, for the metadata of a model card."""
+@dataclass(frozen=True, kw_only=True)
+class OutcomeMistakes:
+    """The mistakes of an outcome with n cases and K classes.
 
-    kind: str
-    title: str
-    value: float
-    arguments: Mapping[str, str] | None = None
+    Attributes:
+        scores: (n,) float64 number by which wrong cases are ranked, largest first: the probability
+            of the wrong answer, 0 to 1, or another share.
+        names: Names of the K classes.
+        support: Number of cases or units of each class.
+        counts: Number of mistakes by (label, prediction), as indices of `names`.
+        confused: Function that returns for a label and a prediction how often each case has this
+            mistake, (n,) booleans or counts.
+        unit: What `support` and `counts` count, in the plural.
+        details: Function that returns which labels or words of a case are wrong, if it has several.
+        heading: Heading of the ranked cases.
+        ranking: Sentences about the order of the cases.
+        has_labels: Whether a mistake is a label taken for another; otherwise the text of the
+            prediction says how good it is.
+    """
 
-
-class Report(Protocol):
-    """All metrics of one split, to be printed, written and read."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def split(self) -> str:
-        """Name of the split."""
-
-    @property
-    def examples(self) -> int:
-        """Number of examples of the split."""
-
-    def metrics(self) -> dict[str, float | None]:
-        """Return the scalar metrics by name; an undefined one is None."""
-
-    def text(self) -> str:
-        """Return the report for a terminal."""
-
-    def tables(self) -> tuple[Table, ...]:
-        """Return the tables of the model card."""
-
-    def hub_metrics(self) -> tuple[HubMetric, ...]:
-        """Return the metrics for the metadata of a model card, the primary one first."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values, with every scalar metric under its name."""
-
-
-class ShownReport:
-    """How the tables of a report are shown in a terminal and in a notebook."""
-
-    def tables(self) -> tuple[Table, ...]:
-        """Return the tables of the report."""
-        raise NotImplementedError
-
-    def text(self) -> str:
-        """Return the tables for a terminal."""
-        return "\n\n".join(map(terminal_section, self.tables()))
-
-    def _repr_html_(self) -> str:
-        """Return the tables as HTML, for notebooks."""
-        return str(html_tables(self.tables()))
+    scores: npt.NDArray[np.float64]
+    names: Sequence[str]
+    support: Sequence[int]
+    counts: Mapping[tuple[int, int], int]
+    confused: Callable[[int, int], npt.NDArray[np.generic]]
+    unit: str = "examples"
+    details: Callable[[int], str] = lambda case: ""
+    heading: str = "Most confident errors"
+    ranking: str = "The number is the probability that the model gave to the wrong answer."
+    has_labels: bool = True
 
 
 class Outcome(Protocol):
@@ -362,17 +336,16 @@ def check_ids_complete(ids: IntArray, n: int) -> None:
         "counted more than once": unique[counts > 1],
         "outside the split": unique[(unique < 0) | (unique >= n)],
     }
-    problems = [f"{_some(which)} {problem}" for problem, which in wrong.items() if which.size]
+    problems = [
+        f"{listed(which.astype(str).tolist(), limit=5)} {problem}"
+        for problem, which in wrong.items()
+        if which.size
+    ]
     if problems:
         raise ValueError(
             f"an evaluation must count each of {n} examples once, received {ids.size} ids: "
             + "; ".join(problems)
         )
-
-
-def _some(ids: IntArray, limit: int = 5) -> str:
-    listed = ", ".join(str(i) for i in ids[:limit])
-    return listed if ids.size <= limit else f"{listed} and {ids.size - limit} more"
 
 
 def label_arguments(label_names: Sequence[str]) -> dict[str, Any]:
@@ -418,26 +391,16 @@ def label_lists(has: npt.NDArray[np.bool_], names: Sequence[str] | None = None) 
     return pa.ListArray.from_arrays(offsets, pa.array(values, pa.string()))
 
 
-def flat_averages(averages: Mapping[str, Scores]) -> dict[str, float | None]:
-    """Return the parts of averaged scores under names such as `macro_f1`."""
-    return {
-        f"{name}_{part}": getattr(scores, part)
-        for name, scores in averages.items()
-        for part in ("precision", "recall", "f1")
-    }
+def off_diagonal(matrix: npt.NDArray[np.int64] | None) -> dict[tuple[int, int], int]:
+    """Return the counts of a (K, K) confusion matrix that are mistakes, without zeros."""
+    if matrix is None:
+        return {}
+    cells = np.argwhere(np.asarray(matrix) > 0).tolist()
+    return {(row, column): int(matrix[row, column]) for row, column in cells if row != column}
 
 
-def report_from_json(report_type: type[R], values: Mapping[str, Any]) -> R:
-    """Return a report from the result of its `as_dict`, which has other metrics too.
-
-    Raises:
-        ValueError: A field is missing or of another type.
-    """
-    names = report_type.__dataclass_fields__
-    return from_json(report_type, {k: v for k, v in values.items() if k in names}, "report")
-
-
-def score_cells(scores: Scores) -> tuple[str, str, str, str]:
-    """Return precision, recall, F1 and support as cells of a table."""
-    precision, recall, f1 = (f"{v:.3f}" for v in (scores.precision, scores.recall, scores.f1))
-    return precision, recall, f1, f"{scores.support:,}"
+def only_choice(
+    choices: npt.NDArray[Any], names: Sequence[str], text: Callable[[Any, Sequence[str]], str]
+) -> str | None:
+    """Return the text of the choice that all examples have; None if they have several."""
+    return text(choices[0], names) if len(np.unique(choices, axis=0)) == 1 else None

@@ -14,7 +14,7 @@ from PIL import Image
 
 from ampft.data.masks import IGNORED, Masks
 from ampft.metrics.sums import MAX_LOG_LOSS
-from ampft.tasks.constant import SMALLEST_SHARE
+from ampft.tasks.loss import SMALLEST_SHARE
 from ampft.tasks.outcome import label_arguments
 from ampft.tasks.pixel_outcome import (
     BINS,

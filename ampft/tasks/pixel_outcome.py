@@ -20,23 +20,15 @@ from ampft.metrics.sums import (
     MACRO_F1,
     CaseSums,
 )
-from ampft.tasks.added_metrics import (
-    AddedMetric,
-    added_metrics,
-    added_text,
-    added_values,
-    report_dict,
-)
-from ampft.tasks.mistakes import OutcomeMistakes, off_diagonal
 from ampft.tasks.outcome import (
     FloatArray,
-    HubMetric,
     IntArray,
-    ShownReport,
+    OutcomeMistakes,
     check_names,
     check_shapes,
-    score_cells,
+    off_diagonal,
 )
+from ampft.tasks.report import HubMetric, Report, score_cells, with_added
 from ampft.text.tables import Cell, Name, Table
 
 if TYPE_CHECKING:
@@ -160,7 +152,7 @@ class PixelPredictions:
             expected_calibration_error=values["expected_calibration_error"],
             confusion_matrix=tuple(map(tuple, self.confusion().tolist())),
         )
-        return replace(report, added=added_metrics(self, METRICS, report.metrics()))
+        return with_added(report, METRICS, values)
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics that are functions of sums, and the calibration error."""
@@ -286,12 +278,10 @@ def shares_text(pixels: npt.NDArray[Any], label_names: Sequence[str], *, shown: 
 
 
 @dataclass(frozen=True)
-class PixelReport(ShownReport):
+class PixelReport(Report):
     """All metrics of one split of images with masks.
 
     Attributes:
-        split: Name of the split.
-        examples: Number of images.
         pixels: Number of pixels that count.
         label_names: The K class names; the rows of `per_class` and of `confusion_matrix`.
         per_class: Precision, recall, F1 (Dice) and pixels of each class.
@@ -304,11 +294,8 @@ class PixelReport(ShownReport):
         expected_calibration_error: Expected calibration error of the pixels with 15 bins of equal
             width, in [0, 1].
         confusion_matrix: (K, K) pixels, row = true class, column = predicted class.
-        added: Metrics of the problem beyond those above.
     """
 
-    split: str
-    examples: int
     pixels: int
     label_names: tuple[str, ...]
     per_class: tuple[Scores, ...]
@@ -320,21 +307,19 @@ class PixelReport(ShownReport):
     log_loss: float
     expected_calibration_error: float
     confusion_matrix: tuple[tuple[int, ...], ...]
-    added: tuple[AddedMetric, ...] = ()
 
     @property
     def accuracy(self) -> float:
         """The pixel accuracy, under the name that every task has."""
         return self.pixel_accuracy
 
-    def metrics(self) -> dict[str, float | None]:
-        """Return the scalar metrics by name."""
+    def own_metrics(self) -> dict[str, float | None]:
+        """Return the scalar metrics by name, without added ones."""
         names = ("mean_iou", "pixel_accuracy", "accuracy", "balanced_accuracy", "macro_f1")
         return {
             **{name: getattr(self, name) for name in names},
             "log_loss": self.log_loss,
             "expected_calibration_error": self.expected_calibration_error,
-            **added_values(self.added),
         }
 
     def tables(self) -> tuple[Table, ...]:
@@ -356,7 +341,7 @@ class PixelReport(ShownReport):
                 + (f"{absent} classes do not occur. " if absent else "")
                 + f"Also: balanced accuracy {self.balanced_accuracy:.4f}, log loss (nats) "
                 f"{self.log_loss:.4f}, expected calibration error (15 bins) "
-                f"{self.expected_calibration_error:.4f}.{added_text(self.added)}",
+                f"{self.expected_calibration_error:.4f}.{self.added_text}",
             ),
         )
 
@@ -366,7 +351,3 @@ class PixelReport(ShownReport):
             HubMetric("mean_iou", "Mean IoU", self.mean_iou),
             HubMetric("accuracy", "Pixel accuracy", self.pixel_accuracy),
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values; `report_from_json` is the inverse."""
-        return report_dict(self, self.metrics())

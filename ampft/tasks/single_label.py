@@ -17,12 +17,12 @@ from ampft.metrics.calibration import calibration_sums, expected_calibration_err
 from ampft.metrics.scores import (
     MAX_MATRIX_CLASSES,
     Scores,
+    average_scores,
     case_brier_scores,
     case_log_losses,
     class_scores,
     confusion,
     confusion_counts,
-    report_scores,
     scalar_scores,
     top_accuracy,
 )
@@ -41,23 +41,24 @@ from ampft.metrics.sums import (
     single_label_sums,
 )
 from ampft.precision.transfer import constant_on
-from ampft.tasks.added_metrics import added_metrics
 from ampft.tasks.classification_report import ClassificationReport
-from ampft.tasks.constant import constant_loss, constant_probabilities, only_choice
 from ampft.tasks.decisions import UNTOUCHED, Decisions
-from ampft.tasks.loss import parse_class_weights
-from ampft.tasks.mistakes import OutcomeMistakes, off_diagonal
+from ampft.tasks.loss import constant_loss, parse_class_weights, summed_cross_entropy
 from ampft.tasks.outcome import (
     FloatArray,
     IntArray,
+    OutcomeMistakes,
     answered_column,
     check_ids_complete,
     check_names,
     check_shapes,
     label_arguments,
+    off_diagonal,
+    only_choice,
     probability_column,
     read_probabilities,
 )
+from ampft.tasks.report import with_added
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -307,15 +308,16 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
     labels, predicted = predictions.labels, predictions.predicted
     classes = len(predictions.label_names)
     large = classes > MAX_MATRIX_CLASSES
-    rows, macro, weighted = report_scores(labels, predicted, classes)
+    rows = class_scores(labels, predicted, classes)
     flat = scalar_scores(labels, predicted, classes)
     report = ClassificationReport(
         split=predictions.split,
+        examples=len(predictions),
         label_names=predictions.label_names,
         per_class=rows,
         accuracy=flat["accuracy"],
-        macro_avg=macro,
-        weighted_avg=weighted,
+        macro_avg=average_scores(rows, weighted=False),
+        weighted_avg=average_scores(rows, weighted=True),
         balanced_accuracy=flat["balanced_accuracy"],
         cohen_kappa=None if math.isnan(flat["cohen_kappa"]) else flat["cohen_kappa"],
         matthews=flat["matthews"],
@@ -332,9 +334,7 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
             else None
         ),
     )
-    return replace(
-        report, added=added_metrics(predictions, predictions.metric_rows, report.metrics())
-    )
+    return with_added(report, predictions.metric_rows, predictions.metrics())
 
 
 @dataclass(frozen=True)
@@ -427,8 +427,6 @@ class SingleLabel:
             targets: (m, ...) int64 class indices.
             ignore_index: Target of what does not count.
         """
-        from ampft.tasks.loss import summed_cross_entropy
-
         weights = None
         if self.class_weights is not None:
             weights = constant_on(self.class_weights, logits.device)
@@ -464,7 +462,8 @@ class SingleLabel:
 
     def constant(self, train: IntArray, targets: IntArray) -> dict[str, Any]:
         """Return the frequencies of the classes as the prediction of each example."""
-        return constant_probabilities(self._shares(train), len(targets))
+        shares = self._shares(train).astype(np.float32)
+        return {"probabilities": np.tile(shares, (len(targets), 1))}
 
     def constant_loss(self, train: IntArray) -> float:
         """Return the loss of predicting the frequencies of the classes, per unit of weight."""

@@ -38,9 +38,16 @@ from ampft.metrics.sums import (
     CaseSums,
     mean_metric,
 )
-from ampft.tasks.added_metrics import added_metrics
-from ampft.tasks.mistakes import OutcomeMistakes, off_diagonal
-from ampft.tasks.outcome import FloatArray, IntArray, check_names, check_shapes, label_arguments
+from ampft.tasks.outcome import (
+    FloatArray,
+    IntArray,
+    OutcomeMistakes,
+    check_names,
+    check_shapes,
+    label_arguments,
+    off_diagonal,
+)
+from ampft.tasks.report import with_added
 from ampft.tasks.single_label import SUM_TOLERANCE, SingleLabel
 from ampft.tasks.token_report import NO_TYPE, TokenReport
 
@@ -187,7 +194,7 @@ class TokenPredictions:
             type_confusion=self._type_confusion(),
             metrics_of_words=self._word_metrics(),
         )
-        return replace(report, added=added_metrics(self, METRICS, report.metrics()))
+        return with_added(report, METRICS, self.metrics())
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics that are functions of sums, and the calibration error."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ampft.metrics.scores import Scores
-from ampft.tasks.added_metrics import AddedMetric, added_text, added_values, report_dict
-from ampft.tasks.outcome import HubMetric, ShownReport, flat_averages, score_cells
+from ampft.tasks.report import HubMetric, Report, flat_averages, score_cells
 from ampft.text.tables import Cell, Name, Table
 
 NO_TYPE = "O"
@@ -16,12 +14,10 @@ MAX_SHOWN_TYPES = 20  # whose confusion is printed
 
 
 @dataclass(frozen=True)
-class TokenReport(ShownReport):
+class TokenReport(Report):
     """All metrics of one split of sentences whose words have one tag each.
 
     Attributes:
-        split: Name of the split.
-        examples: Number of sentences.
         words: Number of words.
         label_names: The tags; the rows of `per_tag`.
         types: The types of entities, or the tags if they are plain; the rows of `per_type`.
@@ -35,11 +31,8 @@ class TokenReport(ShownReport):
         metrics_of_words: `accuracy` (also called `token_accuracy`: share of words with the right
             tag), `sentence_accuracy` (share of sentences with all tags right), `log_loss` (nats per
             word) and `expected_calibration_error` (of the words, 15 bins).
-        added: Metrics of the problem beyond those above.
     """
 
-    split: str
-    examples: int
     words: int
     label_names: tuple[str, ...]
     types: tuple[str, ...]
@@ -50,17 +43,16 @@ class TokenReport(ShownReport):
     per_tag: tuple[Scores, ...]
     type_confusion: tuple[tuple[int, ...], ...]
     metrics_of_words: Mapping[str, float]
-    added: tuple[AddedMetric, ...] = ()
 
     @property
     def averages(self) -> dict[str, Scores]:
         """The averages over entities by name."""
         return {"micro": self.micro_avg, "macro": self.macro_avg, "weighted": self.weighted_avg}
 
-    def metrics(self) -> dict[str, float | None]:
-        """Return the scalar metrics by name."""
+    def own_metrics(self) -> dict[str, float | None]:
+        """Return the scalar metrics by name, without added ones."""
         words = self.metrics_of_words
-        return {**flat_averages(self.averages), **words, **added_values(self.added)}
+        return {**flat_averages(self.averages), **words}
 
     def tables(self) -> tuple[Table, ...]:
         """Return the scores of entities and of words, and the confusion of types."""
@@ -91,7 +83,7 @@ class TokenReport(ShownReport):
             note=f"Token accuracy {values['token_accuracy']:.4f}; sentences with all tags right "
             f"{values['sentence_accuracy']:.4f}; log loss (nats per word) "
             f"{values['log_loss']:.4f}; expected calibration error (15 bins) "
-            f"{values['expected_calibration_error']:.4f}.{added_text(self.added)}",
+            f"{values['expected_calibration_error']:.4f}.{self.added_text}",
         )
 
     def _confusion(self) -> tuple[Table, ...]:
@@ -119,7 +111,3 @@ class TokenReport(ShownReport):
             HubMetric("recall", "Entity recall", micro.recall, {"average": "micro"}),
             HubMetric("accuracy", "Token accuracy", self.metrics_of_words["token_accuracy"]),
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values; `report_from_json` is the inverse."""
-        return report_dict(self, self.metrics())

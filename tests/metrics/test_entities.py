@@ -13,7 +13,7 @@ from ampft.data.row_labels import UnitLabels
 from ampft.data.words import bio_tags, entities
 from ampft.features.trackers import confusion_table
 from ampft.metrics.scores import label_scores
-from ampft.tasks.outcome import report_from_json
+from ampft.tasks.report import report_from_json
 from ampft.tasks.single_label import SingleLabel
 from ampft.tasks.token_labels import METRICS, TokenLabels, TokenPredictions
 from ampft.tasks.token_report import TokenReport

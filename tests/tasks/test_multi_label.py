@@ -20,7 +20,7 @@ from ampft.tasks.multi_label import (
     MultiLabelReport,
     multi_label_report,
 )
-from ampft.tasks.outcome import report_from_json
+from ampft.tasks.report import report_from_json
 from ampft.tasks.settings import TaskSettings
 from ampft.text.json_io import json_text
 

@@ -23,9 +23,9 @@ from ampft.metrics.calibration import expected_calibration_error
 from ampft.metrics.sums import MAX_LOG_LOSS
 from ampft.models.erfnet import ErfnetForSemanticSegmentation
 from ampft.runs.predictions import read_predictions, write_predictions
-from ampft.tasks.outcome import report_from_json
 from ampft.tasks.pixel_labels import PixelLabels
 from ampft.tasks.pixel_outcome import PixelPredictions, PixelReport
+from ampft.tasks.report import report_from_json
 from ampft.tasks.settings import TaskSettings
 from ampft.tasks.single_label import SingleLabel
 from ampft.tasks.task import make_task

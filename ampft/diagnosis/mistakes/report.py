@@ -18,8 +18,7 @@ from ampft.runs.manifest import check_files
 from ampft.runs.predictions import is_input, read_predictions, read_rows
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import problem_of, task_row
-from ampft.tasks.mistakes import OutcomeMistakes
-from ampft.tasks.outcome import headline
+from ampft.tasks.outcome import OutcomeMistakes, headline
 from ampft.text import page
 from ampft.text.numbers import percent
 from ampft.text.shown_case import ShownCase

@@ -32,7 +32,8 @@ from ampft.runs.plan import BATCH_NORM
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord, StepIdsHash, hash_is_correct
 from ampft.runs.show import REPORT_NAME, decisions_text, problem_of, report_with_heading
-from ampft.tasks.outcome import Outcome, TunableOutcome, report_from_json
+from ampft.tasks.outcome import Outcome, TunableOutcome
+from ampft.tasks.report import report_from_json
 from ampft.tasks.task import Task
 from ampft.text.escaping import inert
 from ampft.text.json_io import read_json_object

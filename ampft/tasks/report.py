@@ -1,0 +1,132 @@
+"""What the reports of all tasks share: metrics under names, cells of tables, and how they show.
+
+Nothing here imports torch, because comparisons and pages read reports without a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeVar
+
+from ampft.metrics.scores import Scores
+from ampft.metrics.sums import Metric
+from ampft.text.json_io import from_json
+from ampft.text.tables import Table, html_tables, terminal_section
+
+R = TypeVar("R", bound="Report")
+
+
+@dataclass(frozen=True)
+class HubMetric:
+    """A metric under its name on the hub, for the metadata of a model card."""
+
+    kind: str
+    title: str
+    value: float
+    arguments: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class AddedMetric:
+    """A metric of the problem that has no place of its own in the report."""
+
+    name: str
+    title: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """All metrics of one split, to be printed, written and read.
+
+    Attributes:
+        split: Name of the split.
+        examples: Number of examples of the split: texts, sentences, images.
+        added: Metrics of the problem beyond those that the report has a place for.
+    """
+
+    split: str
+    examples: int
+    added: tuple[AddedMetric, ...] = field(default=(), kw_only=True)
+
+    def own_metrics(self) -> dict[str, float | None]:
+        """Return the scalar metrics that the report has a place for; an undefined one is None."""
+        raise NotImplementedError
+
+    def tables(self) -> tuple[Table, ...]:
+        """Return the tables of the report, as the model card shows them."""
+        raise NotImplementedError
+
+    def hub_metrics(self) -> tuple[HubMetric, ...]:
+        """Return the metrics for the metadata of a model card, the primary one first."""
+        raise NotImplementedError
+
+    def metrics(self) -> dict[str, float | None]:
+        """Return the scalar metrics by name; an undefined one is None."""
+        return {**self.own_metrics(), **{each.name: each.value for each in self.added}}
+
+    def text(self) -> str:
+        """Return the report for a terminal."""
+        return "\n\n".join(map(terminal_section, self.tables()))
+
+    def _repr_html_(self) -> str:
+        """Return the tables as HTML, for notebooks."""
+        return str(html_tables(self.tables()))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values, with every scalar metric under its name.
+
+        `report_from_json` is the inverse.
+        """
+        values = asdict(self)
+        added = values.pop("added")
+        return {**values, **({"added": added} if added else {}), **self.metrics()}
+
+    @property
+    def added_text(self) -> str:
+        """The added metrics in a sentence that follows others; empty if there are none."""
+        listed = ", ".join(f"{each.title} {each.value:.4f}" for each in self.added)
+        return f" Further metrics: {listed}." if listed else ""
+
+
+def with_added(report: R, rows: Mapping[str, Metric], values: Mapping[str, float]) -> R:
+    """Return a report with the metrics of its problem that it does not have yet.
+
+    Args:
+        report: Report without added metrics.
+        rows: Metrics of the problem, by name.
+        values: Their values, by name.
+    """
+    known = report.metrics()
+    added = tuple(
+        AddedMetric(name, row.title, values[name])
+        for name, row in rows.items()
+        if name not in known
+    )
+    return replace(report, added=added)
+
+
+def report_from_json(report_type: type[R], values: Mapping[str, Any]) -> R:
+    """Return a report from the result of its `as_dict`, which has other metrics too.
+
+    Raises:
+        ValueError: A field is missing or of another type.
+    """
+    names = report_type.__dataclass_fields__
+    return from_json(report_type, {k: v for k, v in values.items() if k in names}, "report")
+
+
+def flat_averages(averages: Mapping[str, Scores]) -> dict[str, float | None]:
+    """Return the parts of averaged scores under names such as `macro_f1`."""
+    return {
+        f"{name}_{part}": getattr(scores, part)
+        for name, scores in averages.items()
+        for part in ("precision", "recall", "f1")
+    }
+
+
+def score_cells(scores: Scores) -> tuple[str, str, str, str]:
+    """Return precision, recall, F1 and support as cells of a table."""
+    precision, recall, f1 = (f"{v:.3f}" for v in (scores.precision, scores.recall, scores.f1))
+    return precision, recall, f1, f"{scores.support:,}"
