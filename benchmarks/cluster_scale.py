@@ -32,12 +32,10 @@ from comparison_scale import ARMS, STEPS, record, synthetic_predictions
 from provenance import provenance
 
 from ampft.arguments import parse_compare_arguments
-from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.execution import session as module
-from ampft.comparison.execution.estimate import Estimate, ModeCost, Size
+from ampft.comparison.execution.launch import Slot
 from ampft.comparison.execution.launchers import Ended, Launcher, Program
-from ampft.comparison.execution.plan import Plan
-from ampft.comparison.execution.slots import Slot
+from ampft.comparison.execution.plan import Estimate, ModeCost, Plan, Size
 from ampft.comparison.report.files import write_comparison
 from ampft.machine import status_bytes
 from ampft.runs.folder import RunFolder
@@ -149,9 +147,7 @@ def measure(runs: int, slots: int, place: Path) -> dict[str, float]:
         wall = time.perf_counter() - wall
         seeds = plan.design.seed_counts[-1]
         began = time.process_time()
-        comparison = compare_folders(
-            session.folders(seeds), metric=plan.metric, margin=0.01, plan=session.facts(seeds)
-        )
+        comparison = session.analysed(seeds)
         write_comparison(comparison, folder)
         session.record_analysis(seeds)
         analysis = time.process_time() - began

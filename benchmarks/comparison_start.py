@@ -18,8 +18,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from ampft.comparison.execution.launch import WHOLE_MACHINE
 from ampft.comparison.execution.launchers import LocalLauncher, Program
-from ampft.comparison.execution.slots import WHOLE_MACHINE
 
 sys.path.insert(0, str(Path(__file__).parent))
 from provenance import provenance

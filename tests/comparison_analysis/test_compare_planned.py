@@ -11,6 +11,7 @@ from run_folders import SEEDS, write_runs
 
 from ampft import cli
 from ampft.arguments import parse_compare_arguments
+from ampft.comparison.execution.folder import plan_facts
 from ampft.comparison.execution.plan import PLAN_NAME
 from ampft.comparison.execution.session import open_comparison
 from ampft.comparison.remarks import remark, remark_texts
@@ -134,12 +135,13 @@ def test_a_running_comparison_omits_the_same_seeds(tmp_path):
     (folder / "runs" / "bf16-seed46" / "run.json").unlink()
     command = parse_compare_arguments([])
     with open_comparison(command, folder, with_seeds(5), tmp_path) as session:
-        complete = [run for run in runs if "seed46" not in run.name]
-        assert sorted(session.folders(5)) == sorted(complete)
+        complete = [run.name for run in runs if "seed46" not in run.name]
+        found = session.analysed(5)
+        assert sorted(run.folder for arm in found.arms for run in arm.runs) == sorted(complete)
         omitted = remark("omitted_seed", seed=46, arms=["bf16"])
-        assert session.facts(5).remarks == (omitted, *PLAN.reductions)
-        assert session.facts(4).remarks == PLAN.reductions
-        assert session.facts(5).planned
+        assert found.planned
+        assert plan_facts(session.plan, folder, 5).remarks == (omitted, *PLAN.reductions)
+        assert plan_facts(session.plan, folder, 4).remarks == PLAN.reductions
 
 
 @pytest.mark.slow

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from ampft.arguments.compare import ComparisonDesign
-from ampft.comparison.execution.estimate import Estimate, ModeCost, Size
-from ampft.comparison.execution.plan import Plan
+from ampft.comparison.execution.plan import Estimate, ModeCost, Plan, Size
 
 SIZE = Size(epochs=5, train_examples=1642)
 ESTIMATE = Estimate(

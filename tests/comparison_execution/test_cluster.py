@@ -38,11 +38,10 @@ from ampft.comparison.execution.cluster.parcels import (
     parcel,
     put_in_place,
 )
-from ampft.comparison.execution.engines import make_launchers
-from ampft.comparison.execution.launch import interruptible
+from ampft.comparison.execution.launch import Slot, interruptible
 from ampft.comparison.execution.launchers import Program
 from ampft.comparison.execution.plan_text import plan_lines
-from ampft.comparison.execution.slots import Slot
+from ampft.comparison.execution.session import make_launchers
 from ampft.comparison.findings import PlanFacts
 from ampft.comparison.remarks import remark_texts
 from ampft.errors import InputError

@@ -11,13 +11,19 @@ from planned import ESTIMATE, SIZE, plan
 
 from ampft.arguments import parse_compare_arms_arguments
 from ampft.arguments.compare import ArmSettings, is_comparison_to_run
-from ampft.comparison.execution.estimate import KIND_OF_LABELS, ExpectedRun, TrialResult, fit
 from ampft.comparison.execution.folder import compare_planned_runs
-from ampft.comparison.execution.plan import PLAN_NAME, plan_difference, read_plan
+from ampft.comparison.execution.plan import (
+    KIND_OF_LABELS,
+    PLAN_NAME,
+    TrialResult,
+    plan_difference,
+    read_plan,
+)
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.planning import (
     _check_compared,
     _check_selection,
+    fit,
     metric_of_task,
     requested_arguments,
 )
@@ -143,11 +149,11 @@ def test_the_plan_shows_what_differs(tmp_path):
 
 
 def test_a_budget_shortens_arms_of_equal_length_only():
-    runs = [ExpectedRun(arms_plan().estimate_of(arm), arm.mode) for arm in arms_plan().arms]
-    assert fit(runs[:3], 120).overrides.keys() == {"num_train_epochs"}
+    equal = replace(arms_plan(), design=replace(arms_plan().design, arm_settings=SETTINGS[:2]))
+    assert fit(equal, 3 * 120).overrides.keys() == {"num_train_epochs"}
     with pytest.raises(InputError, match="arms differ in the length of training"):
-        fit(runs, 120)
-    assert fit(runs, 1e6).size == SIZE
+        fit(arms_plan(), 3 * 120)
+    assert fit(arms_plan(), 3 * 1e6).size == SIZE
 
 
 def test_arms_that_report_on_other_examples_are_refused_before_training():

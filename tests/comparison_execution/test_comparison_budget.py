@@ -7,29 +7,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planned import ESTIMATE, SIZE
+from planned import ESTIMATE, SIZE, plan
 
-from ampft.comparison.execution.estimate import (
-    Estimate,
-    ExpectedRun,
-    ModeCost,
-    Size,
-    fit,
-    total_seconds,
-)
+from ampft.comparison.execution.plan import Estimate, ModeCost, Size
+from ampft.comparison.execution.planning import fit, total_seconds
 from ampft.comparison.remarks import remark_texts
 from ampft.errors import InputError
 from ampft.text.numbers import approximate_duration
 
-MODES = ["fp32", "fp32", "bf16"] * 3
 SECONDS = st.floats(1e-4, 10)
-
-
-def runs_of(estimate):
-    return [ExpectedRun(estimate, mode) for mode in MODES]
-
-
-RUNS = runs_of(ESTIMATE)
 
 
 @st.composite
@@ -54,18 +40,18 @@ def estimates(draw) -> Estimate:
 @pytest.mark.slow
 @given(estimate=estimates(), share=st.floats(0.01, 1.5))
 def test_the_reduced_size_fits_and_a_little_more_would_not(estimate, share):
-    requested, runs = estimate.size, runs_of(estimate)
-    budget = share * total_seconds(runs)
+    requested, planned = estimate.size, plan(estimate=estimate, size=estimate.size)
+    budget = share * total_seconds(planned)
     minimum = replace(requested, epochs=1, train_examples=estimate.min_examples())
     if requested.max_steps:
         minimum = replace(requested, max_steps=1)
-    if total_seconds(runs, minimum) > budget:
+    if total_seconds(planned, minimum) > budget:
         with pytest.raises(InputError, match="never reduces seeds or evaluation data"):
-            fit(runs, budget)
+            fit(planned, budget)
         return
-    fitted = fit(runs, budget)
+    fitted = fit(planned, budget)
     size = fitted.size
-    assert total_seconds(runs, size) <= budget
+    assert total_seconds(planned, size) <= budget
     if size == requested:
         assert (fitted.overrides, fitted.reductions) == ({}, ())
         return
@@ -76,17 +62,17 @@ def test_the_reduced_size_fits_and_a_little_more_would_not(estimate, share):
         "num_train_epochs": replace(size, epochs=size.epochs + 1),
     }
     finest = next(name for name in larger if name in fitted.overrides)
-    assert total_seconds(runs, larger[finest]) > budget
+    assert total_seconds(planned, larger[finest]) > budget
     assert size.train_examples == requested.train_examples or size.epochs == 1
 
 
 def test_no_budget_reduces_nothing():
-    assert fit(RUNS, None).size == SIZE
-    assert fit(RUNS, 1e9).reductions == ()
+    assert fit(unreduced := plan(), 1e9) == unreduced
+    assert unreduced.size == SIZE
 
 
 def test_epochs_are_reduced_first_with_a_note():
-    fitted = fit(RUNS, 600)
+    fitted = fit(plan(), 600)
     assert dict(fitted.overrides) == {"num_train_epochs": 3}
     assert remark_texts(fitted.reductions) == (
         "--num_train_epochs reduced from 5 to 3 to fit the budget.",
@@ -94,7 +80,7 @@ def test_epochs_are_reduced_first_with_a_note():
 
 
 def test_training_examples_are_reduced_next():
-    fitted = fit(RUNS, 180)
+    fitted = fit(plan(), 180)
     assert list(fitted.overrides) == ["num_train_epochs", "max_train_samples"]
     assert fitted.size.epochs == 1
     assert 96 <= fitted.size.train_examples < 1642
@@ -102,7 +88,7 @@ def test_training_examples_are_reduced_next():
 
 def test_a_budget_that_is_too_small_is_refused_with_the_minimum_time():
     with pytest.raises(InputError, match=r"--budget: 60 s are left for 9 runs.* about 2 min\."):
-        fit(RUNS, 60)
+        fit(plan(), 60)
 
 
 def test_the_estimate_of_a_run_by_hand():

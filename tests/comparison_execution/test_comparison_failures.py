@@ -32,7 +32,7 @@ def test_invalid_input_in_the_first_run_of_an_arm_stops_the_comparison(tmp_path,
         pytest.raises(InputError, match=r"^--train_file x: gone$"),
         opened(tmp_path, BAD_INPUT) as session,
     ):
-        session.launch(session.missing()[0])
+        session.train([session.missing()[0]])
     assert "run 1/9 fp32 seed 42: failed (--train_file x: gone)" in capsys.readouterr().out
     assert (tmp_path / "cmp" / "plan.json").exists()
 
@@ -40,12 +40,12 @@ def test_invalid_input_in_the_first_run_of_an_arm_stops_the_comparison(tmp_path,
 def crash_in_the_first_run(tmp_path):
     with opened(tmp_path, CRASH) as session:
         first = session.missing()[0]
-        session.launch(first)
+        session.train([first])
         assert first in session.missing()
         with pytest.raises(
             InputError, match="3 of 3 seeds lack a run, but at least 3 complete seeds"
         ):
-            session.folders(3)
+            session.analysed(3)
         session.close(3)
 
 

@@ -17,13 +17,19 @@ import pytest
 from planned import plan
 
 from ampft.arguments import parse_compare_arguments
-from ampft.comparison.execution import slots as module
-from ampft.comparison.execution.launch import start_command, supervise
-from ampft.comparison.execution.launchers import Ended, LocalLauncher, Program, SideBySide, _Forked
+from ampft.comparison.execution import launch as module
+from ampft.comparison.execution.launch import (
+    Forked,
+    Slot,
+    check_memory,
+    make_slots,
+    start_command,
+    supervise,
+)
+from ampft.comparison.execution.launchers import Ended, LocalLauncher, Program, SideBySide
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.progress import Progress
 from ampft.comparison.execution.session import open_comparison
-from ampft.comparison.execution.slots import Slot, check_memory, make_slots
 from ampft.errors import InputError
 
 # Writes when it ran, on which cores and with which variable.
@@ -245,7 +251,7 @@ def test_a_fork_whose_parent_was_killed_is_still_waited_for():
     ours, theirs = socket.socketpair()
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     theirs.send(json.dumps({"pid": child.pid}).encode())
-    forked = _Forked(ours)
+    forked = Forked(ours)
     theirs.close()
     started = time.monotonic()
     with pytest.raises(subprocess.TimeoutExpired):

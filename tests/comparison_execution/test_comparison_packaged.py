@@ -23,7 +23,7 @@ def test_a_run_is_launched_with_the_packaged_training(tiny_bert, tmp_path, monke
     command = parse_compare_arguments(["--", *words, "--max_train_steps", "2"])
     with open_comparison(command, tmp_path / "cmp", plan()) as session:
         first = session.missing()[0]
-        session.launch(first)
+        session.train([first])
         assert first not in session.missing()
     log = (tmp_path / "cmp/logs/fp32-seed42.log").read_text()
     assert f"next       ampft predict --model {tmp_path}/cmp/runs/fp32-seed42 FILE" in log

@@ -14,9 +14,9 @@ from planned import SIZE, plan
 
 from ampft import cli
 from ampft.arguments import parse_compare_arguments
-from ampft.comparison.arms import Arm, mode_arm, with_placebo
 from ampft.comparison.execution.folder import plan_facts
 from ampft.comparison.execution.plan import (
+    Arm,
     PlannedRun,
     interleaved,
     plan_difference,
@@ -62,7 +62,7 @@ def test_more_seeds_come_after_earlier_seeds():
 
 def test_the_flags_of_a_run():
     flags = ("--mixed_precision", "fp32", "--evaluate_fp32", "--seed", "43")
-    baseline, placebo_arm = with_placebo([mode_arm("fp32")])
+    baseline, placebo_arm = plan(modes=("fp32",)).arms
     assert PlannedRun(baseline, 43).flags == flags
     placebo = PlannedRun(placebo_arm, 43)
     assert placebo.flags == (*flags, "--perturb_initial_weights")

@@ -12,7 +12,7 @@ from planned import ESTIMATE, plan
 from ampft.arguments import parse_compare_arguments
 from ampft.arguments.compare_arms import parse_compare_arms_arguments
 from ampft.comparison.execution import planning
-from ampft.comparison.execution.estimate import KIND_OF_LABELS, TrialResult
+from ampft.comparison.execution.plan import KIND_OF_LABELS, TrialResult
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.planning import plan_comparison
 from ampft.comparison.statistics.interval import estimate_difference

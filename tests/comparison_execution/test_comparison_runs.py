@@ -10,10 +10,15 @@ import pytest
 from planned import ESTIMATE, SIZE, plan
 
 from ampft.comparison.execution.folder import run_ending
-from ampft.comparison.execution.launch import launch_command, run_command, start_command, supervise
+from ampft.comparison.execution.launch import (
+    WHOLE_MACHINE,
+    launch_command,
+    run_command,
+    start_command,
+    supervise,
+)
 from ampft.comparison.execution.launchers import Ended
 from ampft.comparison.execution.progress import HistoryTail, Pace, Progress
-from ampft.comparison.execution.slots import WHOLE_MACHINE
 from ampft.errors import InputError
 from ampft.files import remove
 

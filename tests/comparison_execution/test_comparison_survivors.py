@@ -85,7 +85,7 @@ def test_no_run_starts_beside_one_that_outlived_its_comparison(tmp_path):
                 with pytest.raises(
                     InputError, match=rf"running \(process {left.pid}\).*kill {left.pid}\)"
                 ):
-                    session.launch(run)
+                    session.train([run])
             with pytest.raises(
                 InputError, match=rf"a killed comparison is still running \(process {left.pid}\)"
             ):
@@ -95,7 +95,7 @@ def test_no_run_starts_beside_one_that_outlived_its_comparison(tmp_path):
         finally:
             left.kill()
             psutil.wait_procs([left], timeout=10)
-        session.launch(first)
+        session.train([first])
     assert (tmp_path / "ran").exists()
 
 
@@ -126,7 +126,7 @@ def test_no_run_starts_beside_one_of_another_process(tmp_path):
             InputError, match=rf"another run is writing to this folder \(process {os.getpid()}\)"
         ),
     ):
-        session.launch(session.missing()[0])
+        session.train([session.missing()[0]])
     assert not (tmp_path / "ran").exists()
 
 

@@ -7,7 +7,7 @@ import pytest
 from ampft import cli
 from ampft.arguments import parse_classify_arguments
 from ampft.comparison.execution import duration, planning
-from ampft.comparison.execution.estimate import Estimate, ModeCost, Size, TrialResult
+from ampft.comparison.execution.plan import Estimate, ModeCost, Size, TrialResult
 
 ESTIMATE = Estimate(
     startup=10.0,

@@ -11,10 +11,9 @@ from resumed_runs import evidence, interrupted, two_epochs
 from running import CLASSIFY, REPOSITORY, call_here, succeeded
 
 from ampft.arguments import parse_compare_arguments
-from ampft.comparison.arms import mode_arm
 from ampft.comparison.execution.folder import run_folder
-from ampft.comparison.execution.launchers import Ended, LocalLauncher
-from ampft.comparison.execution.plan import PlannedRun
+from ampft.comparison.execution.launchers import Ended
+from ampft.comparison.execution.plan import PlannedRun, mode_arm
 from ampft.comparison.execution.session import open_comparison
 
 sys.path.append(str(REPOSITORY / "tests" / "comparison_execution"))
@@ -24,30 +23,33 @@ RUN = PlannedRun(mode_arm("bf16"), 43)
 
 
 @pytest.fixture
-def session(files, tiny_model, tmp_path, monkeypatch):
-    """A comparison that trains in this process, which has imported torch already."""
+def session(files, tiny_model, tmp_path):
+    """A comparison whose run trains in this process, which has imported torch already."""
     words = two_epochs(files, tiny_model, tmp_path)
     at = words.index("--output_dir")
     command = parse_compare_arguments(["--", *words[:at], *words[at + 2 :]])
 
-    def here(self, program, watch):
-        done = call_here(*program.argv)
-        program.log.write_text(done.stdout + done.stderr)
-        return Ended(1.0)
-
-    monkeypatch.setattr(LocalLauncher, "run", here)
     with open_comparison(command, tmp_path / "cmp", plan(), REPOSITORY / CLASSIFY) as session:
         yield session
+
+
+def train_here(session):
+    session._begin(RUN)
+    program = session.program(RUN)
+    session.progress.start(RUN, program.folder / "history.jsonl")
+    done = call_here(*program.argv)
+    program.log.write_text(done.stdout + done.stderr)
+    session._end(RUN, Ended(1.0))
 
 
 @pytest.mark.slow
 def test_a_killed_run_continues_from_its_checkpoint(session, tmp_path):
     folder = run_folder(session.folder.path, RUN)
     with interrupted(12, saving=True):
-        session.launch(RUN)
+        train_here(session)
     assert RUN in session.missing()
     assert [path.name for path in (folder / "checkpoints").glob("[!.]*")] == ["step-12"]
-    session.launch(RUN)
+    train_here(session)
     assert RUN not in session.missing()
     record = json.loads((folder / "run.json").read_text())
     assert [part["step"] for part in record["resumes"]] == [12]
@@ -62,9 +64,9 @@ def test_a_killed_run_continues_from_its_checkpoint(session, tmp_path):
 def test_a_run_without_a_checkpoint_begins_again(session):
     folder = run_folder(session.folder.path, RUN)
     with interrupted(2):
-        session.launch(RUN)
+        train_here(session)
     assert RUN in session.missing()
-    session.launch(RUN)
+    train_here(session)
     assert json.loads((folder / "run.json").read_text())["resumes"] == []
     assert RUN not in session.missing()
 
@@ -73,10 +75,10 @@ def test_a_run_without_a_checkpoint_begins_again(session):
 def test_a_run_with_a_damaged_checkpoint_begins_again(session, capsys):
     folder = run_folder(session.folder.path, RUN)
     with interrupted(4, saving=True):
-        session.launch(RUN)
+        train_here(session)
     weights = folder / "checkpoints" / "step-4" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    session.launch(RUN)
+    train_here(session)
     assert f"damaged    {folder}" in capsys.readouterr().out
     assert json.loads((folder / "run.json").read_text())["resumes"] == []
     assert RUN not in session.missing()
@@ -85,7 +87,7 @@ def test_a_run_with_a_damaged_checkpoint_begins_again(session, capsys):
 @pytest.mark.slow
 def test_checkpoints_of_a_run_that_was_waited_for_are_removed(session):
     with interrupted(4, saving=True):
-        session.launch(RUN)
+        train_here(session)
     succeeded(call_here(*session.argv(RUN)))  # by another process of the comparison
     checkpoints = run_folder(session.folder.path, RUN) / "checkpoints"
     assert checkpoints.exists()

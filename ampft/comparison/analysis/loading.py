@@ -8,7 +8,6 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from ampft.arguments.compare import PLACEBO
-from ampft.comparison.arms import arm_sort_key
 from ampft.comparison.findings import PRECISION, status_words
 from ampft.errors import InputError, did_you_mean
 from ampft.precision.modes import BASELINE, MODES, is_fp32
@@ -35,6 +34,12 @@ FIRST = "first"  # name of the arm of the first run, if the arms differ in sever
 # Names of files, which may differ although their contents are the same, and what they provide.
 SOURCES = {"dataset_name": "train", "train_file": "train", "validation_file": "validation"}
 RECORDED_ELSEWHERE = frozenset({PRECISION, MODEL, "test_file", *SOURCES})
+
+
+def arm_sort_key(arm: str, order: Sequence[str] = MODES) -> tuple[int, str]:
+    """Return a sort key for arm names: the placebo, then the names in `order`, then the others."""
+    names = (PLACEBO, *order)
+    return (names.index(arm) if arm in names else len(names), arm)
 
 
 @dataclass(frozen=True, kw_only=True)

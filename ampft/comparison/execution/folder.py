@@ -1,21 +1,25 @@
-"""The folder of a comparison: its runs, how they ended, and comparing them as planned."""
+"""The folder of a comparison: how its runs ended, which arm they choose, and comparing them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.loading import RUNS_NAME
 from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun
-from ampft.comparison.execution.selection import selection_remark
 from ampft.comparison.findings import PlanFacts
-from ampft.comparison.remarks import remark
+from ampft.comparison.remarks import Remark, remark
 from ampft.errors import InputError
+from ampft.files import atomic_path
 from ampft.runs.record import RunRecord, read_record
+from ampft.runs.show import problem_of
 from ampft.text.escaping import inert
 from ampft.text.json_io import JSONValue, read_json_object
 
@@ -23,8 +27,11 @@ if TYPE_CHECKING:
     from ampft.comparison.findings import Comparison
 
 LOGS_NAME = "logs"
+TABLES_NAME = "tables"  # folder of the joined tables
 YARDSTICK_NAME = "yardstick.json"
 COMPLETE = ("finished", "diverged")
+ORIGINS = ("file", "file_line", "file_row", "position")
+READ = (*ORIGINS, "label", "prediction", "probabilities", "group_id")
 _ERROR = "error: "
 _TAIL = 2**16  # bytes read from the end of a log
 
@@ -57,6 +64,16 @@ class RunEnding:
         return f"{self.status} ({inert(reason)})" if reason else self.status
 
 
+def run_folder(folder: Path, run: PlannedRun) -> Path:
+    """Return the folder of a run."""
+    return folder / RUNS_NAME / run.name
+
+
+def log_file(folder: Path, run: PlannedRun) -> Path:
+    """Return the log file of a run."""
+    return folder / LOGS_NAME / f"{run.name}.log"
+
+
 def run_ending(folder: Path, log: Path | None = None) -> RunEnding:
     """Return how the run in `folder` ended.
 
@@ -78,6 +95,76 @@ def run_ending(folder: Path, log: Path | None = None) -> RunEnding:
                 lines = file.read().decode("utf-8", "replace").splitlines()
             errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
     return RunEnding("failed", record, errors[-1] if errors else None)
+
+
+def without_result(runs: Sequence[PlannedRun], folder: Path) -> tuple[PlannedRun, ...]:
+    """Return which of some runs of the comparison in `folder` have no result."""
+    return tuple(run for run in runs if not run_ending(run_folder(folder, run)).is_complete)
+
+
+def with_selection(plan: Plan, folder: Path) -> Plan:
+    """Return the plan with the arm that has the best mean validation metric; ties by order.
+
+    Examples or training runs that choose an arm overstate its gain: of equal arms, the luckiest one
+    is chosen. The compared runs therefore have other seeds than the runs that choose, and are
+    evaluated on test instead of validation. Given the choice, their comparison with the baseline is
+    as valid as if both arms had been chosen in advance: unbiased, with the usual intervals and no
+    correction for the number of arms (benchmarks/selection.py).
+
+    Args:
+        plan: Plan whose selection runs have ended.
+        folder: Folder of the comparison.
+
+    Raises:
+        InputError: No arm finished with every seed, or no validation has the metric.
+    """
+    scores: dict[str, float] = {}
+    higher_is_better = True
+    for arm in plan.arms:
+        runs = [run for run in plan.selection_runs if run.arm == arm]
+        records = [run_ending(run_folder(folder, run)).record for run in runs]
+        finished = [each for each in records if each is not None and each.status == "finished"]
+        if not finished or len(finished) < len(runs):
+            continue  # the placebo, or an arm that is unstable
+        scores[arm.name] = statistics.fmean(_validation_score(r, plan.metric) for r in finished)
+        higher_is_better = problem_of(finished[0]).metrics[plan.metric].higher_is_better
+    if not scores:
+        raise InputError(
+            f"--select validation: no arm finished with every seed in {folder}. Repeat the command "
+            "to train the missing runs, or change the arms."
+        )
+    sign = 1 if higher_is_better else -1
+    selected = max(scores, key=lambda name: sign * scores[name])
+    return replace(plan, selected=selected, selection_scores=scores)
+
+
+def _validation_score(record: RunRecord, metric: str) -> float:
+    """Return the validation metric of the weights that a run reports on."""
+    best = record.best
+    validations = [v for v in record.validations if best is None or v.epoch == best.epoch]
+    if best is not None and best.step is not None:
+        validations = [v for v in validations if v.step == best.step] or validations
+    value = validations[-1].metrics.get(metric) if validations else None
+    if value is None or not math.isfinite(value):
+        raise InputError(
+            f"--select validation: a run has no validation {metric}. Use another --metric, or "
+            "remove --no-load_best_model_at_end."
+        )
+    return value
+
+
+def selection_remark(plan: Plan) -> Remark | None:
+    """Return how the arm was chosen; None if all arms are compared."""
+    if plan.selected is None:
+        return None
+    first, count = plan.design.first_seed, plan.design.select_seeds
+    return remark(
+        "chosen",
+        arm=plan.selected,
+        metric=plan.metric,
+        seeds=list(range(first, first + count)),
+        scores=dict(plan.selection_scores),
+    )
 
 
 def compare_planned_runs(
@@ -105,73 +192,39 @@ def compare_planned_runs(
     planned["baseline"] = plan.arms[0].name
     margin_text = None if margin is None else f"{margin:g}"
     requested = {"metric": metric, "margin": margin_text, "baseline": baseline}
+    runs = folder / RUNS_NAME
+    without_plan = f"pass the runs themselves ({runs}/*) for a comparison without a plan"
     for name, value in requested.items():
         if value is not None and value != planned[name]:
             raise InputError(
                 f"--{name} {value}: the plan in {folder / PLAN_NAME} specifies {planned[name]}, "
-                f"and its verdicts hold only for that. Remove the flag, or {_without_plan(folder)}."
+                f"and its verdicts hold only for that. Remove the flag, or {without_plan}."
             )
     if plan.design.select_seeds and plan.selected is None:
         raise InputError(
             f"RUN {folder}: no arm has been chosen yet. Repeat its command to continue, or "
-            f"{_without_plan(folder)}."
+            f"{without_plan}."
         )
-    seeds = _seeds_at_last_analysis(plan, folder)
-    runs = complete_runs(plan, folder, seeds)
-    return compare_planned(plan, folder, runs, plan_facts(plan, folder, seeds))
+    reached = [
+        seeds
+        for seeds in plan.design.seed_counts
+        if all(
+            log_file(folder, run).exists() or run_ending(run_folder(folder, run)).record is not None
+            for run in plan.runs(seeds)
+        )
+    ]
+    if not reached:
+        raise InputError(
+            f"RUN {folder}: the comparison has not reached its first planned analysis, at "
+            f"{plan.design.seed_counts[0]} seeds. Repeat its command to continue, or "
+            f"{without_plan}."
+        )
+    seeds = max(reached)
+    return compare_planned(plan, folder, complete_runs(plan, folder, seeds), seeds)
 
 
-def compare_planned(plan: Plan, folder: Path, runs: Sequence[Path], facts: PlanFacts) -> Comparison:
-    """Compare the runs of a plan: as they are, or the folds of each seed as one.
-
-    Args:
-        plan: Plan of the comparison.
-        folder: Its folder.
-        runs: Run folders of the seeds that count.
-        facts: What the analysis needs of the plan.
-
-    Raises:
-        InputError: The runs cannot be compared.
-    """
-    from ampft.comparison.analysis.compare import compare_folders
-    from ampft.comparison.execution.joined_folds import compare_folds
-
-    if plan.design.folds:
-        return compare_folds(plan, folder, runs, facts.remarks)
-    return compare_folders(
-        runs,
-        metric=plan.metric,
-        margin=plan.design.margin,
-        baseline=plan.arms[0].name,
-        plan=facts,
-    )
-
-
-def run_folder(folder: Path, run: PlannedRun) -> Path:
-    """Return the folder of a run."""
-    return folder / RUNS_NAME / run.name
-
-
-def log_file(folder: Path, run: PlannedRun) -> Path:
-    """Return the log file of a run."""
-    return folder / LOGS_NAME / f"{run.name}.log"
-
-
-def incomplete_runs(plan: Plan, folder: Path, seeds: int | None = None) -> tuple[PlannedRun, ...]:
-    """Return the compared runs of the first `seeds` seeds without a result, in execution order.
-
-    None stands for all runs, including those that choose an arm.
-    """
-    return without_result(plan.all_runs() if seeds is None else plan.runs(seeds), folder)
-
-
-def without_result(runs: Sequence[PlannedRun], folder: Path) -> tuple[PlannedRun, ...]:
-    """Return which of some runs of the comparison in `folder` have no result."""
-    return tuple(run for run in runs if not run_ending(run_folder(folder, run)).is_complete)
-
-
-def complete_runs(plan: Plan, folder: Path, seeds: int) -> list[Path]:
-    """Return the run folders of the first `seeds` seeds, without incomplete seeds.
+def complete_runs(plan: Plan, folder: Path, seeds: int) -> list[PlannedRun]:
+    """Return the runs of the first `seeds` seeds, without incomplete seeds.
 
     Arms are compared seed by seed, so a seed at which any run left no record is omitted in every
     arm.
@@ -186,7 +239,33 @@ def complete_runs(plan: Plan, folder: Path, seeds: int) -> list[Path]:
             "complete seeds are needed. Repeat the command of the comparison to train the missing "
             "runs."
         )
-    return [run_folder(folder, run) for run in _by_seed(plan, seeds) if run.seed not in missing]
+    return [run for run in _by_seed(plan, seeds) if run.seed not in missing]
+
+
+def compare_planned(plan: Plan, folder: Path, runs: Sequence[PlannedRun], seeds: int) -> Comparison:
+    """Compare the runs of a plan: as they are, or the folds of each seed as one.
+
+    Args:
+        plan: Plan of the comparison.
+        folder: Its folder.
+        runs: Runs of the first `seeds` seeds that count, from `complete_runs`.
+        seeds: Number of seeds of the analysis.
+
+    Raises:
+        InputError: The runs cannot be compared.
+    """
+    from ampft.comparison.analysis.compare import compare_folders
+
+    facts = plan_facts(plan, folder, seeds)
+    if plan.design.folds:
+        return _compare_folds(plan, folder, runs, facts.remarks)
+    return compare_folders(
+        [run_folder(folder, run) for run in runs],
+        metric=plan.metric,
+        margin=plan.design.margin,
+        baseline=plan.arms[0].name,
+        plan=facts,
+    )
 
 
 def plan_facts(plan: Plan, folder: Path, seeds: int) -> PlanFacts:
@@ -229,24 +308,68 @@ def _arms_without_record(plan: Plan, folder: Path, seeds: int) -> dict[int, list
     return arms
 
 
-def _seeds_at_last_analysis(plan: Plan, folder: Path) -> int:
-    """Return the number of seeds of the last planned analysis whose runs were all started."""
-    reached = [
-        seeds
-        for seeds in plan.design.seed_counts
-        if all(
-            log_file(folder, run).exists() or run_ending(run_folder(folder, run)).record is not None
-            for run in plan.runs(seeds)
-        )
-    ]
-    if not reached:
-        raise InputError(
-            f"RUN {folder}: the comparison has not reached its first planned analysis, at "
-            f"{plan.design.seed_counts[0]} seeds. Repeat its command to continue, or "
-            f"{_without_plan(folder)}."
-        )
-    return max(reached)
+def _compare_folds(
+    plan: Plan, folder: Path, runs: Sequence[PlannedRun], remarks: Sequence[Remark]
+) -> Comparison:
+    """Compare by repeated cross-validation: the folds of a seed become one table of all rows."""
+    from ampft.comparison.analysis.foreign_predictions import compare_tables
+
+    folds: dict[PlannedRun, dict[int, Path]] = {}
+    for run in runs:
+        folds.setdefault(replace(run, fold=0), {})[run.fold] = run_folder(folder, run)
+    (folder / TABLES_NAME).mkdir(exist_ok=True)
+    sources = []
+    for joined in sorted(folds, key=lambda run: (plan.arms.index(run.arm), run.seed)):
+        path = folder / TABLES_NAME / f"{joined.name}.parquet"
+        _write_joined(path, folds[joined])
+        sources.append(f"{joined.arm.name}:{joined.seed}={path}")
+    found = compare_tables(
+        sources, metric=plan.metric, margin=plan.design.margin, baseline=plan.arms[0].name
+    )
+    # The plan trained all arms alike.
+    stamps = (each for each in found.stamps if each.kind != "no_record")
+    return replace(found, stamps=(*stamps, *remarks))
 
 
-def _without_plan(folder: Path) -> str:
-    return f"pass the runs themselves ({folder / RUNS_NAME}/*) for a comparison without a plan"
+def _write_joined(path: Path, runs: Mapping[int, Path]) -> None:
+    """Write the predictions of all folds as one table, as `ampft compare --predictions` reads it.
+
+    Args:
+        path: File to write.
+        runs: Run folder by fold.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from ampft.runs.finished import PREDICTIONS_NAME
+    from ampft.runs.predictions import is_input, read_predictions, read_rows
+
+    def is_read(name: str) -> bool:
+        return is_input(name) or name in READ
+
+    columns: dict[str, list[object]] = {}
+    has_groups = False
+    for fold, run in sorted(runs.items()):
+        source = run / PREDICTIONS_NAME
+        outcome = read_predictions(source)
+        for row, values in read_rows(source, range(len(outcome)), is_read).items():
+            probabilities = map(float, values["probabilities"])
+            inputs = [str(value) for name, value in values.items() if is_input(name)]
+            found = {
+                "id": ":".join(str(values[name]) for name in ORIGINS if name in values),
+                "label": values["label"],
+                "prediction": values["prediction"],
+                "probabilities": json.dumps(
+                    dict(zip(outcome.label_names, probabilities, strict=True))
+                ),
+                "text": " | ".join(inputs),
+                "group": f"{fold}:{values.get('group_id', f'row {row}')}",
+                "fold": str(fold),
+            }
+            has_groups = has_groups or "group_id" in values
+            for name, value in found.items():
+                columns.setdefault(name, []).append(value)
+    if not has_groups:
+        del columns["group"]
+    with atomic_path(path.absolute()) as temporary:
+        pq.write_table(pa.table(columns), temporary, compression="zstd")

@@ -1,28 +1,148 @@
-"""Launch the processes of a comparison, wait for them, and terminate them with their children."""
+"""Launch the processes of a comparison in slots, wait for them, and terminate their children too.
+
+A slot is what each run has to itself: the machine, or side by side with others its GPUs or cores.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import psutil
 from filelock import lock_descriptor, unlock_descriptor
 
-from ampft.comparison.execution.slots import WHOLE_MACHINE, Slot
+from ampft.arguments.compare import CompareCommand
+from ampft.comparison.execution.warm_process import MOST_BYTES
 from ampft.errors import InputError, Preempted
+from ampft.machine import headroom
 from ampft.ownership import is_plain_file
+from ampft.text.numbers import byte_size, counted
+from ampft.text.terminal import labelled, print_line
 
 POLL_SECONDS = 0.5
 # A run that receives SIGTERM finishes its step and writes its record before it exits.
 TERMINATION_SECONDS = 60.0
+FIRST_PORT = 29500  # of the processes of one run, as in torchrun
 FIRST_LINE = b"log of ampft, replaced when the command is repeated\n"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What one run at a time has to itself.
+
+    Attributes:
+        number: Its position, from 0.
+        cores: Logical cores to which its processes are pinned; empty for all.
+        environment: Environment variables that its processes receive in addition.
+        launcher_flags: Flags of `accelerate launch`.
+    """
+
+    number: int = 0
+    cores: tuple[int, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    launcher_flags: tuple[str, ...] = ()
+
+
+WHOLE_MACHINE = Slot()
+
+
+def command_slots(command: CompareCommand) -> tuple[Slot, ...]:
+    """Return the slots that a command asks for, as `make_slots` does."""
+    design = command.design
+    return make_slots(
+        design.jobs, gpus_per_run=design.gpus_per_run, use_cpu=command.classify.use_cpu
+    )
+
+
+def make_slots(jobs: int, *, gpus_per_run: int = 1, use_cpu: bool = False) -> tuple[Slot, ...]:
+    """Return a slot for each run that trains at the same time.
+
+    A single slot is the whole machine. Several have equal shares: of the GPUs that are visible to
+    this process, or without a GPU of the cores that it may use. Cores that are left over stay idle.
+
+    Args:
+        jobs: Number of runs that train at the same time.
+        gpus_per_run: GPUs of each run.
+        use_cpu: Whether the runs train on the CPU although there may be a GPU.
+
+    Raises:
+        InputError: There are too few GPUs or cores.
+    """
+    if jobs == 1:
+        return (WHOLE_MACHINE,)
+    gpus = [] if use_cpu else visible_gpus()
+    if gpus:
+        return _gpu_slots(jobs, gpus_per_run, gpus)
+    if not hasattr(os, "sched_setaffinity"):
+        raise InputError(
+            f"--jobs {jobs}: this system cannot pin a process to cores, so runs would share them. "
+            "Train one run at a time."
+        )
+    cores = sorted(os.sched_getaffinity(0))
+    share = len(cores) // jobs
+    if share < 1:
+        raise InputError(
+            f"--jobs {jobs}: this process may use {counted(len(cores), 'core')}, and each run "
+            f"needs one of its own. Use at most --jobs {len(cores)}."
+        )
+    return tuple(
+        Slot(number, tuple(cores[number * share : (number + 1) * share])) for number in range(jobs)
+    )
+
+
+def visible_gpus() -> list[str]:
+    """Return the CUDA devices that this process may use, as in `CUDA_VISIBLE_DEVICES`."""
+    import torch  # only if several runs are asked for
+
+    count = torch.cuda.device_count()
+    named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return named[:count] or [str(number) for number in range(count)]
+
+
+def _gpu_slots(jobs: int, gpus_per_run: int, gpus: Sequence[str]) -> tuple[Slot, ...]:
+    if jobs * gpus_per_run > len(gpus):
+        raise InputError(
+            f"--jobs {jobs}: with {counted(gpus_per_run, 'GPU')} each, the runs need "
+            f"{jobs * gpus_per_run}, but {len(gpus)} are visible. Use at most --jobs "
+            f"{max(1, len(gpus) // gpus_per_run)}."
+        )
+    slots = []
+    for number in range(jobs):
+        own = gpus[number * gpus_per_run : (number + 1) * gpus_per_run]
+        # Several processes of a run meet at a port, which no other run may use.
+        port = ("--main_process_port", str(FIRST_PORT + number)) if gpus_per_run > 1 else ()
+        slots.append(Slot(number, (), {"CUDA_VISIBLE_DEVICES": ",".join(own)}, launcher_flags=port))
+    return tuple(slots)
+
+
+def check_memory(jobs: int, peak_bytes: int) -> None:
+    """Check that the runs fit into the memory that is available now.
+
+    Args:
+        jobs: Number of runs that train at the same time.
+        peak_bytes: Peak memory of one run in bytes; 0 if it is unknown.
+
+    Raises:
+        InputError: They do not fit.
+    """
+    available = headroom()
+    if jobs > 1 and jobs * peak_bytes > available:
+        fitting = max(1, available // peak_bytes)
+        raise InputError(
+            f"--jobs {jobs}: a run needs about {byte_size(peak_bytes)} of memory, so {jobs} need "
+            f"{byte_size(jobs * peak_bytes)}, but {byte_size(available)} are available. Use at "
+            f"most --jobs {fitting}."
+        )
 
 
 class EngineLost(Exception):
@@ -47,22 +167,56 @@ def launch_command(
     return [*launcher, *config, *launcher_flags, "--mixed_precision", "no", *argv]
 
 
-class Process(Protocol):
-    """A process that was started, as `subprocess.Popen` describes it.
+class Forked:
+    """A program in a fork, with the interface of `subprocess.Popen` that `supervise` needs.
 
     Attributes:
-        pid: Its id; it leads a session.
+        pid: Its process id.
     """
 
-    pid: int
-
-    def wait(self, timeout: float) -> int:
-        """Return its exit code.
+    def __init__(self, connection: socket.socket) -> None:
+        """Take over from the process that answers through `connection`.
 
         Raises:
-            subprocess.TimeoutExpired: It is still running after `timeout` seconds.
+            OSError: That process has ended.
         """
-        ...
+        self._connection = connection
+        self._code: int | None = None
+        self.pid = int(self._answer(None)["pid"])
+
+    def wait(self, timeout: float) -> int:
+        """Return the exit code; without one, because its parent was killed, -9.
+
+        Raises:
+            subprocess.TimeoutExpired: It is still running.
+        """
+        if self._code is None:
+            try:
+                self._code = int(self._answer(timeout)["code"])
+            except TimeoutError:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout) from None
+            except OSError:
+                self._wait_for_orphan(timeout)
+                self._code = -9
+        return self._code
+
+    def _wait_for_orphan(self, timeout: float) -> None:
+        try:
+            psutil.Process(self.pid).wait(timeout)
+        except psutil.NoSuchProcess:
+            return
+        except psutil.TimeoutExpired:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout) from None
+
+    def _answer(self, timeout: float | None) -> dict[str, int]:
+        self._connection.settimeout(timeout)
+        body = self._connection.recv(MOST_BYTES)
+        if not body:
+            raise ConnectionError
+        return dict(json.loads(body))
+
+
+Process = subprocess.Popen[bytes] | Forked
 
 
 def run_command(command: Sequence[str], log: Path, slot: Slot = WHOLE_MACHINE) -> tuple[int, float]:
@@ -101,10 +255,12 @@ def supervise(
     """
     started = time.perf_counter()
     with locked_log(log) as output:
-        process = start(output)
+        process, code = start(output), None
         try:
-            while (code := _poll(process)) is None:
-                if watch is not None:
+            while code is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = process.wait(POLL_SECONDS)
+                if code is None and watch is not None:
                     watch()
         except BaseException:
             terminate(process)
@@ -125,14 +281,10 @@ def _pinned(cores: Collection[int]) -> Iterator[None]:
             os.sched_setaffinity(0, before)
 
 
-def wait_for_runs_left(logs: Path, tell: Callable[[str], None]) -> float:
-    """Wait for a run that outlived its comparison, which was killed; return the seconds.
+def wait_for_runs_left(logs: Path) -> float:
+    """Wait for runs with a log in `logs` that outlived their comparison; return the seconds.
 
-    Its result counts, and no second run starts beside it.
-
-    Args:
-        logs: Folder of the logs of the comparison.
-        tell: Function that prints a line.
+    Their results count, and no second run starts beside them.
     """
     started = time.perf_counter()
     for log in logs_in(logs):
@@ -140,11 +292,10 @@ def wait_for_runs_left(logs: Path, tell: Callable[[str], None]) -> float:
         with log.open("ab") as file:
             while not lock_descriptor(file.fileno(), blocking=False):
                 if not told:
-                    writers = " ".join(map(str, _writers(log)))
-                    tell(
-                        f"{log.stem}: still running, although its comparison was killed (process "
-                        f"{writers or 'on another machine'}); waiting for it"
-                    )
+                    writers = " ".join(map(str, _writers(log))) or "on another machine"
+                    text = "still running, although its comparison was killed"
+                    text = f"{log.stem}: {text} (process {writers}); waiting for it"
+                    print_line(labelled("left", text))
                     told = True
                 time.sleep(POLL_SECONDS)
             unlock_descriptor(file.fileno())
@@ -228,13 +379,6 @@ def _writers(log: Path) -> list[int]:
             if process.pid != os.getpid() and path in [f.path for f in process.open_files()]:
                 ids.append(process.pid)
     return ids
-
-
-def _poll(process: Process) -> int | None:
-    try:
-        return process.wait(POLL_SECONDS)
-    except subprocess.TimeoutExpired:
-        return None
 
 
 def terminate(process: Process) -> None:

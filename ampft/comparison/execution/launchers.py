@@ -1,9 +1,13 @@
-"""Launch the programs of a comparison: here, forked from a process with torch, or anew."""
+"""Launch the programs of a comparison: here, forked from a process with torch, or anew.
+
+A measurement is such a program too: its request and its result are files.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import threading
@@ -12,21 +16,24 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Generic, Protocol, TypeVar
+from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
 import psutil
 
 from ampft.comparison.execution.launch import (
     POLL_SECONDS,
+    Forked,
     Process,
+    Slot,
     launch_command,
     start_command,
     supervise,
     terminate,
 )
-from ampft.comparison.execution.slots import Slot
 from ampft.comparison.execution.warm_process import MOST_BYTES
+from ampft.errors import InputError
 from ampft.ownership import temporary_folder
+from ampft.text.json_io import json_text, read_json_object
 from ampft.training.checkpoints.manifest import HISTORY_NAME
 
 Key = TypeVar("Key")
@@ -158,7 +165,7 @@ class LocalLauncher:
             if self._connection is None or len(body) > MOST_BYTES:
                 return None
             socket.send_fds(self._connection, [body], [output.fileno()])
-            return _Forked(self._connection)
+            return Forked(self._connection)
         except OSError:  # it was killed
             return None
 
@@ -181,55 +188,6 @@ class LocalLauncher:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     server.wait(0)
                     return None
-
-
-class _Forked:
-    """A program in a fork, with the interface of `subprocess.Popen` that `supervise` needs.
-
-    Attributes:
-        pid: Its process id.
-    """
-
-    def __init__(self, connection: socket.socket) -> None:
-        """Take over from the process that answers through `connection`.
-
-        Raises:
-            OSError: That process has ended.
-        """
-        self._connection = connection
-        self._code: int | None = None
-        self.pid = int(self._answer(None)["pid"])
-
-    def wait(self, timeout: float) -> int:
-        """Return the exit code; without one, because its parent was killed, -9.
-
-        Raises:
-            subprocess.TimeoutExpired: It is still running.
-        """
-        if self._code is None:
-            try:
-                self._code = int(self._answer(timeout)["code"])
-            except TimeoutError:
-                raise subprocess.TimeoutExpired(str(self.pid), timeout) from None
-            except OSError:
-                self._wait_for_orphan(timeout)
-                self._code = -9
-        return self._code
-
-    def _wait_for_orphan(self, timeout: float) -> None:
-        try:
-            psutil.Process(self.pid).wait(timeout)
-        except psutil.NoSuchProcess:
-            return
-        except psutil.TimeoutExpired:
-            raise subprocess.TimeoutExpired(str(self.pid), timeout) from None
-
-    def _answer(self, timeout: float | None) -> dict[str, int]:
-        self._connection.settimeout(timeout)
-        body = self._connection.recv(MOST_BYTES)
-        if not body:
-            raise ConnectionError
-        return dict(json.loads(body))
 
 
 class _Stopped(Exception):
@@ -312,3 +270,56 @@ class SideBySide(Generic[Key]):
     def _watch(self) -> None:
         if self._stop.is_set():
             raise _Stopped
+
+
+class NoResult(Exception):
+    """The process wrote no result; the message is its first error."""
+
+
+def ask(
+    module: str, name: str, request: dict[str, Any], start: Callable[[Program], object]
+) -> dict[str, Any]:
+    """Run a module that calls `answer`, and return its result.
+
+    Args:
+        module: Name of the module.
+        name: Name of the folder of the process, inside a temporary one.
+        request: Its request.
+        start: Runs a program to its end.
+
+    Raises:
+        InputError: The process raised one, with the same message.
+        NoResult: It ended without a result.
+    """
+    place = temporary_folder(name.partition("-")[0])
+    folder, log = place / name, place / "log"
+    folder.mkdir()
+    (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+    paths = str(folder / "request.json"), str(folder / "result.json")
+    start(Program(("-m", module, *paths), log, folder))
+    try:
+        result = read_json_object(folder / "result.json")
+    except (OSError, ValueError):
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        # The launcher prints its own traceback after the process's traceback.
+        errors = [line for line in lines if "Error" in line and not line.startswith(" ")]
+        raise NoResult(errors[0] if errors else "no error message") from None
+    if "error" in result:
+        raise InputError(str(result["error"]))
+    return result
+
+
+def answer(measure: Callable[[dict[str, Any]], object], request: str, result: str) -> None:
+    """Measure, and write the result, or the message of an `InputError`, from the main process.
+
+    Args:
+        measure: Returns the result for a request.
+        request: Path of the file with the request.
+        result: Path of the file to write.
+    """
+    try:
+        found = measure(json.loads(Path(request).read_text(encoding="utf-8")))
+    except InputError as error:
+        found = {"error": str(error)}
+    if os.environ.get("RANK", "0") == "0":
+        Path(result).write_text(json_text(found), encoding="utf-8")

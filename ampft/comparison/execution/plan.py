@@ -1,4 +1,4 @@
-"""The plan of a comparison: its arms, seeds and the order of its runs; plan.json."""
+"""The plan of a comparison: its arms, seeds, the order of its runs and their cost; plan.json."""
 
 from __future__ import annotations
 
@@ -9,16 +9,160 @@ from pathlib import Path
 from typing import Any
 
 from ampft.arguments.compare import PLACEBO, ComparisonDesign
-from ampft.comparison.arms import Arm, mode_arm, settings_arm, with_placebo
-from ampft.comparison.execution.estimate import Estimate, Size
 from ampft.comparison.remarks import Remark, remark_texts
 from ampft.errors import InputError
-from ampft.precision.modes import BASELINE
+from ampft.precision.modes import BASELINE, MODE_TABLE
 from ampft.text.escaping import inert
-from ampft.text.json_io import NotNegative, check_schema, from_json, read_json_object
+from ampft.text.json_io import (
+    Count,
+    NotNegative,
+    Positive,
+    check_schema,
+    from_json,
+    read_json_object,
+)
 
+PLAN_NAME = "plan.json"
 SCHEMA = 3
 LONGEST_RUN = 1e9  # seconds
+FLAG_NAMES = {"first_seed": "seed", "arm_settings": "arm"}
+KIND_OF_LABELS = "kind of labels"
+# A model cannot learn a class from fewer examples.
+MIN_EXAMPLES_PER_CLASS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModeCost:
+    """Cost of a mode: seconds per optimizer step, and per example in evaluation."""
+
+    step: NotNegative
+    evaluated_example: NotNegative
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much a run trains on.
+
+    Attributes:
+        epochs: Passes over the training data.
+        train_examples: Number of training examples.
+        max_steps: Number of optimizer steps; None trains for `epochs`.
+    """
+
+    epochs: Positive
+    train_examples: Positive
+    max_steps: Positive | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Measurements taken before the first run.
+
+    Attributes:
+        startup: Seconds from launching a process to its first step.
+        modes: Cost by mode.
+        executions: "native", "emulated" or "unproven", by mode.
+        device: Description such as "CPU, 2 threads".
+        size: Requested size of a run.
+        effective_batch_size: Examples per optimizer step, over all processes.
+        validation_examples: Examples of each validation; 0 for none.
+        final_examples: Examples of the final report, evaluated in the mode and again in fp32.
+        classes: Number of classes.
+        model_bytes: Size of a saved model in bytes.
+        eval_steps: Optimizer steps between validations; None validates after each epoch.
+        evaluates_fp32: Whether runs also predict the final split in fp32.
+        cases: Number of independent examples of the final report: groups count once; None in plans
+            of earlier versions.
+        peak_bytes: Peak resident memory of the process that took the measurements, in bytes; 0 if
+            it is unknown.
+    """
+
+    startup: NotNegative
+    modes: Mapping[str, ModeCost]
+    executions: Mapping[str, str]
+    device: str
+    size: Size
+    effective_batch_size: Positive
+    validation_examples: Count
+    final_examples: Count
+    classes: Count
+    model_bytes: Count
+    eval_steps: Positive | None = None
+    evaluates_fp32: bool = True
+    cases: int | None = None
+    peak_bytes: Count = 0
+
+    def steps_per_epoch(self, size: Size) -> int:
+        """Return the optimizer steps per epoch, including a short last one."""
+        return -(-size.train_examples // self.effective_batch_size)
+
+    def total_steps(self, size: Size) -> int:
+        """Return the optimizer steps of a run."""
+        return size.max_steps or size.epochs * self.steps_per_epoch(size)
+
+    def run_seconds(self, mode: str, size: Size) -> float:
+        """Return the seconds of a run in `mode`, from launch to end."""
+        cost = self.modes[mode]
+        steps = self.total_steps(size)
+        validations = -(-steps // (self.eval_steps or self.steps_per_epoch(size)))
+        evaluated = validations * self.validation_examples + self.final_examples
+        in_fp32 = 0.0
+        if self.evaluates_fp32:
+            in_fp32 = self.final_examples * self.modes[BASELINE].evaluated_example
+        return self.startup + steps * cost.step + evaluated * cost.evaluated_example + in_fp32
+
+    def min_examples(self) -> int:
+        """Return the minimum number of training examples that a budget may leave."""
+        needed = max(self.effective_batch_size, MIN_EXAMPLES_PER_CLASS * self.classes)
+        return min(needed, self.size.train_examples)
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """The result of the trial.
+
+    Attributes:
+        estimate: Measured costs.
+        modes: Requested modes, or the available default modes.
+        splits: Fingerprints of the splits of the data, by name.
+        compared: What must be equal in all runs of a comparison, as names and values for readers:
+            the split of the final report, its contents, and the classes.
+        peak_memory: Peak memory of a process on its device after the longest step, in bytes; None
+            if it cannot be measured.
+        disk_bytes: Size of the weights and checkpoints that a run saves.
+    """
+
+    estimate: Estimate
+    modes: tuple[str, ...]
+    splits: Mapping[str, str]
+    compared: Mapping[str, str]
+    peak_memory: Count | None = None
+    disk_bytes: Count = 0
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A name and settings, or the placebo: the baseline from perturbed initial weights.
+
+    Attributes:
+        name: Name in tables, folders and plots.
+        flags: Flags of classify.py that its runs have beside those that all runs share.
+        mode: Precision of its runs.
+        is_perturbed: Whether its initial weights are changed by one unit in the last place.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    mode: str
+    is_perturbed: bool = False
+
+
+def mode_arm(mode: str) -> Arm:
+    """Return the arm of a precision, which also predicts in float32 where it can."""
+    flags = ["--mixed_precision", mode]
+    if not MODE_TABLE[mode].replaces_layers:
+        flags.append("--evaluate_fp32")
+    return Arm(mode, tuple(flags), mode)
 
 
 @dataclass(frozen=True)
@@ -100,11 +244,13 @@ class Plan:
     @property
     def arms(self) -> tuple[Arm, ...]:
         """The baseline, its placebo and the other arms."""
-        design = self.design
-        arms = tuple(map(settings_arm, design.arm_settings)) or tuple(
-            map(mode_arm, design.modes or ())
-        )
-        return with_placebo(arms) if design.placebo else arms
+        arms = [
+            Arm(each.name, (*each.flags, "--mixed_precision", each.mode), each.mode)
+            for each in self.design.arm_settings
+        ] or [mode_arm(mode) for mode in self.design.modes or ()]
+        if self.design.placebo and arms:
+            arms.insert(1, replace(arms[0], name=PLACEBO, is_perturbed=True))
+        return tuple(arms)
 
     @property
     def compared_arms(self) -> tuple[Arm, ...]:
@@ -196,11 +342,6 @@ def interleaved(arms: tuple[Arm, ...], seeds: range, folds: int = 0) -> tuple[Pl
         for fold in (range(1, folds + 1) if folds else (0,))
         for position in range(len(arms))
     )
-
-
-PLAN_NAME = "plan.json"
-
-FLAG_NAMES = {"first_seed": "seed", "arm_settings": "arm"}
 
 
 def read_plan(folder: Path) -> Plan | None:

@@ -8,8 +8,7 @@ import shutil
 from pathlib import Path
 
 from ampft.arguments.compare import RAY
-from ampft.comparison.arms import Arm
-from ampft.comparison.execution.plan import Plan, PlannedRun, keeps_model
+from ampft.comparison.execution.plan import Arm, Plan, PlannedRun, keeps_model
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.statistics.p_values import alpha_per_analysis
 from ampft.comparison.statistics.power import Reach, reach

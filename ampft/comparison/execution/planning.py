@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import itertools
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from ampft.arguments.compare import CompareCommand, chosen_metric
-from ampft.comparison.execution.engines import check_memory_of_jobs, start_in, trial_starter
-from ampft.comparison.execution.estimate import KIND_OF_LABELS, ExpectedRun, TrialResult, fit
-from ampft.comparison.execution.launch import interruptible
-from ampft.comparison.execution.launchers import Program
-from ampft.comparison.execution.measurement import NoResult, ask
+from ampft.arguments.compare import RAY, CompareCommand, chosen_metric
+from ampft.comparison.execution.launch import (
+    WHOLE_MACHINE,
+    Slot,
+    check_memory,
+    command_slots,
+    interruptible,
+    launch_command,
+    run_command,
+)
+from ampft.comparison.execution.launchers import NoResult, Program, ask
 from ampft.comparison.execution.plan import (
+    KIND_OF_LABELS,
     PLAN_NAME,
     Plan,
+    Size,
+    TrialResult,
     plan_difference,
     read_plan,
     with_more_seeds,
 )
 from ampft.comparison.execution.plan_text import plan_reach, points_text, rounded_up
-from ampft.comparison.execution.slots import WHOLE_MACHINE
+from ampft.comparison.remarks import remark
 from ampft.data.sources.file_names import data_stem
 from ampft.errors import InputError
 from ampft.ownership import is_leftover
@@ -36,10 +46,16 @@ from ampft.runs.start import check_data_files
 from ampft.tasks import problem_types
 from ampft.text.escaping import inert
 from ampft.text.json_io import from_json, json_values
-from ampft.text.numbers import counted
+from ampft.text.numbers import approximate_duration, counted
 from ampft.text.terminal import print_line
 
 TRIAL_MODULE = "ampft.comparison.execution.trial"
+# Flags of classify.py that reduce a run, by the field of its size.
+SIZE_FLAGS = {
+    "epochs": "num_train_epochs",
+    "max_steps": "max_train_steps",
+    "train_examples": "max_train_samples",
+}
 
 
 def plan_comparison(
@@ -84,7 +100,8 @@ def plan_comparison(
     trial = next(iter(trials.values()))
     if design.folds:
         _check_folds(trial)
-    check_memory_of_jobs(command, max(each.estimate.peak_bytes for each in trials.values()))
+    if design.engine != RAY:  # on a cluster, each run reserves its memory on its node
+        check_memory(design.jobs, max(each.estimate.peak_bytes for each in trials.values()))
     modes = None if design.arm_settings else trial.modes
     estimates = {name: each.estimate for name, each in trials.items()}
     plan = Plan(
@@ -95,12 +112,8 @@ def plan_comparison(
         size=trial.estimate.size,
         notes=command.notes,
     )
-    budget = None
     if design.budget is not None:
-        budget = design.jobs * (design.budget - command_seconds(command))
-    expected = [ExpectedRun(plan.estimate_of(r.arm), r.arm.mode) for r in plan.all_runs()]
-    fitted = fit(expected, budget)
-    plan = replace(plan, size=fitted.size, overrides=fitted.overrides, reductions=fitted.reductions)
+        plan = fit(plan, design.jobs * (design.budget - command_seconds(command)))
     if not (command.anyway or design.folds):  # the trial has one fold, and the cases are all rows
         _check_reach(plan, trial.compared["reported split"])
     return folder, plan
@@ -184,6 +197,88 @@ def _check_reach(plan: Plan, split: str) -> None:
     )
 
 
+def total_seconds(plan: Plan, size: Size | None = None) -> float:
+    """Return the seconds of all runs if they have this size; None stands for the size of each."""
+    estimates = [(plan.estimate_of(run.arm), run.arm.mode) for run in plan.all_runs()]
+    return sum(each.run_seconds(mode, size or each.size) for each, mode in estimates)
+
+
+def fit(plan: Plan, budget: float) -> Plan:
+    """Reduce the epochs (or the steps, if they limit the run), then the training examples.
+
+    Seeds and evaluation data are never reduced: the precision of the result depends on them.
+
+    Args:
+        plan: Plan with runs of the requested size.
+        budget: Seconds for all runs.
+
+    Raises:
+        InputError: Even the minimum size exceeds the budget, or the runs differ in size.
+    """
+    if total_seconds(plan) <= budget:
+        return plan
+    requested, runs = plan.size, plan.all_runs()
+    left = f"--budget: {approximate_duration(max(budget, 0))} are left"
+    estimates = [plan.estimate_of(run.arm) for run in runs]
+    if any(estimate.size != requested for estimate in estimates):
+        raise InputError(
+            f"{left}, but the runs take about {approximate_duration(total_seconds(plan))}, and "
+            "their arms differ in the length of training, which a budget would have to change. "
+            "Increase the budget, or shorten the training of the arms."
+        )
+
+    def seconds(value: int, name: str, size: Size) -> float:
+        return total_seconds(plan, replace(size, **{name: value}))
+
+    fewest = max(estimate.min_examples() for estimate in estimates)
+    minima = {"max_steps": 1} if requested.max_steps else {"epochs": 1, "train_examples": fewest}
+    size = requested
+    for name, least in minima.items():
+        values = range(least, getattr(requested, name) + 1)
+        fitting = bisect_right(values, budget, key=partial(seconds, name=name, size=size))
+        size = replace(size, **{name: values[max(fitting - 1, 0)]})
+        if fitting:
+            return _reduced(plan, size)
+    steps = counted(plan.estimate.total_steps(size), "optimizer step")
+    raise InputError(
+        f"{left} for {counted(len(runs), 'run')}, but even with {steps} each, they take about "
+        f"{approximate_duration(total_seconds(plan, size))}. Increase the budget, name fewer "
+        "arms, or remove --budget. A budget never reduces seeds or evaluation data."
+    )
+
+
+def _reduced(plan: Plan, size: Size) -> Plan:
+    overrides, reductions = {}, []
+    for name, flag in SIZE_FLAGS.items():
+        before, after = getattr(plan.size, name), getattr(size, name)
+        if before != after:
+            overrides[flag] = after
+            reductions.append(remark("reduced", flag=flag, before=before, after=after))
+    return replace(plan, size=size, overrides=overrides, reductions=tuple(reductions))
+
+
+def trial_starter(command: CompareCommand) -> Callable[[Program], object]:
+    """Return a function that runs a program to its end, where the runs of a command will train.
+
+    Raises:
+        InputError: There are too few GPUs, cores or nodes.
+    """
+    if command.design.engine == RAY:
+        from ampft.comparison.execution.cluster.launcher import ray_launcher_of_trials
+
+        launcher = ray_launcher_of_trials(command)
+        return lambda program: launcher.run(program, lambda: None)
+    return _start_in(command_slots(command)[0], command.design.config_file)
+
+
+def _start_in(slot: Slot, config_file: str | None) -> Callable[[Program], object]:
+    def start(program: Program) -> object:
+        words = launch_command(config_file, *program.argv, launcher_flags=slot.launcher_flags)
+        return run_command(words, program.log, slot)
+
+    return start
+
+
 def arm_trials(
     command: CompareCommand, start: Callable[[Program], object] | None = None
 ) -> dict[str, TrialResult]:
@@ -264,7 +359,7 @@ def run_trial(
     """
     request = {"classify_argv": list(classify_argv), "modes": modes, "launched": time.time()}
     try:
-        result = ask(TRIAL_MODULE, "trial", request, start or start_in(WHOLE_MACHINE, config_file))
+        result = ask(TRIAL_MODULE, "trial", request, start or _start_in(WHOLE_MACHINE, config_file))
     except NoResult as error:
         raise InputError(
             f"The trial of a few steps failed: {inert(str(error))}. To find the cause, run ampft "

@@ -7,9 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ampft.comparison.arms import Arm
 from ampft.comparison.execution.launchers import Ended
-from ampft.comparison.execution.plan import Plan, PlannedRun
+from ampft.comparison.execution.plan import Arm, Plan, PlannedRun
 from ampft.text.escaping import inert
 from ampft.text.numbers import approximate_duration, percent
 from ampft.text.terminal import progress_bar

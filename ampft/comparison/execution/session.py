@@ -11,34 +11,39 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ampft.arguments.compare import CompareCommand
+from ampft.arguments.compare import RAY, CompareCommand
 from ampft.comparison.analysis.loading import RUNS_NAME
-from ampft.comparison.execution.engines import make_launchers
 from ampft.comparison.execution.folder import (
     LOGS_NAME,
     YARDSTICK_NAME,
     compare_planned,
     complete_runs,
-    incomplete_runs,
     log_file,
-    plan_facts,
     run_ending,
     run_folder,
+    selection_remark,
+    with_selection,
     without_result,
 )
 from ampft.comparison.execution.launch import (
     check_no_process_left,
+    command_slots,
     interruptible,
     logs_in,
     run_command,
     wait_for_runs_left,
 )
-from ampft.comparison.execution.launchers import Ended, Launcher, Program, SideBySide
+from ampft.comparison.execution.launchers import (
+    Ended,
+    Launcher,
+    LocalLauncher,
+    Program,
+    SideBySide,
+)
 from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun, keeps_model, read_plan
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.planning import command_seconds
 from ampft.comparison.execution.progress import Progress
-from ampft.comparison.execution.selection import selection_remark, with_selection
 from ampft.comparison.remarks import choice_text
 from ampft.errors import InputError
 from ampft.files import is_disk_error
@@ -53,7 +58,7 @@ from ampft.text.terminal import labelled, print_line
 from ampft.training.checkpoints.store import CheckpointStore
 
 if TYPE_CHECKING:
-    from ampft.comparison.findings import Comparison, PlanFacts
+    from ampft.comparison.findings import Comparison
 
 UNDECIDED = "undecided"
 BETWEEN_PLANS = 20  # times as long as writing plan.json takes until a run that ends writes it again
@@ -136,36 +141,28 @@ class ComparisonSession:
             InputError: The input of a run is invalid and no run of its arm is complete, or another
                 run is still running because an earlier comparison process was killed.
         """
-        if len(self.launchers) == 1:
-            for run in runs:
-                self.launch(run)
-            return
-        if self._side is None:
-            self._side = SideBySide[PlannedRun](self.launchers)
-        try:
-            self._train_side_by_side(runs, self._side)
-        except BaseException:
-            self.stop()
-            raise
-
-    def _train_side_by_side(self, runs: Sequence[PlannedRun], side: SideBySide[PlannedRun]) -> None:
+        self._side = side = self._side or SideBySide[PlannedRun](self.launchers)
         wanted = set(runs)
         queue = deque(run for run in runs if run not in side.running)
         ahead = deque(run for run in self._ahead(wanted) if run not in side.running)
-        while queue or wanted.intersection(side.running):
-            while (queue or ahead) and not side.is_full:
-                run = (queue or ahead).popleft()
-                self._begin(run, side.running)
-                program = self.program(run)
-                self.progress.start(run, side.start(run, program).history(program))
-            started = time.perf_counter()
-            try:
-                ended = side.ended()
-            finally:
-                self.count_as_run(time.perf_counter() - started)
-            self.progress.watch()
-            for run, end in ended:
-                self._end(run, end)
+        try:
+            while queue or wanted.intersection(side.running):
+                while (queue or ahead) and not side.is_full:
+                    run = (queue or ahead).popleft()
+                    self._begin(run, side.running)
+                    program = self.program(run)
+                    self.progress.start(run, side.start(run, program).history(program))
+                started = time.perf_counter()
+                try:
+                    ended = side.ended()
+                finally:
+                    self.count_as_run(time.perf_counter() - started)
+                self.progress.watch()
+                for run, end in ended:
+                    self._end(run, end)
+        except BaseException:
+            self.stop()
+            raise
 
     def _ahead(self, wanted: set[PlannedRun]) -> list[PlannedRun]:
         """Return the runs that only a later analysis needs; none before an arm was chosen."""
@@ -196,21 +193,6 @@ class ComparisonSession:
         if cancelled:
             runs = counted(len(cancelled), "run")
             print_line(labelled("cancelled", f"{runs} of later seeds, which no verdict needs"))
-
-    def launch(self, run: PlannedRun) -> None:
-        """Run one training in a separate process by the first launcher, and print how it ended.
-
-        Raises:
-            InputError: For the same reasons as `train`.
-        """
-        self._begin(run)
-        (launcher, *_), program, started = self.launchers, self.program(run), time.perf_counter()
-        self.progress.start(run, launcher.history(program))
-        try:
-            end = launcher.run(program, self.progress.watch)
-        finally:
-            self.count_as_run(time.perf_counter() - started)
-        self._end(run, end)
 
     def _begin(self, run: PlannedRun, running: Sequence[PlannedRun] = ()) -> None:
         """Check that a run can start beside the running ones of this process.
@@ -336,33 +318,21 @@ class ComparisonSession:
         if not target.exists():
             print_line(labelled("yardstick", f"the measurement failed; see {log}"))
 
-    def facts(self, seeds: int) -> PlanFacts:
-        """Return what the analysis of the first `seeds` seeds needs."""
-        self._update_own_seconds()
-        return plan_facts(self.plan, self.folder.path, seeds)
-
-    def folders(self, seeds: int) -> list[Path]:
-        """Return the run folders of the first `seeds` seeds, without incomplete seeds.
+    def analysed(self, seeds: int) -> Comparison:
+        """Return the comparison of the first `seeds` seeds, without incomplete seeds.
 
         Arms are compared seed by seed, so a seed at which any run failed without a record is
         omitted in every arm. A stamp and the last line of output list these seeds.
 
         Raises:
-            InputError: Too few seeds remain.
-        """
-        try:
-            return complete_runs(self.plan, self.folder.path, seeds)
-        except InputError as error:
-            raise InputError(f"{error} {self._failed_text(seeds)}") from error
-
-    def analysed(self, seeds: int) -> Comparison:
-        """Return the comparison of the first `seeds` seeds, without incomplete seeds.
-
-        Raises:
             InputError: Too few seeds remain, or the runs cannot be compared.
         """
-        runs = self.folders(seeds)
-        return compare_planned(self.plan, self.folder.path, runs, self.facts(seeds))
+        try:
+            runs = complete_runs(self.plan, self.folder.path, seeds)
+        except InputError as error:
+            raise InputError(f"{error} {self._failed_text(seeds)}") from error
+        self._update_own_seconds()
+        return compare_planned(self.plan, self.folder.path, runs, seeds)
 
     def record_analysis(self, seeds: int) -> None:
         """Record that the results of the first `seeds` seeds were analysed and written."""
@@ -422,6 +392,20 @@ class ComparisonSession:
         self.plan = replace(self.plan, own_seconds=own_seconds)
 
 
+def make_launchers(command: CompareCommand, plan: Plan, folder: Path) -> tuple[Launcher, ...]:
+    """Return a launcher for each run that trains at the same time.
+
+    Raises:
+        InputError: There are too few GPUs, cores or nodes.
+    """
+    if command.design.engine == RAY:
+        from ampft.comparison.execution.cluster.launcher import ray_launchers
+
+        return ray_launchers(command, plan, folder)
+    config_file = command.design.config_file
+    return tuple(LocalLauncher(slot, config_file) for slot in command_slots(command))
+
+
 @contextlib.contextmanager
 def open_comparison(
     command: CompareCommand, folder: Path, plan: Plan, recipe: Path | None = None
@@ -446,8 +430,8 @@ def open_comparison(
                     f"--output_dir {folder}: {name} is a link, but a comparison writes a folder of "
                     "this name. Move it, or choose another folder."
                 )
-        seconds = wait_for_runs_left(folder / LOGS_NAME, lambda t: print_line(labelled("left", t)))
-        todo = incomplete_runs(plan, folder)
+        seconds = wait_for_runs_left(folder / LOGS_NAME)
+        todo = without_result(plan.all_runs(), folder)
         with contextlib.ExitStack() as stack:
             progress = stack.enter_context(Progress(plan, todo))
             launchers = make_launchers(command, plan, folder)

@@ -22,14 +22,14 @@ import torch
 from accelerate import PartialState
 
 from ampft.arguments import parse_classify_arguments
-from ampft.comparison.execution.estimate import (
+from ampft.comparison.execution.launchers import answer
+from ampft.comparison.execution.plan import (
     KIND_OF_LABELS,
     Estimate,
     ModeCost,
     Size,
     TrialResult,
 )
-from ampft.comparison.execution.measurement import answer
 from ampft.data.splits import dependent_groups
 from ampft.data.steps import IntArray, StepBatches
 from ampft.errors import TrainingStopped

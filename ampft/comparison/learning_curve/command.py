@@ -29,7 +29,7 @@ from ampft.precision.modes import BASELINE
 from ampft.text.terminal import print_line
 
 if TYPE_CHECKING:
-    from ampft.comparison.execution.estimate import TrialResult
+    from ampft.comparison.execution.plan import TrialResult
     from ampft.comparison.learning_curve.findings import LearningCurve
 
 PROGRAM, TRAINER = "ampft curve", "ampft train"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ampft.comparison.execution.measurement import answer
+from ampft.comparison.execution.launchers import answer
 
 STEPS = 3
 

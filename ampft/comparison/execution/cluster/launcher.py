@@ -39,11 +39,9 @@ from ampft.comparison.execution.cluster.parcels import (
     put_in_place,
 )
 from ampft.comparison.execution.folder import run_ending, run_folder
-from ampft.comparison.execution.launch import POLL_SECONDS, TERMINATION_SECONDS, locked_log
-from ampft.comparison.execution.launchers import Ended, Launcher, Program
-from ampft.comparison.execution.measurement import NoResult, ask
+from ampft.comparison.execution.launch import POLL_SECONDS, TERMINATION_SECONDS, Slot, locked_log
+from ampft.comparison.execution.launchers import Ended, Launcher, NoResult, Program, ask
 from ampft.comparison.execution.plan import Plan
-from ampft.comparison.execution.slots import Slot
 from ampft.errors import InputError
 from ampft.ownership import private_file, remove_tree, temporary_folder
 from ampft.precision.modes import BASELINE

@@ -15,9 +15,8 @@ from typing import Any
 
 from ampft.comparison.execution.cluster.orphans import MARK, guard
 from ampft.comparison.execution.cluster.parcels import Receiver, parcel
-from ampft.comparison.execution.launch import FIRST_LINE
+from ampft.comparison.execution.launch import FIRST_LINE, Slot
 from ampft.comparison.execution.launchers import LocalLauncher, Program, SideBySide
-from ampft.comparison.execution.slots import Slot
 from ampft.ownership import temporary_folder
 from ampft.runs.manifest import RECORD_NAME
 from ampft.text.json_io import json_text, read_json_object, values_hash
