@@ -12,8 +12,7 @@ from transformers import BertConfig, BertForSequenceClassification
 import ampft
 from ampft.diagnosis.doctor.examine import Examination
 from ampft.diagnosis.doctor.findings import Fault
-from ampft.diagnosis.doctor.origins import Event, Origins
-from ampft.diagnosis.doctor.watch import OperationWatch
+from ampft.diagnosis.doctor.watch import Event, OperationWatch, Origins
 from ampft.models.packing.install import install_packing
 
 LENGTHS = (9, 3, 7, 1)

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from ampft.diagnosis.doctor.case import Subject
 from ampft.diagnosis.doctor.causes import OVERFLOWS, UNDERFLOWS, remedy_for
 from ampft.diagnosis.doctor.findings import Cause, Fault
-from ampft.diagnosis.doctor.origins import Event, Key
 from ampft.diagnosis.doctor.places import BatchShape
 from ampft.diagnosis.doctor.ranges import Values, largest_scale
-from ampft.diagnosis.doctor.watch import OperationWatch
+from ampft.diagnosis.doctor.watch import Event, Key, OperationWatch
 from ampft.precision.tf32 import float32_policy
 from ampft.training.step import MIN_LOSS_SCALE
 

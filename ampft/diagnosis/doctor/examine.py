@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ampft.diagnosis.doctor.alignment import rounding_module
 from ampft.diagnosis.doctor.batch import MAX_TOKENS, BatchExamination
 from ampft.diagnosis.doctor.case import Loss, Subject, undisturbed
-from ampft.diagnosis.doctor.causes import REMEDIES, remedy_for
+from ampft.diagnosis.doctor.causes import remedy_for
 from ampft.diagnosis.doctor.findings import (
     DEFAULT_TOLERATED,
     Cause,
@@ -111,8 +111,7 @@ def examine(
     case: Subject,
     *,
     tolerated: float = DEFAULT_TOLERATED,
-    with_ranges: bool = True,
-    stop_at_first: bool = False,
+    only_first: bool = False,
 ) -> Examination:
     """Return what the precision of a case does to its batches.
 
@@ -120,8 +119,8 @@ def examine(
         case: The case, which is left as it was.
         tolerated: Share of lost gradient entries above which a gradient that changed its direction
             is explained by underflow.
-        with_ranges: Whether to record the ranges in float32, and to compare whole gradients.
-        stop_at_first: Whether to stop after the first batch that fails.
+        only_first: Whether to stop after the first batch that fails, and neither to record the
+            ranges in float32 nor to compare whole gradients.
 
     Raises:
         InputError: The doctor does not examine this precision.
@@ -146,7 +145,7 @@ def examine(
             return found
     absorbed: list[Fault] = []
     with undisturbed(case.model):
-        if with_ranges:
+        if not only_first:
             _record_ranges(case, shapes, found)
         scales: list[float | None] = []
         for index, shape in enumerate(shapes):
@@ -158,11 +157,11 @@ def examine(
             for fault in examined.faults:
                 found.add_fault(fault)
             absorbed += examined.absorbed
-            if stop_at_first and not found.holds:
+            if only_first and not found.holds:
                 break
         found.scale = _least(scales)
         case.model.zero_grad(set_to_none=True)
-        if with_ranges and found.holds:
+        if found.holds and not only_first:
             _check_gradient(case, found, absorbed, tolerated)
     found.faults.sort(key=lambda fault: fault.is_harmless)
     return found
@@ -271,7 +270,7 @@ def _vanishing(case: Subject, found: Examination, tolerated: float) -> Fault | N
         example_ids=tuple(sorted(found.ids)),
         reaches="gradient",
         in_float32=False,
-        remedy=REMEDIES[Cause.VANISHING],
+        remedy=remedy_for(Cause.VANISHING),
     )
 
 
@@ -288,7 +287,7 @@ def _rounding(case: Subject, found: Examination) -> Fault:
         example_ids=tuple(sorted(found.ids)),
         reaches="gradient",
         in_float32=False,
-        remedy=REMEDIES[Cause.ROUNDING],
+        remedy=remedy_for(Cause.ROUNDING),
     )
 
 
@@ -339,7 +338,7 @@ def locate(
     arguments, except `tolerated`, and raises the same exceptions.
     """
     case = _given(model, batches, loss, mixed_precision, loss_scale)
-    faults = examine(case, with_ranges=False, stop_at_first=True).faults
+    faults = examine(case, only_first=True).faults
     return next((fault for fault in faults if not fault.is_harmless), None)
 
 
@@ -354,21 +353,19 @@ def _given(
 
 def _half_weights(model: nn.Module) -> Fault | None:
     """Return the fault of weights in 16 bits; harmless if they were only saved so."""
-    weights = [(n, p) for n, p in model.named_parameters() if p.requires_grad and p.dim() > 1]
-    for name, weight in weights:
-        if weight.dtype in _SIXTEEN_BITS:
-            return _of_parameter(name, weight, is_harmless=False)
-    for dtype in _SIXTEEN_BITS:
+    weights = {n: p for n, p in model.named_parameters() if p.requires_grad and p.dim() > 1}
+    halved = [name for name, weight in weights.items() if weight.dtype in _SIXTEEN_BITS]
+    is_harmless = not halved
+    if is_harmless:
         # Zeros and ones, as layers begin with, are numbers of every format.
-        varied = [each for each in weights if len(each[1][:2].unique()) > MIN_DISTINCT]
-        if varied and all(torch.equal(weight, weight.to(dtype).float()) for _, weight in varied):
-            return _of_parameter(*varied[0], is_harmless=True)
-    return None
-
-
-def _of_parameter(name: str, parameter: Tensor, *, is_harmless: bool) -> Fault:
-    module, _, own = name.rpartition(".")
-    largest = float(parameter.detach().abs().max())
+        varied = {n: w for n, w in weights.items() if len(w[:2].unique()) > MIN_DISTINCT}
+        for dtype in _SIXTEEN_BITS:
+            if all(torch.equal(weight, weight.to(dtype).float()) for weight in varied.values()):
+                halved = list(varied)
+    if not halved:
+        return None
+    module, _, own = halved[0].rpartition(".")
+    largest = float(weights[halved[0]].detach().abs().max())
     return Fault(
         module=module,
         direction="forward",

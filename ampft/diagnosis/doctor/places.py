@@ -1,4 +1,4 @@
-"""Finds the examples and tokens of the entries of a tensor, and the module that computes it."""
+"""Finds the examples and tokens of the entries of a tensor, and the line that computes it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import linecache
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -147,45 +146,6 @@ _PACKAGE = Path(__file__).parents[2]
 _LIBRARIES = tuple(Path(str(library.__file__)).parent for library in (torch, accelerate))
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 _SITE_PACKAGES = sysconfig.get_path("purelib")
-
-
-class ModuleStack:
-    """Context that follows which module of a model runs; its hooks are removed on exit.
-
-    Args:
-        model: Model; code outside of its forward pass has no path.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._running: list[str] = []
-        self._hooks = ExitStack()
-
-    @property
-    def path(self) -> str | None:
-        """Path of the innermost module, empty for the model itself; None outside of it."""
-        return self._running[-1] if self._running else None
-
-    def __enter__(self) -> ModuleStack:
-        for name, module in self._model.named_modules():
-            enter = partial(self._enter, name)
-            before = module.register_forward_pre_hook(enter, prepend=True)
-            after = module.register_forward_hook(self._leave, always_call=True)
-            self._hooks.callback(before.remove)
-            self._hooks.callback(after.remove)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._hooks.close()
-        self._running.clear()
-
-    def _enter(self, name: str, module: nn.Module, args: object) -> None:
-        del module, args
-        self._running.append(name)
-
-    def _leave(self, module: nn.Module, args: object, output: object) -> None:
-        del module, args, output
-        self._running.pop()
 
 
 @dataclass(frozen=True)
