@@ -41,7 +41,6 @@ from ampft.certificate.findings import FAILED, PASSED, UNDECIDED, BatchInvarianc
 from ampft.certificate.gate import (
     BATCH_SIZES,
     TOLERANCES,
-    GateSettings,
     LogitTally,
     compare_outcomes,
     depends_on_batch,
@@ -230,7 +229,7 @@ def full_verdict(drawn: Drawn, artifact: Logits) -> str:
     """Return the verdict of the whole code on the statistics of an int8 artifact."""
     names = tuple(f"class {index}" for index in range(artifact.shape[1]))
     before, after = (_predictions(each, drawn.labels, names) for each in (drawn.logits, artifact))
-    comparison, classes = compare_outcomes(before, after, GateSettings(margin=MARGIN))
+    comparison, classes = compare_outcomes(before, after, margin=MARGIN)
     outcome = comparison.arms[1].outcome
     if outcome not in (EQUIVALENT, NOT_DECIDED) or any(c.status == "worse" for c in classes):
         return FAILED

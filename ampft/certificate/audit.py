@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ampft.arguments.flags import ArgumentParser
-from ampft.certificate.command import (
-    MARGIN,
-    NOT_PASSED,
-    add_verification,
-    exit_with,
-    print_certificate,
-    verify_request,
-)
+from ampft.certificate.command import MARGIN, NOT_PASSED, add_verification, verify_request
 
 
 def main(argv: Sequence[str]) -> None:
@@ -29,37 +23,34 @@ def main(argv: Sequence[str]) -> None:
     """
     args = _parser().parse_args(argv)
     folder = Path(args.artifact)
-    from ampft.certificate.files import differences
-    from ampft.certificate.report import read_certificate
+    from ampft.certificate.findings import PASSED
+    from ampft.certificate.report import certificate_text, differences, read_certificate
     from ampft.certificate.verify import certify
     from ampft.export.manifest import CERTIFICATE_NAME
     from ampft.text.terminal import labelled, print_line, quiet_libraries
 
     quiet_libraries()
-    stored = None
-    if (folder / CERTIFICATE_NAME).is_file():
-        stored = read_certificate(folder / CERTIFICATE_NAME)
+    path = folder / CERTIFICATE_NAME
+    stored = read_certificate(path) if path.is_file() else None
+    defaults: dict[str, Any] = {"margin": MARGIN}
     if stored is not None:  # the same verification, unless a flag asks for another
-        defaults = {
-            "verify": stored.verify,
-            "metric": stored.comparison.metric,
-            "margin": 100 * stored.comparison.margin,
-        }
-        for name, value in defaults.items():
-            if getattr(args, name) is None:
-                setattr(args, name, value)
-    elif args.margin is None:
-        args.margin = MARGIN
+        comparison = stored.comparison
+        defaults = {"margin": 100 * comparison.margin, "metric": comparison.metric}
+        defaults["verify"] = stored.verify
+    for name, value in defaults.items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
     found = certify(folder, Path(args.run), verify_request(args))
-    print_certificate(found)
+    print_line(certificate_text(found))
+    problems: tuple[str, ...] = ()
     if stored is None:
         print_line(labelled("stored", f"the folder has no {CERTIFICATE_NAME} to compare with."))
-        exit_with(found)
-        return
-    problems = differences(stored, found)
-    for problem in problems or ("the results agree with the certificate.",):
-        print_line(labelled("stored", problem))
-    exit_with(found)
+    else:
+        problems = tuple(differences(stored, found))
+        for problem in problems or ("the results agree with the certificate.",):
+            print_line(labelled("stored", problem))
+    if found.verdict != PASSED:
+        raise SystemExit(NOT_PASSED)
     if problems:
         raise SystemExit(1)
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampft.arguments.flags import ArgumentParser
-from ampft.export.command import AUTO, MOVED, data_flags, export, export_parser, export_request
+from ampft.errors import InputError
+from ampft.export.formats import FORMATS, FP32, INT8_SCHEMES, PRECISIONS
 
 if TYPE_CHECKING:
-    from ampft.certificate.findings import Certificate
     from ampft.certificate.rows import VerifiedRows
     from ampft.certificate.verify import VerifyRequest
-    from ampft.export.export import ExportRequest
+    from ampft.export.source import ExportRequest
 
 NOT_PASSED = 4  # exit code
 MARGIN = 1.0  # points
+AUTO = "auto"  # of --keep_float
+# Flags that say where the data of a run are now, for a calibration and for the verification.
+MOVED = ("train_file", "validation_file", "test_file", "dataset_name")
 # Failures that modules in float32 can repair.
 OF_PRECISION = {"logits", "rounding", "batch", "difference", "classes", "not_finite"}
 
@@ -33,59 +38,79 @@ def main(argv: Sequence[str]) -> None:
             missing, or the format cannot hold the model.
         SystemExit: The artifact did not pass; the exit code is 4.
     """
-    parser = export_parser()
-    parser.epilog = (
-        f"{parser.epilog or ''} Exit codes: 0 if the artifact passed its verification, "
-        f"{NOT_PASSED} if it failed or the examples could not decide, 2 if nothing was exported."
-    ).strip()
-    add_verification(parser)
-    args = parser.parse_args(argv)
-    request = export_request(args)
-    from ampft.certificate.files import write_certificate
-    from ampft.certificate.report import PAGE_NAME
+    args = _parser().parse_args(argv)
+    run = Path(args.run)
+    if not run.is_dir():
+        raise InputError(f"RUN {run}: not a folder. Pass the --output_dir of a run.")
+    from ampft.certificate.findings import PASSED
+    from ampft.certificate.report import PAGE_NAME, certificate_text, write_certificate
     from ampft.certificate.verify import certify, check_verification
     from ampft.export.export import check_request
+    from ampft.export.source import KEEP_FLOAT, ExportRequest
+    from ampft.precision.float32_modules import split_patterns
     from ampft.runs.predict import run_classifier
     from ampft.text.terminal import labelled, print_line, quiet_libraries
 
+    is_named = args.keep_float not in (None, AUTO)
+    request = ExportRequest(
+        run=run,
+        format=args.format,
+        precision=args.precision,
+        output_dir=Path(args.output_dir),
+        data_flags=data_flags(args),
+        int8=args.int8,
+        keep_float=split_patterns(KEEP_FLOAT, args.keep_float) if is_named else (),
+    )
     quiet_libraries()
     check_request(request)
     verification = verify_request(args)
-    rows = check_verification(run_classifier(request.run).record, verification)
-    export(request)
+    rows = check_verification(run_classifier(run).record, verification)
+    _export(request)
     print_line(labelled("verify", f"{len(rows):,} examples of {rows.name}"))
-    certificate = certify(request.output_dir, request.run, verification, rows)
-    if args.keep_float == AUTO and can_be_repaired(certificate):
-        print_certificate(certificate)
-        request = repaired(request, verification, rows)
-        certificate = certify(request.output_dir, request.run, verification, rows)
+    certificate = certify(request.output_dir, run, verification, rows)
+    failures = {each.kind for each in certificate.failures}
+    if args.keep_float == AUTO and certificate.verdict != PASSED and failures <= OF_PRECISION:
+        print_line(certificate_text(certificate))
+        _repair(request, verification, rows)
+        certificate = certify(request.output_dir, run, verification, rows)
     write_certificate(request.output_dir, certificate)
-    print_certificate(certificate)
+    print_line(certificate_text(certificate))
     print_line(labelled("page", str(request.output_dir / PAGE_NAME)))
-    exit_with(certificate)
+    if certificate.verdict != PASSED:
+        raise SystemExit(NOT_PASSED)
 
 
-def can_be_repaired(certificate: Certificate) -> bool:
-    """Return whether an artifact did not pass, and modules in float32 can change that."""
-    from ampft.certificate.findings import PASSED
+def _export(request: ExportRequest) -> None:
+    """Export a run, and print what was written."""
+    from ampft.export.export import export_run
+    from ampft.text.numbers import byte_size
+    from ampft.text.terminal import labelled, print_line
 
-    kinds = {each.kind for each in certificate.failures}
-    return certificate.verdict != PASSED and kinds <= OF_PRECISION
+    manifest = export_run(request)
+    size = byte_size(sum(part.bytes for part in manifest.files.values()))
+    print_line(labelled("wrote", f"{request.output_dir}: {manifest.model}, {size} in all"))
+    if manifest.float_nodes:
+        print_line(labelled("float", f"ONNX nodes {','.join(manifest.float_nodes)}"))
+        print_line(labelled("TensorRT", *_tensorrt_commands(manifest.float_nodes)))
+    print_line(labelled("next", f"ampft predict --model {request.output_dir} FILE"))
 
 
-def repaired(
-    request: ExportRequest, verification: VerifyRequest, rows: VerifiedRows
-) -> ExportRequest:
-    """Replace an artifact that does not pass by one with the fewest modules in float32.
+def _tensorrt_commands(nodes: Sequence[str]) -> tuple[str, str]:
+    """Return the commands that keep nodes in float32: for TensorRT up to 10, and from 11.
 
-    Args:
-        request: Export that wrote it.
-        verification: How it was verified.
-        rows: Rows of the verification.
-
-    Returns:
-        The request of the new artifact; the old one if no modules help.
+    The layers of TensorRT have the names of the nodes. TensorRT 11 has no constraints of precision,
+    so that AutoCast of NVIDIA's Model Optimizer casts the graph instead, where names are patterns.
     """
+    layers = ",".join(f"{name}:fp32" for name in nodes)
+    patterns = " ".join(f"'^{re.escape(name)}$'" for name in nodes)
+    return (
+        f"up to 10: trtexec --fp16 --precisionConstraints=obey --layerPrecisions={layers}",
+        f"from 11: python -m modelopt.onnx.autocast --onnx_path ONNX --nodes_to_exclude {patterns}",
+    )
+
+
+def _repair(request: ExportRequest, verification: VerifyRequest, rows: VerifiedRows) -> None:
+    """Replace an artifact that does not pass by one with the fewest modules in float32, if any."""
     from ampft.certificate.float_region import smallest_region
     from ampft.export.export import remove_artifact
     from ampft.text.numbers import counted
@@ -96,7 +121,7 @@ def repaired(
     searched += region.split
     if region.modules is None:
         print_line(labelled("float", f"no set of modules in float32 helps ({searched})."))
-        return request
+        return
     print_line(
         labelled(
             "float",
@@ -105,39 +130,68 @@ def repaired(
         )
     )
     remove_artifact(request.output_dir)
-    request = replace(request, keep_float=region.modules)
-    export(request)
-    return request
+    _export(replace(request, keep_float=region.modules))
+
+
+def data_flags(args: Namespace) -> list[str]:
+    """Return the flags `MOVED` that were passed, as words of a command line."""
+    values = vars(args)
+    return [f"--{name}={values[name]}" for name in MOVED if values[name] is not None]
 
 
 def verify_request(args: Namespace) -> VerifyRequest:
     """Return the verification of arguments that `add_verification` has parsed."""
     from ampft.certificate.verify import VerifyRequest
 
-    values = vars(args)
     return VerifyRequest(
-        verify=values["verify"],
-        metric=values["metric"],
-        margin=values["margin"] / 100,
+        verify=args.verify,
+        metric=args.metric,
+        margin=args.margin / 100,
         data_flags=data_flags(args),
-        measure=not values["no_measure"],
+        measure=not args.no_measure,
     )
 
 
-def print_certificate(certificate: Certificate) -> None:
-    """Print a certificate."""
-    from ampft.certificate.report import certificate_text
-    from ampft.text.terminal import print_line
-
-    print_line(certificate_text(certificate))
-
-
-def exit_with(certificate: Certificate) -> None:
-    """Exit with code 4 unless the artifact passed."""
-    from ampft.certificate.findings import PASSED
-
-    if certificate.verdict != PASSED:
-        raise SystemExit(NOT_PASSED)
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="ampft export",
+        description="Write the model of a run as an artifact for another runtime, with its "
+        "tokenizer or processor and its labels.",
+        epilog="ampft predict --model DIR predicts with an artifact in its own runtime. Exit "
+        f"codes: 0 if the artifact passed its verification, {NOT_PASSED} if it failed or the "
+        "examples could not decide, 2 if nothing was exported.",
+    )
+    parser.add_argument("run", metavar="RUN", help="output folder of a finished run")
+    parser.add_argument(
+        "--format",
+        required=True,
+        choices=tuple(FORMATS),
+        help="onnx for onnxruntime, openvino for OpenVINO, torch for PyTorch",
+    )
+    parser.add_argument(
+        "--precision",
+        default=FP32,
+        choices=PRECISIONS,
+        help="precision of the weights and the computation (default: fp32)",
+    )
+    parser.add_argument(
+        "--int8",
+        choices=INT8_SCHEMES,
+        help="how activations become int8 in --format onnx: each row in blocks, with scales of "
+        "the batch (dynamic), or with scales measured on the validation split (static; default: "
+        f"{INT8_SCHEMES[0]})",
+    )
+    parser.add_argument(
+        "--keep_float",
+        metavar="auto|PATTERNS",
+        help="modules that stay in float32, as globs over their paths, separated by commas; if an "
+        "artifact fails, auto searches the fewest with which it passes (default: none)",
+    )
+    parser.add_argument(
+        "--output_dir", required=True, metavar="DIR", help="folder to create for the artifact"
+    )
+    add_verification(parser)
+    return parser
 
 
 def add_verification(parser: ArgumentParser) -> None:

@@ -29,6 +29,7 @@ from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import resolve
 
 Feeds = Mapping[str, npt.NDArray[Any]]
+Product = tuple[str, tuple[str, ...], bool]  # operator, dtypes of operands, whether with weights
 
 _ONNX_DTYPES = {
     "float": "float32",
@@ -67,7 +68,23 @@ def onnx_dtypes(path: Path, feeds: Feeds) -> ArtifactDtypes:
         path: ONNX file.
         feeds: Inputs of one batch by name.
     """
+    onnx: Any = package("onnx", "onnx", str(path))
     onnxruntime: Any = package("onnxruntime", "onnx", str(path))
+    graph = onnx.load(str(path), load_external_data=False).graph
+    sizes: Counter[str] = Counter()
+    for tensor in graph.initializer:
+        name = onnx.TensorProto.DataType.Name(tensor.data_type)
+        if name in _ONNX_BYTES:  # neither indices nor flags
+            count = int(np.prod(tensor.dims, dtype=np.int64))
+            sizes[_ONNX_DTYPES.get(name, name.lower())] += int(count * _ONNX_BYTES[name])
+    # onnxruntime quantizes the activations of products with weights in blocks if the "accuracy
+    # level" is 4, and otherwise turns the weights back into float32.
+    levels = {
+        next((each.i for each in node.attribute if each.name == "accuracy_level"), 0)
+        for node in graph.node
+        if node.op_type == _ONNX_BLOCKS
+    }
+    blocks = "int8" if levels == {4} else "float32"
     with tempfile.TemporaryDirectory() as folder:
         options = onnxruntime.SessionOptions()
         options.enable_profiling = True
@@ -78,44 +95,30 @@ def onnx_dtypes(path: Path, feeds: Feeds) -> ArtifactDtypes:
         )
         session.run(None, dict(feeds))
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    counts: Counter[tuple[str, tuple[str, ...], bool]] = Counter()
-    blocks = onnx_block_operands(path)
-    for event in events:
-        if event.get("cat") == "Node" and str(event.get("name")).endswith("_kernel_time"):
-            product = _onnx_product(event["args"], blocks)
-            if product is not None:
-                counts[product] += 1
+    products = (
+        _onnx_product(event["args"], blocks)
+        for event in events
+        if event.get("cat") == "Node" and str(event.get("name")).endswith("_kernel_time")
+    )
     return ArtifactDtypes(
-        weights=onnx_weights(path),
-        products=_ordered(counts),
+        weights=dict(sizes),
+        products=_ordered(Counter(each for each in products if each is not None)),
         source=f"profile of onnxruntime {onnxruntime.__version__}",
     )
 
 
-def onnx_block_operands(path: Path) -> tuple[str, str]:
-    """Return the dtypes that the file asks of products with weights in blocks.
+def _onnx_product(arguments: Mapping[str, Any], blocks: str) -> Product | None:
+    """Return the operator of a product, the dtypes of its operands and whether it has weights.
 
-    onnxruntime quantizes the activations if the "accuracy level" is 4, and otherwise turns the
-    weights back into float32.
+    Args:
+        arguments: Arguments of an event of a profile.
+        blocks: Dtype in which products with weights in blocks run.
     """
-    onnx: Any = package("onnx", "onnx", str(path))
-    levels = {
-        next((each.i for each in node.attribute if each.name == "accuracy_level"), 0)
-        for node in onnx.load(str(path), load_external_data=False).graph.node
-        if node.op_type == _ONNX_BLOCKS
-    }
-    return ("int8", "int8") if levels == {4} else ("float32", "float32")
-
-
-def _onnx_product(
-    arguments: Mapping[str, Any], blocks: tuple[str, str]
-) -> tuple[str, tuple[str, ...], bool] | None:
-    """Return the operator of a product, the dtypes of its operands and whether it has weights."""
     operator = arguments["op_name"]
     if operator in _ONNX_INTEGER:
         return operator, ("uint8", "int8"), True
     if operator == _ONNX_BLOCKS:
-        return operator, blocks, True
+        return operator, (blocks, blocks), True
     if operator not in (*_ONNX_PRODUCTS, *_ONNX_WITH_WEIGHTS):
         return None
     operands = [
@@ -128,18 +131,6 @@ def _onnx_product(
     return operator, (operands[0], operands[-1]), with_weights
 
 
-def onnx_weights(path: Path) -> dict[str, int]:
-    """Return the bytes of the initializers of an ONNX file by dtype, without indices and flags."""
-    onnx: Any = package("onnx", "onnx", str(path))
-    sizes: Counter[str] = Counter()
-    for tensor in onnx.load(str(path), load_external_data=False).graph.initializer:
-        name = onnx.TensorProto.DataType.Name(tensor.data_type)
-        if name in _ONNX_BYTES:
-            count = int(np.prod(tensor.dims, dtype=np.int64))
-            sizes[_ONNX_DTYPES.get(name, name.lower())] += int(count * _ONNX_BYTES[name])
-    return dict(sizes)
-
-
 def openvino_dtypes(compiled: Any, path: Path) -> ArtifactDtypes:
     """Return the dtypes of an OpenVINO model: of its constants, and of the compiled products.
 
@@ -148,7 +139,7 @@ def openvino_dtypes(compiled: Any, path: Path) -> ArtifactDtypes:
         path: XML file that it was read from.
     """
     openvino: Any = package("openvino", "openvino", str(path))
-    counts: Counter[tuple[str, tuple[str, ...], bool]] = Counter()
+    counts: Counter[Product] = Counter()
     for operation in compiled.get_runtime_model().get_ops():
         info = operation.get_rt_info()
         kind = _text(info["layerType"])
@@ -174,7 +165,7 @@ def _text(value: Any) -> str:
     return str(value.astype(str)) if hasattr(value, "astype") else str(value)
 
 
-def _ordered(counts: Mapping[tuple[str, tuple[str, ...], bool], int]) -> tuple[ProductCount, ...]:
+def _ordered(counts: Mapping[Product, int]) -> tuple[ProductCount, ...]:
     """Return the rows, products with weights first, then by their number."""
     rows = [
         ProductCount(operator=operator, inputs=inputs, count=count, with_weights=with_weights)
@@ -195,18 +186,12 @@ def artifact_dtypes(artifact: Artifact, batch: Sequence[tuple[Any, ...]]) -> Art
     if artifact.manifest.runtime == "openvino":
         return openvino_dtypes(artifact.model.session, path)
     if artifact.manifest.runtime == "torch":
-        return torch_dtypes(artifact.model, path, inputs)
+        return _torch_dtypes(artifact.model, path, inputs)
     return onnx_dtypes(path, {name: inputs[name].numpy() for name in artifact.manifest.inputs})
 
 
-def torch_dtypes(model: nn.Module, path: Path, inputs: Mapping[str, Tensor]) -> ArtifactDtypes:
-    """Return the dtypes of weights for PyTorch: of the file, and of the products of a batch.
-
-    Args:
-        model: The loaded model, on the CPU.
-        path: The safetensors file.
-        inputs: Inputs of one batch by name.
-    """
+def _torch_dtypes(model: nn.Module, path: Path, inputs: Mapping[str, Tensor]) -> ArtifactDtypes:
+    """Return the dtypes of weights for PyTorch: of the file, and of the products of a batch."""
     sizes: Counter[str] = Counter()
     with safe_open(path, "pt") as file:
         for name in file.keys():  # noqa: SIM118
@@ -215,7 +200,7 @@ def torch_dtypes(model: nn.Module, path: Path, inputs: Mapping[str, Tensor]) -> 
     recorder = ProductRecorder(resolve(BASELINE, torch.device("cpu")))
     with torch.no_grad(), recorder:
         forward_logits(model, inputs)
-    counts: Counter[tuple[str, tuple[str, ...], bool]] = Counter()
+    counts: Counter[Product] = Counter()
     for row in recorder.census(model).rows:
         dtypes = tuple(str(dtype).removeprefix("torch.") for dtype in row.inputs)
         counts[row.kind, dtypes, row.kind != "attention"] += row.count

@@ -94,7 +94,6 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
     "kept": lambda modules: (
         f"{counted(len(modules), 'module')} of the artifact in float32: {', '.join(modules)}"
     ),
-    "no_times": lambda reason: f"not timed: {reason}",
 }
 
 

@@ -16,19 +16,19 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from ampft.certificate.gate import BATCH_SIZES, TOLERANCES, depends_on_batch
-from ampft.certificate.predicted import (
+from ampft.certificate.rows import VerifiedRows, split_rows
+from ampft.certificate.verify import (
     BATCH_SIZE,
     INVARIANCE_ROWS,
     Predicted,
+    VerifyRequest,
     batches,
     predicted,
 )
-from ampft.certificate.rows import VerifiedRows, split_rows
-from ampft.certificate.verify import VerifyRequest
 from ampft.export.artifact import load_artifact
-from ampft.export.export import ExportRequest, request_source, write_artifact
+from ampft.export.export import write_artifact
 from ampft.export.formats import FORMATS, Write
-from ampft.export.source import ExportSource
+from ampft.export.source import ExportRequest, ExportSource, load_source
 from ampft.kinds.prediction import PredictRequest
 from ampft.models.module_search import shortest_patterns, smallest_modules
 from ampft.runs.predict import run_classifier
@@ -113,10 +113,10 @@ def smallest_region(
     split = "validation" if has_validation else "train"
     rows = split_rows(record, split, verification.data_flags)
     model = classifier.load(PredictRequest(batch_size=BATCH_SIZE))
-    source = request_source(request, record)
+    source = load_source(request, record)
     margin = verification.margin
     with model.numerics, FORMATS[request.format].code.prepared(source) as write:
-        search = _Search(request, source, write, rows, model, margin)
+        search = _Search(source, write, rows, model, margin)
         without = search.flips(())
         rules = [rule for rule in range(RULES) if not without.holds(rule, margin)]
         found = None
@@ -142,15 +142,13 @@ class _Search:
 
     def __init__(
         self,
-        request: ExportRequest,
         source: ExportSource,
         write: Write,
         rows: VerifiedRows,
         model: Predictor,
         margin: float,
     ) -> None:
-        self._request, self._source, self._write = request, source, write
-        self._rows, self._margin = rows, margin
+        self._source, self._write, self._rows, self._margin = source, write, rows, margin
         self._order = np.concatenate(batches(model, rows, range(len(rows)), BATCH_SIZE))
         self.results: dict[frozenset[str], PairedFlips] = {}
         self._expected = predicted(model, rows, self._order, BATCH_SIZE)
@@ -165,12 +163,9 @@ class _Search:
 
     def _compared(self, kept: tuple[str, ...]) -> PairedFlips:
         source = replace(self._source, kept=kept)
-        with TemporaryDirectory() as name:
-            folder = Path(name)
-            manifest = write_artifact(
-                folder, self._request, source, lambda path: self._write(path, kept)
-            )
-            artifact = load_artifact(folder, manifest, source.record).predictor(BATCH_SIZE)
+        with TemporaryDirectory() as folder:
+            manifest = write_artifact(Path(folder), source, self._write)
+            artifact = load_artifact(Path(folder), manifest, source.record).predictor(BATCH_SIZE)
             together = predicted(artifact, self._rows, self._order, BATCH_SIZE)
             step = max(len(self._order) // INVARIANCE_ROWS, 1)
             alone = predicted(artifact, self._rows, self._order[::step], BATCH_SIZES[0])
@@ -180,13 +175,13 @@ class _Search:
         tolerance = TOLERANCES.get(manifest.precision)
         close = self._expected.tally(together, tolerance).differences()
         is_finite = together.is_finite and alone.is_finite
-        is_sound = is_finite and not close.rows_beyond
         return PairedFlips(
             rows=len(self._rows),
             lost=int((before & ~after).sum()),
             gained=int((after & ~before).sum()),
             changed=int(differ.reshape(len(differ), -1).any(axis=1).sum()),
-            is_sound=is_sound
+            is_sound=is_finite
+            and not close.rows_beyond
             and not depends_on_batch(together.against(alone, tolerance), self._margin),
         )
 

@@ -9,8 +9,8 @@ inputs, logits beyond the tolerance of the precision, and predictions that depen
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from ampft.certificate.findings import (
     WORSE,
     ArtifactDtypes,
     BatchInvariance,
+    Certificate,
     ClassCheck,
     Finding,
     LogitDifferences,
@@ -46,6 +47,7 @@ from ampft.comparison.statistics.power import draws_to_exclude
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT
 from ampft.comparison.statistics.verdict import WORSE as WORSE_OUTCOME
 from ampft.data.splits import Groups
+from ampft.export.formats import BLOCKS
 from ampft.metrics.sums import ACCURACY, CaseSums, single_label_sums
 from ampft.tasks import problem_types
 from ampft.tasks.outcome import Outcome
@@ -64,67 +66,54 @@ TOLERANCES = {"fp32": 1e-3, "fp16": 40 * 2.0**-11, "bf16": 40 * 2.0**-8}
 ROUNDING_LIMIT, COARSE_ROUNDING_LIMIT = 3.0, 15.0
 
 
-@dataclass(frozen=True)
-class GateSettings:
-    """What is judged, and how.
-
-    Attributes:
-        metric: Primary metric; None for the first one of the problem.
-        margin: Equivalence margin as a fraction (0.01 is one point).
-        groups: Groups of rows that are not independent; None if all are.
-        inputs: Inputs of the rows, for the examples on the page.
-        name: Name of the artifact, such as "onnx int8".
-        title: Model and data.
-        setup: Names and values for readers.
-        environment: Likewise, of this machine.
-    """
-
-    metric: str | None = None
-    margin: float = 0.01
-    groups: Groups | None = None
-    inputs: CaseInputs = field(
-        default=CaseInputs(lambda rows: dict.fromkeys(rows, ""), has_words=False)
-    )
-    name: str = "artifact"
-    title: str = "artifact"
-    setup: dict[str, str] = field(default_factory=dict)
-    environment: dict[str, str] = field(default_factory=dict)
+NO_INPUTS = CaseInputs(lambda rows: dict.fromkeys(rows, ""), has_words=False)
 
 
 def compare_outcomes(
-    model: Outcome, artifact: Outcome, settings: GateSettings
+    model: Outcome,
+    artifact: Outcome,
+    *,
+    name: str = "artifact",
+    metric: str | None = None,
+    margin: float = 0.01,
+    groups: Groups | None = None,
+    inputs: CaseInputs = NO_INPUTS,
 ) -> tuple[Comparison, tuple[ClassCheck, ...]]:
     """Return the comparison of an artifact with its model, and what each class shows.
 
     Args:
         model: Predictions of the model.
         artifact: Predictions of the artifact, of the same rows with the same labels.
-        settings: What is judged, and how.
+        name: Name of the artifact, such as "onnx int8".
+        metric: Primary metric; None for the first one of the problem.
+        margin: Equivalence margin as a fraction (0.01 is one point).
+        groups: Groups of rows that are not independent; None if all are.
+        inputs: Inputs of the rows, for the examples on the page.
 
     Raises:
         InputError: The margin is out of range, or the problem lacks the metric.
     """
-    check_margin(settings.margin)
+    check_margin(margin)
     problem = problem_types()[model.kind]
-    metric = primary_metric(settings.metric, problem)
+    metric = primary_metric(metric, problem)
     cases = Cases(
-        path=Path(settings.name),
+        path=Path(name),
         kind=model.kind,
         split=model.split,
         truth=model.truth,
         label_names=model.label_names,
         class_names=model.class_names,
-        groups=settings.groups,
+        groups=groups,
     )
     sides = {
-        name: reduced(outcome, metric, settings.groups)
-        for name, outcome in ((MODEL, model), (settings.name, artifact))
+        side: reduced(outcome, metric, groups)
+        for side, outcome in ((MODEL, model), (name, artifact))
     }
     draft = Comparison(
-        title=settings.title,
+        title=name,
         metric=metric,
         metrics=metric_infos(problem),
-        margin=settings.margin,
+        margin=margin,
         alpha=ALPHA,
         seed_counts=(1,),
         seeds=(0,),
@@ -132,30 +121,28 @@ def compare_outcomes(
         examples=len(cases.truth),
         groups=cases.group_count,
         label_names=cases.class_names,
-        arms=tuple(_arm(name) for name in sides),
-        setup=settings.setup,
-        environment=settings.environment,
+        arms=tuple(
+            ArmResult(
+                name=side,
+                mode=side,
+                is_placebo=False,
+                execution="unknown",
+                executed=None,
+                status="complete",
+                runs=(RunOutcome(seed=0, status="finished", reason=None, folder=side),),
+            )
+            for side in sides
+        ),
+        setup={},
+        environment={},
         varied=(),
     )
-    predictions = {name: ArmPredictions([side]) for name, side in sides.items()}
-    comparison = analysed(draft, predictions, cases, settings.inputs)
+    predictions = {arm: ArmPredictions([side]) for arm, side in sides.items()}
+    comparison = analysed(draft, predictions, cases, inputs)
     model_side, artifact_side = sides.values()
     return comparison, tuple(
         _class_check(cases, index, figures, model_side, artifact_side)
         for index, figures in enumerate(comparison.arms[1].classes)
-    )
-
-
-def _arm(name: str) -> ArmResult:
-    run = RunOutcome(seed=0, status="finished", reason=None, folder=name)
-    return ArmResult(
-        name=name,
-        mode=name,
-        is_placebo=False,
-        execution="unknown",
-        executed=None,
-        status="complete",
-        runs=(run,),
     )
 
 
@@ -263,58 +250,37 @@ class LogitTally:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """Everything that the gate judges.
+def judged(draft: Certificate) -> Certificate:
+    """Return a certificate with its verdict, its failures and its notes.
 
-    Attributes:
-        comparison: The artifact beside its model.
-        classes: What each class shows.
-        precision: Precision that the artifact states: fp32, fp16, bf16 or int8.
-        logits: Differences of the logits; None if they cannot be compared.
-        batches: Dependence on the batch size; None if not measured.
-        dtypes: Dtypes of the artifact; None if they cannot be read.
-        scales_rows: Whether int8 activations have a scale per row, or more.
-        refused: Failures that are known without statistics, such as other labels.
+    Args:
+        draft: Certificate with all figures, of which the verdict is not read. Its failures, such as
+            other labels, and notes are known without statistics.
     """
-
-    comparison: Comparison
-    classes: Sequence[ClassCheck]
-    precision: str
-    logits: LogitDifferences | None = None
-    batches: BatchInvariance | None = None
-    dtypes: ArtifactDtypes | None = None
-    scales_rows: bool = False
-    refused: Sequence[Finding] = ()
+    failures = (*draft.failures, *_failures(draft))
+    is_equivalent = draft.arm.outcome == EQUIVALENT
+    verdict = FAILED if failures else PASSED if is_equivalent else UNDECIDED
+    return replace(draft, verdict=verdict, failures=failures, notes=(*_notes(draft), *draft.notes))
 
 
-def verdict(evidence: Evidence) -> tuple[str, tuple[Finding, ...], tuple[Finding, ...]]:
-    """Return the verdict, the failures and the notes."""
-    failures = tuple(_failures(evidence))
-    notes = tuple(_notes(evidence))
-    if failures:
-        return FAILED, failures, notes
-    is_equivalent = evidence.comparison.arms[1].outcome == EQUIVALENT
-    return (PASSED if is_equivalent else UNDECIDED), failures, notes
-
-
-def _failures(evidence: Evidence) -> Iterator[Finding]:
-    yield from evidence.refused
-    if evidence.dtypes is not None:
-        yield from dtype_failures(evidence.precision, evidence.dtypes)
-    logits, batches = evidence.logits, evidence.batches
+def _failures(draft: Certificate) -> Iterator[Finding]:
+    precision = draft.artifact["precision"]
+    yield from dtype_failures(precision, draft.dtypes)
+    logits, batches = draft.logits, draft.batches
     if logits is not None and logits.tolerance is not None and logits.rows_beyond:
         yield finding(
             "logits",
             largest=logits.share,
             tolerance=logits.tolerance,
             rows=logits.rows_beyond,
-            precision=evidence.precision,
+            precision=precision,
         )
-    limit = ROUNDING_LIMIT if evidence.scales_rows else COARSE_ROUNDING_LIMIT
+    # Whether int8 activations have a scale per row, or more.
+    scales_rows = draft.artifact.get("int8") == BLOCKS or draft.artifact["format"] == "torch"
+    limit = ROUNDING_LIMIT if scales_rows else COARSE_ROUNDING_LIMIT
     if logits is not None and logits.rounding is not None and logits.rounding > limit:
         yield finding("rounding", ratio=logits.rounding, limit=limit)
-    if batches is not None and depends_on_batch(batches, evidence.comparison.margin):
+    if batches is not None and depends_on_batch(batches, draft.comparison.margin):
         yield finding(
             "batch",
             changed=batches.changed,
@@ -322,18 +288,13 @@ def _failures(evidence: Evidence) -> Iterator[Finding]:
             largest=batches.logits.share,
             sizes=list(batches.sizes),
         )
-    comparison = evidence.comparison
-    outcome = comparison.arms[1].outcome
-    if outcome in (WORSE_OUTCOME, BETTER):
-        yield finding("difference", verdict=outcome, metric=comparison.primary.title)
-    worse = [each for each in evidence.classes if each.status == WORSE]
+    if draft.arm.outcome in (WORSE_OUTCOME, BETTER):
+        metric = draft.comparison.primary.title
+        yield finding("difference", verdict=draft.arm.outcome, metric=metric)
+    worse = [each.name for each in draft.classes if each.status == WORSE]
     if worse:
-        falls = {each.name: each.f1_difference or 0.0 for each in comparison.arms[1].classes}
-        yield finding(
-            "classes",
-            classes=[each.name for each in worse],
-            losses=[falls[each.name] for each in worse],
-        )
+        falls = {each.name: each.f1_difference or 0.0 for each in draft.arm.classes}
+        yield finding("classes", classes=worse, losses=[falls[name] for name in worse])
 
 
 def depends_on_batch(batches: BatchInvariance, margin: float) -> bool:
@@ -384,15 +345,13 @@ STORED = {
 }
 
 
-def _notes(evidence: Evidence) -> Iterator[Finding]:
-    few = [each.name for each in evidence.classes if each.status == TOO_FEW]
+def _notes(draft: Certificate) -> Iterator[Finding]:
+    few = [each.name for each in draft.classes if each.status == TOO_FEW]
     if few:
-        yield finding(
-            "too_few", classes=few, rows=draws_to_exclude(CLASS_MARGIN), limit=CLASS_MARGIN
-        )
-    dtypes = evidence.dtypes
-    if dtypes is not None and evidence.precision in ("fp16", "bf16"):
-        own = STORED[evidence.precision]
+        rows = draws_to_exclude(CLASS_MARGIN)
+        yield finding("too_few", classes=few, rows=rows, limit=CLASS_MARGIN)
+    precision, dtypes = draft.artifact["precision"], draft.dtypes
+    if precision in ("fp16", "bf16"):
         with_weights = [row for row in dtypes.products if row.with_weights]
-        if with_weights and not any(own & set(row.inputs) for row in with_weights):
-            yield finding("wider", precision=evidence.precision, executed=dtypes.product_summary)
+        if with_weights and not any(STORED[precision] & set(row.inputs) for row in with_weights):
+            yield finding("wider", precision=precision, executed=dtypes.product_summary)

@@ -1,4 +1,4 @@
-"""A certificate for readers: lines for a terminal, tables, a page, and a section of a card."""
+"""A certificate for readers: lines for a terminal, tables, a page, a section of a card, files."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from ampft.comparison.report.arm_styles import arm_styles
 from ampft.comparison.report.tables import scope
 from ampft.comparison.verdict_text import decision_text, difference_text, margin_text
 from ampft.errors import InputError
-from ampft.export.manifest import CERTIFICATE_NAME
+from ampft.export.manifest import CARD_NAME, CERTIFICATE_NAME, read_manifest, write_manifest
+from ampft.files import describe_file, write_text
 from ampft.text.charts import Axis, picture
-from ampft.text.escaping import one_line, prose
+from ampft.text.escaping import code, one_line, prose
 from ampft.text.json_io import check_schema, from_json, json_text, read_json_object
 from ampft.text.numbers import (
     NOT_MEASURED,
@@ -46,6 +47,7 @@ from ampft.text.terminal import labelled
 PAGE_NAME = "certificate.html"
 TEMPLATE = Path(__file__).with_name("certificate.html.j2")
 CHIPS = {PASSED: "good", FAILED: "bad", UNDECIDED: "open"}
+SAME_METRIC = 1e-9
 CLASS_WORDS = {KEPT: "kept", WORSE: "falls", OPEN: "open", TOO_FEW: "not tested"}
 
 
@@ -320,3 +322,56 @@ def read_certificate(path: Path) -> Certificate:
             " Verify the artifact again with ampft audit."
         ) from error
     return certificate
+
+
+def write_certificate(folder: Path, certificate: Certificate) -> None:
+    """Write certificate.json, certificate.html and the section of the model card, each atomically.
+
+    Raises:
+        InputError: A file cannot be written.
+    """
+    manifest = read_manifest(folder)
+    card = folder / CARD_NAME
+    title = f"# {code(certificate.name)} of {code(certificate.comparison.title)}\n"
+    before = card.read_text(encoding="utf-8") if card.is_file() else title
+    texts = {
+        CERTIFICATE_NAME: certificate_json(certificate),
+        PAGE_NAME: page(certificate),
+        CARD_NAME: f"{before.rstrip()}\n\n{card_section(certificate)}\n",
+    }
+    try:
+        for name, text in texts.items():
+            write_text(folder / name, text)
+    except OSError as error:
+        raise InputError(
+            f"--output_dir {folder}: the certificate cannot be written ({error.strerror}). Free "
+            "disk space, and export again."
+        ) from error
+    if CARD_NAME in manifest.files:
+        files = {**manifest.files, CARD_NAME: describe_file(card)}
+        write_manifest(folder, replace(manifest, files=files))
+
+
+def differences(stored: Certificate, found: Certificate) -> Iterator[str]:
+    """Yield how a repeated verification differs from a stored certificate, in sentences.
+
+    Times and memory are not compared. Digits of logits may differ on another machine.
+    """
+    if stored.artifact_sha256 != found.artifact_sha256:
+        yield "the artifact has other files than the certificate states."
+    if stored.run_sha256 != found.run_sha256:
+        yield "the certificate is of an artifact of another run."
+    if stored.rows_sha256 != found.rows_sha256:
+        yield "the certificate was made on other examples."
+    if stored.verdict != found.verdict:
+        yield f"the certificate states: {headline(stored)}."
+    name = stored.comparison.metric
+    pairs = [
+        (side.metrics[name].mean, other.metrics[name].mean)
+        for side, other in zip(stored.comparison.arms, found.comparison.arms, strict=True)
+        if name in side.metrics and name in other.metrics
+    ]
+    if any(abs(one - other) > SAME_METRIC for one, other in pairs):
+        shown = " and ".join(f"{one:.4f}" for one, _ in pairs)
+        title = stored.comparison.primary.title
+        yield f"the certificate states another {title} of model and artifact: {shown}."

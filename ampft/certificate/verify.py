@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from ampft.certificate.cost import measured_cost
 from ampft.certificate.dtypes import artifact_dtypes
 from ampft.certificate.findings import (
+    UNDECIDED,
     BatchInvariance,
     Certificate,
     Finding,
@@ -25,31 +28,20 @@ from ampft.certificate.gate import (
     BATCH_SIZES,
     CLASS_MARGIN,
     TOLERANCES,
-    Evidence,
-    GateSettings,
     LogitTally,
     compare_outcomes,
-    verdict,
+    judged,
 )
-from ampft.certificate.predicted import (
-    BATCH_SIZE,
-    INVARIANCE_ROWS,
-    Decoded,
-    Parts,
-    batches,
-    columns_of,
-    forward,
-    predicted,
-)
-from ampft.certificate.rounding import round_products
 from ampft.certificate.rows import VerifiedRows, verified_rows
 from ampft.comparison.analysis.predictions import check_margin
 from ampft.comparison.analysis.run_predictions import CaseInputs, primary_metric
 from ampft.errors import InputError
+from ampft.evaluation.evaluate import as_array
 from ampft.export.artifact import Artifact, opened
-from ampft.export.formats import BLOCKS, INT8
-from ampft.export.manifest import SOURCE_NAME
+from ampft.export.formats import INT8
+from ampft.export.manifest import SOURCE_NAME, ArtifactManifest
 from ampft.files import describe_file
+from ampft.kinds.logits import forward_logits, logits_of_rows
 from ampft.kinds.prediction import PredictRequest
 from ampft.machine import hardware
 from ampft.runs.card import published_data_name, published_model_name
@@ -60,6 +52,14 @@ from ampft.runs.record import RunRecord, hashed_values, read_record
 from ampft.runs.redaction import published_record
 from ampft.runs.show import problem_of
 from ampft.tasks.outcome import Outcome
+
+BATCH_SIZE = BATCH_SIZES[1]
+INVARIANCE_ROWS = 256  # predicted twice; single rows take long
+LARGEST = 127.0  # of a signed byte
+MIN_SCALE = 1e-30  # of a row of zeros
+
+Numbers = Sequence[int] | npt.NDArray[np.int64]
+Decoded = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,117 +124,159 @@ def certify(
     if artifact.manifest.precision == INT8:
         rounded = round_products(load(), artifact.manifest.keep_float)
     with model.numerics:
-        return _certificate(artifact, model, run, request, rows, rounded)
+        return _Verification(artifact, run, rows, model, rounded).certificate(request)
 
 
-def _certificate(
-    artifact: Artifact,
-    model: Predictor,
-    run: Path,
-    request: VerifyRequest,
-    rows: VerifiedRows,
-    rounded: Predictor | None,
-) -> Certificate:
-    """Return the certificate of an artifact of this run, within the numerics of its model."""
-    record, manifest = artifact.record, artifact.manifest
-    pair = _Pair(
-        model=model,
-        artifact=artifact.predictor(BATCH_SIZE),
-        label_names=artifact_labels(artifact),
-        tolerance=TOLERANCES.get(manifest.precision),
-        rounded=rounded,
-    )
-    refused = list(_label_findings(pair.label_names, record.label_names))
-    refused += _processor_findings(artifact, run)
-    both = pair.predict(rows)
-    refused += both.findings(len(rows))
-    name = f"{manifest.format} {manifest.precision}"
-    settings = GateSettings(
-        metric=request.metric,
-        margin=request.margin,
-        groups=rows.groups,
-        inputs=CaseInputs(lambda some: {row: rows.text(row) for row in some}, has_words=False),
-        name=name,
-        title=f"{published_model_name(record)} on {published_data_name(record)}",
-        setup={"task": record.task},
-        environment={"CPU": str(hardware(()).get("cpu"))},
-    )
-    comparison, classes = compare_outcomes(
-        pair.outcome(rows, both.model, pair.model), pair.outcome(rows, both.artifact), settings
-    )
-    batch = [rows.rows[row] for row in range(min(len(rows), BATCH_SIZE))]
-    dtypes = artifact_dtypes(artifact, batch)
-    batches = pair.invariance(rows)
-    evidence = Evidence(
-        comparison=comparison,
-        classes=classes,
-        precision=manifest.precision,
-        logits=both.logits,
-        batches=batches,
-        dtypes=dtypes,
-        scales_rows=manifest.int8 == BLOCKS or manifest.format == "torch",
-        refused=refused,
-    )
-    word, failures, notes = verdict(evidence)
-    if rows.was_chosen_on:
-        notes = (*notes, finding("seen", split=rows.name))
-    if manifest.keep_float:
-        notes = (*notes, finding("kept", modules=list(manifest.keep_float)))
-    return Certificate(
-        verdict=word,
-        failures=failures,
-        notes=notes,
-        comparison=comparison,
-        classes=classes,
-        class_margin=CLASS_MARGIN,
-        logits=both.logits,
-        batches=batches,
-        dtypes=dtypes,
-        cost=measured_cost(artifact, pair.model, run, rows, measure=request.measure),
-        artifact=_facts(artifact),
-        artifact_sha256=manifest.files_sha256,
-        run_sha256=manifest.run_sha256,
-        rows_sha256=rows.sha256,
-        verify=request.verify or rows.name,
-    )
+class _Verification:
+    """The model and its artifact, which predict the same batches.
+
+    Args:
+        artifact: The artifact.
+        run: Folder of the run that it was made from.
+        rows: Rows to predict.
+        model: The model of the run, in float32.
+        rounded: For int8, the model with all products rounded to 8 bits.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        run: Path,
+        rows: VerifiedRows,
+        model: Predictor,
+        rounded: Predictor | None,
+    ) -> None:
+        self._opened, self._run, self._rows = artifact, run, rows
+        self._model, self._rounded = model, rounded
+        self._artifact = artifact.predictor(BATCH_SIZE)
+        # Share of the range of the logits that rounding explains.
+        self._tolerance = TOLERANCES.get(artifact.manifest.precision)
+        # Every other program reads the labels here.
+        id2label = dict(artifact.config.id2label)
+        self._labels = [str(id2label[index]) for index in sorted(id2label)]
+
+    def certificate(self, request: VerifyRequest) -> Certificate:
+        """Return the certificate, within the numerics of the model."""
+        rows, record, manifest = self._rows, self._opened.record, self._opened.manifest
+        failures = [*self._label_findings(), *self._processor_findings()]
+        outcomes, logits, found = self._predict()
+        comparison, classes = compare_outcomes(
+            *outcomes,
+            name=f"{manifest.format} {manifest.precision}",
+            metric=request.metric,
+            margin=request.margin,
+            groups=rows.groups,
+            inputs=CaseInputs(lambda some: {row: rows.text(row) for row in some}, has_words=False),
+        )
+        notes = [finding("seen", split=rows.name)] if rows.was_chosen_on else []
+        if manifest.keep_float:
+            notes.append(finding("kept", modules=list(manifest.keep_float)))
+        draft = Certificate(
+            verdict=UNDECIDED,
+            failures=(*failures, *found),
+            notes=tuple(notes),
+            comparison=replace(
+                comparison,
+                title=f"{published_model_name(record)} on {published_data_name(record)}",
+                setup={"task": record.task},
+                environment={"CPU": str(hardware(()).get("cpu"))},
+            ),
+            classes=classes,
+            class_margin=CLASS_MARGIN,
+            logits=logits,
+            batches=self._invariance(),
+            dtypes=artifact_dtypes(self._opened, rows.rows[:BATCH_SIZE]),
+            cost=measured_cost(self._opened, self._model, self._run, rows, measure=request.measure),
+            artifact=_facts(manifest),
+            artifact_sha256=manifest.files_sha256,
+            run_sha256=manifest.run_sha256,
+            rows_sha256=rows.sha256,
+            verify=request.verify or rows.name,
+        )
+        return judged(draft)
+
+    def _label_findings(self) -> Iterator[Finding]:
+        found, expected = self._labels, list(self._opened.record.label_names)
+        if set(found) != set(expected) or len(found) != len(expected):
+            missing, added = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+            yield finding("labels", missing=missing, added=added)
+        elif found != expected:
+            yield finding("label_order", found=found, expected=expected)
+
+    def _processor_findings(self) -> Iterator[Finding]:
+        """Yield which copies of the run's tokenizer, processor and record are not copies."""
+        changed = [
+            name
+            for name in self._opened.manifest.files
+            if matches(name, MODEL_FILES)
+            and not matches(name, ("config.json", "generation_config.json", *WEIGHT_FILES))
+            and (self._run / name).is_file()
+            and describe_file(self._opened.folder / name) != describe_file(self._run / name)
+        ]
+        published = published_record(read_record(self._run))
+        if hashed_values(self._opened.record) != hashed_values(published):
+            changed.append(f"{SOURCE_NAME}/{RECORD_NAME}")
+        if changed:
+            yield finding("processor", names=changed)
+
+    def _predict(self) -> tuple[tuple[Outcome, Outcome], LogitDifferences, list[Finding]]:
+        """Predict all rows in batches of similar length.
+
+        Returns:
+            Outcomes of the model and of the artifact, the differences of their logits, and what is
+            known to be wrong without statistics.
+        """
+        rows, sides = self._rows, (self._model, self._artifact)
+        tally, rounding = LogitTally(self._tolerance), LogitTally()
+        decoded = (Parts(), Parts())
+        not_finite = other_inputs = 0
+        # The logits of the artifact in the order of the model's labels.
+        names = self._model.problem.label_names
+        has_same = set(self._labels) == set(names)
+        order = [self._labels.index(name) for name in names] if has_same else slice(None)
+        step = max(len(rows) // INVARIANCE_ROWS, 1)
+        for number, batch in enumerate(batches(self._model, rows, range(len(rows)), BATCH_SIZE)):
+            columns = columns_of(rows, batch)
+            (inputs, logits), (own_inputs, own) = (forward(side, columns) for side in sides)
+            if not _are_equal(inputs, own_inputs):
+                for row in batch:  # alone
+                    single = columns_of(rows, [row])
+                    other_inputs += not _are_equal(*(s.reader.collate(single) for s in sides))
+            finite = torch.isfinite(own)
+            not_finite += int((~finite).reshape(len(own), -1).any(dim=1).sum())
+            own = torch.where(finite, own, torch.zeros_like(own))[:, order]
+            if own.shape == logits.shape:
+                tally.add(logits.numpy(), own.numpy())
+            if self._rounded is not None and number % step == 0:
+                rounding.add(logits.numpy(), forward(self._rounded, columns)[1].numpy())
+            for side, parts, found in zip(sides, decoded, (logits, own), strict=True):
+                read = inputs if side is self._model else own_inputs
+                parts.add(batch, side.problem.decode(found, rows.with_masks(read, batch)))
+        model, artifact = (
+            side.problem.outcome(rows.name, rows.targets, parts.joined())
+            for side, parts in zip(sides, decoded, strict=True)
+        )
+        wrong = [finding("not_finite", rows=not_finite)] if not_finite else []
+        if other_inputs:
+            wrong.append(finding("inputs", rows=other_inputs, examples=len(rows)))
+        differences = tally.differences(None if self._rounded is None else rounding)
+        return (model, artifact), differences, wrong
+
+    def _invariance(self) -> BatchInvariance:
+        """Predict some rows alone and in batches, and return what changes."""
+        generator = np.random.default_rng(0)
+        count = min(len(self._rows), INVARIANCE_ROWS)
+        some = np.sort(generator.choice(len(self._rows), count, replace=False))
+
+        def changes(predictor: Predictor, tolerance: float | None) -> BatchInvariance:
+            alone, together = (predicted(predictor, self._rows, some, n) for n in BATCH_SIZES)
+            return together.against(alone, tolerance)
+
+        model_changed = changes(self._model, None).changed
+        return replace(changes(self._artifact, self._tolerance), model_changed=model_changed)
 
 
-def artifact_labels(artifact: Artifact) -> tuple[str, ...]:
-    """Return the labels in config.json, where every other program reads them."""
-    found = dict(artifact.config.id2label)
-    return tuple(str(found[index]) for index in sorted(found))
-
-
-def _label_findings(found: Sequence[str], expected: Sequence[str]) -> Iterator[Finding]:
-    if set(found) != set(expected) or len(found) != len(expected):
-        missing, added = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
-        yield finding("labels", missing=missing, added=added)
-    elif tuple(found) != tuple(expected):
-        yield finding("label_order", found=list(found), expected=list(expected))
-
-
-def _processor_findings(artifact: Artifact, run: Path) -> Iterator[Finding]:
-    """Yield which copies of the run's tokenizer, processor and record are not copies."""
-    pairs = {
-        name: run / name
-        for name in artifact.manifest.files
-        if matches(name, MODEL_FILES)
-        and not matches(name, ("config.json", "generation_config.json", *WEIGHT_FILES))
-        and (run / name).is_file()
-    }
-    changed = [
-        name
-        for name, original in pairs.items()
-        if describe_file(artifact.folder / name) != describe_file(original)
-    ]
-    if hashed_values(artifact.record) != hashed_values(published_record(read_record(run))):
-        changed.append(f"{SOURCE_NAME}/{RECORD_NAME}")
-    if changed:
-        yield finding("processor", names=changed)
-
-
-def _facts(artifact: Artifact) -> dict[str, str]:
-    manifest = artifact.manifest
+def _facts(manifest: ArtifactManifest) -> dict[str, str]:
     return {
         "format": manifest.format,
         "precision": manifest.precision,
@@ -246,113 +288,146 @@ def _facts(artifact: Artifact) -> dict[str, str]:
     }
 
 
-@dataclass
-class _Both:
-    """The predictions of both sides, in the order of the rows."""
-
-    model: Decoded
-    artifact: Decoded
-    logits: LogitDifferences
-    not_finite: int
-    other_inputs: int
-
-    def findings(self, rows: int) -> Iterator[Finding]:
-        """Yield what is known to be wrong without statistics."""
-        if self.not_finite:
-            yield finding("not_finite", rows=self.not_finite)
-        if self.other_inputs:
-            yield finding("inputs", rows=self.other_inputs, examples=rows)
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """The model and its artifact, which predict the same batches.
-
-    Attributes:
-        model: The model of the run, in float32.
-        artifact: The artifact.
-        label_names: Labels of the artifact, in the order of its logits.
-        tolerance: Share of the range of the logits that rounding explains.
-        rounded: For int8, the model with all products rounded to 8 bits.
-    """
-
-    model: Predictor
-    artifact: Predictor
-    label_names: Sequence[str]
-    tolerance: float | None
-    rounded: Predictor | None
-
-    def predict(self, rows: VerifiedRows) -> _Both:
-        """Return the predictions of all rows, in batches of similar length."""
-        tally, rounding = LogitTally(self.tolerance), LogitTally()
-        model, artifact = Parts(), Parts()
-        not_finite = other_inputs = 0
-        step = max(len(rows) // INVARIANCE_ROWS, 1)
-        for number, batch in enumerate(batches(self.model, rows, range(len(rows)), BATCH_SIZE)):
-            columns = columns_of(rows, batch)
-            inputs, logits = forward(self.model, columns)
-            own_inputs, own = forward(self.artifact, columns)
-            if not _are_equal(inputs, own_inputs):
-                other_inputs += self._different_inputs(rows, batch)
-            finite = torch.isfinite(own)
-            not_finite += int((~finite).reshape(len(own), -1).any(dim=1).sum())
-            own = self._as_labels(torch.where(finite, own, torch.zeros_like(own)))
-            if own.shape == logits.shape:
-                tally.add(logits.numpy(), own.numpy())
-            if self.rounded is not None and number % step == 0:
-                rounding.add(logits.numpy(), forward(self.rounded, columns)[1].numpy())
-            model.add(batch, self.model.problem.decode(logits, rows.with_masks(inputs, batch)))
-            own_inputs = rows.with_masks(own_inputs, batch)
-            artifact.add(batch, self.artifact.problem.decode(own, own_inputs))
-        return _Both(
-            model=model.joined(),
-            artifact=artifact.joined(),
-            logits=tally.differences(None if self.rounded is None else rounding),
-            not_finite=not_finite,
-            other_inputs=other_inputs,
-        )
-
-    def outcome(
-        self, rows: VerifiedRows, decoded: Decoded, predictor: Predictor | None = None
-    ) -> Outcome:
-        """Return the outcome of one side, by default the artifact's."""
-        problem = (predictor or self.artifact).problem
-        return problem.outcome(rows.name, rows.targets, decoded)
-
-    def invariance(self, rows: VerifiedRows) -> BatchInvariance:
-        """Predict some rows alone and in batches, and return what changes."""
-        generator = np.random.default_rng(0)
-        count = min(len(rows), INVARIANCE_ROWS)
-        some = np.sort(generator.choice(len(rows), count, replace=False))
-
-        def changes(predictor: Predictor, tolerance: float | None) -> BatchInvariance:
-            alone, together = (predicted(predictor, rows, some, size) for size in BATCH_SIZES)
-            return together.against(alone, tolerance)
-
-        model_changed = changes(self.model, None).changed
-        return replace(changes(self.artifact, self.tolerance), model_changed=model_changed)
-
-    def _different_inputs(self, rows: VerifiedRows, batch: npt.NDArray[np.int64]) -> int:
-        """Return how many rows of a batch the two sides read differently, each row alone."""
-        found = 0
-        for row in batch:
-            columns = columns_of(rows, [row])
-            sides = (predictor.reader.collate(columns) for predictor in (self.model, self.artifact))
-            found += not _are_equal(*sides)
-        return found
-
-    def _as_labels(self, logits: Tensor) -> Tensor:
-        """Return logits of the artifact in the order of the model's labels."""
-        names = list(self.model.problem.label_names)
-        if list(self.label_names) == names or set(self.label_names) != set(names):
-            return logits
-        order = [list(self.label_names).index(name) for name in names]
-        return logits[:, order]
-
-
 def _are_equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     """Return whether two batches are the same inputs, bit for bit."""
     return one.keys() == other.keys() and all(
         one[name].shape == other[name].shape and bool((one[name] == other[name]).all())
         for name in one
     )
+
+
+@dataclass
+class Parts:
+    """Decoded rows of several batches."""
+
+    rows: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    decoded: list[Decoded] = field(default_factory=list)
+
+    def add(self, rows: npt.NDArray[np.int64], decoded: Mapping[str, Any]) -> Decoded:
+        """Add a batch, and return it as arrays."""
+        self.rows.append(rows)
+        self.decoded.append({name: as_array(value) for name, value in decoded.items()})
+        return self.decoded[-1]
+
+    def joined(self) -> Decoded:
+        """Return the rows in their order."""
+        back = np.argsort(np.concatenate(self.rows))
+        names = self.decoded[0]
+        return {name: np.concatenate([d[name] for d in self.decoded])[back] for name in names}
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Predictions of rows: labels and (m, ...) logits by row, and decoded outputs in order."""
+
+    labels: Mapping[int, str]
+    logits: Mapping[int, Tensor]
+    decoded: Decoded
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all logits are finite."""
+        return all(bool(torch.isfinite(each).all()) for each in self.logits.values())
+
+    def tally(self, other: Predicted, tolerance: float | None) -> LogitTally:
+        """Return the differences of another prediction of some of these rows.
+
+        Args:
+            other: The other prediction.
+            tolerance: Share of the range of the logits that rounding explains.
+        """
+        tally = LogitTally(tolerance)
+        for row, logits in other.logits.items():
+            if logits.shape == self.logits[row].shape:
+                tally.add(self.logits[row].numpy(), logits.numpy())
+        return tally
+
+    def against(self, alone: Predicted, tolerance: float | None) -> BatchInvariance:
+        """Return what changes if some of these rows are predicted alone."""
+        return BatchInvariance(
+            sizes=BATCH_SIZES,
+            rows=len(alone.labels),
+            changed=sum(self.labels[row] != label for row, label in alone.labels.items()),
+            logits=self.tally(alone, tolerance).differences(),
+        )
+
+
+def batches(
+    predictor: Predictor, rows: VerifiedRows, some: Numbers, size: int
+) -> list[npt.NDArray[np.int64]]:
+    """Return the numbers of some rows, in batches of similar length."""
+    numbers = np.asarray(some, dtype=np.int64)
+    lengths = np.array([predictor.reader.length(rows.rows[row]) for row in numbers])
+    order = numbers[np.argsort(-lengths, kind="stable")]
+    return np.split(order, range(size, len(order), size))
+
+
+def columns_of(rows: VerifiedRows, some: Numbers) -> list[list[Any]]:
+    """Return the inputs of some rows by column."""
+    return [list(column) for column in zip(*(rows.rows[row] for row in some), strict=True)]
+
+
+@torch.no_grad()
+def forward(
+    predictor: Predictor, columns: Sequence[Sequence[Any]]
+) -> tuple[Mapping[str, Tensor], Tensor]:
+    """Return the inputs and the logits of a batch, on the CPU."""
+    inputs = predictor.reader.collate(columns)
+    logits = forward_logits(predictor.model, inputs, max_rows=BATCH_SIZE)
+    return inputs, logits.float().cpu()
+
+
+def predicted(predictor: Predictor, rows: VerifiedRows, some: Numbers, size: int) -> Predicted:
+    """Predict some rows in batches of similar length.
+
+    Args:
+        predictor: The predictor.
+        rows: All rows.
+        some: Numbers of the rows to predict.
+        size: Rows per batch.
+    """
+    labels: dict[int, str] = {}
+    logits: dict[int, Tensor] = {}
+    parts = Parts()
+    for batch in batches(predictor, rows, some, size):
+        inputs, found = forward(predictor, columns_of(rows, batch))
+        with_masks = rows.with_masks(inputs, batch)
+        decoded = parts.add(batch, predictor.problem.decode(torch.nan_to_num(found), with_masks))
+        own = logits_of_rows(found, inputs, len(batch))
+        pairs = zip(batch.tolist(), predictor.problem.predicted(decoded), own, strict=True)
+        for row, (label, _), each in pairs:
+            labels[row], logits[row] = str(label), each
+    return Predicted(labels, logits, parts.joined())
+
+
+@torch.no_grad()
+def round_products(predictor: Predictor, kept: Sequence[str]) -> Predictor:
+    """Round the operands of a predictor's products to 8 bits, in place, and return it.
+
+    Weights have a scale per output, and the inputs of linear layers a scale per row, which is what
+    dynamic quantization with the least rounding does. Sums stay in float32.
+
+    Args:
+        predictor: A predictor that nothing else uses.
+        kept: Paths of modules that are not rounded.
+    """
+    for path, module in predictor.model.named_modules():
+        if any(f"{path}.".startswith(f"{name}.") for name in kept):
+            continue
+        if isinstance(module, nn.Linear | nn.Embedding | _ConvNd):
+            weight = module.weight
+            weight.copy_(_rounded(weight.flatten(1)).view_as(weight))
+        if isinstance(module, nn.Linear):
+            module.register_forward_pre_hook(_round_input)
+    return predictor
+
+
+def _round_input(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    del module
+    return (_rounded(inputs[0]), *inputs[1:])
+
+
+def _rounded(values: Tensor) -> Tensor:
+    """Return values that 8 bits can hold, with a scale for each vector of the last axis."""
+    scale = values.abs().amax(-1, keepdim=True).clamp_min(MIN_SCALE) / LARGEST
+    return (values / scale).round() * scale

@@ -2,6 +2,6 @@
 
 from .artifact import Artifact as Artifact
 from .artifact import open_artifact as open_artifact
-from .export import ExportRequest as ExportRequest
 from .export import export_run as export_run
 from .manifest import ArtifactManifest as ArtifactManifest
+from .source import ExportRequest as ExportRequest

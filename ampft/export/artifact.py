@@ -18,8 +18,7 @@ from ampft.export.manifest import (
     SOURCE_NAME,
     ArtifactManifest,
     certificate_problem,
-    check_artifact_files,
-    read_manifest,
+    checked_manifest,
 )
 from ampft.kinds.inputs import Reader
 from ampft.kinds.prediction import PredictRequest
@@ -121,10 +120,7 @@ def opened(path: Path) -> Artifact:
         InputError: It is not an artifact, one of its files was changed, or its runtime is not
             installed.
     """
-    manifest = read_manifest(path)
-    check_artifact_files(path, manifest)
-    record = read_record(path / SOURCE_NAME)
-    return load_artifact(path, manifest, record)
+    return load_artifact(path, checked_manifest(path), read_record(path / SOURCE_NAME))
 
 
 def load_artifact(folder: Path, manifest: ArtifactManifest, record: RunRecord) -> Artifact:
@@ -145,8 +141,7 @@ def artifact_classifier(folder: Path) -> SavedClassifier:
     Raises:
         InputError: It is not an artifact, or one of its files was changed.
     """
-    manifest = read_manifest(folder)
-    check_artifact_files(folder, manifest)
+    manifest = checked_manifest(folder)
     record = read_record(folder / SOURCE_NAME)
 
     def load(request: PredictRequest) -> Predictor:

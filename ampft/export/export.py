@@ -3,64 +3,36 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from ampft.errors import InputError
-from ampft.export.formats import FORMATS, FP32, INT8, INT8_SCHEMES, Format
+from ampft.export.formats import FORMATS, FP32, Format, Write
 from ampft.export.manifest import (
     SOURCE_NAME,
     ArtifactManifest,
     TextPart,
     artifact_files,
-    check_artifact_files,
-    read_manifest,
+    checked_manifest,
     write_manifest,
 )
-from ampft.export.source import KEEP_FLOAT, ExportSource, load_source
+from ampft.export.onnx_format import float_nodes
+from ampft.export.source import KEEP_FLOAT, ExportRequest, ExportSource, load_source
 from ampft.files import describe_file, rename, sync, write_text
 from ampft.ownership import new_token, remove_tree
 from ampft.runs.folder import check_creatable
 from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches
 from ampft.runs.predict import run_classifier
-from ampft.runs.record import RunRecord, hashed_values, read_record
+from ampft.runs.record import hashed_values, read_record
 from ampft.runs.redaction import published_record
 from ampft.tasks.decisions import fitted_entries
 from ampft.text.json_io import json_text
 
-
-@dataclass(frozen=True, kw_only=True)
-class ExportRequest:
-    """A request for an artifact.
-
-    Attributes:
-        run: Output folder of a finished run.
-        format: Name of a row of `FORMATS`.
-        precision: One of `PRECISIONS` that the format has.
-        output_dir: Folder to create; an empty one is used as it is.
-        data_flags: Flags that say where the data of the run are now, such as
-            `--validation_file=FILE`, for a calibration.
-        int8: One of `INT8_SCHEMES`, for ONNX; None takes the first.
-        keep_float: Patterns of modules that stay in float32, besides the run's.
-    """
-
-    run: Path
-    format: str
-    precision: str
-    output_dir: Path
-    data_flags: Sequence[str] = ()
-    int8: str | None = None
-    keep_float: Sequence[str] = ()
-
-    @property
-    def scheme(self) -> str | None:
-        """How activations become int8; None if the format or the precision leaves no choice."""
-        has_choice = self.format == "onnx" and self.precision == INT8
-        return (self.int8 or INT8_SCHEMES[0]) if has_choice else None
+# Files of a model that its format replaces: the others are of its tokenizer or processor.
+OF_MODEL = ("config.json", "generation_config.json", "adapter_config.json", *WEIGHT_FILES)
 
 
 def export_run(request: ExportRequest) -> ArtifactManifest:
@@ -77,29 +49,36 @@ def export_run(request: ExportRequest) -> ArtifactManifest:
             package is missing, or the format cannot hold the model. Nothing is written then.
     """
     row = check_request(request)
-    record = run_classifier(request.run).record
-    source = request_source(request, record)
+    source = load_source(request, run_classifier(request.run).record)
     with row.code.prepared(source) as write, staged(request.output_dir) as folder:
-        return write_artifact(folder, request, source, lambda path: write(path, source.kept))
+        return write_artifact(folder, source, write)
 
 
-def write_artifact(
-    folder: Path, request: ExportRequest, source: ExportSource, write: Callable[[Path], None]
-) -> ArtifactManifest:
+def write_artifact(folder: Path, source: ExportSource, write: Write) -> ArtifactManifest:
     """Write an artifact into a folder, with the modules of `source.kept` in float32.
 
     Args:
         folder: An empty folder.
-        request: Run, format and precision.
-        source: The model.
+        source: The model, and what it is exported as.
         write: Function that writes the model file.
     """
-    row, record = FORMATS[request.format], source.record
-    copy_processor(request.run, folder)
+    request, record = source.request, source.record
+    row = FORMATS[request.format]
+    for own in request.run.iterdir():
+        is_of_processor = matches(own.name, MODEL_FILES) and not matches(own.name, OF_MODEL)
+        if own.is_file() and is_of_processor:
+            shutil.copyfile(own, folder / own.name)
+    (folder / SOURCE_NAME).mkdir()
+    published = hashed_values(published_record(read_record(request.run)))
+    write_text(folder / SOURCE_NAME / RECORD_NAME, json_text(published))
     source.model.config.save_pretrained(folder)
     path = folder / row.files[request.precision]
     path.parent.mkdir(exist_ok=True)
-    write(path)
+    write(path, source.kept)
+    packages = ("ampft", "torch", "transformers", *row.packages(request.precision))
+    reader: Any = source.reader
+    max_length = getattr(reader, "max_length", None)  # readers of images and sounds have none
+    decision = fitted_entries(source.model.config).items()
     manifest = ArtifactManifest(
         format=row.name,
         precision=request.precision,
@@ -111,16 +90,13 @@ def write_artifact(
         run_sha256=describe_file(request.run / RECORD_NAME).sha256,
         files=artifact_files(folder),
         runtime=row.runtime,
-        versions={
-            name: version(name)
-            for name in ("ampft", "torch", "transformers", *row.packages(request.precision))
-        },
-        text=_text_part(source.reader),
-        decision=_decision(source.model.config),
+        versions={name: version(name) for name in packages},
+        text=None if max_length is None else TextPart(max_length=max_length, stride=reader.stride),
+        decision={name: value for name, value in decision if value is not None},
         preprocessing=record.model.preprocessing or {},
-        int8=source.int8,
+        int8=request.scheme,
         keep_float=source.kept,
-        float_nodes=kept_nodes(path, source.kept),
+        float_nodes=float_nodes(path, source.kept) if path.suffix == ".onnx" else (),
     )
     write_manifest(folder, manifest)
     return manifest
@@ -132,8 +108,7 @@ def remove_artifact(folder: Path) -> None:
     Raises:
         InputError: A file was added or changed.
     """
-    manifest = read_manifest(folder)
-    check_artifact_files(folder, manifest)
+    manifest = checked_manifest(folder)
     others = artifact_files(folder).keys() - manifest.files.keys()
     if others:
         raise InputError(
@@ -141,27 +116,6 @@ def remove_artifact(folder: Path) -> None:
             "not replaced. Pass another folder."
         )
     remove_tree(folder)
-
-
-def request_source(request: ExportRequest, record: RunRecord) -> ExportSource:
-    """Load the model of a request, with the modules that it keeps in float32."""
-    return load_source(
-        request.run,
-        record,
-        request.precision,
-        request.data_flags,
-        int8=request.scheme,
-        keep_float=request.keep_float,
-    )
-
-
-def kept_nodes(path: Path, kept: Sequence[str]) -> tuple[str, ...]:
-    """Return the nodes of an ONNX file that stay in float32; empty for other files."""
-    if not kept or path.suffix != ".onnx":
-        return ()
-    from ampft.export.onnx_format import float_nodes
-
-    return float_nodes(path, kept)
 
 
 def check_request(request: ExportRequest) -> Format:
@@ -214,29 +168,3 @@ def staged(folder: Path) -> Iterator[Path]:
     finally:
         if staging.exists():
             remove_tree(staging)
-
-
-def copy_processor(run: Path, folder: Path) -> None:
-    """Copy the tokenizer or processor of a run, and the publishable part of its record."""
-    for path in run.iterdir():
-        if path.is_file() and _is_of_processor(path.name):
-            shutil.copyfile(path, folder / path.name)
-    (folder / SOURCE_NAME).mkdir()
-    values = hashed_values(published_record(read_record(run)))
-    write_text(folder / SOURCE_NAME / RECORD_NAME, json_text(values))
-
-
-def _is_of_processor(name: str) -> bool:
-    of_model = ("config.json", "generation_config.json", "adapter_config.json", *WEIGHT_FILES)
-    return matches(name, MODEL_FILES) and not matches(name, of_model)
-
-
-def _text_part(reader: Any) -> TextPart | None:
-    length = getattr(reader, "max_length", None)  # readers of images and sounds have none
-    return None if length is None else TextPart(max_length=length, stride=reader.stride)
-
-
-def _decision(config: Any) -> dict[str, Any]:
-    """Return the entries of a configuration that turn logits into predictions."""
-    entries = fitted_entries(config).items()
-    return {name: value for name, value in entries if value is not None}

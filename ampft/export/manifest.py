@@ -139,12 +139,14 @@ def read_manifest(folder: Path) -> ArtifactManifest:
         ) from error
 
 
-def check_artifact_files(folder: Path, manifest: ArtifactManifest) -> None:
-    """Check that the files of an artifact are as `ampft export` wrote them.
+def checked_manifest(folder: Path) -> ArtifactManifest:
+    """Read artifact.json, and check that the files are as `ampft export` wrote them.
 
     Raises:
-        InputError: A file is missing or was changed; the message names it.
+        InputError: As for `read_manifest`, or a file is missing or was changed; the message names
+            it.
     """
+    manifest = read_manifest(folder)
     for name, part in manifest.files.items():
         path = folder / name
         if not path.is_file() or describe_file(path) != part:
@@ -153,6 +155,7 @@ def check_artifact_files(folder: Path, manifest: ArtifactManifest) -> None:
                 f"{path}: the file {problem}, according to {MANIFEST_NAME}. Restore the folder "
                 "from a copy, or export the run again."
             )
+    return manifest
 
 
 def certificate_problem(folder: Path, manifest: ArtifactManifest) -> str | None:

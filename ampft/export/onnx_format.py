@@ -13,22 +13,25 @@ bits overflow on processors without VNNI.
 from __future__ import annotations
 
 import ast
-import logging
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import ModelOutput
 
 from ampft.errors import InputError
 from ampft.export.formats import BLOCKS, DYNAMIC, FP16, FP32, STATIC, Write
 from ampft.export.manifest import ArtifactManifest
-from ampft.export.runtime_model import RuntimeModel
-from ampft.export.source import ExportSource
+from ampft.export.source import ExportSource, quiet
 
 PROVIDERS = ["CPUExecutionProvider"]
 ERRORS = 3  # severity of onnxruntime's log
@@ -36,8 +39,46 @@ LARGEST_HALF = 65504.0
 BLOCK = 128  # numbers with one scale; 32 are more exact, and slower
 INT8_PRODUCTS = 4  # of MatMulNBits: "accuracy level", the type in which activations are multiplied
 LARGEST_FILE = 2**31 - 2**20  # bytes of a message of Protocol Buffers; beyond it, external data
+# Operator that a quantized product has, by scheme.
+INT8_OPERATORS = {BLOCKS: "MatMulNBits", DYNAMIC: "MatMulInteger", STATIC: "QuantizeLinear"}
 QUANTIZER = "onnxruntime.quantization.matmul_nbits_quantizer"
 SCOPES = "pkg.torch.onnx.name_scopes"  # the modules around a node, from the outermost
+
+
+class RuntimeModel(nn.Module):
+    """A model whose forward pass is a call of another runtime on the CPU.
+
+    Attributes:
+        config: Configuration of the model, which says how its batches are made.
+        session: The session or compiled model of the runtime.
+        parameter: Says that inputs are float32 and on the CPU, as a parameter of a model does.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        session: Any,
+        names: Sequence[str],
+        call: Callable[[Mapping[str, npt.NDArray[Any]]], npt.NDArray[Any]],
+    ) -> None:
+        """Wrap a session.
+
+        Args:
+            config: Configuration of the model.
+            session: The session.
+            names: Names of its inputs.
+            call: Function that returns the logits of a batch.
+        """
+        super().__init__()
+        self.config = config
+        self.session = session
+        self.parameter = nn.Parameter(torch.zeros(()), requires_grad=False)
+        self._names, self._call = tuple(names), call
+
+    def forward(self, **inputs: Tensor) -> Any:
+        """Return the logits as float32."""
+        logits = self._call({name: inputs[name].numpy() for name in self._names})
+        return ModelOutput(logits=torch.from_numpy(np.array(logits, dtype=np.float32)))
 
 
 @contextmanager
@@ -51,45 +92,49 @@ def prepared(source: ExportSource) -> Iterator[Write]:
         InputError: The model cannot be exported, nothing in it can be quantized, or the data for
             the calibration cannot be read.
     """
-    if source.precision == FP32:
+    request = source.request
+    if request.precision == FP32:
         yield lambda path, kept: source.write_graph(path)
         return
-    write = {
-        FP16: _write_half,
-        BLOCKS: _write_blocks,
-        DYNAMIC: _write_dynamic,
-        STATIC: _write_static,
-    }[source.int8 or source.precision]
-    batches = source.calibration() if source.int8 == STATIC else []
+    quantize: Callable[[Path, Path, Sequence[str]], None]
+    if request.scheme == STATIC:
+        quantize = partial(_write_static, source.calibration())
+    else:
+        quantize = {FP16: _write_half, BLOCKS: _write_blocks, DYNAMIC: _write_dynamic}[
+            request.scheme or request.precision
+        ]
     with TemporaryDirectory() as folder:
         graph = Path(folder) / "model.onnx"
         source.write_graph(graph)
-        with _quiet():
-            yield lambda path, kept: write(graph, path, float_nodes(graph, kept), batches)
+
+        def write(path: Path, kept: Sequence[str]) -> None:
+            nodes = float_nodes(graph, kept)
+            quantize(graph, path, nodes)
+            if request.scheme is not None and not nodes:
+                _check_int8(path, INT8_OPERATORS[request.scheme])
+
+        with quiet("", QUANTIZER):
+            import_module(QUANTIZER)  # which changes the level of all loggers
+            with quiet("", QUANTIZER):  # a report of every node, and of a finished preprocessing
+                yield write
 
 
 def float_nodes(graph: Path, kept: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the nodes inside modules, in the order of the graph."""
     import onnx
 
-    return tuple(
-        node.name
-        for node in onnx.load(str(graph), load_external_data=False).graph.node
-        if set(kept) & set(_scopes(node))
-    )
+    names = []
+    for node in onnx.load(str(graph), load_external_data=False).graph.node if kept else ():
+        scopes = (entry.value for entry in node.metadata_props if entry.key == SCOPES)
+        if set(kept) & set(ast.literal_eval(next(scopes, "[]"))):
+            names.append(node.name)
+    return tuple(names)
 
 
-def _scopes(node: Any) -> list[str]:
-    found = (entry.value for entry in node.metadata_props if entry.key == SCOPES)
-    scopes: list[str] = ast.literal_eval(next(found, "[]"))
-    return scopes
-
-
-def _write_half(graph: Path, target: Path, kept: Sequence[str], batches: Sequence[Any]) -> None:
+def _write_half(graph: Path, target: Path, kept: Sequence[str]) -> None:
     import onnx
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    del batches
     model = convert_float_to_float16(
         onnx.load(str(graph)),
         keep_io_types=True,
@@ -99,10 +144,9 @@ def _write_half(graph: Path, target: Path, kept: Sequence[str], batches: Sequenc
     _save(model, graph, target)
 
 
-def _write_blocks(graph: Path, target: Path, kept: Sequence[str], batches: Sequence[Any]) -> None:
+def _write_blocks(graph: Path, target: Path, kept: Sequence[str]) -> None:
     import onnx
 
-    del batches
     model = onnx.load(str(graph))
     quantizer = import_module(QUANTIZER).MatMulNBitsQuantizer(
         model,
@@ -117,18 +161,13 @@ def _write_blocks(graph: Path, target: Path, kept: Sequence[str], batches: Seque
         products = Path(folder) / "products.onnx"
         _save(quantizer.model.model, graph, products)
         _quantize(products, target, kept, ("Gather",))  # embeddings
-    if not kept:
-        _check_int8(target, "MatMulNBits")
 
 
-def _write_dynamic(graph: Path, target: Path, kept: Sequence[str], batches: Sequence[Any]) -> None:
-    del batches
+def _write_dynamic(graph: Path, target: Path, kept: Sequence[str]) -> None:
     with TemporaryDirectory() as folder:
         products = Path(folder) / "products.onnx"
         _quantize(graph, products, kept, ("MatMul", "Gemm"))
         _quantize(products, target, kept, ("Gather",))  # embeddings
-    if not kept:
-        _check_int8(target, "MatMulInteger")
 
 
 def _quantize(source: Path, target: Path, kept: Sequence[str], operators: Sequence[str]) -> None:
@@ -149,14 +188,15 @@ def _quantize(source: Path, target: Path, kept: Sequence[str], operators: Sequen
     )
 
 
-def _write_static(graph: Path, target: Path, kept: Sequence[str], batches: Sequence[Any]) -> None:
+def _write_static(batches: Sequence[Any], graph: Path, target: Path, kept: Sequence[str]) -> None:
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
     ranges = graph.with_name("ranges.json")  # measured by the first call
+    rows = iter(batches)
     quantize_static(
         graph,
         target,
-        _Rows(batches),
+        SimpleNamespace(get_next=lambda: next(rows, None)),  # a CalibrationDataReader
         quant_format=QuantFormat.QDQ,
         op_types_to_quantize=["MatMul", "Gemm", "Gather"],
         per_channel=True,
@@ -167,19 +207,6 @@ def _write_static(graph: Path, target: Path, kept: Sequence[str], batches: Seque
         calibration_cache_path=ranges,
         extra_options={"MatMulConstBOnly": True},
     )
-    if not kept:
-        _check_int8(target, "QuantizeLinear")
-
-
-class _Rows:
-    """Rows of a calibration, as `onnxruntime.quantization.CalibrationDataReader` returns them."""
-
-    def __init__(self, rows: Sequence[Any]) -> None:
-        self._rows = iter(rows)
-
-    def get_next(self) -> Any:
-        """Return the next row; None after the last one."""
-        return next(self._rows, None)
 
 
 def _save(model: Any, graph: Path, target: Path) -> None:
@@ -201,23 +228,6 @@ def _check_int8(path: Path, operator: str) -> None:
         )
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep onnxruntime from reporting every node, and a preprocessing that is done already."""
-    loggers = [logging.getLogger(name) for name in ("", QUANTIZER)]
-    levels = [logger.level for logger in loggers]
-    import_module(QUANTIZER)  # which changes the level of all loggers
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numbers that float16 cannot hold
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
 def load(folder: Path, manifest: ArtifactManifest, config: Any) -> RuntimeModel:
     """Open a session on the CPU with as many threads as PyTorch has.
 
@@ -226,16 +236,13 @@ def load(folder: Path, manifest: ArtifactManifest, config: Any) -> RuntimeModel:
         manifest: Its manifest.
         config: Configuration of the model.
     """
-    return session_model(folder / manifest.model, config)
-
-
-def session_model(path: Path, config: Any) -> RuntimeModel:
-    """Open a session of an ONNX file on the CPU with as many threads as PyTorch has."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = ERRORS
-    session = onnxruntime.InferenceSession(str(path), options, providers=PROVIDERS)
+    session = onnxruntime.InferenceSession(
+        str(folder / manifest.model), options, providers=PROVIDERS
+    )
     names = [entry.name for entry in session.get_inputs()]
     return RuntimeModel(config, session, names, lambda arrays: session.run(["logits"], arrays)[0])

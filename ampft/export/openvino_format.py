@@ -20,8 +20,7 @@ import torch
 from ampft.errors import InputError
 from ampft.export.formats import FP16, FP32, INT8, Write
 from ampft.export.manifest import ArtifactManifest
-from ampft.export.onnx_format import float_nodes
-from ampft.export.runtime_model import RuntimeModel
+from ampft.export.onnx_format import RuntimeModel, float_nodes
 from ampft.export.source import ExportSource
 
 TELEMETRY_OFF = "NNCF_CI"  # a variable of nncf, for those who test it
@@ -39,14 +38,15 @@ def prepared(source: ExportSource) -> Iterator[Write]:
     Raises:
         InputError: The model cannot be exported, or the data for the calibration cannot be read.
     """
-    if source.precision == FP16 and source.kept:
+    precision = source.request.precision
+    if precision == FP16 and source.kept:
         raise InputError(
             f"--precision fp16: OpenVINO rounds all weights, and {source.kept[0]} must stay in "
             "float32. Use --format onnx, or --precision fp32."
         )
     import openvino
 
-    batches = source.calibration() if source.precision == INT8 else []
+    batches = source.calibration() if precision == INT8 else []
     with TemporaryDirectory() as folder:
         graph = Path(folder) / "model.onnx"
         source.write_graph(graph)
@@ -54,9 +54,9 @@ def prepared(source: ExportSource) -> Iterator[Write]:
         def write(path: Path, kept: Sequence[str]) -> None:
             # Not `convert_model`, which reports its use.
             model = shared_core().read_model(graph)
-            if source.precision == INT8:
+            if precision == INT8:
                 model = _quantized(model, batches, float_nodes(graph, kept))
-            openvino.save_model(model, path, compress_to_fp16=source.precision == FP16)
+            openvino.save_model(model, path, compress_to_fp16=precision == FP16)
 
         yield write
 

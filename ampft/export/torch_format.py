@@ -41,7 +41,7 @@ def prepared(source: ExportSource) -> Iterator[Write]:
 
 
 def _write(source: ExportSource, path: Path, kept: Sequence[str]) -> None:
-    if source.precision == INT8:
+    if source.request.precision == INT8:
         from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
         quantized = quantize(source.model, flag="--precision int8", kept=kept)
@@ -50,7 +50,7 @@ def _write(source: ExportSource, path: Path, kept: Sequence[str]) -> None:
         save_file({name: t.clone() for name, t in tensors.items()}, path, metadata=metadata)
         return
     model: Any = copy.deepcopy(source.model)
-    cast_in_place(model, DTYPES[source.precision], kept)
+    cast_in_place(model, DTYPES[source.request.precision], kept)
     model.save_pretrained(path.parent)
 
 

@@ -11,7 +11,7 @@ from certified_texts import write_rows
 from tiny_text import save_tiny_bert
 
 from ampft.cli import main
-from ampft.export.export import ExportRequest, export_run
+from ampft.export import ExportRequest, export_run
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ampft.certificate.findings import (
+    UNDECIDED,
     ArtifactDtypes,
     BatchInvariance,
     Certificate,
     Cost,
+    Finding,
     ProductCount,
 )
 from ampft.certificate.gate import (
     BATCH_SIZES,
     CLASS_MARGIN,
     TOLERANCES,
-    Evidence,
-    GateSettings,
     LogitTally,
     compare_outcomes,
-    verdict,
+    judged,
 )
 from ampft.comparison.cost_findings import BatchTiming
 from ampft.tasks.single_label import Predictions
@@ -77,45 +78,38 @@ def certificate(
     artifact: np.ndarray,
     *,
     precision: str = "int8",
-    **evidence: Any,
+    scales_rows: bool = False,
+    refused: Sequence[Finding] = (),
+    **measured: Any,
 ) -> Certificate:
     """Return the certificate of an artifact's logits."""
-    settings = GateSettings(name=f"onnx {precision}", title="a model on its data")
     comparison, classes = compare_outcomes(
-        outcome(model, labels), outcome(artifact, labels), settings
+        outcome(model, labels), outcome(artifact, labels), name=f"onnx {precision}"
     )
     tally = LogitTally(TOLERANCES.get(precision))
     tally.add(model, artifact)
-    judged = Evidence(
-        **{
-            "comparison": comparison,
-            "classes": classes,
-            "precision": precision,
-            "logits": tally.differences(),
-            "batches": invariance(artifact, artifact, precision),
-            "dtypes": INT8 if precision == "int8" else FLOAT32,
-            **evidence,
-        }
-    )
-    word, failures, notes = verdict(judged)
-    assert judged.dtypes is not None
-    return Certificate(
-        verdict=word,
-        failures=failures,
-        notes=notes,
-        comparison=comparison,
-        classes=tuple(classes),
+    draft = Certificate(
+        verdict=UNDECIDED,
+        failures=tuple(refused),
+        notes=(),
+        comparison=replace(comparison, title="a model on its data"),
+        classes=classes,
         class_margin=CLASS_MARGIN,
-        logits=judged.logits,
-        batches=judged.batches,
-        dtypes=judged.dtypes,
+        logits=tally.differences(),
+        batches=invariance(artifact, artifact, precision),
+        dtypes=INT8 if precision == "int8" else FLOAT32,
         cost=Cost(size=2**20, model_size=2**22, timings=TIMES, model_timings=TIMES, peak=2**28),
-        artifact={"format": "onnx", "precision": precision},
+        artifact={
+            "format": "onnx",
+            "precision": precision,
+            "int8": "blocks" if scales_rows else "dynamic",
+        },
         artifact_sha256="a" * 64,
         run_sha256="b" * 64,
         rows_sha256="c" * 64,
         verify="test",
     )
+    return judged(replace(draft, **measured))
 
 
 def invariance(one: np.ndarray, other: np.ndarray, precision: str) -> BatchInvariance:

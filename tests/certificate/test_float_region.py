@@ -14,8 +14,7 @@ from ampft.certificate.float_region import smallest_region
 from ampft.certificate.report import read_certificate
 from ampft.certificate.verify import VerifyRequest, check_verification
 from ampft.cli import main
-from ampft.export import open_artifact
-from ampft.export.export import ExportRequest
+from ampft.export import ExportRequest, open_artifact
 from ampft.export.manifest import CERTIFICATE_NAME
 from ampft.runs.predict import run_classifier
 

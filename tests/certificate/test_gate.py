@@ -12,7 +12,6 @@ from scipy.stats import beta
 from ampft.certificate.findings import finding
 from ampft.certificate.gate import (
     STORED,
-    GateSettings,
     LogitTally,
     compare_outcomes,
     dtype_failures,
@@ -163,7 +162,7 @@ def test_groups_are_the_cases_of_a_class():
     labels, logits = drawn()
     groups = numbered((str(i // 2) for i in range(len(labels))), "group")
     sides = outcome(logits, labels), outcome(logits, labels)
-    _, classes = compare_outcomes(*sides, GateSettings(groups=groups))
+    _, classes = compare_outcomes(*sides, groups=groups)
     pairs = len({i // 2 for i in np.flatnonzero(labels == 0)})
     assert classes[0].rows == pairs < (labels == 0).sum()
 
@@ -172,7 +171,7 @@ def test_a_margin_out_of_range_is_refused():
     labels, logits = drawn(20)
     sides = outcome(logits, labels), outcome(logits, labels)
     with pytest.raises(InputError, match="margin must be above 0"):
-        compare_outcomes(*sides, GateSettings(margin=0.0))
+        compare_outcomes(*sides, margin=0.0)
 
 
 @pytest.mark.slow
@@ -187,7 +186,7 @@ def test_the_interval_is_that_of_two_finished_models(tmp_path):
         path.write_text("\n".join(["id,label,prediction", *lines]))
         names.append(f"{name}={path}")
     expected = compare_tables(names, label_names=NAMES).arm("artifact").difference
-    made, _ = compare_outcomes(outcome(logits, labels), outcome(other, labels), GateSettings())
+    made, _ = compare_outcomes(outcome(logits, labels), outcome(other, labels))
     assert made.arm("artifact").difference == expected
 
 

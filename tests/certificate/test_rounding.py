@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-from ampft.certificate.rounding import round_products
+from ampft.certificate.verify import round_products
 
 
 def by_hand(values: torch.Tensor) -> torch.Tensor:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from tiny_text import LABELS
 
-from ampft.certificate.files import write_certificate
-from ampft.certificate.report import read_certificate
+from ampft.certificate.report import read_certificate, write_certificate
 from ampft.certificate.verify import VerifyRequest, certify
 from ampft.cli import main
 from ampft.errors import InputError

@@ -14,7 +14,7 @@ from tiny_text import LABELS, save_tiny_bert, tiny_texts
 from tiny_words import write_sentences
 
 import ampft
-from ampft.export.export import ExportRequest, export_run
+from ampft.export import ExportRequest, export_run
 from ampft.kinds.prediction import PredictRequest
 from ampft.runs.predict import run_classifier
 

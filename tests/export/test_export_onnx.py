@@ -21,7 +21,7 @@ from ampft.errors import InputError
 from ampft.export import open_artifact
 from ampft.export.artifact import artifact_classifier
 from ampft.export.export import staged
-from ampft.export.graph import write_onnx
+from ampft.export.source import write_onnx
 from ampft.files import describe_file
 from ampft.kinds.prediction import PredictRequest
 from ampft.runs.predict import predict_file

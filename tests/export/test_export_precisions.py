@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -19,7 +20,7 @@ from ampft.errors import InputError
 from ampft.export import open_artifact
 from ampft.export.formats import FORMATS
 from ampft.export.openvino_format import shared_core
-from ampft.export.source import ExportSource, load_source
+from ampft.export.source import ExportRequest, ExportSource, load_source
 from ampft.kinds.logits import model_inputs
 from ampft.models.pretrained import load_saved
 from ampft.precision.float32_modules import keep_in_fp32
@@ -194,14 +195,17 @@ def test_openvino(text_run, one_trace, tmp_path, precision):
 
 def test_the_calibration_needs_the_data_of_the_run(text_run, tmp_path):
     record = read_record(text_run)
-    source = load_source(text_run, record, "int8", ())
+    request = ExportRequest(
+        run=text_run, format="openvino", precision="int8", output_dir=tmp_path / "new"
+    )
+    source = load_source(request, record)
     batches = source.calibration()
     assert len(batches) == 24
     assert batches[0].keys() == {"input_ids", "token_type_ids", "attention_mask"}
     assert all(batch["input_ids"].shape[0] == 1 for batch in batches)
     others = f"--validation_file={text_run.parent / 'test.jsonl'}"
     with pytest.raises(InputError, match="calibrated with the validation split of the run, and"):
-        load_source(text_run, record, "int8", [others]).calibration()
+        load_source(replace(request, data_flags=[others]), record).calibration()
 
 
 @pytest.mark.parametrize(
@@ -287,7 +291,10 @@ def test_requested_modules_stay_in_float32(text_run, one_trace, tmp_path, form, 
 def test_a_signal_is_handled_after_openvino_models_of_any_order(text_run, tmp_path):
     """A model that ends before a younger one must not leave a freed stack for signals."""
     pytest.importorskip("openvino")
-    source = load_source(text_run, read_record(text_run), "fp32", ())
+    request = ExportRequest(
+        run=text_run, format="openvino", precision="fp32", output_dir=tmp_path / "new"
+    )
+    source = load_source(request, read_record(text_run))
     with FORMATS["openvino"].code.prepared(source) as write:
         write(tmp_path / "openvino_model.xml", ())
     program = (
@@ -315,7 +322,10 @@ def test_openvino_keeps_a_planted_module_in_float32(text_run, tmp_path):
     """One large weight per output, times 0: int8 with a scale per output rounds the others to 0."""
     pytest.importorskip("nncf")
     pytest.importorskip("openvino")
-    source = load_source(text_run, read_record(text_run), "int8", ())
+    request = ExportRequest(
+        run=text_run, format="openvino", precision="int8", output_dir=tmp_path / "new"
+    )
+    source = load_source(request, read_record(text_run))
     planted = "bert.encoder.layer.1.output.dense"
     layer = source.model.bert.encoder.layer[1]
     with torch.no_grad():
