@@ -28,26 +28,30 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
 
-class Examples(Protocol):
-    """The examples of one split, as tensors on request."""
-
-    @property
-    def weights(self) -> FloatArray:
-        """(n,) weight of each example in the loss: its class weight, or 1."""
+class InputExamples(Protocol):
+    """The inputs of the examples of one split, as tensors on request."""
 
     @property
     def lengths(self) -> IntArray:
         """(n,) cost of each example: its number of tokens, or 1 if all cost the same."""
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
-        """Return the model's inputs and `labels` of the examples `ids`, padded to one shape."""
+        """Return the model's inputs of the examples `ids`, padded to one shape."""
+
+
+class Examples(InputExamples, Protocol):
+    """The examples of one split, whose tensors include `labels`."""
+
+    @property
+    def weights(self) -> FloatArray:
+        """(n,) weight of each example in the loss: its class weight, or 1."""
 
 
 @runtime_checkable
 class AugmentedExamples(Protocol):
     """Examples that are augmented: training sees other tensors of them in each epoch or step."""
 
-    def for_step(self, epoch: int, step: int) -> Examples:
+    def for_step(self, epoch: int, step: int) -> InputExamples:
         """Return the examples as a step of an epoch sees them; it depends only on these numbers."""
 
 
@@ -55,7 +59,7 @@ class AugmentedExamples(Protocol):
 class ScaledExamples(Protocol):
     """Examples whose tensors have another size in each step."""
 
-    def in_largest_size(self) -> Examples:
+    def in_largest_size(self) -> InputExamples:
         """Return the examples in the largest size that a step can have."""
 
 
@@ -240,7 +244,7 @@ class StepBatches:
         """
         parts = self._parts(self.costliest_ids, micro_batches)
         largest = int(np.argmax([self._cost(part) for part in parts]))
-        examples = self.examples
+        examples: InputExamples = self.examples
         if isinstance(examples, ScaledExamples):
             examples = examples.in_largest_size()
         return tuple(
@@ -272,7 +276,7 @@ class StepBatches:
         return generator.permutation(len(self.examples.weights))
 
     def _micro_batches(self, effective: IntArray, epoch: int, step: int) -> tuple[MicroBatch, ...]:
-        examples = self.examples
+        examples: InputExamples = self.examples
         if isinstance(examples, AugmentedExamples):
             examples = examples.for_step(epoch, step)
         shares = np.array_split(effective, self.world_size)

@@ -61,7 +61,7 @@ def read_tables(
     """
     train = tables["train"]
     train[0] = rename_columns(train[0], _expected_names(train[0].columns, request))
-    columns, choice_notes = choose_columns(train[0], request)
+    columns, choice_notes = _choose_columns(train[0], request)
     rows, empty, unlabelled = {}, [], []
     for split, parts in tables.items():
         sources = InputColumns.of(columns.inputs, parts[0].columns).sources
@@ -89,35 +89,27 @@ def _expected_names(columns: Sequence[str], request: DataRequest) -> tuple[str, 
     """Return the names to look for: the user's choices, and usual names if no column has one."""
     texts, labels = request.text_columns, request.label_columns
     usual: list[str] = []
-    if texts is None and not text_choices(columns):
+    if texts is None and not _text_choices(columns):
         usual += [*chain.from_iterable(PAIRS), *TEXTS]
     if labels is None and set(LABELS).isdisjoint(columns):
         usual += LABELS
     return (*usual, *InputColumns.of(texts or (), columns).sources, *(labels or ()))
 
 
-def choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColumns, list[str]]:
-    """Return the requested columns, or those of usual types and names, and a note on the choice.
-
-    Args:
-        table: The training rows.
-        request: The user's choices.
-
-    Raises:
-        InputError: A named column is missing, or the choice is not clear.
-    """
+def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColumns, list[str]]:
+    """Return the requested columns, or those of usual types and names, and a note on the choice."""
     dataset, named = table.dataset, request.label_columns
     columns = [name for name in table.columns if name != INDEX_COLUMN]
     if dataset is None:
         origin, describe = table.origin, partial(described_columns, table)
-        media = media_in_cells(table, request, describe)
+        media = _media_in_cells(table, request, describe)
     else:
         origin, describe = str(request.dataset_name), partial(_described_types, dataset, columns)
     if named is None and "label" not in columns and len(table.classes) == 1:
         named = tuple(table.classes)
-    labels = label_columns(columns, named, origin=origin, describe=describe)
+    labels = _label_columns(columns, named, origin=origin, describe=describe)
     if dataset is not None:
-        media = media_by_type(dataset, request, describe)
+        media = _media_by_type(dataset, request, describe)
     declared = table.classes.get(labels[0])
     parser = LabelParser(labels, request.several_labels, request.label_separator, declared)
     extra = extra_columns(request)
@@ -126,7 +118,7 @@ def choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColumn
     else:
         if dataset is not None:
             columns = _columns_of_texts(dataset, columns, labels, request)
-        inputs = text_columns(columns, request, labels=labels, origin=origin, describe=describe)
+        inputs = _text_columns(columns, request, labels=labels, origin=origin, describe=describe)
         chosen = DataColumns(inputs, parser, extra=extra)
         if dataset is None and None not in (request.label_columns, request.text_columns):
             return chosen, []
@@ -156,21 +148,10 @@ def _columns_of_texts(
     return [*texts, *(name for name in labels if name not in texts)]
 
 
-def label_columns(
+def _label_columns(
     columns: Sequence[str], named: tuple[str, ...] | None, *, origin: str, describe: Describe
 ) -> tuple[str, ...]:
-    """Return the label columns: those named, `label`, or the only one with a usual name.
-
-    Args:
-        columns: All columns.
-        named: Columns that the user named, or None.
-        origin: The file or data set, for the message.
-        describe: Function that returns the list of columns for the message.
-
-    Raises:
-        InputError: A named column is missing, or the choice is not clear. The message lists the
-            columns.
-    """
+    """Return the label columns: those named, `label`, or the only one with a usual name."""
     if named is not None:
         require(named, columns, LABEL_FLAG, origin=origin, describe=describe)
         return named
@@ -190,7 +171,7 @@ def label_columns(
     )
 
 
-def text_columns(
+def _text_columns(
     columns: Sequence[str],
     request: DataRequest,
     *,
@@ -202,10 +183,6 @@ def text_columns(
 
     These are the named ones, otherwise a usual pair or a single usual name, otherwise the only
     column that is not a label.
-
-    Raises:
-        InputError: A named column is missing, more than two texts are named, or the choice is not
-            clear.
     """
     named = request.text_columns
     if named is not None:
@@ -226,7 +203,7 @@ def text_columns(
         return named
     not_texts = (*labels, "label", *extra_columns(request).values())
     others = [name for name in columns if name not in not_texts]
-    choices = text_choices(others)
+    choices = _text_choices(others)
     if not choices and len(others) == 1:
         return (others[0],)
     if len(choices) == 1:
@@ -239,36 +216,27 @@ def text_columns(
     )
 
 
-def text_choices(columns: Sequence[str]) -> list[tuple[str, ...]]:
+def _text_choices(columns: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the usual pairs of text columns, and the usual text columns outside them."""
     pairs = [pair for pair in PAIRS if set(pair) <= set(columns)]
     paired = set(chain.from_iterable(pairs))
     return [*pairs, *((name,) for name in TEXTS if name in columns and name not in paired)]
 
 
-def media_in_cells(
+def _media_in_cells(
     table: SourceTable, request: DataRequest, describe: Describe
 ) -> tuple[str, str] | None:
     """Return the column of images or sounds of a file and their kind; None for texts.
 
     Without a flag or task that says so, it is the only column whose first cells are all files of
     one kind, in a file without a usual text column.
-
-    Args:
-        table: The training rows.
-        request: The user's choices.
-        describe: Function that returns the list of columns for the message.
-
-    Raises:
-        InputError: The named column is missing, the task needs such a column and the file has
-            none, or there are several.
     """
     for kind, column in request.named_media.items():
         require((column,), table.columns, INPUT_FLAGS[kind], origin=table.origin, describe=describe)
         return column, kind
     if request.text_columns or request.data_kind not in (None, *MEDIA):
         return None
-    if request.data_kind is None and text_choices(table.columns):
+    if request.data_kind is None and _text_choices(table.columns):
         return None
     found = {
         column: kind
@@ -302,19 +270,10 @@ def _media_cells(table: SourceTable) -> dict[str, str]:
     return found
 
 
-def media_by_type(
+def _media_by_type(
     dataset: Dataset, request: DataRequest, describe: Describe
 ) -> tuple[str, str] | None:
-    """Return the column of images or sounds of a data set and their kind; None for texts.
-
-    Args:
-        dataset: The training rows.
-        request: The user's choices.
-        describe: Function that returns the list of columns for the message.
-
-    Raises:
-        InputError: The named column is missing, or the choice is not clear.
-    """
+    """Return the column of images or sounds of a data set and their kind; None for texts."""
     origin, named = request.dataset_name, request.named_media
     found = {
         kind: [name for name, of in dataset.features.items() if isinstance(of, media_type)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from ampft.data.columns import (
 )
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows, concatenated
-from ampft.data.row_labels import RowLabels
+from ampft.data.row_labels import RowLabels, UnitLabels
 from ampft.data.sources import conll
 from ampft.data.sources.files import FLAGS, open_table
 from ampft.data.sources.hub import label_names
@@ -157,7 +157,7 @@ def _read_table(table: SourceTable, columns: DataColumns, request: DataRequest) 
             (word_column, tag_column, *columns.extra.values())
         ):
             place = table.place(number)
-            words, tags, more = read_cells(words_cell, tags_cell, columns, declared, place)
+            words, tags, more = _read_cells(words_cell, tags_cell, columns, declared, place)
             extended += more
             if ignored := set(tags).intersection(request.ignored_labels):
                 left_out[min(ignored)] += 1
@@ -236,21 +236,10 @@ def _in_scheme(rows: LabelledRows, scheme: str) -> LabelledRows:
     return replace(rows, labels=labels, names=names, declared=names)
 
 
-def read_cells(
+def _read_cells(
     words: Any, tags: Any, columns: DataColumns, declared: tuple[str, ...] | None, place: str
 ) -> tuple[list[str], list[str], int]:
-    """Return the words of a row, their tags, and how many spans were extended to whole words.
-
-    Args:
-        words: Cell of the words, or the text.
-        tags: Cell of the tags, or the spans.
-        columns: Their columns.
-        declared: Names of the tags if cells hold indices.
-        place: File and line, for the messages.
-
-    Raises:
-        InputError: A cell has another type, or words and tags do not fit.
-    """
+    """Return the words of a row, their tags, and how many spans were extended to whole words."""
     if columns.are_spans:
         return _words_of_text(words, tags, columns, place)
     (word_column,), tag_column = columns.inputs, columns.labels.title
@@ -307,3 +296,55 @@ def _words_of_text(
     except ValueError as error:
         raise InputError(f"{place}: {error}. Fix the spans.") from None
     return [word.text for word in words], tags, extended
+
+
+@dataclass(frozen=True)
+class TagReader:
+    """Where the tags of words are, in rows that are predicted; as `LabelParser` for whole rows.
+
+    Attributes:
+        tokens: Columns of the words and of the tags.
+        declared: Names of the tags if cells hold indices.
+    """
+
+    tokens: DataColumns
+    declared: tuple[str, ...] | None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the words and of the tags or spans."""
+        return *self.tokens.inputs, self.title
+
+    @property
+    def title(self) -> str:
+        """Name of the column of the tags."""
+        return self.tokens.labels.title
+
+    def parse(self, cells: Sequence[object], location: str) -> tuple[str, ...]:
+        """Return the tag of each word of a row.
+
+        Raises:
+            InputError: A cell has another type, or words and tags do not fit.
+        """
+        words, tags = cells
+        _, found, _ = _read_cells(words, tags, self.tokens, self.declared, location)
+        return tuple(found)
+
+    def as_trained(self, rows: Sequence[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:
+        """Return the tags of all rows as BIO, if they are in another scheme of entities.
+
+        Raises:
+            InputError: They are in no scheme.
+        """
+        try:
+            scheme = find_scheme([list(tags) for tags in rows])
+            return [tuple(as_bio(list(tags), scheme)) for tags in rows]
+        except TagError as error:
+            raise InputError(f"column {self.title!r}: {error}") from None
+
+    def targets(self, rows: Sequence[tuple[int, ...]], classes: int) -> UnitLabels:
+        """Return the labels of the words of all rows."""
+        del classes
+        counts = np.array([len(row) for row in rows], dtype=np.int64)
+        codes = np.array([code for row in rows for code in row], dtype=np.int64)
+        return UnitLabels(codes, counts)

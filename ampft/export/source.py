@@ -111,7 +111,7 @@ class ExportSource:
             )
         count = len(task.data.splits[split])
         rows = np.unique(np.linspace(0, count - 1, CALIBRATION_ROWS).round().astype(np.int64))
-        examples = task.inputs.examples(split)
+        examples = task.inputs.splits[split]
         batches = (model_inputs(examples.collate(rows[i : i + 1])) for i in range(len(rows)))
         return [{name: batch[name].numpy() for name in self.inputs} for batch in batches]
 

@@ -13,37 +13,10 @@ from torch import Tensor
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.row_labels import Targets
-from ampft.data.steps import IntArray
+from ampft.data.steps import InputExamples
 from ampft.errors import InputError
 from ampft.kinds.settings import InputSettings
 from ampft.models.weights import LoadedModel
-
-
-class InputExamples(Protocol):
-    """The inputs of one split, as tensors on request."""
-
-    @property
-    def lengths(self) -> IntArray:
-        """(n,) cost of each example: its number of tokens, or 1 if all cost the same."""
-
-    def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
-        """Return the model's inputs of the examples `ids`, padded to one shape."""
-
-
-@runtime_checkable
-class SteppedInputs(Protocol):
-    """Inputs that are augmented in training."""
-
-    def for_step(self, epoch: int, step: int) -> InputExamples:
-        """Return the inputs as a step sees them: dependent only on epoch, step and their ids."""
-
-
-@runtime_checkable
-class ScaledInputs(Protocol):
-    """Inputs that have another size in each optimizer step."""
-
-    def in_largest_size(self) -> InputExamples:
-        """Return the inputs in the largest size that a step can have."""
 
 
 @runtime_checkable
@@ -129,8 +102,9 @@ class Inputs(Protocol):
     def notes(self) -> tuple[str, ...]:
         """Sentences to print, such as how many texts were truncated."""
 
-    def examples(self, split: str) -> InputExamples:
-        """Return the inputs of a split."""
+    @property
+    def splits(self) -> Mapping[str, InputExamples]:
+        """The inputs of each split."""
 
     def load_model(
         self, model_class: str, label_arguments: Mapping[str, Any], settings: InputSettings

@@ -13,7 +13,6 @@ from transformers import PreTrainedConfig
 
 from ampft.data.media import reference
 from ampft.errors import InputError
-from ampft.kinds.inputs import InputExamples
 from ampft.kinds.settings import InputSettings
 from ampft.models.packing.verification import evaluation_mode
 from ampft.models.pretrained import load_or_create
@@ -40,11 +39,6 @@ class MediaInputs:
     splits: Mapping[str, Any] = field(repr=False)
     default: Callable[[Mapping[str, Any]], tuple[PreTrainedConfig, str]]
     adapt: Callable[[Any], tuple[str, ...]]
-
-    def examples(self, split: str) -> InputExamples:
-        """Return the examples of a split."""
-        examples: InputExamples = self.splits[split]
-        return examples
 
     def load_model(
         self, model_class: str, label_arguments: Mapping[str, Any], settings: InputSettings

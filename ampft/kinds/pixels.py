@@ -131,10 +131,6 @@ class PixelInputs:
     processor: Any = field(repr=False)
     splits: Mapping[str, PixelExamples] = field(repr=False)
 
-    def examples(self, split: str) -> PixelExamples:
-        """Return the images and masks of a split."""
-        return self.splits[split]
-
     def labels(self, split: str) -> Masks:
         """Return the masks of a split; training masks have the size of the model's input."""
         return self.splits[split].masks

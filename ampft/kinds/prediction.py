@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ampft.data.row_labels import Targets
+from ampft.data.row_labels import LabelParser
 from ampft.data.sources.table import SourceTable
+from ampft.data.token_rows import TagReader
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
 
@@ -19,6 +20,7 @@ TABLE_OPTIONS = ("text_column_names", "label_column_name", "sheet_name", "encodi
 
 Decoded = Mapping[str, npt.NDArray[Any]]
 RowFormat = Callable[[Sequence[Any]], str]
+LabelReader = LabelParser | TagReader  # of whole rows, or of their words
 # Returns the inputs of a row from its cells and its place; None if it lacks them.
 Convert = Callable[[Sequence[Any], str], tuple[Any, ...] | None]
 
@@ -75,40 +77,6 @@ class Trained:
     label_names: tuple[str, ...]
     arguments: Mapping[str, Any]
     several_labels: bool
-
-
-class LabelReader(Protocol):
-    """The labels of rows that are predicted; `LabelParser` is one for labels of whole rows."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns of the table that are read."""
-
-    @property
-    def title(self) -> str:
-        """Name of the column or columns of the labels."""
-
-    def parse(self, cells: Sequence[object], location: str) -> tuple[str, ...] | None:
-        """Return the labels of a row; None if they are missing.
-
-        Raises:
-            InputError: A cell does not hold labels.
-        """
-
-    def as_trained(self, rows: Sequence[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:
-        """Return the labels of all rows in the form of the training.
-
-        Raises:
-            InputError: They have no such form.
-        """
-
-    def targets(self, rows: Sequence[tuple[int, ...]], classes: int) -> Targets:
-        """Return the labels of a problem from their indices.
-
-        Args:
-            rows: Indices of the labels of each row.
-            classes: Number of classes.
-        """
 
 
 @dataclass(frozen=True)

@@ -22,17 +22,13 @@ from ampft.data.columns import (
     DataColumns,
     require,
 )
-from ampft.data.row_labels import UnitLabels
 from ampft.data.sources import conll
 from ampft.data.sources.files import open_table
 from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
-from ampft.data.token_rows import declared_tags, read_cells
+from ampft.data.token_rows import TagReader, declared_tags
 from ampft.data.words import (
-    TagError,
     Word,
-    as_bio,
     entities,
-    find_scheme,
     is_bio,
     joined,
     split_at_spaces,
@@ -213,50 +209,6 @@ def _check_separators(words: Sequence[Word], place: str) -> None:
                 " cells and words in a CoNLL file. Remove it from the word, or give a .jsonl or"
                 " .parquet file for --output_file."
             )
-
-
-@dataclass(frozen=True)
-class TagReader:
-    """Where the tags of words are; see `prediction.LabelReader`.
-
-    Attributes:
-        tokens: Columns of the words and of the tags.
-        declared: Names of the tags if cells hold indices.
-    """
-
-    tokens: DataColumns
-    declared: tuple[str, ...] | None
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns of the words and of the tags or spans."""
-        return *self.tokens.inputs, self.title
-
-    @property
-    def title(self) -> str:
-        """Name of the column of the tags."""
-        return self.tokens.labels.title
-
-    def parse(self, cells: Sequence[object], location: str) -> tuple[str, ...]:
-        """Return the tag of each word of a row."""
-        words, tags = cells
-        _, found, _ = read_cells(words, tags, self.tokens, self.declared, location)
-        return tuple(found)
-
-    def as_trained(self, rows: Sequence[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:
-        """Return the tags of all rows as BIO, if they are in another scheme of entities."""
-        try:
-            scheme = find_scheme([list(tags) for tags in rows])
-            return [tuple(as_bio(list(tags), scheme)) for tags in rows]
-        except TagError as error:
-            raise InputError(f"column {self.title!r}: {error}") from None
-
-    def targets(self, rows: Sequence[tuple[int, ...]], classes: int) -> UnitLabels:
-        """Return the labels of the words of all rows."""
-        del classes
-        counts = np.array([len(row) for row in rows], dtype=np.int64)
-        codes = np.array([code for row in rows for code in row], dtype=np.int64)
-        return UnitLabels(codes, counts)
 
 
 def _labels(

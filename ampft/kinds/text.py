@@ -52,7 +52,7 @@ from ampft.models.weights import LoadedModel
 PACKED_TOLERANCE = 1e-4
 
 
-EncodeWindows = Callable[[dict[str, list[Any]], list[int]], dict[str, list[Any]]]
+EncodeWindows = Callable[[dict[str, list[Any]]], dict[str, list[Any]]]
 
 
 @dataclass(frozen=True)
@@ -160,12 +160,8 @@ class TextInputs:
     model_path: str
     model_name: str
     tokenizer: Any = field(repr=False)
-    tokens: Mapping[str, TextExamples] = field(repr=False)
+    splits: Mapping[str, TextExamples] = field(repr=False)
     max_length: int
-
-    def examples(self, split: str) -> TextExamples:
-        """Return the tokens of a split."""
-        return self.tokens[split]
 
     def load_model(
         self, model_class: str, label_arguments: Mapping[str, Any], settings: InputSettings
@@ -185,7 +181,7 @@ class TextInputs:
         reuse_gradient_memory(model)
         padding_free, reason = self._remove_padding(model, settings)
         if not padding_free:
-            examples = self.tokens["train"]
+            examples = self.splits["train"]
             batch = model_inputs(examples.collate(varied_ids(examples.lengths)))
             noun = "sentences" if self.data.kind == TOKEN else "texts"
             notes = (*notes, *choose_text_batches(model, batch, noun=noun))
@@ -197,7 +193,7 @@ class TextInputs:
             table = model.get_input_embeddings()
         except NotImplementedError:  # of models that read characters
             return
-        of_splits = [largest_token(examples.rows) for examples in self.tokens.values()]
+        of_splits = [largest_token(examples.rows) for examples in self.splits.values()]
         largest = max(*of_splits, self.tokenizer.pad_token_id)
         if isinstance(table, nn.Embedding) and largest >= table.num_embeddings:
             raise InputError(
@@ -215,7 +211,7 @@ class TextInputs:
             return False, f"padded path: {support.reason}; micro-batches sorted by length"
         # Must precede the first product.
         limit_kernel_caches(has_token_buckets=settings.token_buckets is not None)
-        examples = self.tokens["train"]
+        examples = self.splits["train"]
         batch = examples.collate(varied_ids(examples.lengths))
         error = verify_packing(model, model_inputs(batch))
         for part, difference in error._asdict().items():
@@ -254,19 +250,17 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
     tokenizer = load_tokenizer(model_path, trust_remote_code=settings.trust_remote_code)
     adapt_to_model(tokenizer, config)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
-    reader = text_reader(
-        collator,
-        config,
-        max_seq_length=settings.max_seq_length,
-        long_text=settings.long_text,
-        stride=settings.stride,
-        columns=data.input_columns,
-    )
+    reader = text_reader(collator, config, settings, data.input_columns)
+    column = data.input_columns[0]
+
+    def encode_windows(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        return reader.encode([batch[column]])
+
     tokens: dict[str, TextExamples] = {}
     notes: list[str] = []
     for name, split in data.splits.items():
         if reader.stride is not None:
-            tokens[name] = _windows(name, split, data.input_columns[0], reader)
+            tokens[name] = windowed_examples(split, encode_windows, collator, name)
             notes += window_notes(name, tokens[name], reader.max_length, reader.stride)
             continue
         rows, lengths, truncated = _tokenize(name, split, data.input_columns, reader)
@@ -285,22 +279,18 @@ def saved_reader(folder: Path, arguments: Mapping[str, Any], config: Any) -> Tex
     """Return the conversion of texts for a saved model, see `inputs.KindModule`."""
     tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG)
     adapt_to_model(tokenizer, config)
-    return text_reader(
-        DataCollatorWithPadding(tokenizer),
-        config,
+    settings = InputSettings(
         max_seq_length=int(arguments["max_seq_length"]),
         long_text=arguments.get("long_text", "truncate"),
         stride=arguments.get("stride"),
     )
+    return text_reader(DataCollatorWithPadding(tokenizer), config, settings)
 
 
 def text_reader(
     collator: DataCollatorWithPadding,
     config: Any,
-    *,
-    max_seq_length: int,
-    long_text: str,
-    stride: int | None,
+    settings: InputSettings,
     columns: Sequence[str] = (),
 ) -> TextReader:
     """Return the conversion of texts.
@@ -308,82 +298,60 @@ def text_reader(
     Args:
         collator: Pads texts; it has the tokenizer.
         config: Configuration of the model.
-        max_seq_length: Maximum number of tokens, also of a window.
-        long_text: What happens to longer texts: `truncate` or `windows`.
-        stride: Number of tokens that neighbouring windows share; None for a quarter of a window.
+        settings: Largest number of tokens, also of a window, and what happens to longer texts.
         columns: Columns of the texts, if they must be checked.
 
     Raises:
         InputError: Pairs of texts cannot be split, or the stride does not fit.
     """
-    max_length = max_input_length(max_seq_length, collator.tokenizer, config)
-    if long_text == "windows":
+    max_length = max_input_length(settings.max_seq_length, collator.tokenizer, config)
+    if settings.long_text == "windows":
         if len(columns) > 1:
             raise InputError(
                 f"--long_text windows: the data have pairs of texts ({', '.join(columns)}), and "
                 "only single texts can be split. Remove the flag."
             )
-        shared = window_overlap(stride, max_length, collator.tokenizer)
+        shared = window_overlap(settings.stride, max_length, collator.tokenizer)
         return TextReader(collator, max_length, shared)
-    if stride is not None:
+    if settings.stride is not None:
         raise InputError(
-            f"--stride {stride} has no effect on texts that are truncated. Add --long_text "
-            "windows, or remove the flag."
+            f"--stride {settings.stride} has no effect on texts that are truncated. Add"
+            " --long_text windows, or remove the flag."
         )
     return TextReader(collator, max_length)
 
 
-def _windows(name: str, split: datasets.Dataset, column: str, reader: TextReader) -> TextExamples:
-    """Return the windows of the texts of a split."""
-
-    def encode(batch: dict[str, list[Any]], indices: list[int]) -> dict[str, list[Any]]:
-        return with_examples(reader.encode([batch[column]]), indices)
-
-    rows = window_rows(split, encode, name)
-    return windowed_examples(rows, len(split), reader.collator)
-
-
-def window_rows(
-    split: datasets.Dataset, encode: EncodeWindows, name: str, *, cached: bool = True
-) -> datasets.Dataset:
-    """Return the windows of a split in the order of its examples.
+def windowed_examples(
+    split: datasets.Dataset,
+    encode: EncodeWindows,
+    collator: DataCollatorWithPadding,
+    name: str,
+    *,
+    words: IntArray | None = None,
+) -> TextExamples:
+    """Return the examples of a split as the windows of their tokens.
 
     Args:
         split: Examples.
-        encode: Function that returns the columns of the windows of a batch of examples, from their
-            columns and their numbers.
+        encode: Function that returns the columns of the windows of a batch of examples from their
+            columns.
+        collator: Pads a list of windows to one length.
         name: Name of the split, for the progress bar.
-        cached: Whether `datasets` may return the result of an earlier call.
+        words: (n,) number of words of each example, if words have labels. Words without a token are
+            counted on the way, so the windows are not cached.
     """
-    return split.map(
-        encode,
+    rows = split.map(
+        lambda batch, indices: with_examples(encode(batch), indices),
         batched=True,
         with_indices=True,
         remove_columns=split.column_names,
         desc=f"tokenizing {name}",
-        load_from_cache_file=None if cached else False,
+        load_from_cache_file=None if words is None else False,
     )
-
-
-def windowed_examples(
-    rows: datasets.Dataset,
-    count: int,
-    collator: DataCollatorWithPadding,
-    *,
-    words: IntArray | None = None,
-) -> TextExamples:
-    """Return examples from the rows of their windows.
-
-    Args:
-        rows: Windows in the order of the examples, with the columns of `windows.with_examples`.
-        count: Number of examples.
-        collator: Pads a list of windows to one length.
-        words: (count,) number of words of each example, if words have labels.
-    """
     numbers = rows.select_columns([EXAMPLE, LENGTH]).with_format("numpy")
     owners, lengths = (np.asarray(numbers[name][:], dtype=np.int64) for name in (EXAMPLE, LENGTH))
-    total = np.bincount(owners, weights=lengths, minlength=count).astype(np.int64)
-    windows = np.bincount(owners, minlength=count).astype(np.int64)
+    total = np.bincount(owners, weights=lengths, minlength=len(split)).astype(np.int64)
+    windows = np.bincount(owners, minlength=len(split)).astype(np.int64)
     return TextExamples(rows.remove_columns([EXAMPLE, LENGTH]), total, collator, windows, words)
 
 

@@ -24,10 +24,9 @@ from ampft.kinds.text import (
     TextInputs,
     collated,
     window_notes,
-    window_rows,
     windowed_examples,
 )
-from ampft.kinds.windows import EXAMPLE, encode_words, window_overlap, with_examples
+from ampft.kinds.windows import EXAMPLE, encode_words, window_overlap
 from ampft.models.minilm import default_model
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_config
 from ampft.models.tokenizer import adapt_to_model, load_tokenizer, max_input_length
@@ -129,13 +128,11 @@ def _tokenize(
     """Return the windows of a split, and how many words have no token."""
     unknown = 0
 
-    def encode(batch: dict[str, list[Any]], indices: list[int]) -> dict[str, list[Any]]:
+    def encode(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         nonlocal unknown
         columns, replaced = reader.encode(batch[column])
         unknown += replaced
-        return with_examples(columns, indices)
+        return columns
 
-    # Not cached, because the words without a token are counted on the way.
-    rows = window_rows(split, encode, name, cached=False)
-    labels = row_labels(split)
-    return windowed_examples(rows, len(split), reader.collator, words=labels.counts), unknown
+    words = row_labels(split).counts
+    return windowed_examples(split, encode, reader.collator, name, words=words), unknown

@@ -14,17 +14,16 @@ from torch import Tensor, nn
 from ampft.data.dataset import ClassificationData
 from ampft.data.row_labels import Targets
 from ampft.data.splits import FILE_COLUMN, ID_COLUMN, NUMBER_COLUMNS
-from ampft.data.steps import FloatArray, IntArray, MicroBatch
-from ampft.errors import InputError
-from ampft.kinds.inputs import (
+from ampft.data.steps import (
+    AugmentedExamples,
+    FloatArray,
     InputExamples,
-    Inputs,
-    LabellingInputs,
-    PicturedInputs,
-    PredictedMasks,
-    ScaledInputs,
-    SteppedInputs,
+    IntArray,
+    MicroBatch,
+    ScaledExamples,
 )
+from ampft.errors import InputError
+from ampft.kinds.inputs import Inputs, LabellingInputs, PicturedInputs, PredictedMasks
 from ampft.kinds.logits import forward_logits
 from ampft.models.adapters import check_whole_layers, restrict_training
 from ampft.models.weights import LoadedModel
@@ -58,13 +57,13 @@ class LabelledExamples:
 
     def for_step(self, epoch: int, step: int) -> LabelledExamples:
         """Return the examples as an optimizer step of the training sees them."""
-        if isinstance(self.inputs, SteppedInputs):
+        if isinstance(self.inputs, AugmentedExamples):
             return replace(self, inputs=self.inputs.for_step(epoch, step))
         return self
 
     def in_largest_size(self) -> LabelledExamples:
         """Return the examples in the largest size that an optimizer step can have."""
-        if isinstance(self.inputs, ScaledInputs):
+        if isinstance(self.inputs, ScaledExamples):
             return replace(self, inputs=self.inputs.in_largest_size())
         return self
 
@@ -125,7 +124,7 @@ class Task:
     def examples(self, split: str) -> LabelledExamples:
         """Return the examples of a split as tensors on request."""
         targets = self.labels[split]
-        return LabelledExamples(self.inputs.examples(split), targets, self.problem.weights(targets))
+        return LabelledExamples(self.inputs.splits[split], targets, self.problem.weights(targets))
 
     def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
         """Return the loss summed over the micro-batch, a float32 scalar (0 for a dummy)."""

@@ -125,21 +125,19 @@ class SeriesReader:
 class SeriesInputs:
     """Series as tensors."""
 
-    splits: Mapping[str, Tensor]
+    splits: Mapping[str, SeriesExamples]
     notes: tuple[str, ...] = field(default=())
-
-    def examples(self, split: str) -> SeriesExamples:
-        return SeriesExamples(self.splits[split])
 
     def load_model(
         self, model_class: str, label_arguments: Mapping[str, Any], settings: InputSettings
     ) -> LoadedModel:
-        length = self.splits["train"].shape[1]
+        length = self.splits["train"].values.shape[1]
         model = SeriesModel(SeriesConfig(length, **label_arguments))
         return LoadedModel(model, "two layers", False, ("random weights",))
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
-        return {"series": [" ".join(map(str, row)) for row in self.splits[split][rows].tolist()]}
+        values = self.splits[split].values[rows].tolist()
+        return {"series": [" ".join(map(str, row)) for row in values]}
 
     def save_processor(self, folder: Path) -> None:
         """Save nothing: numbers are read as they are."""
@@ -148,7 +146,10 @@ class SeriesInputs:
 def prepare_inputs(data: ClassificationData, settings: InputSettings) -> SeriesInputs:
     """Return the series of all splits."""
     return SeriesInputs(
-        {name: torch.tensor(part["series"][:]) for name, part in data.splits.items()}
+        {
+            name: SeriesExamples(torch.tensor(part["series"][:]))
+            for name, part in data.splits.items()
+        }
     )
 
 
