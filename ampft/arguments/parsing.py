@@ -15,7 +15,7 @@ from ampft.arguments.flags import parse_duration, parse_flags
 from ampft.arguments.optimizer import ADAFACTOR
 from ampft.errors import InputError, Preempted, TrainingStopped, did_you_mean
 from ampft.tasks import TASKS, problem_types, task_of_folder
-from ampft.tasks.decision_checks import check_decision_flags
+from ampft.tasks.settings import check_decision_flags
 from ampft.training.checkpoints.interval import parse_interval
 
 

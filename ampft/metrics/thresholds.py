@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -13,25 +10,6 @@ from ampft.metrics.targets import Target
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
 NEVER = float(np.nextafter(np.float32(1), np.float32(2)))  # no probability reaches it
-
-
-@dataclass(frozen=True)
-class _Counts:
-    """Counts by threshold, (m,) each: right and all predictions; and how many have the label."""
-
-    right: FloatArray
-    predicted: FloatArray
-    labelled: int
-
-    def f1(self) -> FloatArray:
-        return 2 * self.right / np.maximum(self.predicted + self.labelled, 1)
-
-    def precision(self) -> FloatArray:
-        """The precision; 1 where nothing is predicted."""
-        return np.where(self.predicted > 0, self.right / np.maximum(self.predicted, 1), 1.0)
-
-    def recall(self) -> FloatArray:
-        return self.right / self.labelled
 
 
 def best_threshold(
@@ -66,23 +44,31 @@ def best_threshold(
     thresholds = np.append(none, thresholds[is_possible])
     right = np.append(0, np.cumsum(has[order])[is_possible]).astype(np.float64)
     predicted = np.append(0, np.arange(1, len(has) + 1)[is_possible]).astype(np.float64)
-    goodness = _GOODNESS[target.name](_Counts(right, predicted, int(has.sum())), target)
+    goodness = _goodness(target, right, predicted, int(has.sum()))
     best = goodness >= goodness.max()
     if target.name == "precision" and predicted[best].max() == 0:
         return NEVER
     return float(min(thresholds[best], key=lambda threshold: abs(threshold - 0.5)))
 
 
-_GOODNESS: Mapping[str, Callable[[_Counts, Target], FloatArray]] = {
-    "f1": lambda counts, _: counts.f1(),
-    "precision": lambda counts, target: np.where(
-        counts.precision() >= target.least, counts.recall(), -1.0
-    ),
-    "recall": lambda counts, target: np.where(
-        counts.recall() >= target.least, counts.precision(), -1.0
-    ),
-    "cost": lambda counts, target: (
-        -target.miss * (counts.labelled - counts.right)
-        - target.false_alarm * (counts.predicted - counts.right)
-    ),
-}
+def _goodness(
+    target: Target, right: FloatArray, predicted: FloatArray, labelled: int
+) -> FloatArray:
+    """Return (m,) how good each threshold is for a target, higher is better.
+
+    Args:
+        target: What is chosen.
+        right: (m,) number of right predictions.
+        predicted: (m,) number of all predictions.
+        labelled: Number of examples that have the label.
+    """
+    if target.name == "f1":
+        return 2 * right / np.maximum(predicted + labelled, 1)
+    if target.name == "cost":
+        return -target.miss * (labelled - right) - target.false_alarm * (predicted - right)
+    recall = right / labelled
+    # Where nothing is predicted, the precision counts as 1.
+    precision = np.where(predicted > 0, right / np.maximum(predicted, 1), 1.0)
+    if target.name == "precision":
+        return np.where(precision >= target.least, recall, -1.0)
+    return np.where(recall >= target.least, precision, -1.0)

@@ -24,7 +24,7 @@ from ampft.precision.sharding import check_equal_weights, is_sharded
 from ampft.runs.graphs import check_cuda_graphs
 from ampft.runs.manifest import earlier_results
 from ampft.runs.prepared import Prepared
-from ampft.tasks.decision_checks import check_decisions
+from ampft.tasks.settings import check_decisions
 from ampft.tasks.task import Task
 from ampft.text.numbers import counted
 from ampft.training.checkpoints.interval import parse_interval

@@ -40,9 +40,8 @@ from ampft.tasks.outcome import (
     check_names,
     check_shapes,
     label_arguments,
-    label_lists,
+    list_column,
     only_choice,
-    probability_column,
     read_probabilities,
 )
 from ampft.tasks.report import with_added
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-    from ampft.tasks.loss_settings import LossSettings
+    from ampft.tasks.settings import LossSettings
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -162,7 +161,34 @@ class MultiLabelPredictions:
 
     def report(self) -> MultiLabelReport:
         """Return the report of the split."""
-        return multi_label_report(self)
+        from sklearn.metrics import average_precision_score
+
+        labels, probabilities = self.labels, self.probabilities
+        precisions = [
+            float(average_precision_score(has, score)) if has.any() else None
+            for has, score in zip(labels.T, probabilities.T, strict=True)
+        ]
+        known = [value for value in precisions if value is not None]
+        micro = average_precision_score(labels, probabilities, average="micro") if known else None
+        report = MultiLabelReport(
+            split=self.split,
+            examples=len(self),
+            label_names=self.label_names,
+            threshold=self.threshold,
+            label_thresholds=self.thresholds,
+            per_label=self.scores(),
+            per_label_average_precision=tuple(precisions),
+            averages={
+                name: label_scores(labels, self.predicted, average=name)[0] for name in AVERAGES
+            },
+            average_precision={
+                "micro": None if micro is None else float(micro),
+                "macro": float(np.mean(known)) if known else None,
+            },
+            means={row.name: float(row.values(self).mean()) for row in MEANS if row.values},
+            expected_calibration_error=self.calibration_error(),
+        )
+        return with_added(report, METRICS, self.metrics())
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics that are functions of sums, and the calibration error."""
@@ -234,14 +260,19 @@ class MultiLabelPredictions:
         import pyarrow as pa
 
         probabilities = self.probabilities[rows]
+        names = np.asarray(self.label_names, dtype=object)
         truth, predicted = self.labels[rows], self.predicted[rows]
+        labels, predictions = np.nonzero(truth)[1], np.nonzero(predicted)[1]
+        sizes, found = truth.sum(axis=1), predicted.sum(axis=1)
         return {
-            "label": label_lists(truth, self.label_names),
-            "prediction": label_lists(predicted, self.label_names),
-            "label_id": label_lists(truth),
-            "prediction_id": label_lists(predicted),
+            "label": list_column(names[labels], sizes, pa.string()),
+            "prediction": list_column(names[predictions], found, pa.string()),
+            "label_id": list_column(labels, sizes),
+            "prediction_id": list_column(predictions, found),
             "confidence": pa.array(self.confidence[rows]),
-            "probabilities": probability_column(probabilities),
+            "probabilities": list_column(
+                probabilities.ravel(), np.full(len(probabilities), len(names))
+            ),
             **answered_column(self.decisions.answers(self.confidence), rows),
         }
 
@@ -269,42 +300,6 @@ class MultiLabelPredictions:
             threshold=float(metadata["threshold"]),
             decisions=Decisions.from_entries(metadata, names),
         )
-
-
-def multi_label_report(predictions: MultiLabelPredictions) -> MultiLabelReport:
-    """Return the report of a split.
-
-    Args:
-        predictions: One split; labels of its label map may be absent from it.
-    """
-    from sklearn.metrics import average_precision_score
-
-    labels, probabilities = predictions.labels, predictions.probabilities
-    precisions = [
-        float(average_precision_score(has, score)) if has.any() else None
-        for has, score in zip(labels.T, probabilities.T, strict=True)
-    ]
-    known = [value for value in precisions if value is not None]
-    micro = average_precision_score(labels, probabilities, average="micro") if known else None
-    report = MultiLabelReport(
-        split=predictions.split,
-        examples=len(predictions),
-        label_names=predictions.label_names,
-        threshold=predictions.threshold,
-        label_thresholds=predictions.thresholds,
-        per_label=predictions.scores(),
-        per_label_average_precision=tuple(precisions),
-        averages={
-            name: label_scores(labels, predictions.predicted, average=name)[0] for name in AVERAGES
-        },
-        average_precision={
-            "micro": None if micro is None else float(micro),
-            "macro": float(np.mean(known)) if known else None,
-        },
-        means={row.name: float(row.values(predictions).mean()) for row in MEANS if row.values},
-        expected_calibration_error=predictions.calibration_error(),
-    )
-    return with_added(report, METRICS, predictions.metrics())
 
 
 @dataclass(frozen=True)

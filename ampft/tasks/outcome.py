@@ -21,7 +21,7 @@ from ampft.tasks.report import Report
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ampft.tasks.loss_settings import LossSettings
+    from ampft.tasks.settings import LossSettings
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
@@ -357,19 +357,26 @@ def label_arguments(label_names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def probability_column(probabilities: FloatArray) -> pa.ListArray:
-    """Return (n, K) probabilities as a column of lists for `predictions.parquet`."""
+def list_column(
+    values: npt.NDArray[Any], lengths: npt.NDArray[np.integer], kind: pa.DataType | None = None
+) -> pa.ListArray:
+    """Return a column of lists for `predictions.parquet`.
+
+    Args:
+        values: The entries of all lists, one list after the other.
+        lengths: (n,) number of entries of each list.
+        kind: Type of an entry; None for the type of the values.
+    """
     import pyarrow as pa
 
-    count, classes = probabilities.shape
-    offsets = np.arange(0, count * classes + 1, classes, dtype=np.int32)
-    return pa.ListArray.from_arrays(offsets, pa.array(probabilities.ravel()))
+    offsets = np.append(0, np.cumsum(lengths)).astype(np.int32)
+    return pa.ListArray.from_arrays(offsets, pa.array(values, kind))
 
 
 def read_probabilities(table: pa.Table, classes: int) -> FloatArray:
-    """Return the (n, classes) probabilities of a table of `predictions.parquet`."""
+    """Return the (m, classes) probabilities of a table of `predictions.parquet`."""
     flat = table["probabilities"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    return flat.astype(np.float32, copy=False).reshape(table.num_rows, classes)
+    return flat.astype(np.float32, copy=False).reshape(-1, classes)
 
 
 def answered_column(answered: npt.NDArray[np.bool_] | None, rows: slice) -> dict[str, pa.Array]:
@@ -377,18 +384,6 @@ def answered_column(answered: npt.NDArray[np.bool_] | None, rows: slice) -> dict
     import pyarrow as pa
 
     return {} if answered is None else {"answered": pa.array(answered[rows])}
-
-
-def label_lists(has: npt.NDArray[np.bool_], names: Sequence[str] | None = None) -> pa.Array:
-    """Return a list per row of the names, or the indices, of the labels that it has."""
-    import pyarrow as pa
-
-    rows, ids = np.nonzero(has)
-    offsets = np.searchsorted(rows, np.arange(len(has) + 1)).astype(np.int32)
-    if names is None:
-        return pa.ListArray.from_arrays(offsets, pa.array(ids.astype(np.int64)))
-    values: IntArray = np.asarray(names, dtype=object)[ids]
-    return pa.ListArray.from_arrays(offsets, pa.array(values, pa.string()))
 
 
 def off_diagonal(matrix: npt.NDArray[np.int64] | None) -> dict[tuple[int, int], int]:

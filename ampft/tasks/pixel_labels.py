@@ -13,6 +13,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from ampft.data.masks import IGNORED, Masks
+from ampft.metrics.iou import MEAN_IOU, PIXEL_ACCURACY
 from ampft.metrics.sums import MAX_LOG_LOSS
 from ampft.tasks.loss import SMALLEST_SHARE
 from ampft.tasks.outcome import label_arguments
@@ -21,15 +22,13 @@ from ampft.tasks.pixel_outcome import (
     METRICS,
     PixelPredictions,
     PixelReport,
-    choice_text,
-    shares_text,
 )
 from ampft.tasks.single_label import SingleLabel
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ampft.tasks.loss_settings import LossSettings
+    from ampft.tasks.settings import LossSettings
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -222,12 +221,24 @@ class PixelLabels:
     @staticmethod
     def choice_text(choice: Any, label_names: Sequence[str]) -> str:
         """Return mean IoU and pixel accuracy of an image."""
-        return choice_text(choice, label_names)
+        correct, labelled, predicted = np.asarray(choice)[1:].reshape(3, len(label_names))
+        sums = np.concatenate([correct, labelled, predicted, [labelled.sum()]]).astype(np.float64)
+        return ", ".join(
+            f"{metric.title} {float(metric.from_sums(sums)):.3f}"
+            for metric in (MEAN_IOU, PIXEL_ACCURACY)
+        )
 
     @staticmethod
     def truth_text(truth: Any, label_names: Sequence[str]) -> str:
         """Return the largest classes of a mask."""
         return shares_text(np.asarray(truth), label_names)
+
+
+def shares_text(pixels: npt.NDArray[Any], label_names: Sequence[str], *, shown: int = 4) -> str:
+    """Return the largest shares of an image: "Road 34 %, Building 22 %, Sky 17 %"."""
+    total = max(int(pixels.sum()), 1)
+    order = np.argsort(-pixels, kind="stable")[:shown]
+    return ", ".join(f"{label_names[i]} {pixels[i] / total:.0%}" for i in order if pixels[i])
 
 
 def resized_logits(logits: Tensor, size: tuple[int, int]) -> Tensor:

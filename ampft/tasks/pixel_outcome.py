@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,6 +26,7 @@ from ampft.tasks.outcome import (
     OutcomeMistakes,
     check_names,
     check_shapes,
+    list_column,
     off_diagonal,
 )
 from ampft.tasks.report import HubMetric, Report, score_cells, with_added
@@ -214,20 +215,18 @@ class PixelPredictions:
 
         counts = self.counts[rows].reshape(-1, len(self.label_names) ** 2)
         image, cell = np.nonzero(counts)
-        offsets = np.searchsorted(image, np.arange(len(counts) + 1)).astype(np.int32)
-        bins = self.bins[rows].reshape(len(counts), -1)
-        starts = np.arange(0, bins.size + 1, bins.shape[1], dtype=np.int32)
+        cells = np.count_nonzero(counts, axis=1)
+        bins = self.bins[rows]
+        masks = {} if self.masks is None else {MASK_COLUMN: pa.array(self.masks[rows], pa.binary())}
         return {
-            "pixel_cells": pa.ListArray.from_arrays(offsets, pa.array(cell.astype(np.int32))),
-            "pixel_counts": pa.ListArray.from_arrays(offsets, pa.array(counts[image, cell])),
+            "pixel_cells": list_column(cell.astype(np.int32), cells),
+            "pixel_counts": list_column(counts[image, cell], cells),
             "pixel_loss": pa.array(self.losses[rows, 0]),
             "pixel_squared_loss": pa.array(self.losses[rows, 1]),
             "confidence": pa.array(self.confidence[rows]),
-            "pixel_calibration": pa.ListArray.from_arrays(starts, pa.array(bins.ravel())),
+            "pixel_calibration": list_column(bins.ravel(), np.full(len(bins), 3 * BINS)),
             "mask_digest": pa.array(self.digests[rows]),
-            **(
-                {} if self.masks is None else {MASK_COLUMN: pa.array(self.masks[rows], pa.binary())}
-            ),
+            **masks,
         }
 
     def metadata(self) -> dict[str, Any]:
@@ -258,23 +257,6 @@ class PixelPredictions:
     @property
     def _correct_pixels(self) -> IntArray:
         return self.counts.diagonal(axis1=1, axis2=2)
-
-
-def choice_text(choice: Any, label_names: Sequence[str]) -> str:
-    """Return an entry of `PixelPredictions.choices` as mean IoU and pixel accuracy of its image."""
-    correct, labelled, predicted = np.asarray(choice)[1:].reshape(3, len(label_names))
-    sums = np.concatenate([correct, labelled, predicted, [labelled.sum()]]).astype(np.float64)
-    return ", ".join(
-        f"{metric.title} {float(metric.from_sums(sums)):.3f}"
-        for metric in (MEAN_IOU, PIXEL_ACCURACY)
-    )
-
-
-def shares_text(pixels: npt.NDArray[Any], label_names: Sequence[str], *, shown: int = 4) -> str:
-    """Return the largest shares of an image: "Road 34 %, Building 22 %, Sky 17 %"."""
-    total = max(int(pixels.sum()), 1)
-    order = np.argsort(-pixels, kind="stable")[:shown]
-    return ", ".join(f"{label_names[i]} {pixels[i] / total:.0%}" for i in order if pixels[i])
 
 
 @dataclass(frozen=True)

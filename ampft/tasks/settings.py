@@ -1,14 +1,109 @@
-"""Settings of a task: everything that its model, inputs and loss need."""
+"""Settings of a task: everything that its model, inputs, loss and decisions need; their checks.
+
+Importing this loads neither NumPy nor torch.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ampft.flag import BATCH, DATA, flag
+from ampft.errors import InputError, quoted_list
+from ampft.flag import BATCH, DATA, EVALUATION, OPTIMIZER, flag
 from ampft.kinds.settings import InputSettings
+from ampft.metrics.targets import FLAG, parse_target
 from ampft.models.settings import TrainedPart
 from ampft.tasks import TASKS
-from ampft.tasks.loss_settings import LossSettings
+
+
+@dataclass(frozen=True)
+class DecisionSettings:
+    """What is fitted on the validation split. `--help` describes each setting."""
+
+    calibrate: bool = flag(
+        False,
+        "fit a temperature on the validation split, by which logits are divided so that "
+        "probabilities match accuracy; saved with the model",
+        group=EVALUATION,
+    )
+    tune_thresholds: str | None = flag(
+        None,
+        "choose the threshold of each label, or of two classes, on the validation split: f1 "
+        "(without a value), precision=0.95, recall=0.99 or cost=10:1 (a miss, a false alarm); "
+        "saved with the model",
+        group=EVALUATION,
+        bare="f1",
+    )
+    positive_label: str | None = flag(
+        None,
+        "class of two that the threshold is for; if none, the second one",
+        group=EVALUATION,
+    )
+    abstain: float | None = flag(
+        None,
+        "largest share of the answered rows that may be wrong, such as 0.02: rows of low "
+        "confidence get no prediction; proven with 95 % confidence on one half of the validation "
+        "split, which nothing else uses then",
+        group=EVALUATION,
+        at_least=0.001,
+        below=0.5,
+    )
+
+    @property
+    def fitted_flags(self) -> tuple[str, ...]:
+        """The flags that ask for something to be fitted; empty if none does."""
+        asked = {
+            "--calibrate": self.calibrate,
+            FLAG: self.tune_thresholds is not None,
+            "--abstain": self.abstain is not None,
+        }
+        return tuple(name for name, is_set in asked.items() if is_set)
+
+
+@dataclass(frozen=True)
+class LossSettings(DecisionSettings):
+    """The loss, and when a label is predicted. `--help` describes each setting."""
+
+    class_weights: str | None = flag(
+        None,
+        "balanced, or one weight per class: 1,2.5,1 (multi-label: of the examples that have it)",
+        group=OPTIMIZER,
+    )
+    label_smoothing_factor: float = flag(
+        0.0,
+        "share of the target probability spread over all classes, 0 to 1",
+        group=OPTIMIZER,
+        at_least=0,
+        below=1,
+    )
+    focal_gamma: float = flag(
+        0.0,
+        "exponent of the focal loss, which gives little weight to examples that are already easy; "
+        "2 is usual, and 0 is cross entropy",
+        group=OPTIMIZER,
+        at_least=0,
+    )
+    threshold: float = flag(
+        0.5,
+        "smallest probability at which a label is predicted (multi-label)",
+        group=EVALUATION,
+        at_least=0,
+        at_most=1,
+    )
+
+    def check_loss(self) -> None:
+        """Reject losses that are not defined.
+
+        Raises:
+            InputError: The focal loss is combined with smoothed labels.
+        """
+        if self.focal_gamma and self.label_smoothing_factor:
+            raise InputError(
+                f"--focal_gamma {self.focal_gamma:g} and --label_smoothing_factor "
+                f"{self.label_smoothing_factor:g}: the focal loss is defined for targets that are "
+                "not smoothed. Remove one of them."
+            )
 
 
 @dataclass(frozen=True)
@@ -41,3 +136,93 @@ class TaskSettings(LossSettings, TrainedPart, InputSettings):
         from ampft.precision.float32_modules import FLAG, split_patterns  # imports torch
 
         return split_patterns(FLAG, self.fp32_modules)
+
+
+def check_decision_flags(settings: DecisionSettings, task: str | None) -> None:
+    """Reject settings that contradict each other or the task.
+
+    Args:
+        settings: The user's choices.
+        task: Task of the run; None if it is not known yet.
+
+    Raises:
+        InputError: The target is not one, or a flag has no meaning for the task.
+    """
+    if settings.tune_thresholds is not None:
+        parse_target(settings.tune_thresholds)
+    elif settings.positive_label is not None:
+        raise InputError(
+            f"--positive_label {settings.positive_label} has no effect without {FLAG}. Add it, or "
+            "remove the flag."
+        )
+    if task is not None and settings.fitted_flags and not TASKS[task].decides_per_case:
+        allowed = [name for name, row in TASKS.items() if row.decides_per_case]
+        raise InputError(
+            f"{settings.fitted_flags[0]}: the flag is for tasks in which each "
+            f"example has one prediction ({', '.join(allowed)}), and the task is {task}. Remove "
+            "the flag."
+        )
+
+
+def check_decisions(
+    settings: DecisionSettings,
+    task: str,
+    label_names: Sequence[str],
+    rows: Mapping[str, int],
+    independent: int,
+) -> None:
+    """Reject settings that the data cannot fulfil, before the training.
+
+    Args:
+        settings: The user's choices.
+        task: Task of the run.
+        label_names: Names of the classes.
+        rows: Number of rows of each split.
+        independent: Number of independent rows, or groups of rows, of the validation split that
+            are for the promise.
+
+    Raises:
+        InputError: A split is missing, the classes are not two, or the promise needs more rows.
+    """
+    check_decision_flags(settings, task)
+    if not settings.fitted_flags:
+        return
+    if not {"validation", "test"} <= rows.keys():
+        raise InputError(
+            f"{settings.fitted_flags[0]}: the data have only {', '.join(rows)}. Decisions are "
+            "fitted on a validation split, and the report needs another one. Add a "
+            "--validation_file or a --test_file, or remove the flag."
+        )
+    if settings.tune_thresholds is not None and not TASKS[task].several_labels:
+        if len(label_names) != 2:
+            raise InputError(
+                f"{FLAG}: thresholds are for two classes or for several labels per example, and "
+                f"the data have {len(label_names)} classes, of which each example has one. Remove "
+                "the flag."
+            )
+    elif settings.positive_label is not None:
+        raise InputError(
+            "--positive_label is for two classes; with several labels per example, each has a "
+            "threshold. Remove the flag."
+        )
+    if settings.positive_label is not None and settings.positive_label not in label_names:
+        raise InputError(
+            f"--positive_label {settings.positive_label}: the classes are "
+            f"{quoted_list(list(label_names))}."
+        )
+    _check_promise(settings.abstain, rows["validation"], independent)
+
+
+def _check_promise(error: float | None, rows: int, independent: int) -> None:
+    from ampft.metrics.abstention import least_error, rows_needed  # imports NumPy
+
+    if error is None or independent >= rows_needed(error):
+        return
+    needed = rows_needed(error)
+    least = math.ceil(1000 * least_error(independent)) / 1000
+    possible = f", or a promise of at least {least:g}" if least < 0.5 else ""
+    raise InputError(
+        f"--abstain {error:g}: the promise needs {2 * needed} independent validation rows "
+        f"({needed} to choose what is answered, {needed} to prove it), and of the {rows} there are "
+        f"{independent} to prove it. Use more validation rows (--validation_fraction){possible}."
+    )

@@ -53,9 +53,9 @@ from ampft.tasks.outcome import (
     check_names,
     check_shapes,
     label_arguments,
+    list_column,
     off_diagonal,
     only_choice,
-    probability_column,
     read_probabilities,
 )
 from ampft.tasks.report import with_added
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-    from ampft.tasks.loss_settings import LossSettings
+    from ampft.tasks.settings import LossSettings
 
 # A float32 softmax over K classes sums to one within K * 2^-23. This tolerance allows thousands of
 # classes and still detects logits passed as probabilities.
@@ -243,6 +243,7 @@ class Predictions:
         import pyarrow as pa
 
         labels, predicted = self.labels[rows], self.predicted[rows]
+        probabilities = self.probabilities[rows]
         names = np.asarray(self.label_names, dtype=object)
         return {
             "label": pa.array(names[labels], pa.string()),
@@ -250,7 +251,7 @@ class Predictions:
             "label_id": pa.array(labels),
             "prediction_id": pa.array(predicted),
             "confidence": pa.array(self.confidence[rows]),
-            "probabilities": probability_column(self.probabilities[rows]),
+            "probabilities": list_column(probabilities.ravel(), np.full(len(labels), len(names))),
             **answered_column(self.decisions.answers(self.confidence), rows),
         }
 

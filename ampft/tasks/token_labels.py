@@ -45,7 +45,9 @@ from ampft.tasks.outcome import (
     check_names,
     check_shapes,
     label_arguments,
+    list_column,
     off_diagonal,
+    read_probabilities,
 )
 from ampft.tasks.report import with_added
 from ampft.tasks.single_label import SUM_TOLERANCE, SingleLabel
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-    from ampft.tasks.loss_settings import LossSettings
+    from ampft.tasks.settings import LossSettings
 
 LISTED_WORDS = 8  # wrong words of a sentence
 RANKING = (
@@ -187,9 +189,7 @@ class TokenPredictions:
             per_type=rows,
             micro_avg=micro_scores(totals),
             macro_avg=average_scores(rows, weighted=False),
-            weighted_avg=average_scores(rows, weighted=True)
-            if any(row.support for row in rows)
-            else average_scores(rows, weighted=False),
+            weighted_avg=average_scores(rows, weighted=any(row.support for row in rows)),
             per_tag=scores_of_sums(self.unit_sums.totals()),
             type_confusion=self._type_confusion(),
             metrics_of_words=self._word_metrics(),
@@ -300,20 +300,16 @@ class TokenPredictions:
         ends = np.cumsum(self.counts)
         first, last, _ = rows.indices(len(self))
         start = int(ends[first] - self.counts[first])
-        words = slice(start, int(ends[last - 1]))
-        offsets = np.append(0, ends[rows] - start).astype(np.int32)
+        words, counts = slice(start, int(ends[last - 1])), self.counts[rows]
         names = np.asarray(self.label_names, dtype=object)
-
-        def lists(values: Any, width: int = 1) -> pa.ListArray:
-            return pa.ListArray.from_arrays(offsets * np.int32(width), pa.array(values))
-
+        labels, predicted = self.labels[words], self.predicted[words]
         return {
-            "label": lists(names[self.labels[words]]),
-            "prediction": lists(names[self.predicted[words]]),
-            "label_id": lists(self.labels[words]),
-            "prediction_id": lists(self.predicted[words]),
+            "label": list_column(names[labels], counts),
+            "prediction": list_column(names[predicted], counts),
+            "label_id": list_column(labels, counts),
+            "prediction_id": list_column(predicted, counts),
             "confidence": pa.array(self.confidence[rows]),
-            "probabilities": lists(self.probabilities[words].ravel(), len(names)),
+            "probabilities": list_column(self.probabilities[words].ravel(), counts * len(names)),
         }
 
     def metadata(self) -> dict[str, Any]:
@@ -325,11 +321,10 @@ class TokenPredictions:
         """Return the predictions from a table of `columns` and the result of `metadata`."""
         names = metadata["label_names"]
         labels = table["label_id"].combine_chunks()
-        flat = table["probabilities"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
         return cls(
             labels=labels.flatten().to_numpy(zero_copy_only=False),
             counts=labels.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64),
-            probabilities=flat.astype(np.float32, copy=False).reshape(-1, len(names)),
+            probabilities=read_probabilities(table, len(names)),
             label_names=tuple(names),
             split=metadata["split"],
         )

@@ -18,7 +18,6 @@ from ampft.tasks.multi_label import (
     MultiLabel,
     MultiLabelPredictions,
     MultiLabelReport,
-    multi_label_report,
 )
 from ampft.tasks.report import report_from_json
 from ampft.tasks.settings import TaskSettings
@@ -66,7 +65,7 @@ def expected_metrics(found: MultiLabelPredictions) -> dict[str, float]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_metric_is_scikit_learns(seed):
     found = predictions(seed)
-    report = multi_label_report(found).metrics()
+    report = found.report().metrics()
     expected = expected_metrics(found)
     assert {name: report[name] for name in expected} == pytest.approx(expected, abs=1e-12)
     assert set(report) == {*expected, "expected_calibration_error"}
@@ -99,7 +98,7 @@ def test_the_scores_of_a_label_are_those_of_a_binary_problem():
 
 
 def test_a_report_survives_json_and_says_what_an_absent_label_has():
-    report = multi_label_report(predictions(1))
+    report = predictions(1).report()
     values = json.loads(json_text(report.as_dict()))
     assert report_from_json(MultiLabelReport, values) == report
     assert values["micro_f1"] == report.averages["micro"].f1
@@ -116,7 +115,7 @@ def test_a_split_without_any_label_has_a_report():
     empty = MultiLabelPredictions(found.labels & False, found.probabilities, NAMES, "test")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        report = multi_label_report(empty)
+        report = empty.report()
     assert report.average_precision == {"micro": None, "macro": None}
     assert report.averages["micro"].f1 == 0
 
