@@ -343,8 +343,7 @@ def _report(args: argparse.Namespace) -> None:
 
     folder = Path(args.run)
     if (folder / COMPARISON_NAME).is_file():
-        from ampft.comparison.report.files import read_comparison, write_page
-        from ampft.comparison.report.texts import terminal_text
+        from ampft.comparison.report.files import read_comparison, terminal_text, write_page
 
         comparison = read_comparison(folder)
         print(inert_lines(terminal_text(comparison)), end="")
@@ -384,7 +383,7 @@ def _refuse_unfinished(folder: Path) -> None:
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from ampft.comparison.report.texts import terminal_text
+    from ampft.comparison.report.files import terminal_text, write_comparison
 
     if args.output_dir is not None:
         _refuse_results(Path(args.output_dir))
@@ -402,8 +401,6 @@ def _compare(args: argparse.Namespace) -> None:
     if args.output_dir is None:
         print("\nAdd --output_dir DIR to write comparison.html, comparison.md and comparison.json.")
         return
-    from ampft.comparison.report.files import write_comparison
-
     write_comparison(comparison, Path(args.output_dir))
     print(f"\nwrote {args.output_dir}: comparison.html, comparison.md, comparison.json")
 

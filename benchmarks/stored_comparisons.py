@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ampft.comparison.report.costs import speed_up_text
+from ampft.comparison.report.tables import speed_up_text
 from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.comparison.statistics.speed_up import speed_up
 from ampft.text.numbers import PLUS_MINUS, Units, mean_count

@@ -22,7 +22,7 @@ from ampft.certificate.findings import (
 )
 from ampft.comparison.cost_findings import BatchTiming
 from ampft.comparison.report import prediction_tables, strips
-from ampft.comparison.report.arm_styles import arm_styles
+from ampft.comparison.report.charts import arm_styles
 from ampft.comparison.report.tables import scope
 from ampft.comparison.verdict_text import decision_text, difference_text, margin_text
 from ampft.errors import InputError

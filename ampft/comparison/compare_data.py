@@ -19,8 +19,7 @@ from ampft.arguments.compare import CompareArguments
 from ampft.arguments.parsing import as_words, messages_for_python
 from ampft.comparison.execution.compare import compare as compare_runs
 from ampft.comparison.findings import Comparison
-from ampft.comparison.report.files import read_comparison
-from ampft.comparison.report.texts import terminal_text
+from ampft.comparison.report.files import read_comparison, terminal_text
 from ampft.errors import InputError
 from ampft.runs.caller_state import caller_state_kept
 from ampft.runs.finetune import data_settings

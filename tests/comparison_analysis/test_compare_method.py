@@ -7,7 +7,7 @@ from run_folders import SEEDS, write_runs
 
 from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.findings import PlanFacts
-from ampft.comparison.report.method import method_paragraphs
+from ampft.comparison.report.sections import method_paragraphs
 
 WRONG = {"fp32": [range(5)] * 3, "bf16": [range(6)] * 3}
 

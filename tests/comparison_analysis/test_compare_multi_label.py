@@ -9,8 +9,7 @@ from run_folders import SEEDS, assert_has_interval, write_outcomes
 
 from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.findings import Comparison
-from ampft.comparison.report.files import read_comparison, write_comparison
-from ampft.comparison.report.texts import terminal_text
+from ampft.comparison.report.files import read_comparison, terminal_text, write_comparison
 from ampft.tasks.multi_label import METRICS, MultiLabelPredictions
 
 NAMES = ("joy", "fear", "love", "pride")

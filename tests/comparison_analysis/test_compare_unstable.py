@@ -7,9 +7,8 @@ from run_folders import NAMES, SEEDS, N, predicted, write_run
 
 from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.remarks import remark_texts
-from ampft.comparison.report.files import read_comparison, write_comparison
-from ampft.comparison.report.method import method_paragraphs
-from ampft.comparison.report.texts import terminal_text
+from ampft.comparison.report.files import read_comparison, terminal_text, write_comparison
+from ampft.comparison.report.sections import method_paragraphs
 from ampft.comparison.verdict_text import verdict_texts
 
 FEW = SEEDS[:3]

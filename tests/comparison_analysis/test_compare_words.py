@@ -8,9 +8,8 @@ from run_folders import SEEDS, assert_has_interval, write_outcomes
 
 from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.inference.compare import compare_inference
-from ampft.comparison.report.files import read_comparison, write_comparison
+from ampft.comparison.report.files import read_comparison, terminal_text, write_comparison
 from ampft.comparison.report.sections import subgroup_losses
-from ampft.comparison.report.texts import terminal_text
 from ampft.data.words import bio_tags
 from ampft.errors import InputError
 from ampft.runs.record import DataPart

@@ -23,7 +23,7 @@ from ampft.comparison.answer import answer_text
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.files import read_comparison
 from ampft.comparison.report.html import headline, html_text
-from ampft.comparison.report.method import method_paragraphs
+from ampft.comparison.report.sections import method_paragraphs
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.data.splits import numbered
 

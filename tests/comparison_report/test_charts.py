@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from example_comparison import broken, realistic
 
-from ampft.comparison.report.arm_styles import LAST, arm_styles
 from ampft.comparison.report.charts import (
+    LAST,
+    arm_styles,
     loss_chart,
     loss_difference_chart,
     scale_chart,

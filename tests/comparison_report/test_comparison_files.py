@@ -16,8 +16,7 @@ from example_comparison import broken, hostile, realistic
 from fuzzed_json import harm
 
 from ampft.comparison.findings import Comparison
-from ampft.comparison.report.files import read_comparison, write_comparison
-from ampft.comparison.report.texts import terminal_text
+from ampft.comparison.report.files import read_comparison, terminal_text, write_comparison
 from ampft.errors import InputError
 
 TESTS = Path(__file__).parents[1]

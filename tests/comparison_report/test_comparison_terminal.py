@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from example_comparison import broken, hostile, realistic
 
-from ampft.comparison.report.texts import WIDTH, mode_table, terminal_text
+from ampft.comparison.report.files import WIDTH, mode_table, terminal_text
 from ampft.text.escaping import display_width, is_hostile
 
 EXAMPLES = [realistic, hostile, broken]

@@ -10,8 +10,8 @@ import pytest
 from example_comparison import realistic
 from scipy import stats
 
-from ampft.comparison.report.method import method_paragraphs
-from ampft.comparison.report.tables import seeds as seed_tables
+from ampft.comparison.report.prediction_tables import seeds as seed_tables
+from ampft.comparison.report.sections import method_paragraphs
 from ampft.comparison.statistics.interval import estimate_of_sums
 from ampft.comparison.statistics.verdict import Difference
 from ampft.metrics.sums import ACCURACY, single_label_sums

@@ -11,8 +11,8 @@ from example_comparison import broken, realistic
 
 from ampft.comparison.analysis.run_figures import command
 from ampft.comparison.findings import PREDICTIONS
+from ampft.comparison.report.files import markdown_text, terminal_text
 from ampft.comparison.report.html import condition, html_text
-from ampft.comparison.report.texts import markdown_text, terminal_text
 from ampft.text.numbers import MINUS, Units
 
 FORMS = (terminal_text, markdown_text, html_text)

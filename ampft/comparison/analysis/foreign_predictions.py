@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -84,6 +83,11 @@ def compare_tables(
         arm: ArmPredictions([by_seed[seed] for seed in seeds]) for arm, by_seed in by_arm.items()
     }
     first = runs[next(iter(runs))][seeds[0]]
+    # What the intervals of a cross-validation mean; nothing for a test split.
+    divided = next(iter(predictions.values())).in_mode[0].folds
+    folds = ()
+    if divided is not None:
+        folds = (remark("folds", folds=1 + int(divided.max()), repeats=len(seeds)),)
     everything = [runs[arm][seed] for arm in runs for seed in seeds]
     ids, names = list(first.labels), cases.label_names
     draft = Comparison(
@@ -105,7 +109,7 @@ def compare_tables(
             remark("no_record"),
             *_copies(runs, seeds),
             *seed_stamps(len(seeds)),
-            *_fold_stamps(predictions),
+            *folds,
         ),
         setup={
             "files": ", ".join(dict.fromkeys(Path(run.origin).name for run in everything)),
@@ -114,8 +118,11 @@ def compare_tables(
         environment={},
     )
     texts, _ = shared_columns(everything)
-    noun = "texts" if texts else "examples"
-    inputs = CaseInputs(partial(_texts, texts, ids), noun, has_words=bool(texts))
+    inputs = CaseInputs(
+        lambda rows: {row: texts.get(ids[row], f"id {ids[row]}") for row in rows},
+        noun="texts" if texts else "examples",
+        has_words=bool(texts),
+    )
     return analysed(draft, predictions, cases, inputs)
 
 
@@ -144,24 +151,22 @@ def reduced_tables(
             )
     names = _class_names(everything, label_names)
     groups = _groups(*shared_columns(everything), ids)
-    truth = _codes([first.labels[id_] for id_ in ids], names, first.origin, "label")
-    predictions = {
-        arm: {
-            seed: _run_predictions(run, ids, truth, names, metric, groups)
-            for seed, run in sorted(by_seed.items())
-        }
-        for arm, by_seed in runs.items()
-    }
-    _check_folds(predictions)
     cases = Cases(
         path=Path(first.origin),
         kind=SingleLabel.name,
         split="predictions",
-        truth=truth,
+        truth=_codes(first.labels.values(), names, first.origin, "label"),
         label_names=names,
         class_names=names,
         groups=groups,
     )
+    predictions = {
+        arm: {
+            seed: _run_predictions(run, ids, cases, metric) for seed, run in sorted(by_seed.items())
+        }
+        for arm, by_seed in runs.items()
+    }
+    _check_folds(predictions)
     return predictions, cases
 
 
@@ -269,14 +274,6 @@ def _check_folds(predictions: Mapping[str, Mapping[int, RunPredictions]]) -> Non
         )
 
 
-def _fold_stamps(predictions: Mapping[str, ArmPredictions]) -> tuple[Remark, ...]:
-    """Return what the intervals of a cross-validation mean; nothing for a test split."""
-    runs = next(iter(predictions.values())).in_mode
-    if runs[0].folds is None:
-        return ()
-    return (remark("folds", folds=1 + int(runs[0].folds.max()), repeats=len(runs)),)
-
-
 def _check_columns_fit(
     run: ForeignRun, predicted: IntArray, probabilities: FloatArray, names: Sequence[str]
 ) -> None:
@@ -326,7 +323,7 @@ def _class_names(
     return tuple(names)
 
 
-def _codes(values: Sequence[str], names: Sequence[str], origin: str, column: str) -> IntArray:
+def _codes(values: Collection[str], names: Sequence[str], origin: str, column: str) -> IntArray:
     index = {name: code for code, name in enumerate(names)}
     unknown = sorted({value for value in values if value not in index})
     if unknown:
@@ -380,13 +377,9 @@ def _groups(
 
 
 def _run_predictions(
-    run: ForeignRun,
-    ids: Sequence[str],
-    truth: IntArray,
-    names: tuple[str, ...],
-    metric: str,
-    groups: Groups | None,
+    run: ForeignRun, ids: Sequence[str], cases: Cases, metric: str
 ) -> RunPredictions:
+    truth, names, groups = cases.truth, cases.label_names, cases.groups
     probabilities = _probabilities(run, ids, names) if run.has_probabilities else None
     if run.predictions:
         values = [run.predictions[id_] for id_ in ids]
@@ -491,8 +484,3 @@ def _numbers(values: Mapping[str, object], names: Sequence[str], where: str) -> 
             raise InputError(
                 f"{where}: the probability of {name!r} is {values[name]!r}, not a number."
             ) from None
-
-
-def _texts(texts: Mapping[str, str], ids: Sequence[str], rows: Sequence[int]) -> dict[int, str]:
-    """Return the texts of rows, or their ids where no table has texts."""
-    return {row: texts[ids[row]] if texts else f"id {ids[row]}" for row in rows}

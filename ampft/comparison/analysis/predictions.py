@@ -115,11 +115,11 @@ def analysed(
             else None,
             metrics=metric_values(own.in_mode),
             metrics_fp32=metric_values(own.in_fp32) if own.in_fp32 else {},
-            flips=None if own is base or not base else flips(cases, own, base, inputs),
+            flips=None if own is base or not base else _flips(cases, own, base, inputs),
             classes=class_figures(
                 cases.class_names, own, None if own is base else base, of_classes.get(arm.name, ())
             ),
-            confusion=summed_confusion(own.in_mode),
+            confusion=_summed_confusion(own.in_mode),
             calibration=calibration_bins(own.in_mode),
         )
         if (own := predictions.get(arm.name))
@@ -182,17 +182,10 @@ def metric_values(predictions: Sequence[RunPredictions]) -> dict[str, MetricValu
     }
 
 
-def flips(
+def _flips(
     cases: Cases, predictions: ArmPredictions, baseline: ArmPredictions, inputs: CaseInputs
 ) -> Flips:
-    """Count changed predictions seed by seed, and choose a few examples.
-
-    Args:
-        cases: Cases that are predicted.
-        predictions: Predictions of the arm.
-        baseline: Predictions of the baseline with the same seeds.
-        inputs: Inputs of the cases.
-    """
+    """Count changed predictions seed by seed, and choose a few examples."""
     pairs = list(zip(predictions.in_mode, baseline.in_mode, strict=True))
     flipped = np.stack([rows_differ(arm.choices, base.choices) for arm, base in pairs])
     gained = [int((arm.correct & ~base.correct).sum()) for arm, base in pairs]
@@ -227,7 +220,7 @@ def _examples(
 ) -> tuple[FlippedExample, ...]:
     """Return the examples that flip for the most seeds; ties by confidence, then by id."""
     times = flipped.sum(axis=0)
-    candidates = np.flatnonzero((times > 0) & (times >= _min_flips(times)))
+    candidates = np.flatnonzero(times)
     first = flipped[:, candidates].argmax(axis=0)
     confidence, base_confidence = (
         _confidences(side, first, candidates) for side in (predictions, baseline)
@@ -266,14 +259,6 @@ def _confidences(
 
 def _known(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
-
-
-def _min_flips(times: npt.NDArray[np.integer]) -> int:
-    """Return the minimum number of flips of an example that can be among the chosen ones."""
-    flipped = times[times > 0]
-    if len(flipped) <= MAX_EXAMPLES:
-        return 1
-    return int(np.partition(flipped, -MAX_EXAMPLES)[-MAX_EXAMPLES])
 
 
 def read_texts(path: Path, rows: Sequence[int]) -> dict[int, str]:
@@ -327,7 +312,7 @@ def class_figures(
     return tuple(figures)
 
 
-def summed_confusion(predictions: Sequence[RunPredictions]) -> tuple[tuple[int, ...], ...]:
+def _summed_confusion(predictions: Sequence[RunPredictions]) -> tuple[tuple[int, ...], ...]:
     """Return the sum of the confusion matrices of all seeds, with labels as rows."""
     matrices = [each.confusion for each in predictions if each.confusion is not None]
     if not matrices:

@@ -253,14 +253,14 @@ def class_differences(
             arm = sums_of_class([run.class_sums for run in runs], label)
             estimates[name, label] = estimate_over_folds(arm, base, folds, MACRO_F1)
     p_values = {key: each.p_difference() for key, each in estimates.items() if key[0] in judged}
-    corrected = holm({f"{name} {label}": p for (name, label), p in p_values.items()})
+    corrected = holm(p_values)
     found = {
         key: ClassDifference(
             estimate=each.estimate,
             interval=each.interval(1 - alpha),
             level=1 - alpha,
             p_difference=p_values.get(key),
-            p_difference_holm=corrected.get(f"{key[0]} {key[1]}"),
+            p_difference_holm=corrected.get(key),
         )
         for key, each in estimates.items()
     }

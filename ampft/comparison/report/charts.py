@@ -1,4 +1,9 @@
-"""Charts: losses, validations and the loss scale over the optimizer steps, and calibration."""
+"""Charts: losses, validations and the loss scale over the optimizer steps, and calibration.
+
+Arms are distinguished by colour, dash pattern, shape and name. The colours come from Okabe and Ito
+("Color Universal Design", 2008), made darker or lighter per theme until their contrast with the
+page is at least 3:1. In the style sheet they are .a0 to .a9.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +22,8 @@ from ampft.comparison.findings import (
     Comparison,
     Curve,
 )
-from ampft.comparison.report.arm_styles import ArmStyle
 from ampft.text.charts import Axis, Plot, element, exponent, fraction, line, picture, text
+from ampft.text.escaping import one_line
 from ampft.text.numbers import number, percent
 
 LEFT, RIGHT = 9.0, 84.0  # percent; the names of the arms are to the right
@@ -29,6 +34,62 @@ LABEL_GAP = 15.0  # pixels between the baselines of two labels
 RUG_ROW_HEIGHT, MAX_RUG_HEIGHT = 5.0, 150.0  # pixels
 
 Points = Mapping[int, float]
+
+BASELINE, PLACEBO, FIRST_MODE, LAST = 0, 1, 2, 9
+
+# Paths around (0, 0), about 9 px high.
+_SHAPES = {
+    "circle": "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0z",
+    "square": "M-4-4h8v8h-8z",
+    "diamond": "M0-5.5L5.5 0L0 5.5L-5.5 0z",
+    "up": "M0-5.2L5 4H-5z",
+    "down": "M0 5.2L5-4H-5z",
+    "plus": "M-1.6-5h3.2v3.4h3.4v3.2h-3.4v3.4h-3.2v-3.4h-3.4v-3.2h3.4z",
+}
+_SHAPE_OF = ("circle", "circle", "circle", "square", "diamond", "up", "down", "plus", "circle",
+             "square")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ArmStyle:
+    """The style of one arm in charts.
+
+    Attributes:
+        name: Name of the arm, safe to display.
+        number: Number in the style sheet: .a0 is the baseline, .a1 the placebo, .a2 the first mode.
+    """
+
+    name: str
+    number: int
+
+    @property
+    def colour(self) -> str:
+        """CSS class for stroke and fill."""
+        return f"a{self.number}"
+
+    def mark(self, x: str, y: str | float, *, class_: str = "") -> Markup:
+        """Return the shape of the arm at a position. The shape of the placebo is hollow."""
+        shape = element("path", d=_SHAPES[_SHAPE_OF[self.number]])
+        classes = f"mark {self.colour} {class_}".strip()
+        return element("svg", shape, x=x, y=y, class_=classes)
+
+    def key(self) -> Markup:
+        """Return the line and shape next to the name in a legend."""
+        stroke = element("line", x1="0", x2="100%", y1=8, y2=8, class_=f"mean {self.colour}")
+        return picture(stroke, self.mark("50%", 8), height=16, alt=None, class_="key")
+
+
+def arm_styles(arms: Sequence[ArmResult]) -> tuple[ArmStyle, ...]:
+    """Return the style of each arm. Colours repeat if there are more modes than colours."""
+    styles: list[ArmStyle] = []
+    modes = 0
+    for index, arm in enumerate(arms):
+        number = BASELINE
+        if index:
+            number = PLACEBO if arm.is_placebo else FIRST_MODE + modes % (LAST - FIRST_MODE + 1)
+            modes += not arm.is_placebo
+        styles.append(ArmStyle(one_line(arm.name), number))
+    return tuple(styles)
 
 
 @dataclass(frozen=True)
@@ -53,14 +114,6 @@ class Chart:
     svg: Markup
     styles: tuple[ArmStyle, ...]
     is_clipped: bool
-
-
-@dataclass(frozen=True)
-class Rug:
-    """The skipped steps of each seed of an arm, drawn as ticks below a chart."""
-
-    style: ArmStyle
-    seeds: tuple[tuple[int, ...], ...]
 
 
 def loss_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | None:
@@ -132,17 +185,18 @@ def scale_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | N
     values = _values(lines)
     if len(set(values)) == 1 and not any(c.skipped for arm in comparison.arms for c in arm.curves):
         return None  # nothing happened
-    rugs = [
-        Rug(style, tuple(c.skipped for c in arm.curves if c.loss_scale is not None))
+    skipped = [
+        (style, [c.skipped for c in arm.curves if c.loss_scale is not None])
         for arm, style in zip(comparison.arms, styles, strict=True)
         if any(c.loss_scale is not None for c in arm.curves)
     ]
     alt = "Loss scale over optimizer steps, as powers of two; " + "; ".join(
-        f"{rug.style.name} skipped {', '.join(str(len(s)) for s in rug.seeds)} steps per seed"
-        for rug in rugs
+        f"{style.name} skipped {', '.join(str(len(steps)) for steps in seeds)} steps per seed"
+        for style, seeds in skipped
     )
     y_axis = _y_axis(math.floor(min(values)) - 0.5, math.ceil(max(values)) + 0.5)
-    return _chart(lines, y_axis, exponent, alt=alt, rugs=rugs)
+    rows = [(style, steps) for style, seeds in skipped for steps in seeds]
+    return _chart(lines, y_axis, exponent, alt=alt, rug=rows)
 
 
 def _losses(one: Curve) -> Points:
@@ -194,10 +248,10 @@ def _chart(
     label: Callable[[float], str],
     *,
     alt: str,
-    rugs: Sequence[Rug] | None = None,
+    rug: Sequence[tuple[ArmStyle, Sequence[int]]] | None = None,
 ) -> Chart:
-    """Return the chart of the lines; with `rugs`, they are steps between integers."""
-    is_stepped = rugs is not None
+    """Return the chart of the lines; with the skipped steps of a rug, they are stairs."""
+    is_stepped = rug is not None
     plot = Plot(Axis(0.0, float(max(*_steps(lines), 1)), LEFT, RIGHT), y_axis)
     many = " many" if sum(len(one.runs) for one in lines) > MANY_RUNS else ""
     curves = [
@@ -213,8 +267,7 @@ def _chart(
         for one in lines
         if one.mean
     ]
-    rows = [(rug.style, skipped) for rug in rugs or () for skipped in rug.seeds]
-    rug_height = min(RUG_ROW_HEIGHT * len(rows), MAX_RUG_HEIGHT)
+    rug_height = min(RUG_ROW_HEIGHT * len(rug or ()), MAX_RUG_HEIGHT)
     below = HEIGHT + rug_height
     ticks = plot.x.ticks(5)
     parts = [
@@ -226,8 +279,8 @@ def _chart(
         *_single_points(lines, plot),
         *_labels(lines, y_axis),
     ]
-    if rows:
-        parts.append(_rug(rows, Plot(plot.x, Axis(0, 1, below, HEIGHT))))
+    if rug:
+        parts.append(_rug(rug, Plot(plot.x, Axis(0, 1, below, HEIGHT))))
         parts.append(text("skipped", NAMES, HEIGHT + rug_height / 2 + 4, "tick"))
     svg = picture(*parts, height=below + 36, alt=alt, class_="chart")
     is_clipped = any(value > y_axis.high for value in _values(lines))

@@ -1,4 +1,4 @@
-"""Write and read comparison.json, comparison.md and comparison.html."""
+"""A comparison as text for a terminal and as files: comparison.json, .md and .html."""
 
 from __future__ import annotations
 
@@ -7,22 +7,32 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ampft.comparison.analysis.loading import RUNS_NAME
+from ampft.comparison.answer import answer_text
 from ampft.comparison.findings import COMPARISON_NAME, SCHEMA, Comparison
-from ampft.comparison.remarks import remark_texts
-from ampft.comparison.report.tables import modes, without_incomplete_medians
-from ampft.comparison.report.texts import markdown_text, terminal_text
+from ampft.comparison.remarks import remark_text, remark_texts
+from ampft.comparison.report.sections import Section, sections
+from ampft.comparison.report.tables import (
+    arm_columns,
+    executed,
+    modes,
+    scope,
+    settings,
+    without_incomplete_medians,
+)
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.errors import InputError
 from ampft.files import special_or_atomic_path, write_new_text, write_text
 from ampft.ownership import check_page_file, check_replaceable
-from ampft.text.escaping import prose
+from ampft.text.escaping import display_width, inert, prose
 from ampft.text.json_io import check_schema, from_json, json_text, read_json_object
-from ampft.text.tables import markdown_table
+from ampft.text.tables import Table, markdown_table, terminal_table
 
 MARKDOWN_NAME = "comparison.md"
 HTML_NAME = "comparison.html"
-SENTENCES = "sentences"  # the entry of comparison.json in words
+SENTENCES = "sentences"  # entry of comparison.json with what the reports say; reading skips it
 RESULT_NAMES = (COMPARISON_NAME, MARKDOWN_NAME, HTML_NAME)
+WIDTH = 96  # columns; fits into a window of 100
+MAX_CLASSES = 50  # keeps the Markdown below the 65,536 characters of a GitHub comment
 
 
 def write_comparison(comparison: Comparison, output_dir: Path) -> None:
@@ -39,9 +49,10 @@ def write_comparison(comparison: Comparison, output_dir: Path) -> None:
     """
     from ampft.comparison.report.html import html_text
 
+    sentences = {"verdicts": verdict_texts(comparison), "stamps": remark_texts(comparison.stamps)}
     # All files are rendered before any is written, so that a bug leaves no mix of old and new.
     texts = {
-        COMPARISON_NAME: json_text({**asdict(comparison), SENTENCES: _sentences(comparison)}),
+        COMPARISON_NAME: json_text({**asdict(comparison), SENTENCES: sentences}),
         MARKDOWN_NAME: markdown_text(comparison),
         HTML_NAME: html_text(comparison),
     }
@@ -57,11 +68,6 @@ def write_comparison(comparison: Comparison, output_dir: Path) -> None:
             f"--output_dir {output_dir}: {path.name} cannot be written ({error.strerror}). Free "
             "disk space or choose another folder."
         ) from error
-
-
-def _sentences(comparison: Comparison) -> dict[str, tuple[str, ...]]:
-    """Return what the reports say in words, for readers of the file; `read_comparison` skips it."""
-    return {"verdicts": verdict_texts(comparison), "stamps": remark_texts(comparison.stamps)}
 
 
 def write_page(comparison: Comparison, path: Path) -> None:
@@ -100,6 +106,10 @@ def read_comparison(path: Path) -> Comparison:
     from ampft.comparison.report.html import html_text
 
     file = path / COMPARISON_NAME if path.is_dir() else path
+
+    def invalid(what: str) -> InputError:
+        return InputError(f"COMPARISON {file}: {what} Repeat the comparison.")
+
     try:
         values = read_json_object(file)
     except OSError as error:
@@ -108,33 +118,23 @@ def read_comparison(path: Path) -> Comparison:
             f"of a comparison, which contains {COMPARISON_NAME}."
         ) from error
     except ValueError as error:
-        raise InputError(
-            f"COMPARISON {file}: the file is not JSON ({error}). Repeat the comparison."
-        ) from error
+        raise invalid(f"the file is not JSON ({error}).") from error
     check_schema(file, values, SCHEMA, "Repeat the comparison.")
     values.pop(SENTENCES, None)
     try:
         comparison = from_json(Comparison, values, "comparison")
     except (ValueError, OverflowError) as error:
-        raise InputError(
-            f"COMPARISON {file}: the file is not a valid comparison ({error}). Repeat the "
-            "comparison."
-        ) from error
+        raise invalid(f"the file is not a valid comparison ({error}).") from error
     if not comparison.arms:
-        raise InputError(f"COMPARISON {file}: the comparison has no arms. Repeat the comparison.")
+        raise invalid("the comparison has no arms.")
     if not 0 < comparison.margin < 1:
-        raise InputError(
-            f"COMPARISON {file}: the margin is {comparison.margin:g}, but must be between 0 and 1. "
-            "Repeat the comparison."
-        )
+        raise invalid(f"the margin is {comparison.margin:g}, but must be between 0 and 1.")
     try:
         for shown in (terminal_text, markdown_text, html_text):
             shown(comparison)
     except (ValueError, ArithmeticError, LookupError, TypeError, StopIteration) as error:
-        raise InputError(
-            f"COMPARISON {file}: its values contradict each other ({type(error).__name__}: "
-            f"{error}). Repeat the comparison."
-        ) from error
+        contradiction = f"{type(error).__name__}: {error}"
+        raise invalid(f"its values contradict each other ({contradiction}).") from error
     return comparison
 
 
@@ -159,3 +159,110 @@ def section_text(comparison: Comparison) -> str:
         markdown_table(modes(without_incomplete_medians(comparison))),
     ]
     return "\n\n".join(parts)
+
+
+def terminal_text(comparison: Comparison) -> str:
+    """Return the table of modes, the stamps and the verdicts, at most `WIDTH` columns wide.
+
+    Long text wraps. The table exceeds `WIDTH` only if the name of a mode does. Control and
+    direction characters are shown as escapes.
+
+    Args:
+        comparison: Comparison to show.
+
+    Returns:
+        Lines, each with a trailing newline.
+    """
+    verdicts = verdict_texts(comparison)
+    comparison = without_incomplete_medians(comparison)
+    differing = settings(comparison)
+    paragraphs = (legend(comparison), answer_text(comparison), *verdicts)
+    explained, *concluded = (_wrapped(text) for text in paragraphs)
+    parts = [
+        _wrapped(f"{comparison.title}: {scope(comparison)}"),
+        "" if differing is None else terminal_table(differing),
+        mode_table(comparison),
+        explained,
+        "\n".join(_wrapped(text, "! ") for text in remark_texts(comparison.stamps)),
+        *concluded,
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def mode_table(comparison: Comparison) -> str:
+    """Return one row per arm below two header rows."""
+    columns = [column for column in arm_columns(comparison) if column.short is not None]
+    upper, lower = zip(*(column.short for column in columns if column.short), strict=True)
+    rows = [
+        tuple((column.short_cell or column.cell)(arm) for column in columns)
+        for arm in comparison.arms
+    ]
+    return terminal_table(Table(header=upper, rows=[lower, *rows], left=2))
+
+
+def legend(comparison: Comparison) -> str:
+    """Return explanations of the columns, and reasons why modes are not faster."""
+    reasons = [
+        f"{arm.name}: {remark_text(arm.speed.reason)}."
+        for arm in comparison.arms
+        if arm.speed is not None and arm.speed.reason
+    ]
+    return " ".join([modes(comparison).note, *reasons])
+
+
+def _wrapped(text: str, mark: str = "") -> str:
+    """Wrap at spaces by display columns, breaking words that are wider than a line."""
+    lines, line = [], mark
+    margin = " " * len(mark)
+    for word in inert(text).split():
+        start = line if line.strip() in ("", mark.strip()) else f"{line} "
+        if start != line and display_width(start + word) > WIDTH:
+            lines.append(line)
+            start = margin
+        line = start
+        for character in word:
+            if display_width(line + character) > WIDTH:
+                lines.append(line)
+                line = margin
+            line += character
+    return "\n".join([*lines, line])
+
+
+def markdown_text(comparison: Comparison) -> str:
+    """Return the comparison as Markdown with a trailing newline.
+
+    The verdicts, the stamps and the table of modes come first. All other sections are in
+    `<details>`, the only HTML elements. Names, labels and texts are inert.
+
+    Args:
+        comparison: Comparison to show.
+    """
+    verdicts = verdict_texts(comparison)
+    comparison = without_incomplete_medians(comparison)
+    differing = settings(comparison)
+    parts = [
+        f"## {comparison.heading}: {prose(comparison.title)}",
+        f"**{prose(answer_text(comparison))}**" if answer_text(comparison) else "",
+        _list(verdicts),
+        "\\\n".join(f"> **Note:** {prose(text)}" for text in remark_texts(comparison.stamps)),
+        "" if differing is None else markdown_table(differing),
+        markdown_table(modes(comparison)),
+    ]
+    measured = executed(comparison)
+    if measured:
+        parts.append(f"Precision measured in the first step:\n\n{_list(measured)}")
+    parts += [_details(each) for each in sections(comparison, max_classes=MAX_CLASSES)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _details(section: Section) -> str:
+    heading = section.heading + " (exploratory)" * section.is_exploratory
+    parts = [*map(prose, section.paragraphs), *map(markdown_table, section.tables)]
+    if section.items:
+        parts.append(_list(section.items))
+    body = "\n\n".join(parts)
+    return f"<details>\n<summary>{heading}</summary>\n\n{body}\n\n</details>"
+
+
+def _list(items: tuple[str, ...]) -> str:
+    return "\n".join(f"- {prose(item)}" for item in items)

@@ -20,17 +20,18 @@ from ampft.comparison.findings import (
 )
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report import strips, tables
-from ampft.comparison.report.arm_styles import ArmStyle, arm_styles
 from ampft.comparison.report.charts import (
     MIN_COUNT,
+    ArmStyle,
+    arm_styles,
     calibration_panels,
     loss_chart,
     loss_difference_chart,
     scale_chart,
     validation_chart,
 )
-from ampft.comparison.report.costs import cost_columns
 from ampft.comparison.report.sections import sections
+from ampft.comparison.report.tables import cost_columns
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from ampft.comparison.verdict_text import these_models, trainings, verdict_text
 from ampft.text.charts import Axis
@@ -210,45 +211,31 @@ def headline(comparison: Comparison) -> str:
     by_verdict = {
         word: [arm for arm in arms if arm.outcome == word] for word in (*CHIPS, BROKEN, "")
     }
-    parts = [
-        f"{listed(by_verdict[WORSE])} {_verb(by_verdict[WORSE], 'lose')} {comparison.units.title}",
-        f"{listed(by_verdict[BROKEN])} failed",
-        _not_worse(by_verdict, len(arms)),
-        f"{listed(by_verdict[UNDECIDED])} not decided",
-        f"{listed(by_verdict[''])} without a verdict",
-    ]
-    keys = (WORSE, BROKEN, EQUIVALENT, UNDECIDED, "")
-    shown = [part for key, part in zip(keys, parts, strict=True) if _has(by_verdict, key)]
-    text = "; ".join([*shown, *_largest_gain(comparison, arms)])
+    losing, broken = by_verdict[WORSE], by_verdict[BROKEN]
+    good = [*by_verdict[EQUIVALENT], *by_verdict[BETTER]]
+    no_loss = f"{'n' if losing or broken else 'N'}o loss found"
+    if len(good) < len(arms):
+        no_loss += f" in {listed(good)}"
+    if not by_verdict[EQUIVALENT]:
+        no_loss = f"{listed(good)} {'is' if len(good) == 1 else 'are'} better"
+    verb = "loses" if len(losing) == 1 else "lose"
+    undecided, without = by_verdict[UNDECIDED], by_verdict[""]
+    said = (
+        (losing, f"{listed(losing)} {verb} {comparison.units.title}"),
+        (broken, f"{listed(broken)} failed"),
+        (good, no_loss),
+        (undecided, f"{listed(undecided)} not decided"),
+        (without, f"{listed(without)} without a verdict"),
+    )
+    parts = [part for some, part in said if some]
+    gaining = [arm for arm in arms if gain_text(comparison, arm)]
+    if gaining:
+        best = max(gaining, key=speed_up_of)
+        parts.append(f"{best.name} {gain_text(comparison, best)}")
+    text = "; ".join(parts)
     if comparison.has_one_model_each and any(by_verdict[word] for word in CHIPS):
         return f"{text} ({these_models(comparison)}, on examples like these)"
     return text
-
-
-def _largest_gain(comparison: Comparison, arms: Sequence[ArmResult]) -> list[str]:
-    """Return what the arm that saves most saves."""
-    gaining = [arm for arm in arms if gain_text(comparison, arm)]
-    if not gaining:
-        return []
-    best = max(gaining, key=speed_up_of)
-    return [f"{best.name} {gain_text(comparison, best)}"]
-
-
-def _has(by_verdict: Mapping[str, Sequence[ArmResult]], key: str) -> bool:
-    return bool(by_verdict[key] or (key == EQUIVALENT and by_verdict[BETTER]))
-
-
-def _not_worse(by_verdict: Mapping[str, list[ArmResult]], total: int) -> str:
-    good = [*by_verdict[EQUIVALENT], *by_verdict[BETTER]]
-    if by_verdict[BETTER] and not by_verdict[EQUIVALENT]:
-        return f"{listed(good)} {'is' if len(good) == 1 else 'are'} better"
-    is_first = not by_verdict[WORSE] and not by_verdict[BROKEN]
-    where = "" if len(good) == total else f" in {listed(good)}"
-    return f"{'N' if is_first else 'n'}o loss found{where}"
-
-
-def _verb(arms: Sequence[ArmResult], verb: str) -> str:
-    return f"{verb}s" if len(arms) == 1 else verb
 
 
 def condition(comparison: Comparison) -> str:

@@ -1,8 +1,9 @@
-"""The tables of changed predictions, classes, metrics and calibration of a comparison."""
+"""The tables of what predictions show: differences, changed ones, classes, other metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from ampft.comparison.findings import (
     CALIBRATION_ERROR,
@@ -13,7 +14,12 @@ from ampft.comparison.findings import (
     MetricInfo,
     MetricValues,
 )
-from ampft.comparison.report.tables import by_seed, seed_names
+from ampft.comparison.report.tables import (
+    arm_table,
+    difference_cell,
+    metric_cell,
+    with_interval,
+)
 from ampft.text.numbers import (
     NOT_MEASURED,
     PLUS_MINUS,
@@ -25,10 +31,104 @@ from ampft.text.numbers import (
     percent,
     points,
 )
-from ampft.text.tables import Name, Table
+from ampft.text.tables import Cell, Name, Table
 
 MANY_CLASSES = 30  # with more, the classes with the largest differences come first
 MAX_CONFUSIONS = 12
+
+
+def seeds(comparison: Comparison) -> Iterator[Table]:
+    """Yield the metric and the difference per seed, and the components of the intervals."""
+    units, is_one = comparison.units, comparison.has_one_model_each
+    metrics = [
+        (arm, arm.metrics[comparison.metric])
+        for arm in comparison.arms
+        if comparison.metric in arm.metrics
+    ]
+    if not is_one:  # then the table of arms shows them
+        yield arm_table(
+            comparison,
+            f"{units.heading[0].upper()}{units.heading[1:]}",
+            metrics,
+            [
+                ("mean", lambda values: units.value(values.mean, 1)),
+                ("standard deviation", lambda v: or_dash(v.sd, lambda sd: units.value(sd, 1))),
+            ],
+            per_seed=lambda values: [units.value(x, 1) for x in values.per_seed],
+        )
+    tested = [(arm, arm.difference) for arm in comparison.arms if arm.difference is not None]
+    if not tested:
+        return
+    wide, narrow = level(tested[0][1].level95), level(tested[0][1].level90)
+    yield arm_table(
+        comparison,
+        f"Difference to {comparison.baseline.name}{units.difference_suffix}",
+        tested,
+        [
+            ("difference" if is_one else "mean", lambda d: units.difference(d.estimate, 1)),
+            (f"{wide} CI", lambda d: units.interval(d.interval95, 1)),
+            (f"{narrow} CI", lambda d: units.interval(d.interval90, 1)),
+        ],
+        per_seed=lambda d: [units.difference(x, 1) for x in d.per_seed],
+    )
+
+    def root(variance: float) -> str:
+        return units.value(variance**0.5, 2)
+
+    def limits(ends: tuple[float, float]) -> str:
+        return units.interval(ends, 1)
+
+    yield arm_table(
+        comparison,
+        "Components of the confidence intervals (square roots of the variances"
+        f"{units.difference_suffix})",
+        tested,
+        [
+            ("s, over seeds", lambda d: or_dash(d.seed_variance, root)),
+            ("√J, over examples", lambda d: root(d.jackknife_variance)),
+            ("√C, between seeds", lambda d: root(d.jackknife_covariance)),
+            ("effect of one example", lambda d: units.value(d.one_case, 2)),
+            ("examples, n", lambda d: f"{d.cases:,}"),
+            (f"rare losses and gains, {wide}", lambda d: or_dash(d.rare95, limits)),
+            (f"rare losses and gains, {narrow}", lambda d: or_dash(d.rare90, limits)),
+        ],
+    )
+    yield arm_table(
+        comparison,
+        "p-values",
+        tested,
+        [
+            ("p (difference)", lambda d: p_value(d.p_difference)),
+            ("after Holm", lambda d: p_value(d.p_difference_holm)),
+            ("p (equivalence)", lambda d: p_value(d.p_equivalence)),
+            ("after Holm", lambda d: p_value(d.p_equivalence_holm)),
+        ],
+    )
+
+
+def predicted_in_fp32(comparison: Comparison) -> Table | None:
+    """Return the metric and the difference of the same models predicting in fp32."""
+    units, name = comparison.units, comparison.metric
+    arms = [(arm, arm) for arm in comparison.arms if name in arm.metrics_fp32]
+    if not arms:
+        return None
+
+    def in_fp32(arm: ArmResult) -> Cell:
+        return or_dash(arm.difference_fp32, partial(with_interval, comparison))
+
+    return arm_table(
+        comparison,
+        "The same models predicting in their own precision and in fp32",
+        arms,
+        [
+            (f"{units.title} in own precision", partial(metric_cell, comparison)),
+            (f"{units.title} in fp32", lambda arm: units.value(arm.metrics_fp32[name].mean)),
+            ("difference in own precision", partial(difference_cell, comparison)),
+            ("difference in fp32", in_fp32),
+        ],
+        note="A difference that remains in fp32 comes from training in the precision; the rest "
+        "comes from predicting in it.",
+    )
 
 
 def changed(comparison: Comparison) -> Iterator[Table]:
@@ -39,37 +139,28 @@ def changed(comparison: Comparison) -> Iterator[Table]:
     arms = [(arm, arm.flips) for arm in comparison.arms if arm.flips is not None]
     if not arms:
         return
-    base, names = comparison.baseline.name, seed_names(comparison)
-    is_one = comparison.has_one_model_each
+    base, is_one = comparison.baseline.name, comparison.has_one_model_each
     same_seed = "" if is_one else " with the same seed"
-    yield Table(
-        title=f"Predictions that differ from {base}{same_seed}, out of {comparison.examples:,}",
-        header=(
-            *(comparison.noun, *names, "number" if is_one else "mean"),
-            *(f"only this {comparison.noun} correct", "only the baseline correct"),
-        ),
-        rows=[
-            (
-                Name(arm.name, "arm"),
-                *by_seed(comparison, arm, [f"{count:,}" for count in flips.per_seed]),
-                *map(mean_count, (flips.mean, flips.gained, flips.lost)),
-            )
-            for arm, flips in arms
+    yield arm_table(
+        comparison,
+        f"Predictions that differ from {base}{same_seed}, out of {comparison.examples:,}",
+        arms,
+        [
+            ("number" if is_one else "mean", lambda flips: mean_count(flips.mean)),
+            (f"only this {comparison.noun} correct", lambda flips: mean_count(flips.gained)),
+            ("only the baseline correct", lambda flips: mean_count(flips.lost)),
         ],
+        per_seed=lambda flips: [f"{count:,}" for count in flips.per_seed],
     )
     if is_one and any(flips.gained or flips.lost or flips.both_correct for _, flips in arms):
         yield _mcnemar(comparison, arms)
     elif any(flips.gained or flips.lost for _, flips in arms):
-        yield Table(
-            title="McNemar's test per seed, mid-p",
-            header=(comparison.noun, *names),
-            rows=[
-                (
-                    Name(arm.name, "arm"),
-                    *by_seed(comparison, arm, map(p_value, flips.mcnemar_mid_p)),
-                )
-                for arm, flips in arms
-            ],
+        yield arm_table(
+            comparison,
+            "McNemar's test per seed, mid-p",
+            arms,
+            [],
+            per_seed=lambda flips: [p_value(p) for p in flips.mcnemar_mid_p],
             note="McNemar's test compares only the two checkpoints of a seed and does not cover "
             "the variation of training.",
         )
@@ -107,30 +198,25 @@ def _mcnemar(comparison: Comparison, arms: Sequence[tuple[ArmResult, Flips]]) ->
     note = "McNemar's test compares these models only."
     if comparison.groups is not None:
         note += " In the test, a group of examples counts once; the columns count examples."
-    return Table(
-        title="McNemar's table and test, mid-p",
-        header=(
-            *(comparison.noun, "both correct", f"only this {comparison.noun} correct"),
-            *("only the baseline correct", "both wrong", "mid-p"),
-        ),
-        rows=[
-            (
-                Name(arm.name, "arm"),
-                or_dash(flips.both_correct, mean_count),
-                *(mean_count(flips.gained), mean_count(flips.lost)),
-                or_dash(_both_wrong(comparison, flips), mean_count),
-                *map(p_value, flips.mcnemar_mid_p),
-            )
-            for arm, flips in arms
+
+    def both_wrong(flips: Flips) -> str:
+        if flips.both_correct is None:
+            return NOT_MEASURED
+        return mean_count(comparison.examples - flips.both_correct - flips.gained - flips.lost)
+
+    return arm_table(
+        comparison,
+        "McNemar's table and test, mid-p",
+        arms,
+        [
+            ("both correct", lambda flips: or_dash(flips.both_correct, mean_count)),
+            (f"only this {comparison.noun} correct", lambda flips: mean_count(flips.gained)),
+            ("only the baseline correct", lambda flips: mean_count(flips.lost)),
+            ("both wrong", both_wrong),
+            ("mid-p", lambda flips: p_value(flips.mcnemar_mid_p[0])),
         ],
         note=note,
     )
-
-
-def _both_wrong(comparison: Comparison, flips: Flips) -> float | None:
-    if flips.both_correct is None:
-        return None
-    return comparison.examples - flips.both_correct - flips.gained - flips.lost
 
 
 def classes(comparison: Comparison, *, limit: int | None = None) -> Table | None:

@@ -1,14 +1,14 @@
-"""The sections of the reports in Markdown and HTML, in order, and the tables of some."""
+"""The sections of the reports in Markdown and HTML, in order, the tables of some, the method."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ampft.comparison.findings import Comparison
+from ampft.comparison.findings import DISTURBED, INFERENCE, PREDICTIONS, TRAINING, Comparison
 from ampft.comparison.remarks import remark_text
 from ampft.comparison.report import prediction_tables, tables
-from ampft.comparison.report.method import SOURCES, method_paragraphs
+from ampft.comparison.verdict_text import these_models, trainings
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import counted, level, or_dash, percent, points
 from ampft.text.tables import Cell, Name, Quote, Table
@@ -65,7 +65,7 @@ def _sections(comparison: Comparison, max_classes: int | None) -> Iterator[Secti
         name="in-fp32",
         heading="Predictions in fp32",
         is_exploratory=True,
-        tables=_present(tables.predicted_in_fp32(comparison)),
+        tables=_present(prediction_tables.predicted_in_fp32(comparison)),
     )
     yield Section(
         name="speed",
@@ -108,7 +108,7 @@ def _sections(comparison: Comparison, max_classes: int | None) -> Iterator[Secti
         if comparison.has_one_model_each
         else "Results per seed, intervals and p-values",
         is_folded=True,
-        tables=tuple(tables.seeds(comparison)),
+        tables=tuple(prediction_tables.seeds(comparison)),
     )
     yield Section(name="runs", heading="Runs", is_folded=True, tables=(tables.runs(comparison),))
     yield Section(
@@ -255,4 +255,199 @@ def subgroup_losses(comparison: Comparison) -> Iterator[Table]:
         + " Compare with the placebo."
         * any(arm.is_placebo for arm, _ in examined),
         left=3,
+    )
+
+
+FORMULAS = (
+    "Seeds are treated as readers and examples as cases (Obuchowski and Rockette 1995). The "
+    "difference is the mean over the S seeds, s² is the variance of the differences over seeds, J "
+    "is the mean jackknife variance over examples, and C is the mean jackknife covariance between "
+    "seeds (at least 0). A confidence interval (CI) by t is the difference plus or minus the "
+    "larger of two half-widths. Over seeds and examples, it is the square root of V = s²/S + C "
+    "times w t(S - 1) + (1 - w) t(n - 1), where w is the share of s²/S in V and n is the number of "
+    "examples (Cochran and Cox 1957). Over examples only, it is t(n - 1) times the square root of "
+    "(J - C)/S + C. Both variances are at least the square of the effect of a single example, so "
+    "that identical predictions are not mistaken for certainty; if V is not larger than that, w is "
+    "1. "
+)
+RARE_LOSSES = (
+    "A lower limit that is not above 0 is then lowered to the limit of rare losses, if that is "
+    "lower, and an upper limit that is not below 0 is raised to that of rare gains: the largest "
+    "ones that are plausible at this level although the test set may lack such examples (bootstrap "
+    "tilting, Efron 1981; for examples that are lost at every seed, Clopper and Pearson 1934)."
+)
+HOLM = (
+    "With several {noun}s, the p-values are corrected by Holm's method (1979), separately for "
+    "difference, for difference beyond the margin and for equivalence. The intervals are not "
+    "corrected for the number of {noun}s."
+)
+EXPLORATORY = (
+    "All other results (predictions in fp32, classes, calibration, changed predictions, McNemar's "
+    "tests) are exploratory: they may suggest a question, but they do not answer one."
+)
+INTERLEAVED = (
+    "The runs were separate processes, trained one at a time with the {noun}s interleaved."
+)
+SIDE_BY_SIDE = (
+    "The runs were separate processes, several at a time, started with the {noun}s interleaved."
+)
+AT_DIFFERENT_TIMES = (
+    "No plan ordered the runs, so their speeds were measured at different times, possibly while "
+    "other work was running, and are not ranked."
+)
+SPEED = (
+    "Speed-up is the baseline's median optimizer step time after warm-up divided by that of the "
+    "{noun}, seed by seed. Memory is the peak of the process or of the device's allocator. "
+    "Emulated {noun}s are not ranked by speed."
+)
+SPEED_INTERVAL = (
+    "The interval of a speed-up is Student's t interval of the mean logarithm over the pairs of "
+    "times, or with more than 11 pairs that of Wilcoxon's signed-rank test (Hodges and Lehmann "
+    "1963). The speed-up is faster or slower if the 95 % CI excludes 1, and as fast if the 90 % "
+    "CI lies within 5 % of 1. It is not corrected for the number of {noun}s."
+)
+FIXED_MODELS = (
+    "Examples are the only source of uncertainty (fixed readers in the terms of Obuchowski and "
+    "Rockette 1995). The variance is (J - C)/S + C for S models, where J is the mean jackknife "
+    "variance over examples and C is the mean jackknife covariance between models (at least 0; 0 "
+    "with one model), and at least the square of the effect of a single example. A confidence "
+    "interval (CI) by t is the difference plus or minus t(n - 1) times its square root, for n "
+    "examples. "
+)
+LATENCY = (
+    "Times are those of the forward pass, without tokenization, on the same texts in every mode. "
+    "The modes took turns in rounds; a speed-up comes from the baseline's time divided by that of "
+    "the mode in the same round. Emulated modes are not timed."
+)
+PER_EXAMPLE = "If effective batches differ, step times are divided by them."
+SOURCES = (
+    "Obuchowski and Rockette, Hypothesis testing of diagnostic accuracy for multiple readers and "
+    "multiple tests, Communications in Statistics, Simulation and Computation 24, 1995",
+    "Cochran and Cox, Experimental Designs, 2nd edition, 1957, section 4.14",
+    "Hodges and Lehmann, Estimates of location based on rank tests, Annals of Mathematical "
+    "Statistics 34, 1963",
+    "Efron, Nonparametric standard errors and confidence intervals, Canadian Journal of Statistics "
+    "9, 1981",
+    "Clopper and Pearson, The use of confidence or fiducial limits illustrated in the case of the "
+    "binomial, Biometrika 26, 1934",
+    "Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of "
+    "Statistics 6, 1979",
+    "Summers and Dinneen, Nondeterminism and instability in neural network optimization, ICML 2021",
+)
+
+
+def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
+    """Return the paragraphs on estimand, formulas, verdicts, placebo, speed and overhead.
+
+    Args:
+        comparison: Comparison. The name of its split is quoted verbatim, so the caller must escape
+            the paragraphs for display.
+    """
+    estimand = (
+        f"{_estimand(comparison)} It is based on {comparison.examples:,} examples of the split "
+        f"{comparison.split} and {trainings(comparison)}. {_planning(comparison)}"
+    )
+    formulas = FIXED_MODELS if comparison.has_fixed_models else FORMULAS
+    parts = [
+        estimand,
+        formulas + RARE_LOSSES,
+        _verdict_rules(comparison),
+        HOLM.format(noun=comparison.noun),
+    ]
+    if any(arm.is_placebo for arm in comparison.arms):
+        parts.append(_placebo(comparison))
+    if comparison.kind == TRAINING:
+        order = INTERLEAVED if comparison.planned else AT_DIFFERENT_TIMES
+        if any(each.kind in (*DISTURBED, "own_gpus") for each in comparison.stamps):
+            order = SIDE_BY_SIDE
+        per_example = f" {PER_EXAMPLE}" if comparison.noun == "arm" else ""
+        interval = f" {SPEED_INTERVAL}" * comparison.planned
+        parts.append(f"{order} {SPEED}{per_example}{interval}".format(noun=comparison.noun))
+    elif comparison.kind == INFERENCE:
+        parts.append(f"{LATENCY} {SPEED_INTERVAL}".format(noun=comparison.noun))
+    parts.append(EXPLORATORY)
+    if comparison.overhead_share is not None:
+        parts.append(
+            f"The comparison added {percent(comparison.overhead_share, 1)} to the time of the runs."
+        )
+    return tuple(parts)
+
+
+def _estimand(comparison: Comparison) -> str:
+    base, metric = comparison.baseline.name, comparison.units.title
+    if comparison.has_one_model_each:
+        return (
+            f"The estimate is the expected difference in {metric} ({comparison.noun} minus {base}) "
+            f"over test examples, for {these_models(comparison)} only. It says nothing about "
+            "training them again, with other seeds or data."
+        )
+    if comparison.kind == INFERENCE and comparison.has_fixed_models:
+        return (
+            f"The estimate is the expected difference in {metric} (mode minus {base}) over test "
+            "examples, for this trained model only. It says nothing about models trained with "
+            "other seeds or data."
+        )
+    if comparison.kind == INFERENCE:
+        return (
+            f"The estimate is the expected difference in {metric} (mode minus {base}) over "
+            "training seeds and test examples, where the same trained models predict in each mode."
+        )
+    if comparison.kind == PREDICTIONS:
+        return (
+            f"The estimate is the expected difference in {metric} (arm minus {base}) over training "
+            "seeds and test examples, if the rows of each seed come from one training and the "
+            "trainings of different seeds are independent, which cannot be checked without run "
+            "records."
+        )
+    fixed = "a fixed training set, model and hyperparameters"
+    if comparison.noun == "arm":
+        fixed = f"fixed settings apart from {', '.join(f'--{each}' for each in comparison.varied)}"
+    return (
+        f"The estimate is the expected difference in {metric} ({comparison.noun} minus {base}) "
+        "over training seeds (classification head, data order, dropout) and test examples, for "
+        f"{fixed}."
+    )
+
+
+def _placebo(comparison: Comparison) -> str:
+    base, what = comparison.baseline.name, tables.placebo_text(comparison)
+    if comparison.kind == INFERENCE:
+        return (
+            f"{what} It shows what the smallest possible change of the arithmetic does, and its "
+            "times show how reliable times are."
+        )
+    return (
+        f"{what} If training is chaotic, even this changes predictions (Summers and "
+        f"Dinneen 2021); otherwise, the placebo stays close to {base}. Judge the changes "
+        f"caused by {comparison.an_arm} against those caused by the placebo."
+    )
+
+
+def _planning(comparison: Comparison) -> str:
+    if comparison.kind == INFERENCE:
+        return ""
+    margin = comparison.units.margin_with_unit
+    if comparison.planned:
+        return f"The metric and the margin of {margin} were fixed before the first run."
+    return (
+        f"No plan preceded the runs, so the metric, the margin of {margin} and the number of seeds "
+        "may have been chosen after results were seen."
+    )
+
+
+def _verdict_rules(comparison: Comparison) -> str:
+    wide, narrow = level(1 - comparison.alpha), level(1 - 2 * comparison.alpha)
+    margin = comparison.units.margin_with_unit
+    rules = (
+        f"{comparison.an_arm.capitalize()} is equivalent if its {narrow} CI lies within {margin} "
+        f"on either side of 0. It is worse beyond the margin if its {wide} CI lies entirely below "
+        f"that range, and worse, size uncertain, if its {wide} CI lies below 0 and neither of the "
+        f"above holds. The same applies to better. Otherwise, the {comparison.noun} is undecided."
+    )
+    if len(comparison.seed_counts) < 2:
+        return rules
+    numbers = ", then at ".join(f"{seeds}" for seeds in comparison.seed_counts)
+    return (
+        f"{rules} Analyses were planned at {numbers} seeds. They share the error rate of 5 % "
+        "equally, so their intervals are wider."
     )

@@ -13,21 +13,13 @@ from markupsafe import Markup
 
 from ampft.comparison.cost_findings import Memory
 from ampft.comparison.findings import ArmResult, Comparison
-from ampft.comparison.report.arm_styles import ArmStyle
+from ampft.comparison.report.charts import ArmStyle
+from ampft.comparison.report.tables import MEMORY_PARTS
 from ampft.text.charts import Axis, element, picture, text
 from ampft.text.escaping import one_line
 from ampft.text.numbers import Units, byte_size, level, milliseconds, points, signed
 
 LEFT, RIGHT = 5.0, 95.0  # percent of the cell
-# Part of memory -> its heading in the table.
-MEMORY_PARTS = {
-    "baseline": "before loading the model",
-    "weights": "weights",
-    "gradients": "gradients",
-    "optimizer_state": "optimizer state",
-    "activations": "activations",
-    "rest": "rest",
-}
 
 Pairs = Sequence[tuple[ArmResult, ArmStyle]]
 

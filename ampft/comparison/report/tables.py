@@ -1,32 +1,44 @@
-"""The tables of a comparison that its reports on a terminal, in Markdown and in HTML share."""
+"""The tables of the arms: what each is, its result, and what it costs; the tables of the runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
+from ampft.comparison.cost_findings import BatchTiming, Speed
 from ampft.comparison.findings import INFERENCE, PREDICTIONS, UNKNOWN, ArmResult, Comparison
-from ampft.comparison.report.costs import (
-    ArmColumn,
-    cost_columns,
-    mebibytes,
-    speed_up_text,
-    step_time,
-)
+from ampft.comparison.statistics.speed_up import SpeedUp
 from ampft.comparison.statistics.verdict import Difference
 from ampft.comparison.verdict_text import trainings
 from ampft.text.numbers import (
     NOT_MEASURED,
     PLUS_MINUS,
+    count_range,
+    counted,
     duration,
     level,
     mean_count,
+    milliseconds,
     or_dash,
-    p_value,
     percent,
+    ratio_range,
 )
 from ampft.text.tables import Cell, Detailed, Name, Quote, Table
+
+T = TypeVar("T")
+
+# Part of the peak memory -> its heading.
+MEMORY_PARTS = {
+    "baseline": "before loading the model",
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer_state": "optimizer state",
+    "activations": "activations",
+    "rest": "rest",
+}
 
 
 def without_incomplete_medians(comparison: Comparison) -> Comparison:
@@ -91,7 +103,7 @@ def arm_columns(comparison: Comparison) -> tuple[ArmColumn, ...]:
         return found or "" if arm.status == "complete" else Quote(arm.status_words)
 
     def shown_difference(arm: ArmResult) -> Cell:
-        return _difference(comparison, arm) if arm.status == "complete" else verdict(arm)
+        return difference_cell(comparison, arm) if arm.status == "complete" else verdict(arm)
 
     def changed(arm: ArmResult) -> str:
         if arm.flips is None:
@@ -109,12 +121,12 @@ def arm_columns(comparison: Comparison) -> tuple[ArmColumn, ...]:
         ArmColumn(
             units.heading,
             (units.title, "%" if units.is_share else ""),
-            lambda arm: _metric(comparison, arm),
+            lambda arm: metric_cell(comparison, arm),
         ),
         ArmColumn(
             f"{difference} {interval}".strip(),
             (difference, interval),
-            lambda arm: _difference(comparison, arm),
+            lambda arm: difference_cell(comparison, arm),
             shown_difference,
         ),
         ArmColumn(
@@ -159,7 +171,7 @@ def placebo_text(comparison: Comparison) -> str:
     )
 
 
-def _metric(comparison: Comparison, arm: ArmResult) -> Cell:
+def metric_cell(comparison: Comparison, arm: ArmResult) -> Cell:
     """Return the primary metric as "84.6 ± 0.5"; "-" if there is no mean."""
     values = arm.metrics.get(comparison.metric)
     if values is None:
@@ -169,11 +181,11 @@ def _metric(comparison: Comparison, arm: ArmResult) -> Cell:
     return mean if values.sd is None else Detailed(mean, f"{PLUS_MINUS} {units.value(values.sd)}")
 
 
-def _difference(comparison: Comparison, arm: ArmResult) -> Cell:
+def difference_cell(comparison: Comparison, arm: ArmResult) -> Cell:
     """Return the difference as "+0.3 (+0.1 to +0.5)"; empty for the baseline."""
     units = comparison.units
     if arm.difference is not None:
-        return _with_interval(comparison, arm.difference)
+        return with_interval(comparison, arm.difference)
     values = arm.metrics.get(comparison.metric)
     base = comparison.baseline.metrics.get(comparison.metric)
     if arm is comparison.baseline:
@@ -183,10 +195,50 @@ def _difference(comparison: Comparison, arm: ArmResult) -> Cell:
     return Detailed(units.difference(values.mean - base.mean), "(no CI)")
 
 
-def _with_interval(comparison: Comparison, difference: Difference) -> Cell:
+def with_interval(comparison: Comparison, difference: Difference) -> Cell:
+    """Return a difference with its interval."""
     units = comparison.units
     ends = units.interval(difference.interval95)
     return Detailed(units.difference(difference.estimate), f"({ends})")
+
+
+def arm_table(
+    comparison: Comparison,
+    title: str,
+    arms: Sequence[tuple[ArmResult, T]],
+    columns: Sequence[tuple[str, Callable[[T], Cell]]],
+    *,
+    per_seed: Callable[[T], Sequence[str]] | None = None,
+    note: str = "",
+) -> Table:
+    """Return a table with a row per arm.
+
+    Args:
+        comparison: Comparison.
+        title: Title of the table.
+        arms: Arms with what the table shows of each.
+        columns: Heading of each column, and the function that returns its cell.
+        per_seed: Function that returns the cells of an arm's runs, which come first; they are
+            omitted if each arm is one model.
+        note: Note below the table.
+    """
+    seeds = comparison.seeds if per_seed and not comparison.has_one_model_each else ()
+    rows: list[tuple[Cell, ...]] = []
+    for arm, shown in arms:
+        of_runs = per_seed(shown) if per_seed else ()
+        cell_of = dict(zip((run.seed for run in arm.runs), of_runs, strict=False))
+        of_seeds = (cell_of.get(seed, NOT_MEASURED) for seed in seeds)
+        rows.append((Name(arm.name, "arm"), *of_seeds, *(cell(shown) for _, cell in columns)))
+    return Table(
+        title=title,
+        header=(
+            comparison.noun,
+            *(f"seed {seed}" for seed in seeds),
+            *(heading for heading, _ in columns),
+        ),
+        rows=rows,
+        note=note,
+    )
 
 
 def executed(comparison: Comparison) -> tuple[str, ...]:
@@ -198,161 +250,34 @@ def executed(comparison: Comparison) -> tuple[str, ...]:
     return tuple(f"{', '.join(arms)}: {summary}" for summary, arms in names.items())
 
 
-def seeds(comparison: Comparison) -> Iterator[Table]:
-    """Yield the metric and the difference per seed, and the components of the intervals."""
-    units, base = comparison.units, comparison.baseline.name
-    is_one = comparison.has_one_model_each
-    header = (comparison.noun, *seed_names(comparison))
-    metrics: list[tuple[Cell, ...]] = [
-        (
-            Name(arm.name, "arm"),
-            *by_seed(comparison, arm, [units.value(x, 1) for x in values.per_seed]),
-            units.value(values.mean, 1),
-            or_dash(values.sd, lambda sd: units.value(sd, 1)),
-        )
-        for arm in comparison.arms
-        for values in [arm.metrics.get(comparison.metric)]
-        if values is not None
-    ]
-    if not is_one:  # then the table of arms shows them
-        yield Table(
-            title=f"{units.heading[0].upper()}{units.heading[1:]}",
-            header=(*header, "mean", "standard deviation"),
-            rows=metrics,
-        )
-    tested = [(arm, arm.difference) for arm in comparison.arms if arm.difference is not None]
-    if not tested:
-        return
-    first = tested[0][1]
-    yield Table(
-        title=f"Difference to {base}{units.difference_suffix}",
-        header=(
-            *(*header, "difference" if is_one else "mean"),
-            *(f"{level(first.level95)} CI", f"{level(first.level90)} CI"),
-        ),
-        rows=[
-            (
-                Name(arm.name, "arm"),
-                *by_seed(comparison, arm, [units.difference(x, 1) for x in each.per_seed]),
-                units.difference(each.estimate, 1),
-                units.interval(each.interval95, 1),
-                units.interval(each.interval90, 1),
-            )
-            for arm, each in tested
-        ],
-    )
-    yield Table(
-        title="Components of the confidence intervals (square roots of the variances"
-        f"{units.difference_suffix})",
-        header=(
-            *(comparison.noun, "s, over seeds", "√J, over examples", "√C, between seeds"),
-            *("effect of one example", "examples, n"),
-            f"rare losses and gains, {level(first.level95)}",
-            f"rare losses and gains, {level(first.level90)}",
-        ),
-        rows=[
-            (
-                Name(arm.name, "arm"),
-                or_dash(each.seed_variance, lambda variance: units.value(variance**0.5, 2)),
-                units.value(each.jackknife_variance**0.5, 2),
-                units.value(each.jackknife_covariance**0.5, 2),
-                units.value(each.one_case, 2),
-                f"{each.cases:,}",
-                or_dash(each.rare95, lambda limits: units.interval(limits, 1)),
-                or_dash(each.rare90, lambda limits: units.interval(limits, 1)),
-            )
-            for arm, each in tested
-        ],
-    )
-    yield Table(
-        title="p-values",
-        header=(
-            *(comparison.noun, "p (difference)", "after Holm"),
-            *("p (equivalence)", "after Holm"),
-        ),
-        rows=[
-            (
-                Name(arm.name, "arm"),
-                *map(p_value, (each.p_difference, each.p_difference_holm)),
-                *map(p_value, (each.p_equivalence, each.p_equivalence_holm)),
-            )
-            for arm, each in tested
-        ],
-    )
-
-
-def seed_names(comparison: Comparison) -> list[str]:
-    """Return the column names of the seeds; none if the mean is of one model."""
-    if comparison.has_one_model_each:
-        return []
-    return [f"seed {seed}" for seed in comparison.seeds]
-
-
-def by_seed(comparison: Comparison, arm: ArmResult, cells: Iterable[str]) -> list[str]:
-    """Return one cell per name of `seed_names`; "-" if the arm has no run."""
-    if comparison.has_one_model_each:
-        return []
-    cell_of = dict(zip((run.seed for run in arm.runs), cells, strict=False))
-    return [cell_of.get(seed, NOT_MEASURED) for seed in comparison.seeds]
-
-
-def predicted_in_fp32(comparison: Comparison) -> Table | None:
-    """Return the metric and the difference of the same models predicting in fp32."""
-    units = comparison.units
-    arms = [arm for arm in comparison.arms if comparison.metric in arm.metrics_fp32]
-    if not arms:
-        return None
-    return Table(
-        title="The same models predicting in their own precision and in fp32",
-        header=(
-            *(comparison.noun, f"{units.title} in own precision", f"{units.title} in fp32"),
-            *("difference in own precision", "difference in fp32"),
-        ),
-        rows=[
-            (
-                Name(arm.name, "arm"),
-                _metric(comparison, arm),
-                units.value(arm.metrics_fp32[comparison.metric].mean),
-                _difference(comparison, arm),
-                or_dash(
-                    arm.difference_fp32,
-                    partial(_with_interval, comparison),
-                ),
-            )
-            for arm in arms
-        ],
-        note="A difference that remains in fp32 comes from training in the precision; the rest "
-        "comes from predicting in it.",
-    )
-
-
 def speed(comparison: Comparison) -> Table | None:
     """Return the timings of each arm."""
     measured = [(arm, arm.speed) for arm in comparison.arms if arm.speed is not None]
     if not measured:
         return None
     has_tf32 = any(each.speed_up_over_tf32 is not None for _, each in measured)
-    return Table(
-        title="Time per optimizer step after warm-up",
-        header=(
-            *(comparison.noun, "step, ms", "speed-up (95 % CI)", "verdict"),
-            *(["speed-up over tf32"] * has_tf32),
-            *("tokens/s", "waiting for data", "utilisation", "training time", "total time"),
-        ),
-        rows=[
-            (
-                Name(arm.name, "arm"),
-                step_time(arm),
-                or_dash(each.speed_up, speed_up_text) if arm is not comparison.baseline else "",
-                "" if each.speed_up is None else each.speed_up.verdict or "not ranked",
-                *([or_dash(each.speed_up_over_tf32, speed_up_text)] * has_tf32),
-                or_dash(each.tokens_per_second, "{:,.0f}".format),
-                or_dash(each.waiting_share, lambda share: percent(share, 1)),
-                or_dash(each.utilisation, percent),
-                or_dash(each.training_seconds, duration),
-                or_dash(each.total_seconds, duration),
-            )
-            for arm, each in measured
+
+    def over_baseline(each: Speed) -> Cell:
+        is_baseline = each is comparison.baseline.speed
+        return "" if is_baseline else or_dash(each.speed_up, speed_up_text)
+
+    def over_tf32(each: Speed) -> Cell:
+        return or_dash(each.speed_up_over_tf32, speed_up_text)
+
+    return arm_table(
+        comparison,
+        "Time per optimizer step after warm-up",
+        measured,
+        [
+            ("step, ms", step_time),
+            ("speed-up (95 % CI)", over_baseline),
+            ("verdict", lambda s: s.speed_up.verdict or "not ranked" if s.speed_up else ""),
+            *([("speed-up over tf32", over_tf32)] * has_tf32),
+            ("tokens/s", lambda s: or_dash(s.tokens_per_second, "{:,.0f}".format)),
+            ("waiting for data", lambda s: or_dash(s.waiting_share, partial(percent, decimals=1))),
+            ("utilisation", lambda s: or_dash(s.utilisation, percent)),
+            ("training time", lambda s: or_dash(s.training_seconds, duration)),
+            ("total time", lambda s: or_dash(s.total_seconds, duration)),
         ],
         note="Waiting for data is a share of the step time. Utilisation is a share of the matrix "
         "product rate measured in the same process.",
@@ -366,23 +291,12 @@ def memory(comparison: Comparison) -> Table | None:
         return None
     return Table(
         title="Peak memory and its parts in MiB, medians over the runs",
-        header=(
-            *(
-                comparison.noun,
-                "peak",
-                "relative to baseline",
-                "before loading the model",
-                "weights",
-            ),
-            *("gradients", "optimizer state", "activations", "rest"),
-        ),
+        header=(comparison.noun, "peak", "relative to baseline", *MEMORY_PARTS.values()),
         rows=[
             (
-                Name(arm.name, "arm"),
-                mebibytes(each.peak),
+                *(Name(arm.name, "arm"), mebibytes(each.peak)),
                 "" if each.ratio is None else percent(each.ratio),
-                *map(mebibytes, (each.baseline, each.weights, each.gradients)),
-                *map(mebibytes, (each.optimizer_state, each.activations, each.rest)),
+                *(mebibytes(getattr(each, part)) for part in MEMORY_PARTS),
             )
             for arm, each in measured
         ],
@@ -419,3 +333,119 @@ def facts(title: str, values: Mapping[str, str]) -> Table | None:
     """Return names and values; None if there are none."""
     rows = [(Quote(name), Quote(value)) for name, value in values.items()]
     return Table(title=title, header=("", ""), rows=rows, left=2) if rows else None
+
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class ArmColumn:
+    """A column of the table of arms.
+
+    Attributes:
+        heading: Heading in reports.
+        short: Heading in a terminal, on two lines; None if the column is not shown there.
+        cell: Function that returns the cell of an arm.
+        short_cell: The same for a terminal; None for `cell`.
+    """
+
+    heading: str
+    short: tuple[str, str] | None
+    cell: Callable[[ArmResult], Cell]
+    short_cell: Callable[[ArmResult], Cell] | None = None
+
+
+def cost_columns(comparison: Comparison) -> tuple[ArmColumn, ...]:
+    """Return the columns on what the arms cost, which depend on the kind of the comparison."""
+    if comparison.kind == PREDICTIONS:
+        return ()
+    if comparison.kind == INFERENCE:
+        return _inference_columns(comparison)
+
+    def measured(arm: ArmResult) -> SpeedUp | None:
+        return arm.speed.speed_up if arm.speed else None
+
+    return (
+        _speed_up_column(comparison, "speed-up", ("speed-", "up"), measured),
+        ArmColumn("step, ms", ("step", "ms"), lambda arm: step_time(arm.speed)),
+        ArmColumn(
+            "peak memory, MiB",
+            ("peak", "MiB"),
+            lambda arm: mebibytes(arm.memory.peak if arm.memory else None),
+        ),
+        ArmColumn(
+            "skipped steps", ("skipped", "steps"), lambda arm: count_range(arm.skipped_steps)
+        ),
+    )
+
+
+def _inference_columns(comparison: Comparison) -> tuple[ArmColumn, ...]:
+    measured = (arm.inference for arm in comparison.arms if arm.inference)
+    sizes = sorted({timing.batch_size for each in measured for timing in each.timings})
+
+    def timing(size: int, arm: ArmResult) -> BatchTiming | None:
+        timings = arm.inference.timings if arm.inference else ()
+        return next((each for each in timings if each.batch_size == size), None)
+
+    def ratio(size: int, arm: ArmResult) -> SpeedUp | None:
+        each = timing(size, arm)
+        return each.speed_up if each else None
+
+    def latency(size: int, arm: ArmResult) -> str:
+        each = timing(size, arm)
+        return or_dash(each.seconds if each else None, milliseconds)
+
+    return (
+        *(
+            _speed_up_column(comparison, f"speed-up, batch {size}", ("speed-up", f"batch {size}"),
+                             partial(ratio, size))
+            for size in sizes
+        ),
+        *(
+            ArmColumn(f"latency, {counted(size, 'text')}, ms", ("ms for", counted(size, "text")),
+                      partial(latency, size))
+            for size in sizes
+        ),
+        ArmColumn(
+            "size on disk, MiB",
+            ("on disk", "MiB"),
+            lambda arm: or_dash(arm.inference.size if arm.inference else None, mebibytes),
+        ),
+    )  # fmt: skip
+
+
+def _speed_up_column(
+    comparison: Comparison,
+    heading: str,
+    short: tuple[str, str],
+    measured: Callable[[ArmResult], SpeedUp | None],
+) -> ArmColumn:
+    """Return the column of a speed-up, with its interval except on a terminal."""
+
+    def cell(arm: ArmResult, *, with_interval: bool) -> Cell:
+        if arm is comparison.baseline:
+            return ""
+        found = measured(arm)
+        return NOT_MEASURED if found is None else speed_up_text(found, with_interval=with_interval)
+
+    return ArmColumn(
+        heading, short, partial(cell, with_interval=True), partial(cell, with_interval=False)
+    )
+
+
+def speed_up_text(speed_up: SpeedUp, *, with_interval: bool = True) -> Cell:
+    """Return "1.45 (1.30 to 1.62)" with the 95 % interval, or "1.45" without one."""
+    ratio, interval = f"{speed_up.ratio:.2f}", speed_up.interval95 if with_interval else None
+    return Detailed(ratio, f"({ratio_range(*interval)})") if interval else ratio
+
+
+def step_time(speed: Speed | None) -> str:
+    """Return the median of the median step times of the runs, in milliseconds."""
+    if speed is None or not speed.step_seconds:
+        return NOT_MEASURED
+    return milliseconds(statistics.median(speed.step_seconds))
+
+
+def mebibytes(size: int | None) -> str:
+    """Return a size in MiB; "-" if it is None."""
+    return or_dash(size, lambda size: f"{size / MIB:,.0f}")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import TypeVar
 
 from ampft.errors import InputError
+
+K = TypeVar("K")
 
 
 def mcnemar_mid_p(gained: int, lost: int) -> float:
@@ -38,7 +41,7 @@ def mcnemar_mid_p(gained: int, lost: int) -> float:
     return 2 * float(binom.cdf(fewer, discordant, 0.5)) - point
 
 
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+def holm(p_values: Mapping[K, float]) -> dict[K, float]:
     """Return the adjusted p-values, in the given order.
 
     With p_(1) <= ... <= p_(m), the adjusted p_(k) is the maximum over j <= k of
@@ -48,7 +51,7 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     Source: Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal
     of Statistics 6, 1979.
     """
-    adjusted: dict[str, float] = {}
+    adjusted: dict[K, float] = {}
     largest = 0.0
     for rank, name in enumerate(sorted(p_values, key=p_values.__getitem__)):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[name]))
