@@ -301,7 +301,7 @@ def _predict(args: argparse.Namespace) -> None:
 
 
 def _checkpoint(args: argparse.Namespace) -> None:
-    from ampft.runs.checkpoint_command import list_checkpoints, verify_checkpoints
+    from ampft.runs.checkpoints import list_checkpoints, verify_checkpoints
 
     show = list_checkpoints if args.action == "list" else verify_checkpoints
     print(inert_lines(show(Path(args.path))))

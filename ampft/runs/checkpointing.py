@@ -16,7 +16,7 @@ from ampft.features.clock import Clock
 from ampft.features.feature import the_feature
 from ampft.features.validations import Validations
 from ampft.files import check_disk_space, link
-from ampft.runs.conditions import environment_of, settings_of, topology_of
+from ampft.runs.conditions import MICRO_BATCHES, environment_of, settings_of, topology_of
 from ampft.runs.folder import RunFolder
 from ampft.runs.saved_state import model_tensors, state_tensors, state_values
 from ampft.runs.state import RunState
@@ -144,15 +144,15 @@ class Checkpointing:
     def _content(self, reason: str, tensors: _Tensors, values: dict[str, Any]) -> Content:
         state = self._state
         model, optimizer = tensors
-        prepared, history = state.prepared, state.history
+        record, history, batches = state.initial, state.history, state.retries.step_batches
         assert history.path is not None, "the main process writes the history"
         best = self._best.file
         manifest = CheckpointManifest(
             cursor=state.cursor,
             reason=reason,
-            settings=settings_of(prepared),
-            topology=topology_of(prepared, state.retries.step_batches),
-            environment=environment_of(prepared),
+            settings=settings_of(record, len(batches)),
+            topology=topology_of(record) | {MICRO_BATCHES: batches.micro_batches},
+            environment=environment_of(record),
             history=history.position(),
             files={} if best is None else {BEST_NAME: best},
         )

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ampft.data.splits import dependent_groups
+from ampft.data.steps import StepBatches
 from ampft.evaluation.baseline import baseline_summaries
 from ampft.evaluation.evaluate import in_float32
 from ampft.evaluation.sanity import (
@@ -26,6 +27,7 @@ from ampft.features.feature import the_feature
 from ampft.features.validations import Validations, all_metrics
 from ampft.files import check_disk_space, write_text
 from ampft.models.adapters import save_trained
+from ampft.models.training_mode import batch_norm_note
 from ampft.models.weights import weights_size, whole_weights
 from ampft.precision.compilation import compilation_warnings
 from ampft.precision.modes import is_fp32
@@ -33,7 +35,6 @@ from ampft.runs.card import model_card
 from ampft.runs.folder import RunFolder
 from ampft.runs.history import write_csv
 from ampft.runs.manifest import HISTORY_NAME, PICTURES_NAME, describe_files
-from ampft.runs.plan import batch_norm_warnings
 from ampft.runs.predictions import write_predictions
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord, write_record
@@ -44,6 +45,8 @@ from ampft.text.json_io import json_text
 from ampft.text.terminal import labelled
 from ampft.training.ending import end_training
 from ampft.training.launch_bound import launch_bound_note, measure_growth, waiting_note
+
+BATCH_NORM = "batch_norm"
 
 
 def write_final_results(
@@ -128,6 +131,12 @@ def _final_warnings(state: RunState, outcome: Outcome, constant: Outcome) -> dic
         **compilation_warnings(prepared.accelerator),
         **batch_norm_warnings(prepared.loaded.model, state.retries.step_batches),
     }
+
+
+def batch_norm_warnings(model: nn.Module, batches: StepBatches) -> dict[str, str]:
+    """Return the warning that batch normalisation makes the gradient depend on the split."""
+    note = batch_norm_note(model, micro_batches=batches.micro_batches, processes=batches.world_size)
+    return {} if note is None else {BATCH_NORM: f"{note}."}
 
 
 def _save(

@@ -43,6 +43,40 @@ SECONDS_BETWEEN_LINES = 60.0  # where no progress bar is shown
 PROGRESS_FORMAT = "{desc} {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
 
+@dataclass(frozen=True)
+class HistoryRow:
+    """An optimizer step in `history.jsonl`; losses and norms can be NaN.
+
+    `tokens` is the length of its effective batch: its tokens, or its examples if inputs have no
+    tokens. `seconds` is its duration, including the wait for data, whose share is `waiting_share`.
+    """
+
+    step: Positive
+    epoch: Count
+    loss: float
+    learning_rate: float
+    grad_norm: float
+    loss_scale: float | None
+    skipped: bool
+    lost_updates: float | None
+    examples: Count
+    tokens: Count
+    micro_batches: Positive
+    seconds: NotNegative
+    waiting_share: NotNegative
+
+    def values(self) -> dict[str, Any]:
+        """Return the columns of the step, with its rates."""
+        values = dict(vars(self))
+        waiting_share = values.pop("waiting_share")
+        return {
+            **values,
+            "examples_per_second": self.examples / self.seconds,
+            "tokens_per_second": self.tokens / self.seconds,
+            "waiting_share": waiting_share,
+        }
+
+
 @dataclass
 class History:
     """Context that records optimizer steps and shows a progress bar.
@@ -51,30 +85,16 @@ class History:
         path: `history.jsonl`, on the main process; None writes nothing.
         accelerator: Accelerator whose trackers receive every row.
         total_steps: Optimizer steps of the whole training.
-        step_seconds: Duration of each optimizer step so far, including the wait for data.
-        waiting_seconds: Wait for data of each step.
-        losses: Loss of each applied step, per unit of weight.
-        lengths: Length of each step's effective batch: its tokens, or its examples if inputs have
-            no tokens.
-        examples: Number of examples so far.
-        skipped: Number of skipped steps so far.
-        lost_update_shares: Share of the weight updates that rounding lost, for each step where it
-            was measured.
+        rows: Optimizer steps so far.
+        skipped: Number of skipped steps among them.
     """
 
     path: Path | None
     accelerator: Accelerator
     total_steps: int
-    step_seconds: list[float] = field(default_factory=list)
-    waiting_seconds: list[float] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)
-    examples: int = 0
+    rows: list[HistoryRow] = field(default_factory=list)
     skipped: int = 0
-    lost_update_shares: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._written = bytearray()
+    _written: bytearray = field(default_factory=bytearray, repr=False)
 
     def __enter__(self) -> History:
         self._file: IO[bytes] | None = None
@@ -105,7 +125,12 @@ class History:
     @property
     def steps(self) -> int:
         """Optimizer steps so far, skipped ones included."""
-        return len(self.step_seconds)
+        return len(self.rows)
+
+    @property
+    def losses(self) -> list[float]:
+        """Loss of each applied step, per unit of weight."""
+        return [row.loss for row in self.rows if not row.skipped]
 
     def write(self, text: str) -> None:
         """Print a line above the progress bar, on the main process."""
@@ -133,27 +158,37 @@ class History:
         now = time.perf_counter()
         duration = now - self._started
         self._started = now
-        self.step_seconds.append(duration)
-        self.waiting_seconds.append(min(step_batch.wait_seconds, duration))
-        self.examples += len(step_batch.effective_ids)
-        self.lengths.append(step_batch.effective_length)
-        self.skipped += outcome.skipped
-        if not outcome.skipped:
-            self.losses.append(outcome.loss)
-        if outcome.lost_updates is not None:
-            self.lost_update_shares.append(outcome.lost_updates)
-        row = {**self._row(step_batch, outcome, duration), **columns}
+        row = HistoryRow(
+            step=self.steps + 1,
+            epoch=step_batch.epoch,
+            loss=outcome.loss,
+            learning_rate=outcome.learning_rate,
+            grad_norm=outcome.grad_norm,
+            loss_scale=outcome.loss_scale,
+            skipped=outcome.skipped,
+            lost_updates=outcome.lost_updates,
+            examples=len(step_batch.effective_ids),
+            tokens=step_batch.effective_length,
+            micro_batches=len(step_batch.micro_batches),
+            seconds=duration,
+            waiting_share=min(step_batch.wait_seconds, duration) / duration,
+        )
+        self.rows.append(row)
+        self.skipped += row.skipped
+        values = {**row.values(), **columns}
         if self._file:
             self._restore_lost()
-            line = (json.dumps(_nonfinite_as_text(row)) + "\n").encode()
+            # JSON has no number that is not finite.
+            texts = {k: v if v is None or math.isfinite(v) else str(v) for k, v in values.items()}
+            line = (json.dumps(texts) + "\n").encode()
             write(self._file, line)
             self._file.flush()
             self._written += line
         if self.accelerator.trackers:
-            numbers = {k: v for k, v in row.items() if v is not None and math.isfinite(v)}
+            numbers = {k: v for k, v in values.items() if v is not None and math.isfinite(v)}
             del numbers["step"]  # Trackio warns of a metric with this name
             self.accelerator.log(numbers, step=self.steps)
-        self._update_bar(outcome, row)
+        self._update_bar(row)
 
     def position(self) -> FilePart:
         """Return hash and size of what has been written so far, on the main process."""
@@ -203,62 +238,31 @@ class History:
             beginning: What `history.jsonl` contains.
         """
         self._written += beginning
-        for row in parse_rows(beginning, "history.jsonl"):
-            self.step_seconds.append(row.seconds)
-            self.waiting_seconds.append(row.waiting_share * row.seconds)
-            self.lengths.append(row.tokens)
-            self.examples += row.examples
-            self.skipped += row.skipped
-            if not row.skipped:
-                self.losses.append(row.loss)
-            if row.lost_updates is not None:
-                self.lost_update_shares.append(row.lost_updates)
+        self.rows += parse_rows(beginning, HISTORY_NAME)
+        self.skipped = sum(row.skipped for row in self.rows)
 
-    def _row(self, step_batch: StepBatch, outcome: StepOutcome, duration: float) -> dict[str, Any]:
-        return {
-            "step": self.steps,
-            "epoch": step_batch.epoch,
-            "loss": outcome.loss,
-            "learning_rate": outcome.learning_rate,
-            "grad_norm": outcome.grad_norm,
-            "loss_scale": outcome.loss_scale,
-            "skipped": outcome.skipped,
-            "lost_updates": outcome.lost_updates,
-            "examples": len(step_batch.effective_ids),
-            "tokens": step_batch.effective_length,
-            "micro_batches": len(step_batch.micro_batches),
-            "seconds": duration,
-            "examples_per_second": len(step_batch.effective_ids) / duration,
-            "tokens_per_second": step_batch.effective_length / duration,
-            "waiting_share": self.waiting_seconds[-1] / duration,
-        }
-
-    def _update_bar(self, outcome: StepOutcome, row: dict[str, Any]) -> None:
+    def _update_bar(self, row: HistoryRow) -> None:
+        """Show the step in the progress bar, or now and then in a line for logs, without a bar."""
         figures = {
-            "loss": f"{outcome.loss:.3f}",
-            "lr": f"{outcome.learning_rate:.1e}",
-            "ex/s": f"{row['examples_per_second']:.0f}",
+            "loss": f"{row.loss:.3f}",
+            "lr": f"{row.learning_rate:.1e}",
+            "ex/s": f"{row.examples / row.seconds:.0f}",
         }
-        if outcome.loss_scale is not None:
-            figures |= {"scale": f"{outcome.loss_scale:g}", "skipped": str(self.skipped)}
+        if row.loss_scale is not None:
+            figures |= {"scale": f"{row.loss_scale:g}", "skipped": str(self.skipped)}
         self._bar.set_postfix(figures, refresh=False)
         self._bar.update()
         if self._bar.disable and self._started - self._reported >= SECONDS_BETWEEN_LINES:
             self._reported = self._started
-            self.write(self._progress_line(figures))
-
-    def _progress_line(self, figures: Mapping[str, str]) -> str:
-        """Return a line for logs, which show no progress bar."""
-        seconds = sum(self.step_seconds) / self.steps * (self.total_steps - self.steps)
-        listed = ", ".join(f"{name} {value}" for name, value in figures.items())
-        return (
-            f"step {self.steps} of {self.total_steps}, {listed}, about "
-            f"{approximate_duration(seconds)} left"
-        )
+            mean = sum(each.seconds for each in self.rows) / self.steps
+            left = approximate_duration(mean * (self.total_steps - self.steps))
+            listed = ", ".join(f"{name} {value}" for name, value in figures.items())
+            self.write(f"step {self.steps} of {self.total_steps}, {listed}, about {left} left")
 
     def lost_updates(self) -> float | None:
         """Return the median share of lost updates; None if it was never measured."""
-        return float(np.median(self.lost_update_shares)) if self.lost_update_shares else None
+        shares = [row.lost_updates for row in self.rows if row.lost_updates is not None]
+        return float(np.median(shares)) if shares else None
 
     def timings(self) -> dict[str, Any]:
         """Return durations and rates after warm-up, and how they were measured.
@@ -266,9 +270,10 @@ class History:
         At least one step must have been recorded. If all steps are warm-up, all count.
         """
         first = WARM_UP_STEPS if self.steps > WARM_UP_STEPS else 0
-        seconds = np.array(self.step_seconds[first:])
+        rows = self.rows[first:]
+        seconds = np.array([row.seconds for row in rows])
         low, median, high = np.percentile(seconds, [25, 50, 75]).tolist()
-        total = sum(self.step_seconds)
+        total = sum(row.seconds for row in self.rows)
         return {
             "protocol": f"optimizer steps after the first {WARM_UP_STEPS}, device synchronized by "
             "reading the loss; waiting for data is included, and also reported separately; tokens "
@@ -277,29 +282,11 @@ class History:
             "step_seconds_median": median,
             "step_seconds_quartiles": [low, high],
             "training_seconds": total,
-            "examples_per_second": self.examples / total,
-            "tokens_per_second": float(np.median(np.array(self.lengths[first:]) / seconds)),
-            "waiting_share": sum(self.waiting_seconds[first:]) / float(seconds.sum()),
+            "examples_per_second": sum(row.examples for row in self.rows) / total,
+            "tokens_per_second": float(np.median(np.array([row.tokens for row in rows]) / seconds)),
+            "waiting_share": sum(row.waiting_share * row.seconds for row in rows)
+            / float(seconds.sum()),
         }
-
-
-@dataclass(frozen=True)
-class HistoryRow:
-    """A row of `history.jsonl`, without rates and ranges; losses and norms can be NaN."""
-
-    step: Positive
-    epoch: Count
-    loss: float
-    learning_rate: float
-    grad_norm: float
-    loss_scale: float | None
-    skipped: bool
-    lost_updates: float | None
-    examples: Count
-    tokens: Count
-    micro_batches: Positive
-    seconds: NotNegative
-    waiting_share: NotNegative
 
 
 def parse_rows(content: bytes, name: str) -> tuple[HistoryRow, ...]:
@@ -315,18 +302,16 @@ def parse_rows(content: bytes, name: str) -> tuple[HistoryRow, ...]:
     names = HistoryRow.__dataclass_fields__
     rows = []
     for number, row in enumerate(read_json_lines(content, name), 1):
-        values = {key: _as_number(value) for key, value in row.items()}
+        values = {  # the history has numbers that are not finite as text
+            key: float(value) if value in ("nan", "inf", "-inf") else value
+            for key, value in row.items()
+        }
         known = {key: value for key, value in values.items() if key in names}
         rows.append(from_json(HistoryRow, known, f"{name}, line {number}"))
         for key in values.keys() - known.keys() - {"alarm"}:
             if not isinstance(values[key], float | int | None):
                 raise ValueError(f"{name}, line {number}.{key} is not a number")
     return tuple(rows)
-
-
-def _as_number(value: object) -> object:
-    """Return a number that is not finite, which the history holds as text."""
-    return float(value) if value in ("nan", "inf", "-inf") else value
 
 
 def read_history(path: Path) -> tuple[dict[str, JSONValue], ...]:
@@ -351,11 +336,3 @@ def write_csv(history: Path, target: Path) -> None:
         writer = csv.DictWriter(file, fieldnames=list(dict.fromkeys(chain(*rows))) or ["step"])
         writer.writeheader()
         writer.writerows(rows)
-
-
-def _nonfinite_as_text(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row with NaN and infinities as strings, because JSON has no such numbers."""
-    return {
-        key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in row.items()
-    }

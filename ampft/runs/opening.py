@@ -3,39 +3,51 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+import torch
+
+from ampft.arguments.classify import ClassifyArguments
+from ampft.arguments.optimizer import ADAMW
 from ampft.errors import InputError, Preempted, TrainingStopped
 from ampft.files import is_disk_error, write_file
+from ampft.precision.compilation import compile_backend
+from ampft.precision.executed import dtype_name
+from ampft.precision.sharding import is_sharded
 from ampft.runs.checkpointing import Checkpointing
-from ampft.runs.compatibility import differences, refuse_differences
+from ampft.runs.checkpoints import Checkpoint, ResumePoint, advice
 from ampft.runs.conditions import (
     CONFIGURATION,
     MICRO_BATCHES,
+    differences,
     environment_of,
+    refuse_differences,
     settings_of,
     topology_of,
 )
+from ampft.runs.final_evaluation import batch_norm_warnings
 from ampft.runs.folder import RunFolder, claim_default_folder
 from ampft.runs.manifest import HISTORY_NAME
-from ampft.runs.plan import plan_lines
 from ampft.runs.prepare import with_fitting_micro_batches
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import ResumePart, read_record, write_record
-from ampft.runs.resume_point import ResumePoint, advice, run_folder
 from ampft.runs.run import Run
 from ampft.runs.saved_state import is_of_earlier_version, read_saved_state, restore
 from ampft.runs.state import RunState
-from ampft.text.numbers import counted
+from ampft.text.numbers import counted, in_epochs
 from ampft.text.terminal import labelled, print_line
-from ampft.training.checkpoints.manifest import DamagedCheckpoint, verified_history
+from ampft.training.checkpoints.manifest import DamagedCheckpoint
 from ampft.training.checkpoints.store import CheckpointStore
 from ampft.training.ending import StopRequest, StopRequested, ended_with_others, first_failure
+from ampft.training.optimizer import OPTIMIZERS
 from ampft.training.out_of_memory import explain_out_of_memory
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 @contextlib.contextmanager
@@ -45,13 +57,15 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
     Raises:
         InputError: The output folder cannot be locked or written.
     """
-    prepared = (
-        as_checkpointed(prepared) if prepared.resumes else with_fitting_micro_batches(prepared)
-    )
     args, accelerator, point = prepared.args, prepared.accelerator, prepared.resume_point
+    checkpoint = None if point is None else point.checkpoint
+    if checkpoint is None:
+        prepared = with_fitting_micro_batches(prepared)
+    else:
+        prepared = as_checkpointed(prepared, checkpoint)
     main = accelerator.is_main_process
     if main:
-        lines = plan_lines(prepared) + ([start_line(prepared)] if point is not None else [])
+        lines = plan_lines(prepared) + ([] if point is None else [_start_line(prepared, point)])
         print_line("\n".join(lines))
     mode = prepared.precision.mode
     output_dir = claim_default_folder(args, mode, accelerator, prepared.folder)
@@ -65,12 +79,12 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
         )
     with folder or contextlib.nullcontext():
         state = RunState.new(prepared)
-        if prepared.resumes:
-            restore_checkpoint(state)
+        if point is not None and checkpoint is not None:
+            _restore_checkpoint(state, point, checkpoint)
         if folder is not None:  # before any other file, which a later run then knows as a result
             write_record(folder, state.initial)
-            if prepared.resumes:
-                continue_folder(folder, prepared)
+            if checkpoint is not None:
+                _continue_folder(folder, checkpoint)
         with state.history, Checkpointing(state, folder) as checkpoints:
             for feature in state.features:
                 feature.begin()
@@ -109,130 +123,158 @@ def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
             raise
 
 
-_OWN_SETTINGS = (
-    "Use the settings of the checkpoint, or train with the new ones in another --output_dir."
-)
-
-
-def as_checkpointed(prepared: Prepared) -> Prepared:
+def as_checkpointed(prepared: Prepared, checkpoint: Checkpoint) -> Prepared:
     """Return the components with the checkpoint's micro-batches, if they may be chosen.
 
     Raises:
         InputError: Settings, data, model, precision or schedule differ from the checkpoint's, or
             the topology does and `--allow_topology_change` is not set.
     """
-    manifest = _point(prepared).manifest
-    assert manifest is not None
+    manifest, where = checkpoint.manifest, str(checkpoint.folder)
     if prepared.args.auto_micro_batch:
         number = manifest.topology[MICRO_BATCHES]
         prepared = replace(
             prepared, step_batches=replace(prepared.step_batches, micro_batches=number)
         )
-    where = str(_point(prepared).checkpoint)
-    checkpoint = _point(prepared).checkpoint
-    assert checkpoint is not None
-    if CONFIGURATION not in manifest.settings or is_of_earlier_version(checkpoint):
+    if CONFIGURATION not in manifest.settings or is_of_earlier_version(checkpoint.folder):
         raise InputError(
-            f"--resume_from_checkpoint: {checkpoint} was written by an earlier version of ampft, "
+            f"--resume_from_checkpoint: {where} was written by an earlier version of ampft, "
             "which recorded less. Continue with that version (MANIFEST.json has it), or train anew "
             "in another --output_dir."
         )
-    refuse_differences(where, differences(manifest.settings, settings_of(prepared)), _OWN_SETTINGS)
+    now = settings_of(prepared.record, len(prepared.step_batches))
+    refuse_differences(
+        where,
+        differences(manifest.settings, now),
+        "Use the settings of the checkpoint, or train with the new ones in another --output_dir.",
+    )
     if not prepared.args.allow_topology_change:
         refuse_differences(
             where,
-            _topology_changes(prepared),
+            differences(manifest.topology, topology_of(prepared.record)),
             "The same examples would be used in the same order, but not the same rounding. Start "
             "it as before, or pass --allow_topology_change, which is recorded.",
         )
     return prepared
 
 
-def restore_checkpoint(state: RunState) -> None:
-    """Restore the state of a run from its checkpoint; its record then has the continuation.
-
-    Args:
-        state: State before the first step.
-    """
-    point = _point(state.prepared)
-    checkpoint, manifest = point.checkpoint, point.manifest
-    assert checkpoint is not None
-    assert manifest is not None
-    history = verified_history(run_folder(checkpoint) / HISTORY_NAME, manifest.history)
+def _restore_checkpoint(state: RunState, point: ResumePoint, checkpoint: Checkpoint) -> None:
+    """Restore the state of a run before its first step; its record then has the continuation."""
+    manifest = checkpoint.manifest
     try:
-        saved = read_saved_state(checkpoint, state, history)
+        history = checkpoint.history()
+        saved = read_saved_state(checkpoint.folder, state, history)
     except DamagedCheckpoint as error:
-        raise InputError(f"--resume_from_checkpoint: {error} {advice(checkpoint)}") from error
+        raise InputError(
+            f"--resume_from_checkpoint: {error} {advice(checkpoint.folder)}"
+        ) from error
     part = ResumePart(
-        checkpoint=checkpoint.name,
+        checkpoint=checkpoint.folder.name,
         step=manifest.cursor.step,
         epoch=manifest.cursor.epoch + 1,
         resumed=datetime.now(UTC).isoformat(timespec="seconds"),
-        topology=_topology_changes(state.prepared),
-        environment=differences(manifest.environment, environment_of(state.prepared)),
+        topology=differences(manifest.topology, topology_of(state.initial)),
+        environment=differences(manifest.environment, environment_of(state.initial)),
     )
-    resumes = (*_recorded_resumes(point, saved.resumes), part)
-    state.initial = replace(state.initial, started=saved.started, resumes=resumes)
-    restore(state, checkpoint, manifest, saved, history)
+    earlier = saved.resumes
+    if point.is_inside:  # the record also has those that ended before their first checkpoint
+        with contextlib.suppress(InputError):
+            earlier = max(earlier, read_record(point.output_dir).resumes, key=len)
+    state.initial = replace(state.initial, started=saved.started, resumes=(*earlier, part))
+    restore(state, checkpoint.folder, manifest, saved, history)
 
 
-def continue_folder(folder: RunFolder, prepared: Prepared) -> None:
+def _continue_folder(folder: RunFolder, checkpoint: Checkpoint) -> None:
     """Cut the output folder back to the checkpoint: later checkpoints, and the history.
 
     The record must already say that the run continues.
     """
-    point = _point(prepared)
-    assert point.checkpoint is not None
-    assert point.manifest is not None
     store = CheckpointStore(folder.path)
     store.remove_incomplete()
-    store.remove_after(point.manifest.cursor.step)
-    beginning = verified_history(
-        run_folder(point.checkpoint) / HISTORY_NAME, point.manifest.history
-    )
+    store.remove_after(checkpoint.manifest.cursor.step)
     with folder.replacing(HISTORY_NAME) as temporary:
-        write_file(temporary, [beginning])
+        write_file(temporary, [checkpoint.history()])
 
 
-def start_line(prepared: Prepared) -> str:
+def plan_lines(prepared: Prepared) -> list[str]:
+    """Return the lines of the plan: device, precision, model, data, steps."""
+    precision, task, loaded = prepared.precision, prepared.task, prepared.loaded
+    weights = sum(parameter.numel() for parameter in loaded.model.parameters()) / 1e6
+    sizes = ", ".join(f"{name} {len(rows)}" for name, rows in task.data.splits.items())
+    batches, steps = prepared.step_batches, prepared.total_steps
+    processes = counted(batches.world_size, "process")
+    micro_batches = counted(batches.micro_batches, "micro-batch")
+    micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
+    suffix = ", the largest that fit" if prepared.args.auto_micro_batch else ""
+    ema = prepared.args.ema_decay
+    trusts_code = prepared.args.trust_remote_code
+    return [
+        labelled("device", _describe_device(prepared.accelerator, prepared.args.fsdp_gathers)),
+        labelled(
+            "precision",
+            f"{precision.mode}, {precision.execution}: {precision.reason}",
+            *prepared.check_notes,
+        ),
+        labelled(
+            "model",
+            f"{loaded.name}, {weights:.{1 if weights >= 1 else 3}f} M "
+            f"{dtype_name(precision.storage_dtype)} weights",
+            *loaded.notes,
+            *(["code from the model's repository may run"] if trusts_code else []),
+        ),
+        labelled(
+            "data",
+            f"{task.data.name}: {sizes}; {counted(len(task.label_names), 'class')}",
+            *task.data.notes,
+            *task.notes,
+        ),
+        labelled(
+            "steps",
+            f"{steps} {in_epochs(steps, len(batches))}; effective batch "
+            f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{suffix}",
+            _optimizer_note(prepared.args),
+            *([] if ema is None else [f"the weights are averaged with decay {ema:g}"]),
+            *batch_norm_warnings(loaded.model, batches).values(),
+        ),
+    ]
+
+
+def _optimizer_note(args: ClassifyArguments) -> str:
+    """Return the learning rate, its schedule, and the optimizer if it is not AdamW."""
+    optimizer = "" if args.optim == ADAMW else f"{OPTIMIZERS[args.optim].title}, "
+    decay = "" if args.layer_decay is None else f", times {args.layer_decay:g} per layer below"
+    return f"{optimizer}learning rate {args.learning_rate:g}, {args.lr_scheduler_type}{decay}"
+
+
+def _describe_device(accelerator: Accelerator, gathers: str) -> str:
+    device = accelerator.device
+    backend = compile_backend(accelerator)
+    more = f", weights sharded (FSDP2) and gathered in {gathers}" * is_sharded(accelerator)
+    more += "" if backend is None else f", compiled by {backend}"
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)} x {accelerator.num_processes}{more}"
+    if device.type == "cpu":
+        processes = f", {accelerator.num_processes} processes" * (accelerator.num_processes > 1)
+        return f"CPU, {counted(torch.get_num_threads(), 'thread')}{processes}{more}"
+    return f"{device.type} x {accelerator.num_processes}{more}"
+
+
+def _start_line(prepared: Prepared, point: ResumePoint) -> str:
     """Return the line about where a run with `--resume_from_checkpoint` begins."""
-    point = _point(prepared)
-    if point.manifest is None:
+    if point.checkpoint is None:
         return labelled(
             "resume", f"{point.output_dir} has no checkpoint yet, so the training starts at step 1"
         )
-    cursor = point.manifest.cursor
-    changes = _topology_changes(prepared) | differences(
-        point.manifest.environment, environment_of(prepared)
-    )
-    notes = [
-        f"{name}: {before} in the checkpoint, {now} now" for name, (before, now) in changes.items()
-    ]
+    manifest = point.checkpoint.manifest
+    cursor = manifest.cursor
+    before = {**manifest.topology, **manifest.environment}
+    now = {**topology_of(prepared.record), **environment_of(prepared.record)}
     return labelled(
         "resume",
-        f"{point.checkpoint}: {counted(cursor.step, 'step')} done; continues in epoch "
+        f"{point.checkpoint.folder}: {counted(cursor.step, 'step')} done; continues in epoch "
         f"{cursor.epoch + 1} at its step {cursor.step_in_epoch + 1}",
-        *notes,
+        *(
+            f"{name}: {old} in the checkpoint, {new} now"
+            for name, (old, new) in differences(before, now).items()
+        ),
     )
-
-
-def _point(prepared: Prepared) -> ResumePoint:
-    assert prepared.resume_point is not None, "only for runs with --resume_from_checkpoint"
-    return prepared.resume_point
-
-
-def _topology_changes(prepared: Prepared) -> dict[str, tuple[Any, Any]]:
-    manifest = _point(prepared).manifest
-    assert manifest is not None
-    return differences(manifest.topology, topology_of(prepared, prepared.step_batches))
-
-
-def _recorded_resumes(point: ResumePoint, saved: Sequence[ResumePart]) -> Sequence[ResumePart]:
-    """Return earlier continuations, including those that ended before their first checkpoint."""
-    if not point.is_inside:
-        return saved
-    try:
-        recorded = read_record(point.output_dir).resumes
-    except InputError:
-        return saved
-    return max(saved, recorded, key=len)

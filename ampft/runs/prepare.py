@@ -30,6 +30,7 @@ from ampft.precision.compilation import compile_backend
 from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.precision.sharding import prepare_training_objects
+from ampft.runs.checkpoints import find_resume_point
 from ampft.runs.conditions import check_unfinished
 from ampft.runs.folder import choose_folder
 from ampft.runs.graphs import uses_graphs
@@ -37,7 +38,6 @@ from ampft.runs.precision_check import check_precision
 from ampft.runs.prepared import Prepared, ProcessStart, total_steps_of
 from ampft.runs.prepared_checks import check_prepared, check_space_for_run
 from ampft.runs.push import check_account
-from ampft.runs.resume_point import find_resume_point
 from ampft.tasks import TASKS
 from ampft.tasks.task import Task, make_task
 from ampft.text.terminal import print_phase, quiet_libraries

@@ -1,26 +1,64 @@
-"""What `prepare` builds: the components of a training."""
+"""What `prepare` builds: the components of a training, and their record before its first step.
+
+Weights and data have hashes of their own. The rest of what determines a prediction is recorded so
+that two runs can compare it: the configuration that the model was built with, and the tokenizer,
+image processor or feature extractor as the run would save it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from ampft.arguments import ClassifyArguments
+from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.data.steps import StepBatches
+from ampft.machine import hardware
 from ampft.metrics.sums import Metric
-from ampft.models.weights import LoadedModel
+from ampft.models.packing.attention import PACKED_NAMES
+from ampft.models.weights import LoadedModel, class_name
+from ampft.precision.compilation import compile_backend
+from ampft.precision.executed import dtype_name
+from ampft.precision.float32_modules import float32_forwards
 from ampft.precision.resolve import Precision
-from ampft.runs.fingerprint import configuration_of, preprocessing_of
-from ampft.runs.resume_point import ResumePoint
+from ampft.precision.sharding import is_sharded
+from ampft.runs.checkpoints import ResumePoint
+from ampft.runs.record import (
+    DataPart,
+    ModelPart,
+    PrecisionPart,
+    RunRecord,
+    StepsPart,
+    TopologyPart,
+)
 from ampft.tasks.task import Task
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+# Where a model came from, its labels and its dtype. Labels are compared as classes, weights are
+# always loaded in float32, and modules in float32 are compared by their paths. Names that begin
+# with an underscore are comments or private to transformers.
+OF_NO_EFFECT = frozenset({
+    "ampft_fp32_modules", "architectures", "auto_map", "default_learning_rate", "dtype", "id2label",
+    "is_local", "label2id", "label_colors", "local_files_only", "name_or_path", "torch_dtype",
+    "transformers_version",
+})  # fmt: skip
+STATE_OF_TOKENIZER = frozenset({"truncation", "padding"})  # as its last call left them
+LONGEST_VALUE = 100  # characters of JSON; a longer value is replaced by its SHA-256
+REMOTE_CODE = "transformers_modules."  # prefix of modules from a model's repository
 
 
 @dataclass(frozen=True)
@@ -78,14 +116,9 @@ class Prepared:
         return total_steps_of(self.args, self.step_batches)
 
     @cached_property
-    def configuration(self) -> dict[str, Any]:
-        """The effective configuration of the model, see `fingerprint.configuration_of`."""
-        return configuration_of(self.loaded.model)
-
-    @cached_property
-    def preprocessing(self) -> dict[str, Any]:
-        """What its tokenizer or processor does, see `fingerprint.preprocessing_of`."""
-        return preprocessing_of(self.task)
+    def record(self) -> RunRecord:
+        """Record of the run before its first step."""
+        return _initial_record(self)
 
     @property
     def folder(self) -> Path:
@@ -97,11 +130,6 @@ class Prepared:
     def plain_model(self) -> Any:
         """The model without what Accelerate added."""
         return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
-
-    @property
-    def resumes(self) -> bool:
-        """Whether the training continues from a checkpoint."""
-        return self.resume_point is not None and self.resume_point.checkpoint is not None
 
     @property
     def final_split(self) -> str:
@@ -128,3 +156,138 @@ class Prepared:
 def total_steps_of(args: ClassifyArguments, step_batches: StepBatches) -> int:
     """Return the optimizer steps of a whole training."""
     return args.max_train_steps or args.num_train_epochs * len(step_batches)
+
+
+def _initial_record(prepared: Prepared) -> RunRecord:
+    """Return the record of a run before its first step."""
+    args, task, model = prepared.args, prepared.task, prepared.loaded.model
+    data, accelerator = task.data, prepared.accelerator
+    device = accelerator.device
+    parameters = list(model.parameters())
+    gpus = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
+    return RunRecord(
+        status="running",
+        arguments=asdict(args),
+        command=sys.argv,
+        task=task.name,
+        label_names=task.label_names,
+        data=DataPart(
+            name=data.name,
+            kind=data.kind,
+            fingerprints=data.fingerprints,
+            examples={name: len(rows) for name, rows in data.splits.items()},
+            notes=(*data.notes, *task.notes),
+            input_columns=data.input_columns,
+            files=data.files,
+            hub_id=None if args.dataset_name in BUILT_IN_DEFAULTS else _hub_id(args.dataset_name),
+        ),
+        model=ModelPart(
+            name=prepared.loaded.name,
+            architecture=class_name(model),
+            parameters=sum(p.numel() for p in parameters),
+            trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
+            initial_weights_sha256=prepared.loaded.float32_sha256,
+            hub_id=_hub_id(prepared.loaded.name),
+            perturbed=args.perturb_initial_weights,
+            padding_free=prepared.loaded.padding_free,
+            configuration=configuration_of(model),
+            preprocessing=preprocessing_of(task),
+            notes=(*prepared.loaded.notes, *prepared.check_notes),
+        ),
+        precision=PrecisionPart(
+            requested=prepared.precision.mode,
+            resolved={
+                name: value if isinstance(value, str | bool) else dtype_name(value)
+                for name, value in vars(prepared.precision).items()
+            },
+            fp32_modules=tuple(float32_forwards(model)),
+        ),
+        topology=TopologyPart(
+            num_processes=accelerator.num_processes,
+            cpu_threads=torch.get_num_threads(),
+            device=device.type,
+            sharded=is_sharded(accelerator),
+            compiled=compile_backend(accelerator),
+        ),
+        steps=StepsPart(
+            total=prepared.total_steps,
+            effective_batch_size=prepared.step_batches.effective_batch_size,
+            micro_batches=prepared.step_batches.micro_batches,
+        ),
+        hardware=hardware(gpus),
+    )
+
+
+def _hub_id(name: str | None) -> str | None:
+    """Return `name` if it has the form of a hub id and is not a local path."""
+    if name is None or not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or Path(name).exists():
+        return None
+    return name
+
+
+def configuration_of(model: nn.Module) -> dict[str, Any]:
+    """Return the configuration with which a model of transformers was built, by name.
+
+    Args:
+        model: Model as loaded, sharded or not.
+
+    Returns:
+        Effective values, defaults included, without those that have no effect on the computation.
+        Code from the model's repository is there with its SHA-256.
+    """
+    config: Any = getattr(model, "config", None)
+    if config is None:
+        return {}
+    values = _shortened(_nested(json.loads(config.to_json_string(use_diff=False))))
+    # Kept under a private name. Without padding, attention has a name of this program.
+    implementation = getattr(config, "_attn_implementation", None)
+    replaced = {packed: name for name, packed in PACKED_NAMES.items()}
+    values["attn_implementation"] = replaced.get(str(implementation), implementation)
+    modules = {kind.__module__ for kind in type(model).__mro__}
+    for name in sorted(name for name in modules if name.startswith(REMOTE_CODE)):
+        content = Path(str(sys.modules[name].__file__)).read_bytes()
+        values[f"code {name.rpartition('.')[2]}"] = hashlib.sha256(content).hexdigest()
+    return values
+
+
+def preprocessing_of(task: Task) -> dict[str, Any]:
+    """Return the settings and vocabulary of the tokenizer or processor of a task, by file.
+
+    It is saved as with the model and read again, so that files which mean the same are equal.
+    """
+    with tempfile.TemporaryDirectory(prefix="ampft-") as name:
+        task.save_processor(Path(name))
+        files = sorted(path for path in Path(name).iterdir() if path.suffix != ".jinja")
+        return {path.name: _content(path) for path in files}
+
+
+def _content(path: Path) -> Any:
+    content = path.read_bytes()
+    if path.suffix != ".json":
+        return hashlib.sha256(content).hexdigest()
+    values = json.loads(content)
+    if path.name == "tokenizer.json":
+        values = {k: value for k, value in values.items() if k not in STATE_OF_TOKENIZER}
+    return _shortened(_effective(values))
+
+
+def _effective(values: Mapping[str, Any]) -> dict[str, Any]:
+    names = sorted(name for name in values if not name.startswith("_") and name not in OF_NO_EFFECT)
+    return {name: values[name] for name in names}
+
+
+def _nested(value: Any) -> Any:
+    """Return a configuration inside another one, such as `text_config`, without comments."""
+    if not isinstance(value, dict):
+        return value
+    return {name: _nested(part) for name, part in _effective(value).items()}
+
+
+def _shortened(values: Mapping[str, Any]) -> dict[str, Any]:
+    texts = {name: json.dumps(value, sort_keys=True) for name, value in values.items()}
+    return {
+        name: hashlib.sha256(text.encode()).hexdigest()
+        if len(text) > LONGEST_VALUE
+        else values[name]
+        for name, text in texts.items()
+    }

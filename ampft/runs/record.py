@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import re
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.errors import InputError
 from ampft.features.decision_figures import FittedPart
 from ampft.features.memory import PeakMemory
 from ampft.features.validations import BestPart as BestPart
 from ampft.features.validations import ValidationPart as ValidationPart
 from ampft.files import FilePart
-from ampft.machine import hardware, versions
+from ampft.machine import versions
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import RECORD_NAME
 from ampft.runs.redaction import redact_command, redact_secrets, without_secrets
@@ -35,10 +32,6 @@ from ampft.text.json_io import (
     read_json_object,
     values_hash,
 )
-
-if TYPE_CHECKING:
-    from ampft.precision.resolve import Precision
-    from ampft.runs.prepared import Prepared
 
 SCHEMA = 3
 # Contradicted: what ran was not what was requested, such as another precision. Preempted: a signal
@@ -71,7 +64,7 @@ class ModelPart:
     computed before this change, so that a placebo has the same hash as the baseline.
 
     `padding_free` says whether it ran without padding. `configuration` and `preprocessing` are what
-    model and tokenizer or processor do, see `fingerprint`. All three are None in earlier records.
+    model and tokenizer or processor do. All three are None in earlier records.
     `notes` say what was drawn at random or not used, as printed.
     """
 
@@ -234,73 +227,6 @@ class RunRecord:
         object.__setattr__(self, "reason", self.reason and without_credentials(self.reason))
 
 
-def initial_record(prepared: Prepared) -> RunRecord:
-    """Return the record of a run before its first step."""
-    import torch
-
-    from ampft.models.weights import class_name
-    from ampft.precision.compilation import compile_backend
-    from ampft.precision.float32_modules import float32_forwards
-    from ampft.precision.sharding import is_sharded
-
-    args, task, model = prepared.args, prepared.task, prepared.loaded.model
-    data, accelerator = task.data, prepared.accelerator
-    device = accelerator.device
-    parameters = list(model.parameters())
-    gpus = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
-    return RunRecord(
-        status="running",
-        arguments=asdict(args),
-        command=sys.argv,
-        task=task.name,
-        label_names=task.label_names,
-        data=DataPart(
-            name=data.name,
-            kind=data.kind,
-            fingerprints=data.fingerprints,
-            examples={name: len(rows) for name, rows in data.splits.items()},
-            notes=(*data.notes, *task.notes),
-            input_columns=data.input_columns,
-            files=data.files,
-            hub_id=None if args.dataset_name in BUILT_IN_DEFAULTS else _hub_id(args.dataset_name),
-        ),
-        model=ModelPart(
-            name=prepared.loaded.name,
-            architecture=class_name(model),
-            parameters=sum(p.numel() for p in parameters),
-            trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
-            initial_weights_sha256=prepared.loaded.float32_sha256,
-            hub_id=_hub_id(prepared.loaded.name),
-            perturbed=args.perturb_initial_weights,
-            padding_free=prepared.loaded.padding_free,
-            configuration=prepared.configuration,
-            preprocessing=prepared.preprocessing,
-            notes=(*prepared.loaded.notes, *prepared.check_notes),
-        ),
-        precision=precision_part(prepared.precision, fp32_modules=tuple(float32_forwards(model))),
-        topology=TopologyPart(
-            num_processes=accelerator.num_processes,
-            cpu_threads=torch.get_num_threads(),
-            device=device.type,
-            sharded=is_sharded(accelerator),
-            compiled=compile_backend(accelerator),
-        ),
-        steps=StepsPart(
-            total=prepared.total_steps,
-            effective_batch_size=prepared.step_batches.effective_batch_size,
-            micro_batches=prepared.step_batches.micro_batches,
-        ),
-        hardware=hardware(gpus),
-    )
-
-
-def _hub_id(name: str | None) -> str | None:
-    """Return `name` if it has the form of a hub id and is not a local path."""
-    if name is None or not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or Path(name).exists():
-        return None
-    return name
-
-
 def write_record(folder: RunFolder, record: RunRecord) -> Path:
     """Write run.json atomically, with the hash of its values, replacing an earlier one."""
     return folder.write_json(RECORD_NAME, hashed_values(record))
@@ -361,33 +287,6 @@ def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
         values = {**values, "validations": validations, "task": task}
     # Schema 2 listed the names of all files in the folder.
     return {**values, "files": {}, "schema": SCHEMA}
-
-
-def precision_part(
-    precision: Precision,
-    *,
-    executed: Mapping[str, JSONValue] | None = None,
-    summary: str | None = None,
-    fp32_modules: Sequence[str] = (),
-) -> PrecisionPart:
-    """Return the record's part on precision.
-
-    Args:
-        precision: Precision of the run. Its dtypes are written as "float16".
-        executed: Dtypes measured in the first step.
-        summary: Description of `executed` in one clause.
-        fp32_modules: Paths of the modules that compute in float32.
-    """
-    return PrecisionPart(
-        requested=precision.mode,
-        resolved={
-            name: value if isinstance(value, str | bool) else str(value).removeprefix("torch.")
-            for name, value in vars(precision).items()
-        },
-        executed=executed,
-        summary=summary,
-        fp32_modules=fp32_modules,
-    )
 
 
 class StepIdsHash:

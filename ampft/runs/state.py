@@ -17,7 +17,7 @@ from ampft.runs.graphs import graphs_of
 from ampft.runs.history import History
 from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.prepared import Prepared
-from ampft.runs.record import RunRecord, StepIdsHash, initial_record
+from ampft.runs.record import RunRecord, StepIdsHash
 from ampft.tasks.outcome import Outcome
 from ampft.training.checkpoints.manifest import CursorPart
 from ampft.training.first_step import FirstStep
@@ -63,7 +63,7 @@ class RunState:
             FirstStep(prepared.precision),
             _retries(prepared, history),
             StepIdsHash(),
-            initial_record(prepared),
+            prepared.record,
             graphs_of(prepared, history.write),
         )
 

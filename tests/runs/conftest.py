@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,10 @@ from ampft.runs.record import (
     BestPart,
     DataPart,
     ModelPart,
+    PrecisionPart,
     RunRecord,
     StepsPart,
     TopologyPart,
-    precision_part,
 )
 from ampft.tasks.classification_report import ClassificationReport
 from ampft.tasks.single_label import Predictions, classification_report
@@ -36,23 +35,6 @@ HOSTILE = (
     "---",
     " ",
 )
-
-
-@dataclass(frozen=True)
-class FakeDtype:
-    name: str
-
-    def __str__(self) -> str:
-        return f"torch.{self.name}"
-
-
-@dataclass(frozen=True)
-class FakePrecision:
-    mode: str = "fp16"
-    execution: str = "emulated"
-    reason: str = "this CPU has no AVX512-FP16"
-    compute_dtype: FakeDtype = FakeDtype("float16")
-    uses_scaler: bool = True
 
 
 def report_of(
@@ -90,8 +72,15 @@ def record_of(**changes: Any) -> RunRecord:
             trainable_parameters=22_713_216,
             initial_weights_sha256="ef" * 32,
         ),
-        "precision": precision_part(
-            FakePrecision(),
+        "precision": PrecisionPart(
+            requested="fp16",
+            resolved={
+                "mode": "fp16",
+                "execution": "emulated",
+                "reason": "this CPU has no AVX512-FP16",
+                "compute_dtype": "float16",
+                "uses_scaler": True,
+            },
             executed={"rows": [{"kind": "projection", "count": 3}]},
             summary="projections float16 x float16 -> float16 (float32 sums), emulated",
         ),

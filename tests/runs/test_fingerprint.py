@@ -24,11 +24,9 @@ from ampft.comparison.remarks import remark_text
 from ampft.errors import InputError
 from ampft.runs.audit.findings import DIFFERS, EQUAL, NOT_COMPARED
 from ampft.runs.audit.rebuild import check_configuration
-from ampft.runs.compatibility import differences
-from ampft.runs.conditions import settings_of, topology_of
+from ampft.runs.conditions import differences, settings_of, topology_of
 from ampft.runs.opening import as_checkpointed
 from ampft.runs.prepared import Prepared
-from ampft.runs.record import initial_record
 
 Change = Callable[[Path], None]
 
@@ -154,14 +152,18 @@ def prepared_from(sources, tmp_path, fresh_accelerate) -> Callable[..., Prepared
     return prepare
 
 
+def settings(prepared: Prepared) -> dict[str, Any]:
+    return settings_of(prepared.record, len(prepared.step_batches))
+
+
 def changed_names(before: Prepared, after: Prepared) -> set[str]:
-    return set(differences(settings_of(before), settings_of(after)))
+    return set(differences(settings(before), settings(after)))
 
 
 def stamps_of(before: Prepared, after: Prepared) -> tuple[str, ...]:
     groups = []
     for name, prepared in (("fp32", before), ("bf16", after)):
-        record = replace(initial_record(prepared), warnings={})
+        record = replace(prepared.record, warnings={})
         run = RecordedRun(folder=Path(name), record=record, mode=name, name=name, seed=42)
         groups.append(RunGroup(name=name, runs=(run,)))
     return tuple(map(remark_text, difference_stamps(groups)))
@@ -170,12 +172,12 @@ def stamps_of(before: Prepared, after: Prepared) -> tuple[str, ...]:
 def refusal(before: Prepared, after: Prepared) -> str | None:
     """Return the message with which a resume from a checkpoint of another run is refused."""
     manifest = SimpleNamespace(
-        settings=json.loads(json.dumps(settings_of(before))),
-        topology=topology_of(before, before.step_batches),
+        settings=json.loads(json.dumps(settings(before))),
+        topology=topology_of(before.record),
     )
-    point: Any = SimpleNamespace(manifest=manifest, checkpoint=Path("checkpoints/step-2"))
+    checkpoint: Any = SimpleNamespace(manifest=manifest, folder=Path("checkpoints/step-2"))
     try:
-        as_checkpointed(replace(after, resume_point=point))
+        as_checkpointed(after, checkpoint)
     except InputError as error:
         return str(error)
     return None
@@ -188,7 +190,7 @@ def test_a_change_is_refused_in_resume_stamped_in_compare_and_shown_in_audit(
 ):
     change, setting = KINDS[kind][name]
     before = prepared_from(kind)
-    record = initial_record(before)
+    record = before.record
     after = prepared_from(kind, change)
     part = setting.partition(": ")[0]
     assert setting in changed_names(before, after)
@@ -207,8 +209,8 @@ def test_a_change_is_refused_in_resume_stamped_in_compare_and_shown_in_audit(
 def test_a_change_without_effect_is_not_noticed(prepared_from, name):
     """Negative control."""
     before = prepared_from("text")
-    assert before.configuration["hidden_act"] == "gelu"
-    assert before.preprocessing["tokenizer.json"]["model"]
+    assert before.record.model.configuration["hidden_act"] == "gelu"
+    assert before.record.model.preprocessing["tokenizer.json"]["model"]
     after = prepared_from("text", HARMLESS[name])
     assert changed_names(before, after) == set()
     assert refusal(before, after) is None
@@ -217,7 +219,7 @@ def test_a_change_without_effect_is_not_noticed(prepared_from, name):
 
 def test_records_and_checkpoints_of_an_earlier_version(prepared_from, tmp_path):
     prepared = prepared_from("text")
-    record = initial_record(prepared)
+    record = prepared.record
     old = replace(record, model=replace(record.model, configuration=None, preprocessing=None))
     rebuilt: Any = SimpleNamespace(record=old)
     assert check_configuration(rebuilt, prepared).status == NOT_COMPARED
@@ -230,17 +232,17 @@ def test_records_and_checkpoints_of_an_earlier_version(prepared_from, tmp_path):
     assert stamp.startswith("not known: whether model configuration and preprocessing were the")
     assert "1 of 2 records" in stamp
     note = "attention runs in groups of similar length: its kernel fails"
-    assert note in initial_record(replace(prepared, check_notes=(note,))).model.notes
-    settings = settings_of(prepared)
-    del settings["configuration"]
-    manifest = SimpleNamespace(settings=settings, topology={})
-    point: Any = SimpleNamespace(manifest=manifest, checkpoint=Path("checkpoints/step-2"))
+    assert note in replace(prepared, check_notes=(note,)).record.model.notes
+    changed = settings(prepared)
+    del changed["configuration"]
+    manifest = SimpleNamespace(settings=changed, topology={})
+    checkpoint: Any = SimpleNamespace(manifest=manifest, folder=Path("checkpoints/step-2"))
     with pytest.raises(InputError, match="step-2 was written by an earlier version of ampft"):
-        as_checkpointed(replace(prepared, resume_point=point))
+        as_checkpointed(prepared, checkpoint)
     # The state of features had another form.
-    manifest.settings = settings_of(prepared)
-    point.checkpoint = tmp_path / "step-2"
-    point.checkpoint.mkdir()
-    (point.checkpoint / "state.json").write_text('{"best": {"step": null}}')
+    manifest.settings = settings(prepared)
+    checkpoint.folder = tmp_path / "step-2"
+    checkpoint.folder.mkdir()
+    (checkpoint.folder / "state.json").write_text('{"best": {"step": null}}')
     with pytest.raises(InputError, match="step-2 was written by an earlier version of ampft"):
-        as_checkpointed(replace(prepared, resume_point=point))
+        as_checkpointed(prepared, checkpoint)

@@ -25,13 +25,11 @@ def imported_by(statement: str) -> str:
 # Modules that train or predict. The others must work without torch.
 HEAVY = {
     *("predict", "predictor", "predict_output", "predict_shards"),
-    *("prepare", "prepared", "prepared_checks", "precision_check", "plan", "opening"),
+    *("prepare", "prepared", "prepared_checks", "precision_check", "opening"),
     *("run", "train", "final_evaluation"),
     *(
         "checkpointing",
-        "conditions",
         "features",
-        "fingerprint",
         "graphs",
         "resume",
         "saved_state",

@@ -20,11 +20,16 @@ from ampft.precision.accelerator import training_device
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import Precision, resolve
 from ampft.runs.audit.findings import NOT_COMPARED, WITHIN, Check, Tolerance, judged, tolerance_of
-from ampft.runs.compatibility import differences
+from ampft.runs.conditions import differences
 from ampft.runs.history import HistoryRow
 from ampft.runs.manifest import RECORD_NAME
 from ampft.runs.prepare import load_task, prepare_mode, start_clock
-from ampft.runs.prepared import Prepared, ProcessStart
+from ampft.runs.prepared import (
+    Prepared,
+    ProcessStart,
+    configuration_of,
+    preprocessing_of,
+)
 from ampft.runs.record import RunRecord
 from ampft.tasks.task import Task
 from ampft.text.escaping import inert
@@ -277,10 +282,10 @@ def check_configuration(rebuilt: Rebuilt, prepared: Prepared) -> Check:
     if recorded.configuration is None or recorded.preprocessing is None:
         return Check("config", NOT_COMPARED, "the record is of an earlier version without it")
     before = {**recorded.configuration, **recorded.preprocessing}
-    found = differences(before, {**prepared.configuration, **prepared.preprocessing})
+    now = {**configuration_of(prepared.loaded.model), **preprocessing_of(prepared.task)}
     problems = [
-        f"{inert(name)} is {inert(str(now))}, and the record states {inert(str(then))}"
-        for name, (then, now) in found.items()
+        f"{inert(name)} is {inert(str(here))}, and the record states {inert(str(then))}"
+        for name, (then, here) in differences(before, now).items()
     ]
     return judged("config", problems, "model configuration and preprocessing are the recorded ones")
 

@@ -26,9 +26,9 @@ from ampft.machine import versions
 from ampft.runs.audit.findings import DIFFERS, NOT_COMPARED, SUM_TOLERANCE, WITHIN, Check, judged
 from ampft.runs.audit.rebuild import Rebuilt
 from ampft.runs.card import model_card
+from ampft.runs.final_evaluation import BATCH_NORM
 from ampft.runs.history import HistoryRow, parse_rows
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, is_result_name
-from ampft.runs.plan import BATCH_NORM
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord, StepIdsHash, hash_is_correct
 from ampft.runs.show import REPORT_NAME, decisions_text, problem_of, report_with_heading
