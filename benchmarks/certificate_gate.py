@@ -48,8 +48,7 @@ from ampft.certificate.gate import (
 from ampft.comparison.analysis.predictions import ALPHA
 from ampft.comparison.analysis.subgroup_losses import sums_of_class
 from ampft.comparison.statistics.interval import estimate_of_sums
-from ampft.comparison.statistics.p_values import holm
-from ampft.comparison.statistics.verdict import EQUIVALENT
+from ampft.comparison.statistics.verdict import EQUIVALENT, holm
 from ampft.comparison.statistics.verdict import UNDECIDED as NOT_DECIDED
 from ampft.metrics.sums import ACCURACY, MACRO_F1, single_label_sums
 from ampft.tasks.single_label import Predictions

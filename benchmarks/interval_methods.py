@@ -14,9 +14,13 @@ import numpy as np
 from scipy.special import ndtri, stdtr, stdtrit
 from simulated_seeds import BoolArray, Drawn, DrawnSums, Setting
 
-from ampft.comparison.statistics.interval import TIE_TOLERANCE, DifferenceEstimate
-from ampft.comparison.statistics.jackknife import JackknifeDifferences, jackknife_differences
-from ampft.comparison.statistics.p_values import mcnemar_mid_p
+from ampft.comparison.statistics.interval import (
+    TIE_TOLERANCE,
+    DifferenceEstimate,
+    JackknifeDifferences,
+    jackknife_differences,
+)
+from ampft.comparison.statistics.verdict import mcnemar_mid_p
 from ampft.metrics.sums import CaseSums, CostliestCase, single_label_sums
 from ampft.tasks.single_label import METRICS
 

@@ -14,10 +14,9 @@ from run_folders import MIB, NAMES, SEEDS, N, labels, predicted, record_of, writ
 from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.analysis.run_figures import MAX_POINTS, execution
 from ampft.comparison.remarks import remark_text
-from ampft.comparison.statistics.interval import estimate_difference
-from ampft.comparison.statistics.jackknife import jackknife_differences
-from ampft.comparison.statistics.p_values import mcnemar_mid_p
+from ampft.comparison.statistics.interval import estimate_difference, jackknife_differences
 from ampft.comparison.statistics.speed_up import speed_up
+from ampft.comparison.statistics.verdict import mcnemar_mid_p
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.metrics.scores import scalar_scores
 from ampft.metrics.sums import ACCURACY, single_label_sums

@@ -10,9 +10,8 @@ from run_folders import SEEDS, N, labels, predicted, write_run
 
 from ampft.comparison.analysis.compare import compare_folders
 from ampft.comparison.remarks import remark_texts
-from ampft.comparison.statistics.interval import estimate_difference
-from ampft.comparison.statistics.jackknife import jackknife_differences
-from ampft.comparison.statistics.p_values import mcnemar_mid_p
+from ampft.comparison.statistics.interval import estimate_difference, jackknife_differences
+from ampft.comparison.statistics.verdict import mcnemar_mid_p
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.data.splits import Groups
 from ampft.errors import InputError

@@ -15,8 +15,7 @@ from ampft.comparison.execution import planning
 from ampft.comparison.execution.plan import KIND_OF_LABELS, TrialResult
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.planning import plan_comparison
-from ampft.comparison.statistics.interval import estimate_difference
-from ampft.comparison.statistics.jackknife import jackknife_differences
+from ampft.comparison.statistics.interval import estimate_difference, jackknife_differences
 from ampft.comparison.statistics.power import reach
 from ampft.comparison.statistics.verdict import decide
 from ampft.errors import InputError

@@ -18,8 +18,7 @@ from ampft.comparison.findings import (
     MetricValues,
 )
 from ampft.comparison.statistics.interval import estimate_of_sums
-from ampft.comparison.statistics.p_values import holm
-from ampft.comparison.statistics.verdict import Difference
+from ampft.comparison.statistics.verdict import Difference, holm
 from ampft.metrics.sums import ACCURACY
 from ampft.tasks.single_label import Predictions, classification_report
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ampft.comparison.statistics.jackknife import jackknife_differences
+from ampft.comparison.statistics.interval import jackknife_differences
 from ampft.metrics.sums import ACCURACY, single_label_sums
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampft.comparison.statistics.interval import estimate_difference
-from ampft.comparison.statistics.jackknife import jackknife_differences
+from ampft.comparison.statistics.interval import estimate_difference, jackknife_differences
 from ampft.comparison.statistics.power import (
     draws_to_exclude,
     min_support,

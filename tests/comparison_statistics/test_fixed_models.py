@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ampft.comparison.statistics.interval import estimate_over_cases
-from ampft.comparison.statistics.jackknife import jackknife_differences
+from ampft.comparison.statistics.interval import estimate_over_cases, jackknife_differences
 from ampft.comparison.statistics.verdict import decide
 from ampft.metrics.sums import ACCURACY, single_label_sums
 

@@ -9,8 +9,11 @@ import pytest
 from estimates import by_hand, estimate_from, published
 from scipy import stats
 
-from ampft.comparison.statistics.interval import DifferenceEstimate, estimate_difference
-from ampft.comparison.statistics.jackknife import jackknife_differences
+from ampft.comparison.statistics.interval import (
+    DifferenceEstimate,
+    estimate_difference,
+    jackknife_differences,
+)
 from ampft.errors import InputError
 from ampft.metrics.sums import ACCURACY, single_label_sums
 from ampft.tasks.single_label import METRICS

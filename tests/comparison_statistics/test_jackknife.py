@@ -17,7 +17,7 @@ from sklearn.metrics import (
     matthews_corrcoef,
 )
 
-from ampft.comparison.statistics.jackknife import jackknife_differences
+from ampft.comparison.statistics.interval import jackknife_differences
 from ampft.errors import InputError
 from ampft.metrics.scores import scalar_scores
 from ampft.metrics.sums import (
@@ -192,7 +192,7 @@ def test_chunks_make_no_difference(monkeypatch):
     labels = generator.integers(0, 5, 1000)
     arm, baseline = (sums_of(labels, rows, 5) for rows in generator.integers(0, 5, (2, 4, 1000)))
     whole = jackknife_differences(arm, baseline, MACRO_F1)
-    monkeypatch.setattr("ampft.comparison.statistics.jackknife.CHUNK", 7)
+    monkeypatch.setattr("ampft.comparison.statistics.interval.CHUNK", 7)
     parts = jackknife_differences(arm, baseline, MACRO_F1)
     assert parts.variance == pytest.approx(whole.variance, rel=1e-12)
     assert parts.covariance == pytest.approx(whole.covariance, rel=1e-9)
@@ -296,7 +296,7 @@ def test_twenty_seeds_of_a_million_cases_fit_in_memory_and_seconds():
 import resource, time
 import numpy as np
 from ampft.comparison.statistics.interval import estimate_difference
-from ampft.comparison.statistics.jackknife import jackknife_differences
+from ampft.comparison.statistics.interval import jackknife_differences
 from ampft.metrics.sums import MACRO_F1, single_label_sums
 generator = np.random.default_rng(0)
 n, seeds, classes = 1_000_000, 20, 20

@@ -10,8 +10,8 @@ from estimates import MANY, estimate_from
 from scipy import stats
 
 from ampft.comparison.statistics.interval import half_widths
-from ampft.comparison.statistics.p_values import mcnemar_mid_p
 from ampft.comparison.statistics.power import MAX_SEEDS, power, seeds_to_decide
+from ampft.comparison.statistics.verdict import mcnemar_mid_p
 from ampft.errors import InputError
 
 MARGIN = 0.01

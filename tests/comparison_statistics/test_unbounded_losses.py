@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ampft.comparison.statistics.interval import estimate_difference
-from ampft.comparison.statistics.jackknife import jackknife_differences
+from ampft.comparison.statistics.interval import estimate_difference, jackknife_differences
 from ampft.metrics.scores import case_brier_scores, case_decision_losses, case_log_losses
 from ampft.metrics.sums import BRIER, LOG_LOSS, MAX_LOG_LOSS, CostliestCase, mean_sums
 from ampft.tasks import multi_label, pixel_outcome, single_label, token_labels

@@ -9,8 +9,7 @@ import pytest
 from estimates import estimate_from
 
 from ampft.comparison.statistics.interval import DifferenceEstimate
-from ampft.comparison.statistics.p_values import alpha_per_analysis, holm
-from ampft.comparison.statistics.verdict import Verdict, decide
+from ampft.comparison.statistics.verdict import Verdict, alpha_per_analysis, decide, holm
 from ampft.errors import InputError
 
 MARGIN = 0.01

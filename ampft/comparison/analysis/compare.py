@@ -47,7 +47,7 @@ from ampft.comparison.findings import (
     RunOutcome,
     metric_infos,
 )
-from ampft.comparison.statistics.p_values import alpha_per_analysis
+from ampft.comparison.statistics.verdict import alpha_per_analysis
 from ampft.errors import InputError
 from ampft.kinds.views import CasePrediction
 from ampft.precision.modes import BASELINE

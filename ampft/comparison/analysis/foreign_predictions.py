@@ -85,7 +85,7 @@ def compare_tables(
     first = runs[next(iter(runs))][seeds[0]]
     # What the intervals of a cross-validation mean; nothing for a test split.
     divided = next(iter(predictions.values())).in_mode[0].folds
-    folds = ()
+    folds: tuple[Remark, ...] = ()
     if divided is not None:
         folds = (remark("folds", folds=1 + int(divided.max()), repeats=len(seeds)),)
     everything = [runs[arm][seed] for arm in runs for seed in seeds]

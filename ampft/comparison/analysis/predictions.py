@@ -32,8 +32,7 @@ from ampft.comparison.findings import (
 )
 from ampft.comparison.statistics.folds import estimate_over_folds
 from ampft.comparison.statistics.interval import DifferenceEstimate
-from ampft.comparison.statistics.p_values import mcnemar_mid_p
-from ampft.comparison.statistics.verdict import Difference, decide
+from ampft.comparison.statistics.verdict import Difference, decide, mcnemar_mid_p
 from ampft.data.splits import Groups
 from ampft.errors import InputError
 from ampft.metrics.sums import Metric

@@ -16,8 +16,8 @@ from ampft.comparison.analysis.run_predictions import CaseInputs, Cases, RunPred
 from ampft.comparison.findings import ArmResult, ClassDifference
 from ampft.comparison.statistics.folds import estimate_over_folds
 from ampft.comparison.statistics.interval import DifferenceEstimate
-from ampft.comparison.statistics.p_values import holm
 from ampft.comparison.statistics.power import power
+from ampft.comparison.statistics.verdict import holm
 from ampft.comparison.subgroups import SubgroupLoss, SubgroupLosses
 from ampft.data.splits import normalized
 from ampft.metrics.sums import ACCURACY, MACRO_F1, CaseSums, single_label_sums

@@ -10,8 +10,8 @@ from pathlib import Path
 from ampft.arguments.compare import RAY
 from ampft.comparison.execution.plan import Arm, Plan, PlannedRun, keeps_model
 from ampft.comparison.remarks import remark_texts
-from ampft.comparison.statistics.p_values import alpha_per_analysis
 from ampft.comparison.statistics.power import Reach, reach
+from ampft.comparison.statistics.verdict import alpha_per_analysis
 from ampft.files import nearest_existing
 from ampft.tasks import problem_types
 from ampft.text.numbers import approximate_duration, counted, in_epochs

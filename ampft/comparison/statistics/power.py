@@ -8,7 +8,7 @@ cases at every seed. They come from the test that will judge the results.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,10 +16,10 @@ import numpy as np
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.statistics.interval import (
     DifferenceEstimate,
-    estimate_difference,
+    FloatArray,
+    estimate_of_sums,
     half_widths,
 )
-from ampft.comparison.statistics.jackknife import FloatArray, jackknife_differences
 from ampft.errors import InputError
 from ampft.metrics.sums import ACCURACY, CostliestCase, single_label_sums
 
@@ -292,13 +292,16 @@ def reach(cases: int, *, seeds: int, arms: int, margin: float, alpha: float, met
             is_equivalence_possible=False, smallest_difference=None,
         )  # fmt: skip
     same = _estimate(cases, 0, seeds)
-    lost = _first(cases // 2, lambda n: _estimate(cases, n, seeds).p_difference() <= level)
+    counts = range(1, cases // 2 + 1)
+    lost = bisect_left(
+        counts, True, key=lambda n: _estimate(cases, n, seeds).p_difference() <= level
+    )
     return Reach(
         cases=cases,
         cases_needed=needed,
         margin_needed=worth * rate_upper_limit(cases, probability=level),
         is_equivalence_possible=same.p_equivalence(share) <= level,
-        smallest_difference=None if lost is None else worth * lost / cases,
+        smallest_difference=worth * counts[lost] / cases if lost < len(counts) else None,
     )
 
 
@@ -307,15 +310,4 @@ def _estimate(cases: int, lost: int, seeds: int) -> DifferenceEstimate:
     labels = np.zeros(cases, dtype=np.int64)
     baseline = single_label_sums(labels, labels, 2)
     arm = single_label_sums(labels, (np.arange(cases) < lost).astype(np.int64), 2)
-    return estimate_difference(jackknife_differences([arm] * seeds, [baseline] * seeds, ACCURACY))
-
-
-def _first(high: int, holds: Callable[[int], bool]) -> int | None:
-    """Return the smallest number from 1 to `high` that fulfils a monotone condition."""
-    low = 1
-    if high < low or not holds(high):
-        return None
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return low
+    return estimate_of_sums([arm] * seeds, [baseline] * seeds, ACCURACY)

@@ -1,4 +1,4 @@
-"""The difference of an arm to the baseline, and the verdict on it."""
+"""The difference of an arm to the baseline, its p-values, and the verdict on it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated, Self
+from itertools import pairwise
+from typing import Annotated, Self, TypeVar
 
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.statistics.interval import DifferenceEstimate
-from ampft.comparison.statistics.p_values import holm
 from ampft.comparison.statistics.power import min_support, rate_upper_limit, seeds_to_decide
 from ampft.errors import InputError
 from ampft.text.json_io import one_of
+
+K = TypeVar("K")
 
 
 class Verdict(StrEnum):
@@ -162,7 +164,7 @@ def decide(
     Args:
         estimates: Estimates by mode, without the baseline.
         margin: Largest difference that does not matter, in the metric's unit, above 0.
-        alpha: Level of this analysis (`multiplicity.alpha_per_analysis`).
+        alpha: Level of this analysis (`alpha_per_analysis`).
         higher_is_better: Whether higher values of the metric are better.
 
     Raises:
@@ -191,9 +193,11 @@ def decide(
         seeds = needed = None
         if verdict is Verdict.UNDECIDED and each.seed_variance is not None:
             seeds = seeds_to_decide(each, margin=margin, alpha=alpha / len(estimates))
-        if p_equivalence > alpha:
-            # Holm's procedure stops at this level for every mode that is not equivalent.
-            needed = _cases_needed(each, margin=margin, last_level=alpha / not_equivalent)
+        # Holm's procedure stops at this level for every mode that is not equivalent.
+        last = alpha / max(not_equivalent, 1)
+        only_rare_losses = p_equivalence > alpha and each.p_equivalence_by_t(margin) <= last
+        if only_rare_losses and each.costliest is not None:
+            needed = min_support(each.costliest, each.cases, margin=margin, alpha=last)
         decisions[name] = replace(
             Difference.of(each, alpha=alpha),
             p_difference=difference[name],
@@ -215,19 +219,6 @@ def decide(
     return decisions
 
 
-def _cases_needed(each: DifferenceEstimate, *, margin: float, last_level: float) -> int | None:
-    """Return the cases that equivalence needs; None unless rare losses alone prevent it.
-
-    Args:
-        each: Estimate of a mode that is not equivalent.
-        margin: Margin in the metric's unit.
-        last_level: Level at which equivalence was not established.
-    """
-    if each.costliest is None or each.p_equivalence_by_t(margin) > last_level:
-        return None
-    return min_support(each.costliest, each.cases, margin=margin, alpha=last_level)
-
-
 def _verdict(gain: float, *, is_different: bool, is_equivalent: bool, is_beyond: bool) -> Verdict:
     if is_equivalent:
         return Verdict.EQUIVALENT
@@ -236,3 +227,71 @@ def _verdict(gain: float, *, is_different: bool, is_equivalent: bool, is_beyond:
     if is_different:
         return Verdict.WORSE if gain < 0 else Verdict.BETTER
     return Verdict.UNDECIDED
+
+
+def mcnemar_mid_p(gained: int, lost: int) -> float:
+    """Return the two-sided mid-p value of McNemar's exact conditional test.
+
+    It compares two checkpoints of one seed. Counts pooled over seeds do not keep its level, because
+    the seeds share their cases. With m = b + c discordant cases and X binomial (m, 1/2),
+    p = 2 P(X <= min(b, c)) - P(X = min(b, c)), and 1 - P(X = b) / 2 if b = c; 1 if m = 0.
+
+    Source: Fagerland, Lydersen, Laake, "The McNemar test for binary matched-pairs data: mid-p and
+    asymptotic are better than exact conditional", BMC Medical Research Methodology 13:91, 2013.
+
+    Args:
+        gained: b, the number of cases that only the arm predicts correctly.
+        lost: c, the number of cases that only the baseline predicts correctly.
+
+    Raises:
+        ValueError: A count is negative.
+    """
+    from scipy.stats import binom
+
+    if gained < 0 or lost < 0:
+        raise ValueError(f"counts must not be negative, received {gained} and {lost}")
+    fewer, discordant = min(gained, lost), gained + lost
+    if discordant == 0:
+        return 1.0
+    point = float(binom.pmf(fewer, discordant, 0.5))
+    if gained == lost:
+        return 1 - point / 2
+    return 2 * float(binom.cdf(fewer, discordant, 0.5)) - point
+
+
+def holm(p_values: Mapping[K, float]) -> dict[K, float]:
+    """Return the adjusted p-values, in the given order.
+
+    With p_(1) <= ... <= p_(m), the adjusted p_(k) is the maximum over j <= k of
+    min(1, (m - j + 1) p_(j)). All claims with an adjusted value of at most alpha hold together with
+    a probability of at least 1 - alpha, for any dependence between the modes.
+
+    Source: Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal
+    of Statistics 6, 1979.
+    """
+    adjusted: dict[K, float] = {}
+    largest = 0.0
+    for rank, name in enumerate(sorted(p_values, key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[name]))
+        adjusted[name] = largest
+    return {name: adjusted[name] for name in p_values}
+
+
+def alpha_per_analysis(numbers: tuple[int, ...], alpha: float = 0.05) -> float:
+    """Return the level of each analysis, so that all of them together have the level `alpha`.
+
+    Bonferroni's correction, alpha / (number of analyses), holds for any dependence between them.
+
+    Args:
+        numbers: Increasing numbers of seeds at which the results are analysed, such as (5, 10).
+        alpha: Level of the whole comparison.
+
+    Raises:
+        InputError: `numbers` is empty, or the numbers are not positive and increasing.
+    """
+    if not numbers or numbers[0] < 1 or any(b <= a for a, b in pairwise(numbers)):
+        raise InputError(
+            f"numbers of seeds: received {','.join(map(str, numbers)) or 'none'}, but they must be "
+            "positive and increasing, such as 5,10"
+        )
+    return alpha / len(numbers)
