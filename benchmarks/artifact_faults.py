@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ampft.export.manifest import (
+from ampft.export.artifact import (
     SOURCE_NAME,
     ArtifactManifest,
     artifact_files,

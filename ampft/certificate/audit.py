@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> None:
     from ampft.certificate.findings import PASSED
     from ampft.certificate.report import certificate_text, differences, read_certificate
     from ampft.certificate.verify import certify
-    from ampft.export.manifest import CERTIFICATE_NAME
+    from ampft.export.artifact import CERTIFICATE_NAME
     from ampft.text.terminal import labelled, print_line, quiet_libraries
 
     quiet_libraries()

@@ -26,7 +26,7 @@ from ampft.comparison.report.charts import arm_styles
 from ampft.comparison.report.tables import scope
 from ampft.comparison.verdict_text import decision_text, difference_text, margin_text
 from ampft.errors import InputError
-from ampft.export.manifest import CARD_NAME, CERTIFICATE_NAME, read_manifest, write_manifest
+from ampft.export.artifact import CARD_NAME, CERTIFICATE_NAME, read_manifest, write_manifest
 from ampft.files import describe_file, write_text
 from ampft.text.charts import Axis, picture
 from ampft.text.escaping import code, one_line, prose

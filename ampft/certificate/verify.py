@@ -14,8 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from ampft.certificate.cost import measured_cost
-from ampft.certificate.dtypes import artifact_dtypes
 from ampft.certificate.findings import (
     UNDECIDED,
     BatchInvariance,
@@ -32,14 +30,14 @@ from ampft.certificate.gate import (
     compare_outcomes,
     judged,
 )
+from ampft.certificate.measured import artifact_dtypes, measured_cost
 from ampft.certificate.rows import VerifiedRows, verified_rows
 from ampft.comparison.analysis.predictions import check_margin
 from ampft.comparison.analysis.run_predictions import CaseInputs, primary_metric
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
-from ampft.export.artifact import Artifact, opened
+from ampft.export.artifact import SOURCE_NAME, Artifact, ArtifactManifest, opened
 from ampft.export.formats import INT8
-from ampft.export.manifest import SOURCE_NAME, ArtifactManifest
 from ampft.files import describe_file
 from ampft.kinds.logits import forward_logits, logits_of_rows
 from ampft.kinds.prediction import PredictRequest

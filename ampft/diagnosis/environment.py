@@ -7,7 +7,7 @@ import textwrap
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,19 +62,17 @@ def collect_environment(measure: bool = True) -> dict[str, Any]:
         "cpu_features": _cpu_features(),
         "matrix_products": [asdict(rate) for rate in _rates(devices)] if measure else [],
         "formats": [asdict(entry) for entry in FORMATS],
-        "amp": {"advice": ADVICE, "entry_points": [asdict(e) for e in amp_entry_points()]},
+        "amp": {"advice": ADVICE, "entry_points": amp_entry_points()},
     }
 
 
 def _versions() -> dict[str, str | None]:
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in _PACKAGES:
-        try:
+        versions[package] = None
+        with suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = None
-    versions["cuda (of torch)"] = torch.version.cuda
-    return versions
+    return {**versions, "cuda (of torch)": torch.version.cuda}
 
 
 def _describe(device: torch.device) -> dict[str, Any]:
@@ -123,17 +121,13 @@ def _rates(devices: Iterable[torch.device]) -> list[MatrixRate]:
             with numerics(resolve("fp16", device)):
                 rates.append(measure_matrix_rate(device, torch.float16, name="float16 (emulated)"))
         if device.type == "cuda":
-            rates.append(_tf32_rate(device))
+            before = torch._C._get_fp32_precision_getter("cuda", "matmul")
+            torch._C._set_fp32_precision_setter("cuda", "matmul", "tf32")
+            try:
+                rates.append(measure_matrix_rate(device, torch.float32, name="tf32"))
+            finally:
+                torch._C._set_fp32_precision_setter("cuda", "matmul", before)
     return rates
-
-
-def _tf32_rate(device: torch.device) -> MatrixRate:
-    before = torch._C._get_fp32_precision_getter("cuda", "matmul")
-    torch._C._set_fp32_precision_setter("cuda", "matmul", "tf32")
-    try:
-        return measure_matrix_rate(device, torch.float32, name="tf32")
-    finally:
-        torch._C._set_fp32_precision_setter("cuda", "matmul", before)
 
 
 def format_environment(environment: dict[str, Any]) -> str:
@@ -227,30 +221,17 @@ _ENTRY_POINTS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class EntryPoint:
-    """One entry point of automatic mixed precision.
+def amp_entry_points() -> list[dict[str, str]]:
+    """Call each known entry point of AMP.
 
-    Attributes:
-        name: Full name.
-        status: `present`, `deprecated` or `absent`.
-        call: Current call to use.
+    Returns:
+        For each its full `name`, its `status` (`present`, `absent`, or `deprecated`: PyTorch emits
+        a `FutureWarning` when it is used), and the current `call` to use.
     """
-
-    name: str
-    status: str
-    call: str
-
-
-def amp_entry_points() -> tuple[EntryPoint, ...]:
-    """Call each known entry point of AMP and return its status.
-
-    An entry point is deprecated if PyTorch emits a `FutureWarning` when it is used.
-    """
-    return tuple(
-        EntryPoint(f"{module}.{name}", _status(module, name, arguments), call)
+    return [
+        {"name": f"{module}.{name}", "status": _status(module, name, arguments), "call": call}
         for module, name, arguments, call in _ENTRY_POINTS
-    )
+    ]
 
 
 def _status(module: str, name: str, arguments: tuple[str, ...]) -> str:

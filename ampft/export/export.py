@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ampft.errors import InputError
-from ampft.export.formats import FORMATS, FP32, Format, Write
-from ampft.export.manifest import (
+from ampft.export.artifact import (
     SOURCE_NAME,
     ArtifactManifest,
     TextPart,
@@ -19,6 +18,7 @@ from ampft.export.manifest import (
     checked_manifest,
     write_manifest,
 )
+from ampft.export.formats import FORMATS, FP32, Format, Write
 from ampft.export.onnx_format import float_nodes
 from ampft.export.source import KEEP_FLOAT, ExportRequest, ExportSource, load_source
 from ampft.files import describe_file, rename, sync, write_text

@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import ModelOutput
 
 from ampft.errors import InputError
+from ampft.export.artifact import ArtifactManifest
 from ampft.export.formats import BLOCKS, DYNAMIC, FP16, FP32, STATIC, Write
-from ampft.export.manifest import ArtifactManifest
 from ampft.export.source import ExportSource, quiet
 
 PROVIDERS = ["CPUExecutionProvider"]

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from ampft.errors import InputError
+from ampft.export.artifact import ArtifactManifest
 from ampft.export.formats import FP16, FP32, INT8, Write
-from ampft.export.manifest import ArtifactManifest
 from ampft.export.onnx_format import RuntimeModel, float_nodes
 from ampft.export.source import ExportSource
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ampft.errors import InputError
+from ampft.export.artifact import ArtifactManifest
 from ampft.export.formats import BF16, FP16, FP32, INT8, Write
-from ampft.export.manifest import ArtifactManifest
 from ampft.export.source import ExportSource
 from ampft.models.pretrained import load_saved
 from ampft.models.weights import cast_in_place

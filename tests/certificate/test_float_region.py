@@ -15,7 +15,7 @@ from ampft.certificate.report import read_certificate
 from ampft.certificate.verify import VerifyRequest, check_verification
 from ampft.cli import main
 from ampft.export import ExportRequest, open_artifact
-from ampft.export.manifest import CERTIFICATE_NAME
+from ampft.export.artifact import CERTIFICATE_NAME
 from ampft.runs.predict import run_classifier
 
 pytestmark = pytest.mark.slow

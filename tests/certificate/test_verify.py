@@ -15,7 +15,7 @@ from ampft.certificate.verify import VerifyRequest, certify
 from ampft.cli import main
 from ampft.errors import InputError
 from ampft.export import ExportRequest, export_run, open_artifact
-from ampft.export.manifest import CERTIFICATE_NAME
+from ampft.export.artifact import CERTIFICATE_NAME
 from ampft.files import describe_file
 
 pytestmark = pytest.mark.slow

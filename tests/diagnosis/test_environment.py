@@ -78,7 +78,7 @@ def test_names_and_paths_of_this_machine_are_not_revealed(environment):
 
 
 def test_entry_points_have_the_status_reported_by_torch():
-    status = {entry.name: entry.status for entry in amp_entry_points()}
+    status = {entry["name"]: entry["status"] for entry in amp_entry_points()}
     assert status["torch.amp.autocast"] == status["torch.amp.GradScaler"] == "present"
     assert status["torch.cuda.amp.autocast"] == status["torch.cpu.amp.autocast"] == "deprecated"
 
@@ -86,7 +86,8 @@ def test_entry_points_have_the_status_reported_by_torch():
 def test_deprecated_entry_points_warn_and_current_calls_do_not():
     with pytest.warns(FutureWarning, match=r"torch\.cpu\.amp\.autocast.* is deprecated"):
         torch.cpu.amp.autocast()
-    calls = {entry.call for entry in amp_entry_points() if entry.name.startswith("torch.cpu")}
+    entry_points = amp_entry_points()
+    calls = {e["call"] for e in entry_points if e["name"].startswith("torch.cpu")}
     assert calls
     for call in calls:
         eval(call, {"torch": torch})
@@ -94,7 +95,7 @@ def test_deprecated_entry_points_warn_and_current_calls_do_not():
 
 def test_an_absent_entry_point_is_absent(monkeypatch):
     monkeypatch.delattr(torch.amp, "GradScaler")
-    status = {entry.name: entry.status for entry in amp_entry_points()}
+    status = {entry["name"]: entry["status"] for entry in amp_entry_points()}
     assert status["torch.amp.GradScaler"] == "absent"
 
 

@@ -15,13 +15,12 @@ from ampft import cli
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
 from ampft.data.steps import StepBatches
 from ampft.diagnosis.yardstick.command import main
-from ampft.diagnosis.yardstick.figures import Yardstick
+from ampft.diagnosis.yardstick.figures import Yardstick, format_yardstick
 from ampft.diagnosis.yardstick.measure import (
     Float64Gradients,
     ModeGradients,
     measure_yardstick,
 )
-from ampft.diagnosis.yardstick.show import format_yardstick
 from ampft.models.blocks import blocks_of
 from ampft.precision.accelerator import separate_accelerators
 from ampft.precision.resolve import resolve

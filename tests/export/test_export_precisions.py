@@ -15,7 +15,7 @@ import torch
 from exported import artifact_of, logits_of_run, rows
 from safetensors import safe_open
 
-from ampft.certificate.dtypes import onnx_dtypes, openvino_dtypes
+from ampft.certificate.measured import onnx_dtypes, openvino_dtypes
 from ampft.errors import InputError
 from ampft.export import open_artifact
 from ampft.export.formats import FORMATS

@@ -11,7 +11,6 @@ from transformers import BertForSequenceClassification
 
 import ampft
 from ampft.cli import main
-from ampft.diagnosis.operations.documented import documented_policies, unlisted_operations
 from ampft.diagnosis.operations.probe import (
     FLOAT32,
     LOWER,
@@ -21,6 +20,7 @@ from ampft.diagnosis.operations.probe import (
     autocast_operations,
     known_names,
 )
+from ampft.diagnosis.operations.report import documented_policies, unlisted_operations
 from ampft.errors import InputError
 from ampft.precision.emulation import cuda_autocast as table
 from ampft.precision.resolve import resolve

@@ -96,7 +96,7 @@ def test_errors_of_label_sets_say_what_was_missed(folder_of):
     assert found.confident[0].confidence == pytest.approx(0.97)
     assert found.confident[1].details == "missed: dog (0.10)"
     assert [(p.label, p.prediction, p.count) for p in found.pairs] == [("cat", "dog", 1)]
-    assert "label is missed" in found.pair_unit
+    assert "label is missed" in found.outcome.unit
 
 
 def test_the_command_prints_and_writes_an_inert_page(folder_of, tmp_path):

@@ -28,6 +28,7 @@ from ampft.diagnosis.doctor.findings import Alignment, BatchMean, ModuleError
 from ampft.precision.accelerator import numerics
 from ampft.precision.float32_modules import called_modules, matching_modules
 from ampft.precision.harm import GradientChange
+from ampft.training.step import ScaledGradient
 
 LEVEL = 0.95
 DOUBLED, GROWN, HALVED = 2.0, 1.1, 0.5
@@ -47,34 +48,27 @@ def align(case: Subject, *, fp32_modules: Sequence[str] = ()) -> Alignment | Non
     Returns:
         The errors; None if loss or gradient of a batch are not finite in the mode.
     """
+    errors: dict[Key, dict[str, list[float]]] = {}
+    whole: dict[str, list[float]] = {"cosine": [], "error": [], "loss": []}
     kept = matching_modules(case.model, fp32_modules)
     with undisturbed(case.model), numerics(case.precision), case.keeping(kept):
         case.model.eval()
-        return _aligned(case, fp32_modules)
-
-
-def _aligned(case: Subject, fp32_modules: Sequence[str]) -> Alignment | None:
-    errors: dict[Key, dict[str, list[float]]] = {}
-    whole: dict[str, list[float]] = {"cosine": [], "error": [], "loss": []}
-    for index in range(len(case.batches)):
-        finite = case.finite_run(index)
-        if finite is None:
-            return None
-        with ModuleRecorder(case.model) as expected:
-            reference = case.in_float32().run(index)
-        with ModuleRecorder(case.model, expected, finite.scale) as compared:
-            result = case.run(index, scale=finite.scale)
-        for key, values in compared.errors.items():
-            for kind, value in values.items():
-                errors.setdefault(key, {}).setdefault(kind, []).append(value)
-        change = change_of(result, reference)
-        whole["cosine"].append(change.cosine)
-        whole["error"].append(change.error)
-        whole["loss"].append(result.loss - reference.loss)
+        for index in range(len(case.batches)):
+            reference, result, found = _compared(case, index)
+            if result is None:
+                return None
+            for key, values in found.items():
+                for kind, value in values.items():
+                    errors.setdefault(key, {}).setdefault(kind, []).append(value)
+            change = change_of(result, reference)
+            whole["cosine"].append(change.cosine)
+            whole["error"].append(change.error)
+            whole["loss"].append(result.loss - reference.loss)
+        own_patterns = tuple(kept_patterns(case.model))
     modules = dict(case.model.named_modules())
     return Alignment(
         mode=case.precision.mode,
-        fp32_modules=tuple(fp32_modules) or tuple(kept_patterns(case.model)),
+        fp32_modules=tuple(fp32_modules) or own_patterns,
         batches=len(case.batches),
         modules=tuple(
             _module(modules, key, values) for key, values in errors.items() if "outputs" in values
@@ -83,6 +77,20 @@ def _aligned(case: Subject, fp32_modules: Sequence[str]) -> Alignment | None:
         gradient_error=batch_mean(whole["error"]),
         loss_change=batch_mean(whole["loss"]),
     )
+
+
+def _compared(
+    case: Subject, index: int
+) -> tuple[ScaledGradient, ScaledGradient | None, dict[Key, dict[str, float]]]:
+    """Return a batch in float32, in the mode if it is finite there, and the errors of modules."""
+    with ModuleRecorder(case.model) as expected:
+        reference = case.in_float32().run(index)
+    finite = case.finite_run(index)
+    if finite is None:
+        return reference, None, {}
+    with ModuleRecorder(case.model, expected, finite.scale) as compared:
+        result = case.run(index, scale=finite.scale)
+    return reference, result, compared.errors
 
 
 def rounding_module(case: Subject) -> str:
@@ -99,16 +107,12 @@ def rounding_module(case: Subject) -> str:
         Path of the module; that with the largest growth if no single module suffices.
     """
     growth: dict[str, float] = {}
-    plain, worst = case.in_float32(), None
+    worst = None
     for index in range(len(case.batches)):
-        with ModuleRecorder(case.model) as expected:
-            reference = plain.run(index)
-        finite = case.finite_run(index)
-        if finite is None or not reference.is_finite:
+        reference, result, errors = _compared(case, index)
+        if result is None or not reference.is_finite:
             continue
-        with ModuleRecorder(case.model, expected, finite.scale) as compared:
-            case.run(index, scale=finite.scale)
-        for (path, _), values in compared.errors.items():
+        for (path, _), values in errors.items():
             gain = values.get("spread_outputs", 0.0) - values.get("spread_inputs", 0.0)
             growth[path] = max(growth.get(path, 0.0), gain)
         if worst is None and not case.holds(index, reference):

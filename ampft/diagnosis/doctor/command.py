@@ -94,7 +94,7 @@ def _case(args: argparse.Namespace, flags: Sequence[str]) -> Subject:
                 f"--mixed_precision {args.mixed_precision} and RUN {args.run}: a saved step is "
                 "replayed in the mode of its run. Remove the flag."
             )
-        from ampft.diagnosis.doctor.subjects import run_case
+        from ampft.diagnosis.doctor.case import run_case
 
         return run_case(Path(args.run), flags, steps=args.batches, trial_steps=args.trial_steps)
     classify = parse_classify_arguments(flags)
@@ -103,7 +103,7 @@ def _case(args: argparse.Namespace, flags: Sequence[str]) -> Subject:
             f"--mixed_precision {classify.mixed_precision} after ` -- `: pass it before ` -- `, as "
             "in ampft doctor --mixed_precision fp16 -- --train_file FILE."
         )
-    from ampft.diagnosis.doctor.subjects import recipe_case
+    from ampft.diagnosis.doctor.case import recipe_case
 
     classify = dataclasses.replace(classify, output_dir=None)
     mode = args.mixed_precision or DEFAULT_MODE

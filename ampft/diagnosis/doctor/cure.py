@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -101,7 +101,7 @@ def prescribe(
         if not failing:
             case.model.train(was_training)
             failing, _ = _judge(case, MAX_SEARCH_BATCHES)
-        return Prescription(_Search(case, plain).cure(failing, own, loss_scales), plain)
+        return Prescription(_cure(case, plain, failing, own, loss_scales), plain)
 
 
 def _judge(case: Subject, count: int = 1) -> tuple[list[Failing], float]:
@@ -163,123 +163,122 @@ def _failing_examples(case: Subject, index: int) -> frozenset[int]:
 
 def _finite_trial(case: Subject) -> FirstSteps | None:
     """Return the trial without the batches that float32 cannot compute; None if none is left."""
-    steps = case.trial.step_batches or [[batch] for batch in case.batches]
     plain = case.in_float32()
-    batches = (replace(plain, batches=[batch]) for step in steps for batch in step)
+    batches = (replace(plain, batches=[batch]) for step in case.step_batches for batch in step)
     finite = {id(each.batches[0]) for each in batches if each.run(0).is_finite}
-    kept = [[batch for batch in step if id(batch) in finite] for step in steps]
+    kept = [[batch for batch in step if id(batch) in finite] for step in case.step_batches]
     kept = [step for step in kept if step]
     return replace(case.trial, step_batches=kept) if kept else None
 
 
-class _Search:
-    """The search for a cure of the faults that float32 does not have.
+def _cure(
+    case: Subject,
+    plain: ShortTraining | None,
+    failing: Sequence[Failing],
+    faults: Sequence[Fault],
+    loss_scales: LossScales | None,
+) -> Cure | None:
+    """Return the first cure that is verified, otherwise the first that was found.
 
     Args:
         case: The case.
         plain: Its training in float32; None if float32 computes no batch, so that none is tried.
+        failing: Batches that do not hold.
+        faults: Faults that float32 does not have.
+        loss_scales: Loss scales that the gradients allow, if they are known.
     """
+    if faults[0].cause == Cause.VANISHING:
+        scaled = _other_scale(case, plain, loss_scales)
+        if _is_verified(scaled):
+            return scaled
+    if not failing:
+        return None
+    cure = _modules(case, plain, failing, faults)
+    if _is_verified(cure):
+        return cure
+    alternative = _other_mode(case, plain)
+    return alternative if cure is None or _is_verified(alternative) else cure
 
-    def __init__(self, case: Subject, plain: ShortTraining | None) -> None:
-        self._case, self._plain = case, plain
 
-    def cure(
-        self, failing: Sequence[Failing], faults: Sequence[Fault], loss_scales: LossScales | None
-    ) -> Cure | None:
-        """Return the first cure that is verified, otherwise the first that was found."""
-        if faults[0].cause == Cause.VANISHING:
-            scaled = self._other_scale(loss_scales)
-            if _is_verified(scaled):
-                return scaled
-        if not failing:
+def _other_scale(
+    case: Subject, plain: ShortTraining | None, loss_scales: LossScales | None
+) -> Cure | None:
+    """Return a loss scale at which the gradients do not vanish."""
+    if case.precision.compute_dtype != torch.float16:
+        return None
+    smallest, largest = 0.0, LARGER_SCALES[-1]
+    if loss_scales is not None:
+        smallest, largest = loss_scales.smallest or smallest, loss_scales.largest or largest
+    for scale in dict.fromkeys((*LARGER_SCALES, largest)):
+        scaled = replace(case, loss_scale=None, initial_scale=scale)
+        if smallest <= scale <= largest and not _judge(scaled)[0]:
+            scaler = f"torch.amp.GradScaler(init_scale={scale:.0f})"
+            return _verified(scaled, f"Scale the loss by {scale:,.0f}: {scaler}", plain)
+    return None
+
+
+def _modules(
+    case: Subject,
+    plain: ShortTraining | None,
+    failing: Sequence[Failing],
+    faults: Sequence[Fault],
+) -> Cure | None:
+    """Return the smallest set of modules to keep in float32."""
+    model, hints = case.model, _hints(case.model, faults)
+    failing = list(failing)
+    while True:
+        paths = smallest_modules(model, _sufficiency_test(case, failing), hints)
+        if paths is None:
             return None
-        cure = self._modules(failing, faults)
-        if _is_verified(cure):
-            return cure
-        alternative = self._other_mode()
-        return alternative if cure is None or _is_verified(alternative) else cure
+        names = (*dict.fromkeys(kept_patterns(model).values()), *shortest_patterns(model, paths))
+        kept = matching_modules(model, names)
+        with case.keeping(kept):
+            others, _ = _judge(case)
+        if not others or others[0][0] in [index for index, _ in failing]:
+            break
+        failing += others  # which needs other modules
+        hints = (paths, *hints)
+    weights = {p for path in kept for p in model.get_submodule(path).parameters()}
+    total = sum(p.numel() for p in model.parameters())
+    if sum(p.numel() for p in weights) > LARGE_SHARE * total:
+        alternative = _other_mode(case, plain)
+        if _is_verified(alternative):
+            return alternative
+    text = ",".join(names)
+    flag = f"{FLAG} '{text}'" if set("*?[") & set(text) else f"{FLAG} {text}"
+    what, cost = f"Keep {counted(len(kept), 'module')} in float32: {flag}", _cost(case, kept)
+    with case.keeping(kept):
+        cure = _verified(case, what, plain, cost)
+    cure = replace(cure, fp32_modules=names, flag=flag)
+    bf16 = _in_other_mode(case)
+    if bf16 is not None and all(_holds(bf16, *pair) for pair in failing):
+        cure = replace(cure, sentence=f"{cure.sentence} Or use {OTHER_MODE}.")
+    return cure
 
-    def _other_scale(self, loss_scales: LossScales | None) -> Cure | None:
-        """Return a loss scale at which the gradients do not vanish."""
-        if self._case.precision.compute_dtype != torch.float16:
-            return None
-        smallest, largest = 0.0, LARGER_SCALES[-1]
-        if loss_scales is not None:
-            smallest, largest = loss_scales.smallest or smallest, loss_scales.largest or largest
-        for scale in dict.fromkeys((*LARGER_SCALES, largest)):
-            scaled = replace(self._case, loss_scale=None, initial_scale=scale)
-            if smallest <= scale <= largest and not _judge(scaled)[0]:
-                scaler = f"torch.amp.GradScaler(init_scale={scale:.0f})"
-                return verified(scaled, f"Scale the loss by {scale:,.0f}: {scaler}", self._plain)
+
+def _in_other_mode(case: Subject) -> Subject | None:
+    """Return the case in bf16; None if the device does not support it, or it is in bf16."""
+    if case.precision.mode == OTHER_MODE:
+        return None
+    try:
+        return replace(case, precision=resolve(OTHER_MODE, case.device), loss_scale=None)
+    except InputError:
         return None
 
-    def _modules(self, failing: Sequence[Failing], faults: Sequence[Fault]) -> Cure | None:
-        """Return the smallest set of modules to keep in float32."""
-        case, model = self._case, self._case.model
-        hints = _hints(model, faults)
-        failing = list(failing)
-        while True:
-            paths = smallest_modules(model, _sufficiency_test(case, failing), hints)
-            if paths is None:
-                return None
-            names = (
-                *dict.fromkeys(kept_patterns(model).values()),
-                *shortest_patterns(model, paths),
-            )
-            kept = matching_modules(model, names)
-            with case.keeping(kept):
-                others, _ = _judge(case)
-            if not others or others[0][0] in [index for index, _ in failing]:
-                break
-            failing += others  # which needs other modules
-            hints = (paths, *hints)
-        weights = {p for path in kept for p in model.get_submodule(path).parameters()}
-        total = sum(p.numel() for p in model.parameters())
-        if sum(p.numel() for p in weights) > LARGE_SHARE * total:
-            alternative = self._other_mode()
-            if _is_verified(alternative):
-                return alternative
-        text = ",".join(names)
-        flag = f"{FLAG} '{text}'" if set("*?[") & set(text) else f"{FLAG} {text}"
-        what, cost = f"Keep {counted(len(kept), 'module')} in float32: {flag}", _cost(case, kept)
-        with case.keeping(kept):
-            cure = verified(case, what, self._plain, cost)
-        cure = replace(cure, fp32_modules=names, flag=flag)
-        bf16 = self._in_other_mode()
-        if bf16 is not None and all(_holds(bf16, *pair) for pair in failing):
-            cure = replace(cure, sentence=f"{cure.sentence} Or use {OTHER_MODE}.")
-        return cure
 
-    def _in_other_mode(self) -> Subject | None:
-        """Return the case in bf16; None if the device does not support it, or it is in bf16."""
-        if self._case.precision.mode == OTHER_MODE:
-            return None
-        try:
-            precision = resolve(OTHER_MODE, self._case.device)
-        except InputError:
-            return None
-        return replace(self._case, precision=precision, loss_scale=None)
-
-    def _other_mode(self) -> Cure | None:
-        """Return bf16, which has the exponents of float32; None if it does not hold."""
-        other = self._in_other_mode()
-        if other is None or _judge(other)[0]:
-            return None
-        flag = f"{MODE_FLAG} {OTHER_MODE}"
-        return replace(verified(other, f"Use {OTHER_MODE}: {flag}", self._plain), flag=flag)
+def _other_mode(case: Subject, plain: ShortTraining | None) -> Cure | None:
+    """Return bf16, which has the exponents of float32; None if it does not hold."""
+    other = _in_other_mode(case)
+    if other is None or _judge(other)[0]:
+        return None
+    flag = f"{MODE_FLAG} {OTHER_MODE}"
+    return replace(_verified(other, f"Use {OTHER_MODE}: {flag}", plain), flag=flag)
 
 
-def verified(
+def _verified(
     case: Subject, what: str, plain: ShortTraining | None, cost: float | None = None
 ) -> Cure:
-    """Return a cure that a case has received, with what was verified.
-
-    Args:
-        case: The case with the cure.
-        what: What to do, without a full stop.
-        plain: The training in float32; None compares with the start only.
-        cost: Time of a step relative to the mode without the cure; None if not measured.
-    """
+    """Return a cure that a case has received, with what was verified."""
     failing, output_error = _judge(case)
     result = None if failing else case.train()
     harm = None if result is None else result.harm(plain)
@@ -364,28 +363,20 @@ def _epsilon(case: Subject, faults: Sequence[Fault]) -> Cure | None:
         return None
     same = (module for module in case.model.modules() if type(module) is type(failed))
     modules = [module for module in same if _is_small(getattr(module, name, None))]
-    smallest = min(getattr(module, name) for module in modules)
+    before = [getattr(module, name) for module in modules]
     what = (
         f"Set `{name}` of {counted(len(modules), 'module')} of class {type(failed).__name__} to "
-        f"{EPSILON:g} (it is {smallest:g})"
+        f"{EPSILON:g} (it is {min(before):g})"
     )
-    with _larger_epsilon(modules, name):
-        cure = verified(case, what, None)
+    try:
+        for module in modules:
+            setattr(module, name, EPSILON)
+        cure = _verified(case, what, None)
+    finally:
+        for module, value in zip(modules, before, strict=True):
+            setattr(module, name, value)
     return cure if cure.verified else None
 
 
 def _is_small(value: object) -> bool:
     return isinstance(value, int | float) and 0 <= value < EPSILON
-
-
-@contextlib.contextmanager
-def _larger_epsilon(modules: Sequence[nn.Module], name: str) -> Iterator[None]:
-    """Return a context in which the modules have a larger epsilon."""
-    before = [getattr(module, name) for module in modules]
-    try:
-        for module in modules:
-            setattr(module, name, EPSILON)
-        yield
-    finally:
-        for module, value in zip(modules, before, strict=True):
-            setattr(module, name, value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -94,9 +93,7 @@ class Mistakes:
         summary: Metrics of the split.
         confident: The most confident errors, the most confident first.
         pairs: The most confused pairs, the most frequent first.
-        pair_unit: What `pairs` count, in the plural.
-        heading: Heading of `confident`.
-        ranking: What `confident` is ordered by, in sentences.
+        outcome: What `pairs` count, and what `confident` is ordered by.
     """
 
     record: RunRecord
@@ -106,9 +103,7 @@ class Mistakes:
     summary: str
     confident: tuple[Mistake, ...]
     pairs: tuple[ConfusedPair, ...]
-    pair_unit: str
-    heading: str
-    ranking: str
+    outcome: OutcomeMistakes
 
 
 def find_mistakes(folder: Path, limit: int) -> Mistakes:
@@ -137,11 +132,17 @@ def find_mistakes(folder: Path, limit: int) -> Mistakes:
     views = CaseViews(record, outcome.split, outcome.label_names)
     truth, choices = outcome.truth, outcome.choices
     shown = sorted({*order[:limit].tolist(), *(c for cases in examples.values() for c in cases)})
-    rows = _rows(path, shown)
+    rows = read_rows(path, shown, lambda name: is_input(name) or name in ORIGINS)
 
     @cache
     def mistake(case: int) -> Mistake:
-        inputs, origin = rows[case]
+        row = rows[case]
+        inputs = {name: str(value) for name, value in row.items() if is_input(name)}
+        origins = (
+            f"{name.replace('_', ' ')} {'unknown' if row[name] is None else row[name]}"
+            for name in ORIGINS
+            if name in row
+        )
         prediction = CasePrediction("prediction", choices[case], path)
         return Mistake(
             case=case,
@@ -152,7 +153,7 @@ def find_mistakes(folder: Path, limit: int) -> Mistakes:
             confidence=float(mistakes.scores[case]),
             details=mistakes.details(case),
             inputs=inputs,
-            origin=origin,
+            origin=", ".join(origins) or f"row {case}",
             shown=views.show(case, inputs, truth[case], [prediction]),
         )
 
@@ -174,9 +175,7 @@ def find_mistakes(folder: Path, limit: int) -> Mistakes:
             )
             for label, prediction in cells
         ),
-        pair_unit=mistakes.unit,
-        heading=mistakes.heading,
-        ranking=mistakes.ranking,
+        outcome=mistakes,
     )
 
 
@@ -193,23 +192,6 @@ def _cases_of(
     counts = mistakes.confused(*cell)[order].astype(np.int64)
     cases: list[int] = order[np.argsort(-counts, kind="stable")][: (counts > 0).sum()].tolist()
     return cases
-
-
-def _rows(path: Path, cases: Sequence[int]) -> dict[int, tuple[dict[str, str], str]]:
-    """Return the inputs and the origin of some cases, by case."""
-    found = read_rows(path, cases, lambda name: is_input(name) or name in ORIGINS)
-    return {
-        case: (
-            {name: str(value) for name, value in row.items() if is_input(name)},
-            ", ".join(
-                f"{name.replace('_', ' ')} {'unknown' if row[name] is None else row[name]}"
-                for name in ORIGINS
-                if name in row
-            )
-            or f"row {case}",
-        )
-        for case, row in found.items()
-    }
 
 
 def page_text(mistakes: Mistakes) -> str:
@@ -232,6 +214,6 @@ def pair_table(mistakes: Mistakes) -> Table:
     return Table(
         header=("label", "predicted as", "count", "of the label", "the other way round"),
         rows=rows,
-        note=f"Counts are {mistakes.pair_unit}.",
+        note=f"Counts are {mistakes.outcome.unit}.",
         left=2,
     )

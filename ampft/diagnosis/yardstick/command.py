@@ -33,8 +33,8 @@ def main(argv: Sequence[str]) -> None:
         )
     if args.output is not None:
         check_output_file("--output", Path(args.output))
+    from ampft.diagnosis.yardstick.figures import format_yardstick
     from ampft.diagnosis.yardstick.measure import measure_yardstick
-    from ampft.diagnosis.yardstick.show import format_yardstick
     from ampft.text.terminal import labelled, print_line
 
     modes = [name.strip() for name in args.modes.split(",")]
