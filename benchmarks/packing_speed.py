@@ -23,7 +23,7 @@ import transformers
 from torch.nn import functional
 from transformers import BertConfig, BertForSequenceClassification
 
-from ampft.data.balance import balanced_micro_batches
+from ampft.data.steps import balanced_micro_batches
 from ampft.models.packing.install import install_packing
 
 MEAN_TOKENS, MAX_TOKENS, SPREAD = 41, 128, 0.65

@@ -37,12 +37,11 @@ from ampft.data.pixels import (
 )
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows
-from ampft.data.sources import conll
 from ampft.data.sources.built_in import CONFIGURATIONS, load_digits, load_stdlib
+from ampft.data.sources.data_sets import INDEX_COLUMN, fetch, split_table, standard_splits
 from ampft.data.sources.files import FLAGS, open_tables
 from ampft.data.sources.folders import folder_kind, load_folder
-from ampft.data.sources.hub import fetch, split_table, standard_splits
-from ampft.data.sources.memory import INDEX_COLUMN
+from ampft.data.sources.text_files import read_as_conll
 from ampft.data.splits import (
     FILE_COLUMN,
     GROUP_COLUMN,
@@ -145,7 +144,7 @@ def load_files(request: DataRequest) -> Loaded:
             f"--train_file is missing: received only {flags}. Pass a file to train on."
         )
     if are_token_files(request):
-        return read_token_tables(open_tables(request, conll.read_other), request, ())
+        return read_token_tables(open_tables(request, read_as_conll), request, ())
     return read_tables(open_tables(request), request, ())
 
 

@@ -36,8 +36,8 @@ from ampft.data.masks import (
     mask_values,
 )
 from ampft.data.request import DataRequest, refuse_unused_options
+from ampft.data.sources.data_sets import SPLIT_NAMES, fetch, standard_splits
 from ampft.data.sources.folders import files_in
-from ampft.data.sources.hub import SPLIT_NAMES, fetch, standard_splits
 from ampft.data.sources.table import POSITION, location
 from ampft.errors import InputError, listed, quoted_list
 from ampft.text.numbers import counted

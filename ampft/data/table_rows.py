@@ -30,8 +30,7 @@ from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows, concatenated
 from ampft.data.row_labels import LabelParser
-from ampft.data.sources.hub import MEDIA_TYPES
-from ampft.data.sources.memory import INDEX_COLUMN
+from ampft.data.sources.data_sets import INDEX_COLUMN, MEDIA_TYPES
 from ampft.data.sources.rows import read_rows
 from ampft.data.sources.table import SourceTable, described_columns
 from ampft.errors import InputError, listed, quoted, quoted_list

@@ -32,9 +32,14 @@ def imported(name: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-def late(name: str) -> Any:
-    """Return the function `module:name`, whose module is imported when it is called."""
-    return lambda *arguments: imported(name)(*arguments)
+def late(name: str, *first: Any) -> Any:
+    """Return the function `module:name`, whose module is imported when it is called.
+
+    Args:
+        name: Its name.
+        first: Its first arguments.
+    """
+    return lambda *others: imported(name)(*first, *others)
 
 
 _LOAD_DATA = late("ampft.data.load:load_data")
@@ -126,8 +131,8 @@ TEXT = Kind(
     case="text",
     module="ampft.kinds.text",
     open_rows=late("ampft.kinds.rows:text_rows"),
-    rows_in_memory=late("ampft.kinds.rows:texts_in_memory"),
-    samples=late("ampft.kinds.samples:texts"),
+    rows_in_memory=late("ampft.kinds.rows:rows_in_memory", "text"),
+    samples=late("ampft.kinds.rows:sample_texts"),
     flags=_OF_WORDS,
     has_default_data=True,
     has_words=True,
@@ -140,7 +145,7 @@ WORDS = Kind(
     module="ampft.kinds.words",
     open_rows=late("ampft.kinds.sentences:open_rows"),
     rows_in_memory=late("ampft.kinds.sentences:rows_in_memory"),
-    samples=late("ampft.kinds.samples:sentences"),
+    samples=late("ampft.kinds.rows:sample_sentences"),
     view=late("ampft.kinds.views:sentence"),
     new_output=late("ampft.kinds.sentences:sentence_output"),
     units="words, which have a class each",
@@ -153,9 +158,9 @@ IMAGES = Kind(
     name="image",
     case="image",
     module="ampft.kinds.images",
-    open_rows=late("ampft.kinds.rows:image_rows"),
-    rows_in_memory=late("ampft.kinds.rows:images_in_memory"),
-    samples=late("ampft.kinds.samples:pictures"),
+    open_rows=late("ampft.kinds.rows:media_rows", "image"),
+    rows_in_memory=late("ampft.kinds.rows:rows_in_memory", "image"),
+    samples=late("ampft.kinds.rows:sample_pictures"),
     view=late("ampft.kinds.views:picture"),
     flags=frozenset({"augment", "channels_last"}),
     examples=('"a picture.png"',),
@@ -166,9 +171,9 @@ SOUNDS = Kind(
     name="sound",
     case="sound",
     module="ampft.kinds.sounds",
-    open_rows=late("ampft.kinds.rows:sound_rows"),
-    rows_in_memory=late("ampft.kinds.rows:sounds_in_memory"),
-    samples=late("ampft.kinds.samples:sounds"),
+    open_rows=late("ampft.kinds.rows:media_rows", "sound"),
+    rows_in_memory=late("ampft.kinds.rows:rows_in_memory", "sound"),
+    samples=late("ampft.kinds.rows:sample_sounds"),
     view=late("ampft.kinds.views:sound"),
     flags=frozenset({"augment"}),
     examples=('"a sound.wav"',),
@@ -180,8 +185,8 @@ PIXELS = Kind(
     case="image",
     module="ampft.kinds.pixels",
     open_rows=late("ampft.kinds.rows:mask_rows"),
-    rows_in_memory=late("ampft.kinds.rows:images_in_memory"),
-    samples=late("ampft.kinds.samples:pictures"),
+    rows_in_memory=late("ampft.kinds.rows:rows_in_memory", "image"),
+    samples=late("ampft.kinds.rows:sample_pictures"),
     view=late("ampft.kinds.views:masks"),
     new_output=late("ampft.kinds.predicted_masks:mask_output"),
     max_rows=4,  # logits are as large as the images

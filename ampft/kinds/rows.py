@@ -1,19 +1,20 @@
-"""Reads rows to predict: texts, files of images and sounds, tables of both, and their labels."""
+"""Rows to predict, and their labels: texts, files of images and sounds, tables of both; samples."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from ampft.data.columns import LABEL_FLAG, LABELS, InputColumns, column_renames, folded, require
 from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.row_labels import LabelParser
+from ampft.data.sounds import Sound
 from ampft.data.sources.files import open_table
 from ampft.data.sources.folders import files_in
 from ampft.data.sources.rows import as_file
@@ -187,14 +188,14 @@ def text_rows(request: PredictRequest, trained: Trained) -> InputRows:
 
 
 def media_rows(
-    request: PredictRequest, trained: Trained, media: str, *, has_classes: bool = True
+    media: str, request: PredictRequest, trained: Trained, *, has_classes: bool = True
 ) -> InputRows:
     """Return rows of images or sounds: files, folders of them, or a table of paths.
 
     Args:
+        media: `image` or `sound`.
         request: The user's choices.
         trained: Information about the training.
-        media: `image` or `sound`.
         has_classes: Whether a case has labels that can be read.
     """
     if request.texts:
@@ -225,7 +226,7 @@ def mask_rows(request: PredictRequest, trained: Trained) -> InputRows:
             f"--label_column_name {request.label_column_name}: predicted masks are not scored. "
             "Remove the flag."
         )
-    return media_rows(request, trained, "image", has_classes=False)
+    return media_rows("image", request, trained, has_classes=False)
 
 
 def _table(
@@ -294,13 +295,13 @@ def find_labels(
     return LabelParser(tuple(map(str, columns)), several, separator)
 
 
-def rows_in_memory(inputs: Any, trained: Trained, noun: str) -> list[tuple[Any, ...]]:
+def rows_in_memory(noun: str, inputs: Any, trained: Trained) -> list[tuple[Any, ...]]:
     """Return the rows of one input, or of a list of inputs or of tuples of them.
 
     Args:
+        noun: What a row consists of; the cells of a `text` must be texts.
         inputs: A text, an image, a path, or a list.
         trained: Information about the training.
-        noun: What a row consists of; the cells of a `text` must be texts.
 
     Raises:
         InputError: A row has another number of inputs, or there is none.
@@ -320,8 +321,37 @@ def rows_in_memory(inputs: Any, trained: Trained, noun: str) -> list[tuple[Any, 
     return tuples
 
 
-image_rows = partial(media_rows, media="image")
-sound_rows = partial(media_rows, media="sound")
-texts_in_memory = partial(rows_in_memory, noun="text")
-images_in_memory = partial(rows_in_memory, noun="image")
-sounds_in_memory = partial(rows_in_memory, noun="sound")
+# Inputs of each kind that need no data: an exported model is traced and tried with them.
+LENGTHS = (3, 5, 7, 9)  # words of a text
+SECONDS = (0.6, 0.6, 0.8, 1.0)
+RATE = 16_000
+SIDE = 48  # pixels
+
+
+def sample_texts(columns: int) -> list[tuple[str, ...]]:
+    """Return texts of unequal lengths, or tuples of as many texts as there are input columns."""
+    return [tuple(" ".join(words) for _ in range(columns)) for words in sample_sentences(columns)]
+
+
+def sample_sentences(columns: int) -> list[list[str]]:
+    """Return lists of words of unequal lengths."""
+    del columns
+    return [["one", "two", "three"] * (count // 3) + ["end"] * (count % 3) for count in LENGTHS]
+
+
+def sample_pictures(columns: int) -> list[Image.Image]:
+    """Return images of noise."""
+    del columns
+    random = np.random.default_rng(0)
+    shape = (SIDE, SIDE, 3)
+    return [Image.fromarray(random.integers(256, size=shape, dtype=np.uint8)) for _ in LENGTHS]
+
+
+def sample_sounds(columns: int) -> Sequence[Sound]:
+    """Return noise of 0.6 to 1 seconds, the first two of equal length."""
+    del columns
+    random = np.random.default_rng(0)
+    return [
+        Sound(random.normal(scale=0.1, size=(int(seconds * RATE), 1)).astype(np.float32), RATE, "")
+        for seconds in SECONDS
+    ]

@@ -22,9 +22,9 @@ from ampft.data.columns import (
     DataColumns,
     require,
 )
-from ampft.data.sources import conll
 from ampft.data.sources.files import open_table
 from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
+from ampft.data.sources.text_files import CONLL_SEPARATORS, CONLL_SUFFIXES, read_as_conll
 from ampft.data.token_rows import TagReader, declared_tags
 from ampft.data.words import (
     Word,
@@ -63,7 +63,7 @@ class Sentence:
 def sentence_output(request: PredictRequest, config: Any) -> RowOutput:
     """Return words, their tags, the confidence of a sentence, and entities with their offsets."""
     del request, config
-    formats = dict.fromkeys(conll.SUFFIXES, _conll_text)
+    formats = dict.fromkeys(CONLL_SUFFIXES, _conll_text)
     return RowOutput(_columns, {ENTITIES: ENTITIES_TYPE}, formats)
 
 
@@ -119,7 +119,7 @@ def _conll_text(cells: Sequence[Any]) -> str:
 def open_rows(request: PredictRequest, trained: Trained) -> InputRows:
     """Return rows of sentences: texts, lines of standard input, or a table of words or texts."""
     table, column = _table(request, trained)
-    as_conll = Path(request.output_file or "").suffix.lower() in conll.SUFFIXES
+    as_conll = Path(request.output_file or "").suffix.lower() in CONLL_SUFFIXES
 
     def convert(cells: Sequence[Any], place: str) -> tuple[Any, ...] | None:
         try:
@@ -190,7 +190,7 @@ def _table(request: PredictRequest, trained: Trained) -> tuple[SourceTable, str]
         flag="FILE",
         encoding=request.encoding,
         sheet=request.sheet_name,
-        other_reader=conll.read_other,
+        other_reader=read_as_conll,
     )
     named = request.text_column_names
     of_training = trained.arguments.get("text_column_names")
@@ -203,7 +203,7 @@ def _table(request: PredictRequest, trained: Trained) -> tuple[SourceTable, str]
 def _check_separators(words: Sequence[Word], place: str) -> None:
     """Raise InputError for a word that would be several cells or lines of a CoNLL file."""
     for word in words:
-        if any(character in word.text for character in conll.SEPARATORS):
+        if any(character in word.text for character in CONLL_SEPARATORS):
             raise InputError(
                 f"{place}: the word {quoted(word.text)} has a tab or a line break, which separate"
                 " cells and words in a CoNLL file. Remove it from the word, or give a .jsonl or"

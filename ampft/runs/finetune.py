@@ -97,7 +97,7 @@ def data_settings(
     Raises:
         InputError: Paths are mixed with data in memory, or a source is named twice.
     """
-    from ampft.data.sources.memory import is_path, is_paths, splits_in_memory
+    from ampft.data.sources.data_sets import is_path, is_paths, splits_in_memory
 
     given = {
         split: ",".join(map(os.fspath, data)) if is_paths(data) else data

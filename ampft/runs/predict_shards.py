@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ampft.data.sources.binary_files import WORKBOOK_SUFFIXES
 from ampft.data.sources.files import READERS
 from ampft.data.sources.folders import files_in
-from ampft.data.sources.workbook import SUFFIXES
 from ampft.errors import InputError, quoted_list
 from ampft.files import describe_file
 from ampft.kinds.prediction import PredictRequest
@@ -189,7 +189,7 @@ def _check_request(request: PredictRequest) -> None:
 
 def _shards(inputs: Sequence[str], output_dir: Path) -> list[Shard]:
     """Return the shards of input files, and of the tables in input folders, in their order."""
-    endings = (*READERS, *SUFFIXES)
+    endings = (*READERS, *WORKBOOK_SUFFIXES)
     found: dict[str, Path] = {}
     for place in map(Path, inputs):
         if place.is_dir() and output_dir.resolve().is_relative_to(place.resolve()):

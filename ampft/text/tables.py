@@ -5,12 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
+
+from markupsafe import Markup
 
 from ampft.text.escaping import code, display_width, inert, one_line, prose
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 GAP = "  "
 
@@ -112,7 +111,6 @@ def html_table(table: Table) -> Markup:
 
     Every cell is inert, except for `Markup`, which is inserted unchanged.
     """
-    from markupsafe import Markup
 
     def row(cells: Sequence[Cell], *, is_header: bool = False) -> Markup:
         parts = []
@@ -132,8 +130,6 @@ def html_table(table: Table) -> Markup:
 
 def html_tables(tables: Sequence[Table]) -> Markup:
     """Return tables as HTML elements, each with its note as a paragraph below it."""
-    from markupsafe import Markup
-
     parts = [
         part
         for table in tables
@@ -144,8 +140,6 @@ def html_tables(tables: Sequence[Table]) -> Markup:
 
 def isolated(text: str) -> Markup:
     """Return untrusted text as HTML, inert, escaped and isolated in its text direction."""
-    from markupsafe import Markup
-
     line = one_line(text)
     return Markup("<bdi>{}</bdi>").format(line) if line else Markup('<i class="none">blank</i>')
 
@@ -162,8 +156,6 @@ def _in_markdown(cell: Cell) -> str:
 
 
 def _in_html(cell: Cell) -> str:
-    from markupsafe import Markup
-
     if isinstance(cell, Name):  # of data, not a word of the report
         return isolated(cell.text).replace("<bdi>", Markup('<bdi translate="no">'), 1)
     if isinstance(cell, Detailed):

@@ -283,7 +283,7 @@ def test_an_encoding_that_decodes_nothing_is_refused(tmp_path, name):
 
 
 def test_a_cell_that_is_too_long_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr("ampft.data.sources.delimited.MAX_FIELD_LENGTH", 10)
+    monkeypatch.setattr("ampft.data.sources.text_files.MAX_FIELD_LENGTH", 10)
     with pytest.raises(InputError, match=r"train\.csv, line 3: a cell is longer than 10 char"):
         load(tmp_path, "text,label\na,0\nlonger than ten,1\n")
 
@@ -337,7 +337,7 @@ def test_the_key_of_a_wrapped_json_array_is_said(tmp_path):
 
 
 def test_large_json_array_is_read_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr("ampft.data.sources.json_rows.CHARACTERS_AT_A_TIME", 7)
+    monkeypatch.setattr("ampft.data.sources.text_files.CHARACTERS_AT_A_TIME", 7)
     content = json.dumps([{"text": t, "label": y} for t, y in ROWS], indent=2)
     assert rows_of(load(tmp_path, content, "train.json")) == ROWS
 

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from ampft.data.load import load_files
 from ampft.data.request import DataRequest
-from ampft.data.sources.delimited import long_fields
+from ampft.data.sources.text_files import long_fields
 from ampft.errors import InputError
 
 # Its report of a failure contains the long cell.

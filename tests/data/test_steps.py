@@ -10,8 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampft.data.balance import balanced_micro_batches
-from ampft.data.steps import StepBatches, TensorExamples
+from ampft.data.steps import StepBatches, TensorExamples, balanced_micro_batches
 
 
 @dataclass(frozen=True)

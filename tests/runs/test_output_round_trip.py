@@ -7,7 +7,7 @@ import sys
 import pandas as pd
 import pytest
 
-from ampft.data.sources.delimited import read_csv
+from ampft.data.sources.text_files import read_csv
 from ampft.runs.predict_output import opened_output
 
 TEXTS = [

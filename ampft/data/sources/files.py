@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import Protocol
 
 from ampft.data.request import DataRequest
-from ampft.data.sources import conll
-from ampft.data.sources.delimited import read_csv, read_tsv
+from ampft.data.sources.binary_files import WORKBOOK_SUFFIXES, read_parquet, read_workbook
 from ampft.data.sources.file_names import check_file
-from ampft.data.sources.json_rows import read_json
-from ampft.data.sources.parquet import read_parquet
 from ampft.data.sources.table import SourceTable
-from ampft.data.sources.workbook import SUFFIXES, read_workbook
+from ampft.data.sources.text_files import CONLL_SUFFIXES, read_conll, read_csv, read_json, read_tsv
 from ampft.errors import InputError
 
 
@@ -31,7 +28,7 @@ READERS: dict[str, FileReader] = {
     ".jsonl": read_json,
     ".ndjson": read_json,
     ".parquet": read_parquet,
-    **dict.fromkeys(conll.SUFFIXES, conll.read_conll),
+    **dict.fromkeys(CONLL_SUFFIXES, read_conll),
 }
 FLAGS = {"train": "--train_file", "validation": "--validation_file", "test": "--test_file"}
 UNREAD_WORKBOOKS = (".xlsb", ".xls", ".ods")
@@ -62,13 +59,13 @@ def open_table(
     if path.is_dir():
         check_file(path, flag=flag)
     suffix = path.suffix.lower()
-    if other_reader is None and suffix not in (*READERS, *SUFFIXES, *UNREAD_WORKBOOKS):
+    if other_reader is None and suffix not in (*READERS, *WORKBOOK_SUFFIXES, *UNREAD_WORKBOOKS):
         raise InputError(
             f"{flag}: received {path}; the name must end in one of"
-            f" {', '.join((*READERS, *SUFFIXES))}. Convert the file."
+            f" {', '.join((*READERS, *WORKBOOK_SUFFIXES))}. Convert the file."
         )
     check_file(path, flag=flag)
-    if suffix in SUFFIXES:
+    if suffix in WORKBOOK_SUFFIXES:
         return read_workbook(path, flag=flag, sheet=sheet)
     with path.open("rb") as file:
         start = file.read(len(OLE_MAGIC))
@@ -80,7 +77,7 @@ def open_table(
     if sheet is not None:
         raise InputError(
             f"--sheet_name: {path} is not an Excel workbook. Remove the flag, or pass"
-            f" {' or '.join(SUFFIXES)} files."
+            f" {' or '.join(WORKBOOK_SUFFIXES)} files."
         )
     reader = READERS.get(suffix, other_reader)
     assert reader is not None, "other extensions were refused"

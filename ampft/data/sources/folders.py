@@ -15,7 +15,7 @@ from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import LabelParser
-from ampft.data.sources.hub import SPLIT_NAMES, split_table
+from ampft.data.sources.data_sets import SPLIT_NAMES, split_table
 from ampft.data.sources.rows import read_rows
 from ampft.errors import InputError, listed
 

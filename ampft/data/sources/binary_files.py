@@ -1,4 +1,4 @@
-"""Sheets of Excel workbooks (.xlsx, .xlsm), row by row, read with openpyxl."""
+"""Parquet files and sheets of Excel workbooks (.xlsx, .xlsm) as tables, row by row."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from datetime import date, datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from ampft.data.sources.table import Row, SourceTable, refuse_duplicates
 from ampft.errors import InputError, quoted, quoted_list
 from ampft.text.numbers import counted
@@ -16,9 +19,57 @@ from ampft.text.numbers import counted
 if TYPE_CHECKING:
     from openpyxl.worksheet._read_only import ReadOnlyWorksheet
 
-SUFFIXES = (".xlsx", ".xlsm")
+ROWS_AT_A_TIME = 4096
+WORKBOOK_SUFFIXES = (".xlsx", ".xlsm")
 # Values of cells with a failed formula (ECMA-376, part 1, 18.18.11).
 ERRORS = frozenset({"#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!", "#DIV/0!"})
+
+
+@contextmanager
+def _reading_errors(path: Path) -> Iterator[None]:
+    """Turn an error of a damaged file into an InputError that names it."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise InputError(
+            f"{path}: a text has the byte 0x{byte:02x}, which is not UTF-8. Parquet texts must be"
+            " UTF-8: write the file again from decoded strings."
+        ) from None
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise InputError(
+            f"{path}: not a readable Parquet file ({reason}). It may be damaged: copy or write it"
+            " again."
+        ) from None
+
+
+def read_parquet(path: Path, *, encoding: str) -> SourceTable:
+    """Open a Parquet file; its texts are UTF-8, so `encoding` has no effect.
+
+    Raises:
+        InputError: The file is not Parquet, or two columns have the same name. Reading a row raises
+            it for damaged pages and texts that are not UTF-8.
+    """
+    del encoding
+    with _reading_errors(path):
+        columns = tuple(pq.ParquetFile(path.absolute()).schema_arrow.names)
+    refuse_duplicates(columns, str(path))
+
+    def read(names: Sequence[str]) -> Iterator[Row]:
+        number = 0
+        with (
+            _reading_errors(path),
+            pq.ParquetFile(path.absolute(), page_checksum_verification=True) as file,
+        ):
+            for batch in file.iter_batches(batch_size=ROWS_AT_A_TIME, columns=list(names)):
+                # By name, because the batch has the columns in the order of the file.
+                values = [batch.column(name).to_pylist() for name in names]
+                for row in zip(*values, strict=True):
+                    number += 1
+                    yield number, row
+
+    return SourceTable(columns=columns, read=read, unit="row", origin=str(path))
 
 
 def read_workbook(path: Path, *, flag: str, sheet: str | None) -> SourceTable:
@@ -42,8 +93,8 @@ def read_workbook(path: Path, *, flag: str, sheet: str | None) -> SourceTable:
             f"{flag}: {path} is an Excel workbook, and reading it needs openpyxl. Run"
             ' pip install openpyxl, or save the sheet as CSV (in Excel "CSV UTF-8").'
         ) from None
-    with opened_sheet(path, sheet) as (worksheet, names):
-        header = next(filled_rows(worksheet, path), None)
+    with _opened_sheet(path, sheet) as (worksheet, names):
+        header = next(_filled_rows(worksheet, path), None)
         title = worksheet.title
     if header is None:
         raise InputError(f"{path}: sheet {title!r} is empty. Its first row must be a header.")
@@ -57,8 +108,8 @@ def read_workbook(path: Path, *, flag: str, sheet: str | None) -> SourceTable:
 
     def read(wanted: Sequence[str]) -> Iterator[Row]:
         indices = [columns.index(name) for name in wanted]
-        with opened_sheet(path, title) as (worksheet, _):
-            rows = filled_rows(worksheet, path)
+        with _opened_sheet(path, title) as (worksheet, _):
+            rows = _filled_rows(worksheet, path)
             next(rows)
             for row, values in rows:
                 if len(values) > len(columns):
@@ -68,7 +119,7 @@ def read_workbook(path: Path, *, flag: str, sheet: str | None) -> SourceTable:
                         f" {counted(len(columns), 'name')}. Give it a name, or empty it."
                     )
                 cells = [*values, *[None] * (len(columns) - len(values))]
-                yield row, [cell_value(cells[index], path, row) for index in indices]
+                yield row, [_cell_value(cells[index], path, row) for index in indices]
 
     note = f"{path}: read from sheet {title!r}, the first of {len(names)} (--sheet_name)."
     notes = (note,) if sheet is None and len(names) > 1 else ()
@@ -76,19 +127,15 @@ def read_workbook(path: Path, *, flag: str, sheet: str | None) -> SourceTable:
 
 
 @contextmanager
-def opened_sheet(path: Path, sheet: str | None) -> Iterator[tuple[ReadOnlyWorksheet, list[str]]]:
-    """Yield a sheet of a workbook, and the names of all its sheets.
-
-    Raises:
-        InputError: The file is damaged, or it has no such sheet.
-    """
+def _opened_sheet(path: Path, sheet: str | None) -> Iterator[tuple[ReadOnlyWorksheet, list[str]]]:
+    """Yield a sheet of a workbook, and the names of all its sheets."""
     from openpyxl import load_workbook
 
     with path.open("rb") as file:  # openpyxl leaves the file of a damaged workbook open
         try:
             book = load_workbook(file, read_only=True, data_only=True)
         except Exception as error:  # zipfile, expat and openpyxl raise many kinds
-            raise unreadable(path, error) from None
+            raise _unreadable(path, error) from None
         names = [worksheet.title for worksheet in book.worksheets]
         if sheet is not None and sheet not in names:
             raise InputError(
@@ -97,7 +144,7 @@ def opened_sheet(path: Path, sheet: str | None) -> Iterator[tuple[ReadOnlyWorksh
         yield book[names[0] if sheet is None else sheet], names
 
 
-def unreadable(path: Path, error: Exception) -> InputError:
+def _unreadable(path: Path, error: Exception) -> InputError:
     """Return the error for a workbook that openpyxl cannot read."""
     reason = " ".join(str(error).split()).rstrip(".")
     return InputError(
@@ -106,14 +153,14 @@ def unreadable(path: Path, error: Exception) -> InputError:
     )
 
 
-def filled_rows(worksheet: Any, path: Path) -> Iterator[tuple[int, list[Any]]]:
+def _filled_rows(worksheet: Any, path: Path) -> Iterator[tuple[int, list[Any]]]:
     """Yield (row of the sheet, values up to the last one) for all rows with a value."""
     rows = worksheet.iter_rows(values_only=True)
     for number in itertools.count(1):
         try:
             values = next(rows, None)
         except Exception as error:  # a sheet is parsed while it is read
-            raise unreadable(path, error) from None
+            raise _unreadable(path, error) from None
         if values is None:
             return
         length = max((i for i, v in enumerate(values, start=1) if v not in (None, "")), default=0)
@@ -121,12 +168,8 @@ def filled_rows(worksheet: Any, path: Path) -> Iterator[tuple[int, list[Any]]]:
             yield number, list(values[:length])
 
 
-def cell_value(value: Any, path: Path, row: int) -> object:
-    """Return a cell as text, number, boolean or None.
-
-    Raises:
-        InputError: The cell holds an error of Excel, such as #N/A.
-    """
+def _cell_value(value: Any, path: Path, row: int) -> object:
+    """Return a cell as text, number, boolean or None."""
     if isinstance(value, datetime) and value.time() == time():
         value = value.date()
     if isinstance(value, date | time):

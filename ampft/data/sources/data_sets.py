@@ -1,0 +1,208 @@
+"""Data sets: of the hub, of folders that `datasets` reads, and in memory.
+
+In memory are data frames, data sets of `datasets`, lists of pairs and lists of dictionaries.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from datasets import ClassLabel, Dataset, DatasetDict, load_from_disk
+from datasets import load_dataset as read_dataset
+
+from ampft.data.dataset import cells
+from ampft.data.media import MEDIA
+from ampft.data.sources.table import POSITION, Row, SourceTable
+from ampft.errors import InputError, listed, quoted_list
+from ampft.hub import hub_problem
+
+# Usual names of the splits; GLUE's MNLI has the matched ones.
+SPLIT_NAMES = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev", "validation_matched"),
+    "test": ("test", "test_matched"),
+}
+MEDIA_TYPES = {kind: type(media.undecoded) for kind, media in MEDIA.items()}
+INDEX_COLUMN = "ampft_index"  # labels of the rows of a data frame
+ALLOWED = (
+    "Allowed are a path, a pandas.DataFrame, a datasets.Dataset or DatasetDict, and a list of"
+    " (text, label) pairs or of dictionaries."
+)
+
+
+def split_table(part: Dataset, origin: str, unit: str = POSITION) -> SourceTable:
+    """Return a split as a table; images and sounds are not decoded.
+
+    Args:
+        part: The split.
+        origin: Its data set and name, for messages.
+        unit: What numbers of rows count; from 1, except for `POSITION`.
+    """
+
+    def read(names: Sequence[str]) -> Iterator[Row]:
+        selected = part.select_columns(list(dict.fromkeys(names)))
+        for name in selected.column_names:
+            for kind, media_type in MEDIA_TYPES.items():
+                if isinstance(part.features[name], media_type):
+                    selected = selected.cast_column(name, MEDIA[kind].undecoded)
+        yield from enumerate(cells(selected, names), start=0 if unit == POSITION else 1)
+
+    declared = {name: label_names(feature) for name, feature in part.features.items()}
+    return SourceTable(
+        columns=tuple(part.column_names),
+        read=read,
+        unit=unit,
+        origin=origin,
+        classes={name: names for name, names in declared.items() if names is not None},
+        index=part[INDEX_COLUMN][:] if INDEX_COLUMN in part.column_names else (),
+        dataset=part,
+    )
+
+
+def fetch(name: str, configuration: str | None) -> DatasetDict:
+    """Return the data set, from a folder of `save_to_disk` or through `load_dataset`.
+
+    Raises:
+        InputError: It does not exist, needs a configuration, or cannot be downloaded.
+    """
+    folder = Path(name)
+    is_saved = any((folder / file).is_file() for file in ("dataset_dict.json", "state.json"))
+    problem = None if folder.exists() else hub_problem()
+    try:
+        loaded = load_from_disk(name) if is_saved else read_dataset(name, configuration)
+    except Exception as error:  # downloads, caches and parsers raise many kinds
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise InputError(
+            f"--dataset_name: cannot load {name!r}"
+            + (f" with --dataset_config_name {configuration!r}" if configuration else "")
+            + (f": {reason}." if problem is None else f": no such folder, and {problem}")
+            + " Without the hub, pass --train_file or --dataset_name stdlib."
+        ) from error
+    return DatasetDict({"train": loaded}) if isinstance(loaded, Dataset) else loaded
+
+
+def standard_splits(data: DatasetDict, name: str) -> tuple[dict[str, Dataset], list[str]]:
+    """Return the splits under their standard names, and a note on those that are not used."""
+    used = {
+        split: next(candidate for candidate in names if candidate in data)
+        for split, names in SPLIT_NAMES.items()
+        if not data.keys().isdisjoint(names)
+    }
+    if len(data) == 1 and not used:
+        used = {"train": next(iter(data))}
+    if "train" not in used:
+        raise InputError(
+            f"--dataset_name: {name} has no split called train; its splits: {quoted_list(data)}."
+        )
+    unused = [split for split in data if split not in used.values()]
+    notes = [f"Splits of {name} that are not used: {listed(unused)}."] if unused else []
+    return {split: data[source] for split, source in used.items()}, notes
+
+
+def label_names(feature: object) -> tuple[str, ...] | None:
+    """Return the classes that a `ClassLabel`, or a list of them, declares; otherwise None."""
+    feature = getattr(feature, "feature", feature)
+    return tuple(feature.names) if isinstance(feature, ClassLabel) else None
+
+
+def is_path(data: object) -> bool:
+    """Return whether data are a path, not in memory."""
+    return isinstance(data, str | os.PathLike)
+
+
+def is_paths(data: object) -> bool:
+    """Return whether data are a list of paths: strings count if they end like a file's name."""
+    return (
+        isinstance(data, list)
+        and bool(data)
+        and all(is_path(each) for each in data)
+        and all(not isinstance(each, str) or re.search(r"\.\w{2,7}$", each) for each in data)
+    )
+
+
+def splits_in_memory(splits: Mapping[str, Any]) -> DatasetDict:
+    """Return data in memory as a data set.
+
+    The labels of data frames, if they are not the positions, become `INDEX_COLUMN`.
+
+    Args:
+        splits: Data by split. A `DatasetDict` as `train` holds all splits.
+
+    Raises:
+        InputError: Data have a type that is not supported, or cannot be converted.
+    """
+    import pandas as pd
+
+    train = splits.get("train")
+    if isinstance(train, DatasetDict):
+        if len(splits) > 1:
+            others = ", ".join(split for split in splits if split != "train")
+            raise InputError(f"train is a DatasetDict with all its splits, so remove {others}.")
+        return train
+    if all(isinstance(data, pd.DataFrame) for data in splits.values()):
+        splits = _with_index(splits)
+    return DatasetDict({split: _as_dataset(split, data) for split, data in splits.items()})
+
+
+def _with_index(frames: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return data frames with their labels as `INDEX_COLUMN`, unless these are the positions."""
+    import pandas as pd
+
+    if all(list(frame.index) == list(range(len(frame))) for frame in frames.values()):
+        return frames
+    result = {}
+    for split, frame in frames.items():
+        if INDEX_COLUMN in frame.columns:
+            raise InputError(
+                f"{split}: the column {INDEX_COLUMN!r} has the name under which the index is kept. "
+                "Rename the column, or call reset_index(drop=True)."
+            )
+        # As objects: what Arrow cannot hold is refused with the other columns.
+        labels = pd.Series(list(map(str, frame.index)), index=frame.index, dtype=object)
+        result[split] = frame.assign(**{INDEX_COLUMN: labels})
+    return result
+
+
+def _as_dataset(name: str, data: Any) -> Dataset:
+    """Return data in memory, an argument called `name`, as a data set."""
+    import pandas as pd
+
+    if isinstance(data, Dataset):
+        return data
+    try:
+        if isinstance(data, pd.DataFrame):
+            categorical = data.select_dtypes("category").columns
+            plain = data.astype(dict.fromkeys(categorical, object))
+            return Dataset.from_pandas(plain, preserve_index=False)
+        if isinstance(data, list | tuple):
+            return _from_rows(name, data)
+    # Half a surrogate pair is a ValueError, an integer beyond 64 bits an OverflowError.
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"{name}: the data cannot be read as columns ({reason}). Every column needs values of"
+            " one type: convert mixed ones, for example to strings."
+        ) from error
+    raise InputError(f"{name}: received {type(data).__name__}. {ALLOWED}")
+
+
+def _from_rows(name: str, rows: Any) -> Dataset:
+    """Return the data set of a list of (text, label) pairs or of dictionaries."""
+    if rows and all(isinstance(row, Mapping) for row in rows):
+        columns = dict.fromkeys(key for row in rows for key in row)
+        return Dataset.from_dict({key: [row.get(key) for row in rows] for key in columns})
+    for number, row in enumerate(rows):
+        if not isinstance(row, list | tuple) or len(row) != 2:
+            raise InputError(
+                f"{name}: position {number} (from 0) is not a (text, label) pair:"
+                f" {type(row).__name__}. {ALLOWED}"
+            )
+    if not rows:
+        raise InputError(f"{name}: the list is empty. {ALLOWED}")
+    texts, labels = zip(*rows, strict=True)
+    return Dataset.from_dict({"text": list(texts), "label": list(labels)})

@@ -1,0 +1,379 @@
+"""Text files as tables, row by row: CSV and TSV, JSON Lines and JSON, and CoNLL."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from ampft.data.columns import DELIMITERS, USUAL_NAMES, folded
+from ampft.data.sources.table import SAMPLE_ROWS, Row, SourceTable, refuse_duplicates
+from ampft.errors import InputError, quoted, quoted_list
+
+Quoting = Literal[0, 3]  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
+MAX_FIELD_LENGTH = 16 * 2**20  # characters; csv's default of 131,072 is too few for long documents
+
+
+def read_csv(path: Path, *, encoding: str) -> SourceTable:
+    """Open a comma-separated file (RFC 4180: fields may be quoted, quotes doubled inside).
+
+    Some spreadsheets write semicolons or tabs instead of commas; a note says so.
+    """
+    delimiter = _detect_delimiter(path, encoding)
+    table = _read_delimited(path, encoding=encoding, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL)
+    if delimiter == ",":
+        return table
+    note = f"{path}: the fields are separated by {DELIMITERS[delimiter]}, not by commas."
+    return replace(table, notes=(note,))
+
+
+def read_tsv(path: Path, *, encoding: str) -> SourceTable:
+    """Open a tab-separated file (IANA's definition: no quoting, a quote is a plain character)."""
+    return _read_delimited(path, encoding=encoding, delimiter="\t", quoting=csv.QUOTE_NONE)
+
+
+def _read_delimited(path: Path, *, encoding: str, delimiter: str, quoting: Quoting) -> SourceTable:
+    """Read the header and return the table.
+
+    A byte-order mark, CRLF and blank lines are allowed.
+
+    Raises:
+        InputError: The file is empty, or two columns have the same name. Reading a row raises it
+            for bytes that the encoding does not have, a row with too few or too many fields,
+            an unclosed quote, and NUL; the message names file and line.
+    """
+    rows = partial(_numbered_rows, path, encoding=encoding, delimiter=delimiter, quoting=quoting)
+    header = next(rows(), None)
+    if header is None:
+        raise InputError(f"{path}: the file is empty. Its first line must be a header.")
+    columns = tuple(header[1])
+    refuse_duplicates(columns, str(path))
+    hint = f"A text with {DELIMITERS[delimiter]} must be in double quotes."
+    if quoting == csv.QUOTE_NONE:
+        hint = (
+            "In a .tsv file quotes are plain characters, and a text has neither tabs nor line"
+            " breaks. If the fields are quoted, save the file as .csv."
+        )
+
+    def read(names: Sequence[str]) -> Iterator[Row]:
+        indices = [columns.index(name) for name in names]
+        for line, values in islice(rows(), 1, None):
+            if len(values) != len(columns):
+                raise InputError(
+                    f"{path}, line {line}: {len(values)} fields, but the header has {len(columns)}."
+                    f" {hint}"
+                )
+            yield line, [values[index] for index in indices]
+
+    return SourceTable(columns=columns, read=read, unit="line", origin=str(path))
+
+
+def _detect_delimiter(path: Path, encoding: str) -> str:
+    """Return the delimiter that divides the header and the first 1,000 rows of a CSV file.
+
+    It must give at least two columns, and either usual names or the same number of fields in every
+    row. It is a comma if none does.
+    """
+
+    def fit(delimiter: str) -> tuple[bool, int, bool]:
+        rows = _numbered_rows(
+            path, encoding=encoding, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL
+        )
+        try:
+            _, header = next(rows, (0, []))
+            if len(header) < 2:
+                return False, 0, False
+            sample = islice(rows, SAMPLE_ROWS)
+            constant = all(len(fields) == len(header) for _, fields in sample)
+        except InputError:  # whoever reads the rows reports it
+            return False, 0, False
+        usual = sum(folded(name) in USUAL_NAMES for name in header)
+        return constant, usual, delimiter == ","
+
+    fits = {delimiter: fit(delimiter) for delimiter in DELIMITERS}
+    best = max(fits, key=lambda delimiter: fits[delimiter])
+    return best if any(fits[best]) else ","
+
+
+def _numbered_rows(
+    path: Path, *, encoding: str, delimiter: str, quoting: Quoting
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line on which the row starts, fields) for all rows, including the header."""
+
+    def without_nul() -> Iterator[str]:
+        for line, content in enumerate(file, start=1):
+            if "\0" in content:
+                raise InputError(
+                    f"{path}, line {line}: a NUL character. The file is damaged, or it is UTF-16:"
+                    " in that case pass --encoding utf-16."
+                )
+            yield content
+
+    with _opened_text(path, encoding, newline="") as file, long_fields():
+        reader = csv.reader(without_nul(), delimiter=delimiter, quoting=quoting, strict=True)
+        start = 1
+        try:
+            for fields in reader:
+                if fields:
+                    yield start, fields
+                start = reader.line_num + 1
+        except csv.Error as error:
+            if "field limit" in str(error):
+                raise InputError(
+                    f"{path}, line {start}: a cell is longer than {MAX_FIELD_LENGTH:,} characters."
+                    " Shorten the text, or close the quote if one is open."
+                ) from None
+            raise InputError(
+                f"{path}, line {start}: not a valid CSV row ({error}). Is a quote not closed, or"
+                " not doubled? In a .tsv file quotes are plain characters."
+            ) from None
+
+
+@contextmanager
+def long_fields() -> Iterator[None]:
+    """Let csv read long documents; its limit belongs to the process and is restored."""
+    before = csv.field_size_limit(MAX_FIELD_LENGTH)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+@contextmanager
+def _opened_text(path: Path, encoding: str, newline: str | None = None) -> Iterator[TextIO]:
+    """Open a text file; in UTF-8, a byte-order mark is skipped.
+
+    Raises:
+        InputError: The encoding is unknown, or it does not have the bytes that are read in the
+            context; the message names the line, if it is known.
+    """
+    is_utf8 = encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+    try:
+        with path.open(encoding="utf-8-sig" if is_utf8 else encoding, newline=newline) as file:
+            yield file
+    except UnicodeError as error:
+        problem = _undecodable_byte(path, encoding) or f": not {encoding} ({error})"
+        raise InputError(
+            f"{path}{problem}. Pass the file's encoding, for example --encoding latin-1 (or cp1252,"
+            f" or utf-16), or convert it: iconv -f latin1 -t utf-8 {path.name} > new{path.suffix}"
+        ) from None
+    except LookupError:
+        raise InputError(
+            f"--encoding: received {encoding!r}; it must be the name of a Python codec, such as"
+            " utf-8 or latin-1."
+        ) from None
+
+
+def _undecodable_byte(path: Path, encoding: str) -> str | None:
+    """Return the location of the first undecodable byte, if line breaks are encoded as in ASCII."""
+    try:
+        if "\n".encode(encoding) != b"\n":
+            return None
+    except UnicodeError:  # `undefined` encodes nothing
+        return None
+    with path.open("rb") as file:
+        for line, content in enumerate(file, start=1):
+            try:
+                content.decode(encoding)
+            except UnicodeDecodeError as error:
+                return f", line {line}: byte 0x{content[error.start]:02x} is not {encoding}"
+    return None
+
+
+CHARACTERS_AT_A_TIME = 2**20
+BLANKS = " \t\r\n"
+EXPECTED = "The file must hold one object per line, or one array of objects."
+
+
+def read_json(path: Path, *, encoding: str) -> SourceTable:
+    """Open a file that has one JSON object per line, or one array of objects.
+
+    The array can also be the value of the only key of an object, as in `{"data": [...]}`; a note
+    says so. The columns are the keys of the first 1,000 objects. A key that an object lacks is a
+    missing cell.
+
+    Raises:
+        InputError: The file has no objects. Reading a row raises it for invalid JSON, a value that
+            is not an object, and a duplicate key; the message names file and line (in an array,
+            file and row).
+    """
+    with _opened_text(path, encoding) as file:
+        start = ""
+        while not start and (part := file.read(CHARACTERS_AT_A_TIME)):
+            start = part.lstrip(BLANKS)
+    is_array = start.startswith("[")
+    key = None if is_array else _wrapping_key(path, encoding)
+    unit = "row" if is_array or key is not None else "line"
+
+    def objects() -> Iterator[tuple[int, dict[str, Any]]]:
+        with _opened_text(path, encoding) as file:
+            numbered: Iterable[tuple[int, Any]]
+            if unit == "row":
+                content = _decode(file.read(), path)
+                numbered = enumerate(content if key is None else content[key], start=1)
+            else:
+                lines = ((n, text) for n, text in enumerate(file, start=1) if text.strip(BLANKS))
+                numbered = ((number, _decode(text, path, number)) for number, text in lines)
+            for number, item in numbered:
+                if not isinstance(item, dict):
+                    raise InputError(
+                        f"{path}, {unit} {number}: received {type(item).__name__}. {EXPECTED}"
+                    )
+                yield number, item
+
+    columns = tuple(dict.fromkeys(k for _, o in islice(objects(), SAMPLE_ROWS) for k in o))
+    if not columns:
+        raise InputError(f"{path}: the file has no JSON objects. {EXPECTED}")
+
+    def read(names: Sequence[str]) -> Iterator[Row]:
+        for number, item in objects():
+            yield number, [item.get(name) for name in names]
+
+    notes = () if key is None else (f"{path}: the rows are read from the key {quoted(key)}.",)
+    return SourceTable(columns=columns, read=read, unit=unit, origin=str(path), notes=notes)
+
+
+def _wrapping_key(path: Path, encoding: str) -> str | None:
+    """Return the key of a file that is one object with a list of objects; None for JSON Lines."""
+    with _opened_text(path, encoding) as file:
+        lines = (line for line in file if line.strip(BLANKS))
+        try:
+            item = _decode(next(lines, ""), path, 1)
+            is_only = next(lines, None) is None
+        except InputError:  # the object may span several lines
+            file.seek(0)
+            try:
+                item, is_only = _decode(file.read(), path, 1), True
+            except InputError:  # whoever reads the lines reports it
+                return None
+    if not isinstance(item, dict) or not is_only:
+        return None
+    lists = [
+        key
+        for key, value in item.items()
+        if isinstance(value, list) and value and all(isinstance(each, dict) for each in value)
+    ]
+    if lists and len(item) > 1:
+        raise InputError(
+            f"{path}: the file is one object with the keys {quoted_list(item)}."
+            f" {EXPECTED} Save the list in {quoted_list(lists, separator=' or ')} as a file."
+        )
+    return lists[0] if lists else None
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; for duplicate keys, json would silently use the last value."""
+    item = dict(pairs)
+    if len(item) != len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        duplicates = sorted(key for key, count in counts.items() if count > 1)
+        raise KeyError(quoted_list(duplicates))
+    return item
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys)
+
+
+def _decode(content: str, path: Path, line: int | None = None) -> Any:
+    """Return the value of a JSON text, which starts on a line or is the whole file."""
+    location = str(path) if line is None else f"{path}, line {line}"
+    try:
+        return DECODER.decode(content)
+    except json.JSONDecodeError as error:
+        location = f"{path}, line {error.lineno if line is None else line}"
+        raise InputError(f"{location}: not valid JSON ({error.msg}). {EXPECTED}") from None
+    except KeyError as error:
+        raise InputError(f"{location}: duplicate key {error.args[0]} in an object.") from None
+    except RecursionError:
+        raise InputError(f"{location}: values are nested too deeply. {EXPECTED}") from None
+    except ValueError:  # Python's limit on the digits of integers
+        digits = sys.get_int_max_str_digits()
+        raise InputError(
+            f"{location}: a number has more than {digits:,} digits. Write it as a string."
+        ) from None
+
+
+CONLL_SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
+WORDS, TAGS = "tokens", "ner_tags"
+DOCUMENT = "-DOCSTART-"  # first word of a line between documents
+CONLL_SEPARATORS = ("\t", "\n", "\r")  # of cells and lines, which no word can contain
+
+
+def read_conll(path: Path, *, encoding: str) -> SourceTable:
+    """Open a CoNLL file: the first column is the word and the last one its tag.
+
+    Columns are separated by tabs, or by spaces if a line has no tab. A line of only spaces ends a
+    sentence. Lines that begin with -DOCSTART- are skipped. A file with one column has no tags. A
+    row is a sentence, and its number is the line on which it begins.
+
+    Raises:
+        InputError: The file has no words. Reading a row raises it for a line with another number of
+            columns than the first one has, or with an empty cell; the message names file and line.
+    """
+    first = next(_sentences(path, encoding), None)
+    if first is None:
+        raise InputError(f"{path}: the file has no words. Each line must have a word and its tag.")
+    columns = (WORDS,) if len(first[1][0]) == 1 else (WORDS, TAGS)
+
+    def read(names: Sequence[str]) -> Iterator[Row]:
+        for number, lines in _sentences(path, encoding):
+            cells = {WORDS: [line[0] for line in lines], TAGS: [line[-1] for line in lines]}
+            yield number, [cells[name] for name in names]
+
+    return SourceTable(
+        columns=columns, read=read, unit="line", origin=str(path), has_line_per_word=True
+    )
+
+
+def read_as_conll(path: Path, *, encoding: str) -> SourceTable:
+    """Open a file with an extension that no other reader has; a note says that it is CoNLL."""
+    note = f"{path}: read as CoNLL, a word and its tag per line."
+    return replace(read_conll(path, encoding=encoding), notes=(note,))
+
+
+def _sentences(path: Path, encoding: str) -> Iterator[tuple[int, list[list[str]]]]:
+    """Yield the number of the first line and the cells of all lines of each sentence."""
+    start, lines, expected = 0, list[list[str]](), 0
+    with _opened_text(path, encoding) as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                if lines:
+                    yield start, lines
+                lines = []
+                continue
+            cells = _split_line(line)
+            if cells[0] == DOCUMENT:
+                continue
+            if not expected:
+                expected = len(cells)
+            elif len(cells) != expected:
+                raise InputError(
+                    f"{path}, line {number}: the number of columns is {len(cells)}, but the first"
+                    f" line has {expected}. Every line needs a word and its tag, separated by a tab"
+                    " or spaces, and a blank line ends a sentence."
+                )
+            if not all(cells):
+                raise InputError(
+                    f"{path}, line {number}: a cell is empty. Every line needs a word and its tag."
+                )
+            if not lines:
+                start = number
+            lines.append(cells)
+    if lines:
+        yield start, lines
+
+
+def _split_line(line: str) -> list[str]:
+    """Return the cells of a line, which tabs separate, or spaces if it has no tab."""
+    text = line.strip("\r\n")
+    if "\t" in text:
+        return [cell.strip(" ") for cell in text.split("\t")]
+    return [cell for cell in text.split(" ") if cell]
