@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import Field, dataclass, fields, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.flags import parse_duration, parse_flags, split_at_dashes
@@ -17,6 +17,7 @@ from ampft.precision.modes import BASELINE, MODES, is_fp32, mode_hint
 from ampft.tasks import TASKS, problem_types
 from ampft.text.json_io import Count, NotNegative, Positive, Rule, is_ascending, one_of
 
+T = TypeVar("T")
 COMPARISON, EXECUTION, OUTPUT = "comparison", "time and processes", "output"
 
 MIN_SEEDS = 3
@@ -90,8 +91,11 @@ class ComparisonFlags:
         "number of runs that train at the same time, each on GPUs of its own, or on its share of "
         "the CPU cores; on a CPU, speeds are then not ranked",
         group=EXECUTION,
+        at_least=1,
     )
-    gpus_per_run: int = flag(1, "GPUs of each run, with --jobs or --engine ray", group=EXECUTION)
+    gpus_per_run: int = flag(
+        1, "GPUs of each run, with --jobs or --engine ray", group=EXECUTION, at_least=1
+    )
     engine: str = flag(
         "local",
         "where runs train: local (this machine), or ray (the Ray cluster of RAY_ADDRESS, --jobs "
@@ -202,25 +206,21 @@ class CompareCommand:
 
     Attributes:
         design: What is compared, and how; the plan of the comparison keeps it.
+        settings: What the user set, for what the plan does not keep.
         yardstick: Whether the noise yardstick is measured.
-        output_dir: Folder of the comparison; None for the default folder.
         classify_argv: Command line arguments after `--`, for classify.py.
         classify: Settings of classify.py, parsed from `classify_argv`.
         notes: Notes to print.
-        anyway: Whether to train although the test data are too few for a verdict.
-        keep_models: Whose weights stay in the folder, one of `KEPT_MODELS`.
         started: Time at which the command began, in seconds since the epoch; None for the start
             of the process.
     """
 
     design: ComparisonDesign
+    settings: ComparisonFlags
     yardstick: bool
-    output_dir: Path | None
     classify_argv: tuple[str, ...]
     classify: ClassifyArguments
     notes: tuple[str, ...] = ()
-    anyway: bool = False
-    keep_models: str = "all"
     started: float | None = None
 
 
@@ -238,23 +238,81 @@ def parse_compare_arguments(
         InputError: A flag of the comparison or of its runs is unknown, has an invalid value, or
             conflicts with another.
     """
-    compare_argv, classify_argv = split_at_dashes(argv)
-    refuse_misplaced(compare_argv, fields(CompareArguments), program, trainer)
-    settings, _ = parse_flags(
+    settings, classify_argv, classify = parse_with_runs(
         CompareArguments,
-        compare_argv,
+        argv,
         program=program,
+        trainer=trainer,
         description="Compare precisions statistically: train every mode with several seeds, one "
         f"process per run, and write a report. Settings of {trainer} that all runs share follow "
         "after ` -- `.",
         usage_suffix=f"[-- settings of {trainer}]",
     )
-    classify = parse_classify_arguments(classify_argv, program=trainer)
-    refuse_set_by_comparison(classify)
-    modes, notes = _parse_modes(settings.modes)
+    modes: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+    if settings.modes is not None:
+        named = parse_mode_list("--modes", settings.modes, MODES)
+        modes = baseline_first(named)
+        if BASELINE not in named:
+            notes = (f"{BASELINE} was added as the baseline.",)
     return comparison_command(
         settings, classify_argv, classify, modes=modes, notes=notes, yardstick=settings.yardstick
     )
+
+
+def parse_with_runs(
+    kind: type[T],
+    argv: Sequence[str] | None,
+    *,
+    program: str,
+    trainer: str,
+    description: str,
+    usage_suffix: str,
+    allowed: Collection[str] = (),
+) -> tuple[T, list[str], ClassifyArguments]:
+    """Return the settings of a comparison, and its runs' settings as flags and parsed.
+
+    Args:
+        kind: Dataclass of the settings of the comparison.
+        argv: Command line arguments; `sys.argv[1:]` if None.
+        program: Name of the program in messages.
+        trainer: Name of the program that trains one run.
+        description: First paragraph of the help.
+        usage_suffix: End of the usage line, after the flags.
+        allowed: Names in `SET_BY_COMPARISON` that the runs may set all the same.
+
+    Raises:
+        InputError: A flag is unknown, has an invalid value, is on the wrong side of ` -- `, or is
+            set by the comparison.
+    """
+    compare_argv, classify_argv = split_at_dashes(argv)
+    _refuse_misplaced(compare_argv, kind, program, trainer)
+    settings, _ = parse_flags(
+        kind, compare_argv, program=program, description=description, usage_suffix=usage_suffix
+    )
+    classify = parse_classify_arguments(classify_argv, program=trainer)
+    for name, remedy in SET_BY_COMPARISON.items():  # from a flag or a --config file
+        value = getattr(classify, name)
+        if name not in allowed and value not in (None, False):
+            value_text = "" if value is True else f" {value}"
+            raise InputError(f"--{name}{value_text} after ` -- `: {remedy}.")
+    return settings, classify_argv, classify
+
+
+def _refuse_misplaced(
+    compare_argv: Sequence[str], kind: type[Any], program: str, trainer: str
+) -> None:
+    """Reject settings of the runs before ` -- `."""
+    classify_names = {f.name for f in fields(ClassifyArguments)} - {f.name for f in fields(kind)}
+    has_arms = any(argument.split("=")[0] in ("--modes", "--arm") for argument in compare_argv)
+    arms = "..." if has_arms else "--modes fp32,bf16"
+    for argument in compare_argv:
+        name = argument.removeprefix("--").removeprefix("no-").split("=")[0]
+        if argument.startswith("--") and name in classify_names:
+            remedy = SET_BY_COMPARISON.get(
+                name, f"write it after ` -- `: {program} {arms} -- {argument} ..."
+            )
+            raise InputError(f"--{name} is a setting of {trainer}: {remedy}.")
 
 
 def comparison_command(
@@ -294,10 +352,6 @@ def comparison_command(
         raise InputError(
             f"--margin: received {settings.margin}; it must be above 0 and below 100 points."
         )
-    for name in ("jobs", "gpus_per_run"):
-        if getattr(settings, name) < 1:
-            received = getattr(settings, name)
-            raise InputError(f"--{name}: received {received}; it must be at least 1.")
     if yardstick and settings.engine != LOCAL:
         raise InputError(
             f"--yardstick with --engine {settings.engine}: it is measured on this machine, not on "
@@ -329,13 +383,11 @@ def comparison_command(
     )
     return CompareCommand(
         design=design,
+        settings=settings,
         yardstick=yardstick,
-        output_dir=None if settings.output_dir is None else Path(settings.output_dir),
         classify_argv=tuple(classify_argv),
         classify=classify,
         notes=notes,
-        anyway=settings.anyway,
-        keep_models=settings.keep_models,
     )
 
 
@@ -373,34 +425,6 @@ def chosen_metric(name: str | None, metrics: Sequence[str]) -> str:
     return name
 
 
-def refuse_misplaced(
-    compare_argv: Sequence[str], known: Iterable[Field[Any]], program: str, trainer: str
-) -> None:
-    """Reject settings of the runs before ` -- `."""
-    compare_names = {f.name for f in known}
-    classify_names = {f.name for f in fields(ClassifyArguments)} - compare_names
-    has_arms = any(argument.split("=")[0] in ("--modes", "--arm") for argument in compare_argv)
-    arms = "..." if has_arms else "--modes fp32,bf16"
-    for argument in compare_argv:
-        name = argument.removeprefix("--").removeprefix("no-").split("=")[0]
-        if argument.startswith("--") and name in classify_names:
-            remedy = SET_BY_COMPARISON.get(
-                name, f"write it after ` -- `: {program} {arms} -- {argument} ..."
-            )
-            raise InputError(f"--{name} is a setting of {trainer}: {remedy}.")
-
-
-def refuse_set_by_comparison(
-    classify: ClassifyArguments, *, names: Collection[str] = tuple(SET_BY_COMPARISON)
-) -> None:
-    """Reject settings that the comparison chooses, whether from a flag or a `--config` file."""
-    for name in names:
-        value, remedy = getattr(classify, name, None), SET_BY_COMPARISON[name]
-        if value not in (None, False):
-            value_text = "" if value is True else f" {value}"
-            raise InputError(f"--{name}{value_text} after ` -- `: {remedy}.")
-
-
 def _parse_seeds(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     numbers = tuple(int(part) for part in parts if part.isascii() and part.isdigit())
@@ -416,15 +440,6 @@ def _parse_seeds(text: str) -> tuple[int, ...]:
             "is 5."
         )
     return numbers
-
-
-def _parse_modes(text: str | None) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """Return the modes, the baseline first, and notes on modes that were added."""
-    if text is None:
-        return None, ()
-    modes = parse_mode_list("--modes", text, MODES)
-    notes = () if BASELINE in modes else (f"{BASELINE} was added as the baseline.",)
-    return baseline_first(modes), notes
 
 
 def parse_mode_list(flag: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 
 from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.compare import (
@@ -16,10 +16,9 @@ from ampft.arguments.compare import (
     CompareCommand,
     ComparisonFlags,
     comparison_command,
-    refuse_misplaced,
-    refuse_set_by_comparison,
+    parse_with_runs,
 )
-from ampft.arguments.flags import parse_flags, split_at_dashes
+from ampft.arguments.flags import parse_flags
 from ampft.arguments.parsing import parse_classify_arguments
 from ampft.errors import InputError
 from ampft.flag import flag
@@ -37,7 +36,6 @@ SHARED = {
     "config": "write the settings of an arm as flags, because a file would be overridden by the "
     "shared flags",
 }
-RESERVED = (PLACEBO,)
 
 
 @dataclass(frozen=True)
@@ -83,46 +81,37 @@ def parse_compare_arms_arguments(
         InputError: A flag of the comparison, of an arm or of all runs is unknown, has an invalid
             value or conflicts with another; or an arm has no name, or equals another.
     """
-    compare_argv, shared_argv = split_at_dashes(argv)
-    refuse_misplaced(compare_argv, fields(CompareArmsArguments), program, trainer)
-    settings, _ = parse_flags(
+    settings, shared_argv, _ = parse_with_runs(
         CompareArmsArguments,
-        compare_argv,
+        argv,
         program=program,
+        trainer=trainer,
         description="Compare settings statistically: train every arm with several seeds, one "
         f"process per run, and write a report. Settings of {trainer} that all arms share follow "
         "after ` -- `.",
         usage_suffix=f"[-- settings of {trainer}]",
+        allowed=("mixed_precision", "check_precision"),
     )
-    shared = parse_classify_arguments(shared_argv, program=trainer)
-    of_arms = ("mixed_precision", "check_precision")
-    chosen = tuple(name for name in SET_BY_COMPARISON if name not in of_arms)
-    refuse_set_by_comparison(shared, names=chosen)
     named = [_split(text) for text in settings.arm]
     _check_names([name for name, _ in named])
     parsed = [_parse_arm(name, flags, shared_argv, trainer) for name, flags in named]
     _refuse_equal(parsed)
     arms = tuple(arm for arm, _ in parsed)
-    _check_selection(settings.select, len(arms))
-    select_seeds = settings.select_seeds if settings.select else 0
-    return comparison_command(
-        settings, shared_argv, parsed[0][1], arms=arms, select_seeds=select_seeds
-    )
-
-
-def _check_selection(split: str | None, arms: int) -> None:
-    if split is None:
-        return
-    if split != "validation":
+    if settings.select not in (None, "validation"):
         raise InputError(
-            f"--select: received {split!r}; only validation is allowed. Examples that choose an "
-            "arm overstate its gain, so the choice and the result need different examples."
+            f"--select: received {settings.select!r}; only validation is allowed. Examples that "
+            "choose an arm overstate its gain, so the choice and the result need different "
+            "examples."
         )
-    if arms < 3:
+    if settings.select and len(arms) < 3:
         raise InputError(
             "--select validation: there is nothing to choose between two arms. Remove the flag, "
             "or add an arm."
         )
+    select_seeds = settings.select_seeds if settings.select else 0
+    return comparison_command(
+        settings, shared_argv, parsed[0][1], arms=arms, select_seeds=select_seeds
+    )
 
 
 def _split(text: str) -> tuple[str, list[str]]:
@@ -147,9 +136,8 @@ def _check_names(names: Sequence[str]) -> None:
             f"--arm: received {counted(len(names), 'arm')}, but a comparison needs at least two, "
             f"the baseline first: {EXAMPLE}."
         )
-    for name in names:
-        if name in RESERVED:
-            raise InputError(f"--arm {name}: this name is reserved. Choose another name.")
+    if PLACEBO in names:
+        raise InputError(f"--arm {PLACEBO}: this name is reserved. Choose another name.")
     lower = [name.lower() for name in names]  # some file systems ignore case
     for name in names:
         if lower.count(name.lower()) > 1:

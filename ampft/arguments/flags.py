@@ -7,9 +7,10 @@ YAML or JSON file (`--config`), and the command line.
 from __future__ import annotations
 
 import argparse
+import operator
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -23,6 +24,11 @@ T = TypeVar("T")
 KIND_NAMES: dict[type, str] = {
     int: "whole number", float: "number", str: "text", bool: "true or false",
 }  # fmt: skip
+LIMITS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    "at_least": ("at least {:g}", operator.ge),
+    "at_most": ("at most {:,.0f}", operator.le),
+    "below": ("below {:g}", operator.lt),
+}
 _DURATION = re.compile(r"(?:([0-9]+)h)?(?:([0-9]+)min)?(?:([0-9]+)s)?")
 MAX_CHOICES_WIDTH = 40  # characters; longer lists of choices move into the help text
 
@@ -104,66 +110,11 @@ def parse_flags(
     """
     known = {f.name: f for f in fields(cast("Any", kind))}
     hints = get_type_hints(kind)
-    usage = " ".join(f"{program} [--config FILE] [--flag value ...] {usage_suffix}".split())
-    parser = _build_parser(known, hints, program=program, usage=usage, description=description)
     refuse_valued_switches(argv, [name for name in known if _value_type(hints[name]) is bool])
-    namespace, unknown = parser.parse_known_args(argv)
-    if unknown:
-        raise InputError(_unknown_flag_message(unknown, known, program))
-    values = vars(namespace)
-    config = values.pop("config", None)
-    from_file = {} if config is None else _read_config(config, known, hints)
-    user_values = from_file | values
-    repeated = {k: tuple(v) for k, v in user_values.items() if isinstance(v, list)}
-    parsed = kind(**user_values | repeated)
-    _check_values(parsed, known)
-    return parsed, frozenset(user_values)
-
-
-def _check_values(parsed: object, known: Mapping[str, Field[Any]]) -> None:
-    """Reject blank strings and numbers out of range."""
-    for name, f in known.items():
-        value = getattr(parsed, name)
-        if isinstance(value, str) and not value.strip():
-            raise InputError(f"--{name}: received {value!r}. Pass a value or remove the flag.")
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            _check_range(name, value, **f.metadata["limits"])
-
-
-def _check_range(
-    name: str, value: float, *, at_least: float | None, at_most: float | None, below: float | None
-) -> None:
-    # A number with any limit must be finite. NaN fails because every comparison with it is false.
-    has_limit = (at_least, at_most, below) != (None, None, None)
-    is_inside = (
-        (at_least is None or value >= at_least)
-        and (at_most is None or value <= at_most)
-        and (below is None or value < below)
-        and (not has_limit or abs(value) < float("inf"))
-    )
-    if is_inside:
-        return
-    limits = [
-        f"at least {at_least:g}" if at_least is not None else "",
-        f"at most {at_most:,.0f}" if at_most is not None else "",
-        f"below {below:g}" if below is not None else "",
-    ]
-    allowed = " and ".join(filter(None, limits))
-    raise InputError(f"--{name}: received {value}; it must be {allowed}.")
-
-
-def _build_parser(
-    known: Mapping[str, Field[Any]],
-    hints: Mapping[str, Any],
-    *,
-    program: str,
-    usage: str,
-    description: str,
-) -> ArgumentParser:
     # Without SUPPRESS, the default of an unset flag would override the value from the file.
     parser = ArgumentParser(
         prog=program,
-        usage=usage,
+        usage=" ".join(f"{program} [--config FILE] [--flag value ...] {usage_suffix}".split()),
         description=description,
         argument_default=argparse.SUPPRESS,
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=100),
@@ -175,55 +126,70 @@ def _build_parser(
     titles = dict.fromkeys([*(title for title in GROUPS if title in used), *used])
     groups = {title: parser.add_argument_group(title) for title in titles}
     for name, f in known.items():
-        group = groups[f.metadata["group"]]
-        kind = _value_type(hints[name])
-        choices = f.metadata["choices"]
-        listed = "{" + ",".join(choices or ()) + "}"
-        text = f"{f.metadata['help']} (default: {_default_text(f)})"
-        if len(listed) > MAX_CHOICES_WIDTH:
-            text = f"{f.metadata['help']}: {', '.join(choices)} (default: {_default_text(f)})"
-            listed = "NAME"
-        text = text.replace("%", "%%")
-        if kind is bool:
-            action: Any = argparse.BooleanOptionalAction
-            if name.startswith("no_"):  # --no-no_placebo would make no sense
-                action = "store_true"
-            group.add_argument(f"--{name}", action=action, help=text)
-        elif f.metadata["bare"]:
-            bare = f.metadata["bare"]
-            group.add_argument(f"--{name}", nargs="?", const=bare, metavar="TEXT", help=text)
-            off = argparse.SUPPRESS
-            group.add_argument(
-                f"--no-{name}", dest=name, action="store_const", const=None, help=off
-            )
-        elif _is_repeated(hints[name]):
-            group.add_argument(f"--{name}", action="append", metavar="TEXT", help=text)
-        else:
-            group.add_argument(
-                f"--{name}",
-                type=_converter(kind),
-                choices=choices,
-                metavar=listed if choices else kind.__name__.upper(),
-                help=text,
-            )
-    return parser
+        _add_flag(groups[f.metadata["group"]], f, hints[name])
+    namespace, unknown = parser.parse_known_args(argv)
+    if unknown:
+        raise InputError(_unknown_flag_message(unknown, known, program))
+    values = vars(namespace)
+    config = values.pop("config", None)
+    from_file = {} if config is None else _read_config(config, known, hints)
+    user_values = from_file | values
+    repeated = {k: tuple(v) for k, v in user_values.items() if isinstance(v, list)}
+    parsed = kind(**user_values | repeated)
+    for name, f in known.items():
+        _check_value(name, getattr(parsed, name), f.metadata["limits"])
+    return parsed, frozenset(user_values)
 
 
-def _default_text(f: Field[Any]) -> str:
-    if f.default in (None, MISSING, ()):
-        return "none"
-    return str(f.default).lower() if isinstance(f.default, bool) else str(f.default)
+def _check_value(name: str, value: object, limits: Mapping[str, float | None]) -> None:
+    """Reject a blank string and a number out of range."""
+    if isinstance(value, str) and not value.strip():
+        raise InputError(f"--{name}: received {value!r}. Pass a value or remove the flag.")
+    given = [(*LIMITS[kind], limit) for kind, limit in limits.items() if limit is not None]
+    if not given or not isinstance(value, int | float) or isinstance(value, bool):
+        return
+    # A number with any limit must be finite. NaN fails because every comparison with it is false.
+    if abs(value) < float("inf") and all(holds(value, limit) for _, holds, limit in given):
+        return
+    allowed = " and ".join(text.format(limit) for text, _, limit in given)
+    raise InputError(f"--{name}: received {value}; it must be {allowed}.")
+
+
+def _add_flag(group: argparse._ArgumentGroup, f: Field[Any], hint: Any) -> None:
+    kind, name = _value_type(hint), f.name
+    choices, bare = f.metadata["choices"], f.metadata["bare"]
+    default = "none" if f.default in (None, MISSING, ()) else str(f.default)
+    default = default.lower() if isinstance(f.default, bool) else default
+    listed = "{" + ",".join(choices or ()) + "}"
+    text = f.metadata["help"]
+    if len(listed) > MAX_CHOICES_WIDTH:
+        text, listed = f"{text}: {', '.join(choices)}", "NAME"
+    text = f"{text} (default: {default})".replace("%", "%%")
+    if kind is bool:
+        action: Any = argparse.BooleanOptionalAction
+        if name.startswith("no_"):  # --no-no_placebo would make no sense
+            action = "store_true"
+        group.add_argument(f"--{name}", action=action, help=text)
+    elif bare:
+        group.add_argument(f"--{name}", nargs="?", const=bare, metavar="TEXT", help=text)
+        off = argparse.SUPPRESS
+        group.add_argument(f"--no-{name}", dest=name, action="store_const", const=None, help=off)
+    elif get_origin(hint) is tuple:  # the flag may be repeated
+        group.add_argument(f"--{name}", action="append", metavar="TEXT", help=text)
+    else:
+        group.add_argument(
+            f"--{name}",
+            type=_converter(kind),
+            choices=choices,
+            metavar=listed if choices else kind.__name__.upper(),
+            help=text,
+        )
 
 
 def _value_type(hint: Any) -> type:
     """Return the type of a hint such as `int | None` or `tuple[str, ...]`, without None."""
     (kind,) = [t for t in get_args(hint) or (hint,) if t not in (type(None), Ellipsis)]
     return cast("type", kind)
-
-
-def _is_repeated(hint: Any) -> bool:
-    """Return whether a flag may be set several times."""
-    return get_origin(hint) is tuple
 
 
 def _converter(kind: type) -> Any:
@@ -301,7 +267,7 @@ def _checked_setting(
     if choices and str(value) not in choices:
         raise InputError(f"--config {path}: {name} is {value!r}; choose from {', '.join(choices)}.")
     try:
-        if _is_repeated(hints[name]) and isinstance(value, list):
+        if get_origin(hints[name]) is tuple and isinstance(value, list):
             return [_convert_yaml_value(kind, each) for each in value]
         return _convert_yaml_value(kind, value)
     except (ValueError, OverflowError):

@@ -10,13 +10,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ampft.arguments.classify import BUILT_IN_DEFAULTS, ClassifyArguments
+from ampft.arguments.classify import ADAFACTOR, BUILT_IN_DEFAULTS, ClassifyArguments
 from ampft.arguments.flags import parse_duration, parse_flags
-from ampft.arguments.optimizer import ADAFACTOR
 from ampft.errors import InputError, Preempted, TrainingStopped, did_you_mean
 from ampft.tasks import TASKS, problem_types, task_of_folder
 from ampft.tasks.settings import check_decision_flags
 from ampft.training.checkpoints.interval import parse_interval
+
+# Settings that have no effect without another one.
+NEEDED = {
+    "checkpoint_total_limit": "checkpointing_steps",
+    "async_checkpoints": "checkpointing_steps",
+    "allow_topology_change": "resume_from_checkpoint",
+    "hub_model_id": "push_to_hub",
+    "hub_private_repo": "push_to_hub",
+}
 
 
 def parse_classify_arguments(
@@ -67,7 +75,6 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
             f"--train_file {arguments.train_file} and --dataset_name {arguments.dataset_name}: "
             "remove one of them, because a run uses a single source of data."
         )
-    _check_home(arguments)
     other_files = arguments.validation_file or arguments.test_file
     if other_files and not arguments.train_file:
         raise InputError(
@@ -105,18 +112,8 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
     arguments.check_schedule(defaults.get("warmup_ratio", ClassifyArguments.warmup_ratio))
     arguments.check_trained_part()
     arguments.check_padding()
-    _check_checkpoints(arguments)
-    _check_hub(arguments)
+    _check_output(arguments)
     _check_metric(arguments.metric_for_best_model)
-
-
-def _check_home(arguments: ClassifyArguments) -> None:
-    """Refuse a folder that would be called ~."""
-    if arguments.output_dir is not None and Path(arguments.output_dir).parts[:1] == ("~",):
-        raise InputError(
-            f"--output_dir {arguments.output_dir}: ~ stands for the home folder only in a shell, "
-            "without quotes. Write the whole path."
-        )
 
 
 def _check_metric(name: str | None) -> None:
@@ -131,27 +128,21 @@ def _check_metric(name: str | None) -> None:
         )
 
 
-def _check_hub(arguments: ClassifyArguments) -> None:
-    for name in ("hub_model_id", "hub_private_repo"):
-        if getattr(arguments, name) and not arguments.push_to_hub:
-            raise InputError(
-                f"--{name} has no effect without --push_to_hub. Add it, or remove the flag."
-            )
-
-
-def _check_checkpoints(arguments: ClassifyArguments) -> None:
+def _check_output(arguments: ClassifyArguments) -> None:
+    """Reject settings of results and checkpoints that have no effect or contradict each other."""
+    folder = arguments.output_dir
+    if folder is not None and Path(folder).parts[:1] == ("~",):
+        raise InputError(
+            f"--output_dir {folder}: ~ stands for the home folder only in a shell, without quotes. "
+            "Write the whole path."
+        )
     parse_interval(arguments.checkpointing_steps)
-    for name in ("checkpoint_total_limit", "async_checkpoints"):
-        if getattr(arguments, name) and arguments.checkpointing_steps is None:
+    for name, needed in NEEDED.items():
+        if getattr(arguments, name) and not getattr(arguments, needed):
             raise InputError(
-                f"--{name} has no effect without --checkpointing_steps. Add it, or remove the flag."
+                f"--{name} has no effect without --{needed}. Add it, or remove the flag."
             )
     if arguments.resume_from_checkpoint is None:
-        if arguments.allow_topology_change:
-            raise InputError(
-                "--allow_topology_change has no effect without --resume_from_checkpoint. Add it, "
-                "or remove the flag."
-            )
         return
     if arguments.output_dir is None:
         raise InputError(

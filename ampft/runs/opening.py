@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ampft.arguments.classify import ClassifyArguments
-from ampft.arguments.optimizer import ADAMW
+from ampft.arguments.classify import ADAMW, ClassifyArguments
 from ampft.errors import InputError, Preempted, TrainingStopped
 from ampft.files import is_disk_error, write_file
 from ampft.precision.compilation import compile_backend

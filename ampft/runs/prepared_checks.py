@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch._dynamo.exc import TorchDynamoException
 
-from ampft.arguments.classify import ClassifyArguments
-from ampft.arguments.optimizer import ADAMW
+from ampft.arguments.classify import ADAMW, ClassifyArguments
 from ampft.data.steps import varied_ids
 from ampft.errors import InputError
 from ampft.evaluation.baseline import check_has_texts

@@ -304,7 +304,7 @@ def _muon(trained: list[TrainedParameter], settings: OptimizerSettings) -> Optim
     )
 
 
-# A new optimizer adds a row, its name in `ampft.arguments.optimizer`, and its rule in
+# A new optimizer adds a row, its name in `ampft.arguments.classify`, and its rule in
 # `ampft.training.optimizer`.
 OPTIMIZERS = {
     "adamw_torch": OptimizerRow("AdamW", _adamw, 2, trains_16_bits=True),

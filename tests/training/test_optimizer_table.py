@@ -13,7 +13,7 @@ from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, T5Config
 from transformers import T5ForSequenceClassification as T5
 
-from ampft.arguments.optimizer import OPTIMIZERS as NAMES
+from ampft.arguments.classify import OPTIMIZERS as NAMES
 from ampft.arguments.parsing import parse_classify_arguments
 from ampft.errors import InputError, PrecisionContradicted
 from ampft.precision.resolve import resolve

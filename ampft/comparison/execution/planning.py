@@ -77,7 +77,8 @@ def plan_comparison(
             verdict but "undecided" and `anyway` is not set.
     """
     design, arguments = command.design, requested_arguments(command)
-    folder = command.output_dir or _default_folder(command, arguments)
+    output_dir = command.settings.output_dir
+    folder = _default_folder(command, arguments) if output_dir is None else Path(output_dir)
     existing = read_plan(folder)
     if existing is not None:
         difference = plan_difference(existing, design, arguments)
@@ -114,7 +115,8 @@ def plan_comparison(
     )
     if design.budget is not None:
         plan = fit(plan, design.jobs * (design.budget - command_seconds(command)))
-    if not (command.anyway or design.folds):  # the trial has one fold, and the cases are all rows
+    # With folds, the trial has one of them, and the cases are all rows.
+    if not (command.settings.anyway or design.folds):
         _check_reach(plan, trial.compared["reported split"])
     return folder, plan
 

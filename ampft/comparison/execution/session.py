@@ -288,7 +288,7 @@ class ComparisonSession:
         Runs that choose an arm lose theirs too: only records and predictions are read later.
         """
         for run in complete:
-            if not keeps_model(self.plan, run, self.command.keep_models):
+            if not keeps_model(self.plan, run, self.command.settings.keep_models):
                 remove_weights(run_folder(self.folder.path, run))
 
     @property
@@ -443,7 +443,7 @@ def open_comparison(
             session.remove_checkpoints(session.complete())
             session.remove_models(session.complete())
             session.write_plan()
-            print_line(plan_lines(folder, plan, todo, command.keep_models))
+            print_line(plan_lines(folder, plan, todo, command.settings.keep_models))
             with interruptible(session.how_to_continue):
                 try:
                     yield session

@@ -18,11 +18,8 @@ from ampft.arguments.compare import (
     CompareCommand,
     ComparisonFlags,
     comparison_command,
-    refuse_misplaced,
-    refuse_set_by_comparison,
+    parse_with_runs,
 )
-from ampft.arguments.flags import parse_flags, split_at_dashes
-from ampft.arguments.parsing import parse_classify_arguments
 from ampft.errors import InputError
 from ampft.flag import flag
 from ampft.precision.modes import BASELINE
@@ -60,8 +57,9 @@ class CurveFlags:
         "number of runs that train at the same time, each on GPUs of its own, or on its share of "
         "the CPU cores",
         group=EXECUTION,
+        at_least=1,
     )
-    gpus_per_run: int = flag(1, "GPUs of each run, with --jobs", group=EXECUTION)
+    gpus_per_run: int = flag(1, "GPUs of each run, with --jobs", group=EXECUTION, at_least=1)
     config_file: str | None = flag(
         None, "configuration file that accelerate launch uses for every run", group=EXECUTION
     )
@@ -121,26 +119,24 @@ def parse_curve(argv: Sequence[str]) -> tuple[CurveFlags, list[str], ClassifyArg
     Raises:
         InputError: A flag is unknown, has an invalid value, or is set by the curve.
     """
-    curve_argv, classify_argv = split_at_dashes(argv)
-    refuse_misplaced(curve_argv, fields(CurveFlags), PROGRAM, TRAINER)
-    settings, _ = parse_flags(
+    settings, classify_argv, classify = parse_with_runs(
         CurveFlags,
-        curve_argv,
+        argv,
         program=PROGRAM,
+        trainer=TRAINER,
         description="Train on nested subsets of the labels, each with several seeds, and draw the "
         "score against the number of labels. Says with an interval what twice the labels would "
         "add. A repeated command continues where it was interrupted.",
         usage_suffix=f"-- settings of {TRAINER}",
+        allowed=("folds",),
     )
     if settings.sizes is not None:
         _parse_sizes(settings.sizes)
-    classify = parse_classify_arguments(classify_argv, program=TRAINER)
     if classify.folds is not None:
         raise InputError(
             "--folds after ` -- `: all subsets of a curve are tested on the same rows. Remove the "
             "flag, and pass --test_file."
         )
-    refuse_set_by_comparison(classify)
     for name in (*SIZE_FLAGS, "data_seed"):
         if getattr(classify, name):
             what = "the seed" if name == "data_seed" else "--sizes before ` -- `"
