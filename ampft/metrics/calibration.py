@@ -36,28 +36,6 @@ def calibration_sums(
     return np.stack(sums).astype(np.float64)
 
 
-def calibration_gaps(
-    confidence: npt.NDArray[np.floating], correct: npt.NDArray[np.bool_], *, bins: int
-) -> npt.NDArray[np.float64]:
-    """Return (n, bins + 1) what each case adds to the gaps of the bins and to the count.
-
-    The expected calibration error is the sum of the absolute gaps, over the count.
-
-    Args:
-        confidence: (n, M) probabilities of the M decisions of each case.
-        correct: (n, M) whether the decisions are correct.
-        bins: Number of bins of equal width.
-    """
-    values = confidence.astype(np.float64)
-    cases, decisions = values.shape
-    bin_of = np.digitize(values, np.arange(1, bins) / bins, right=True)
-    columns = (bin_of + (bins + 1) * np.arange(cases)[:, None]).ravel()
-    sums = np.bincount(columns, (correct - values).ravel(), minlength=cases * (bins + 1))
-    gaps = sums.astype(np.float64).reshape(cases, bins + 1)
-    gaps[:, -1] = decisions
-    return gaps
-
-
 def calibration_statistic(
     confidence: npt.NDArray[np.floating],
     correct: npt.NDArray[np.bool_],
@@ -74,7 +52,14 @@ def calibration_statistic(
         correct: (n, M) whether the decisions are correct.
         groups: (n,) group of each case, 0..G-1, which stay in one half; None for none.
     """
-    gaps = calibration_gaps(confidence, correct, bins=BINS)
+    values = confidence.astype(np.float64)
+    cases, decisions = values.shape
+    bin_of = np.digitize(values, np.arange(1, BINS) / BINS, right=True)
+    columns = (bin_of + (BINS + 1) * np.arange(cases)[:, None]).ravel()
+    summed = np.bincount(columns, (correct - values).ravel(), minlength=cases * (BINS + 1))
+    # What each case adds to the gaps of the bins, and to the number of decisions.
+    gaps = summed.astype(np.float64).reshape(cases, BINS + 1)
+    gaps[:, -1] = decisions
     ids = np.arange(len(gaps)) if groups is None else groups
     in_first = (np.random.default_rng(0).permutation(int(ids.max()) + 1) % 2 == 0)[ids, None]
 

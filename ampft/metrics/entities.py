@@ -37,10 +37,14 @@ class Sentences:
         """(m,) sentence of each word."""
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
+    @property
+    def starts(self) -> IntArray:
+        """(n,) index of the first word of each sentence."""
+        return np.cumsum(self.counts) - self.counts
+
     def sums(self, values: npt.NDArray[np.generic]) -> FloatArray:
         """Return (n,) the sums of (m,) values over the words of each sentence."""
-        starts = np.cumsum(self.counts) - self.counts
-        return np.add.reduceat(values.astype(np.float64), starts)
+        return np.add.reduceat(values.astype(np.float64), self.starts)
 
     def type_of(self, tags: IntArray) -> IntArray:
         """Return (m,) the type of each tag: -1 for O; a plain tag is its type."""
@@ -61,7 +65,7 @@ class Sentences:
             return types, words + 1
         same = np.zeros(len(tags), dtype=bool)
         same[1:] = types[1:] == types[:-1]
-        same[np.cumsum(self.counts)[:-1]] = False  # a sentence begins
+        same[self.starts] = False
         is_inside = (tags > 0) & (tags % 2 == 0)
         is_begin = tags % 2 == 1
         continues = is_inside & same
@@ -106,7 +110,10 @@ def word_sums(labels: IntArray, predicted: IntArray, sentences: Sentences, tags:
 def _count_sums(
     columns: tuple[IntArray, ...], sentences: Sentences, classes: int, sizes: IntArray
 ) -> CaseSums:
-    """Return the sums of the classes in each column, -1 for none, and the sizes of the cases."""
+    """Return the sums of the classes in each column, -1 for none, and the sizes of the cases.
+
+    Cases with the same vector share a pattern, so that each vector is kept once.
+    """
     from scipy.sparse import csr_array
 
     n, width = len(sentences.counts), len(columns) * classes + 1
@@ -119,27 +126,19 @@ def _count_sums(
         entries.append(index * classes + column[counted])
         values.append(np.ones(len(counted), dtype=np.int64))
     cells = (np.concatenate(rows), np.concatenate(entries))
-    dense = csr_array((np.concatenate(values).astype(np.float64), cells), shape=(n, width))
-    return distinct(dense)
-
-
-def distinct(rows: object) -> CaseSums:
-    """Return the sums of cases whose vectors are the rows of a sparse array, each kept once."""
-    from scipy.sparse import csr_array
-
-    array = csr_array(rows)
+    array = csr_array((np.concatenate(values).astype(np.float64), cells), shape=(n, width))
     array.sum_duplicates()
     bounds = array.indptr
-    index: dict[bytes, int] = {}
-    pattern_of = np.empty(array.shape[0], dtype=np.int64)
+    known: dict[bytes, int] = {}
+    pattern_of = np.empty(n, dtype=np.int64)
     first = []
-    for row in range(array.shape[0]):
+    for row in range(n):
         part = slice(bounds[row], bounds[row + 1])
         key = array.indices[part].tobytes() + array.data[part].tobytes()
-        if key not in index:
-            index[key] = len(index)
+        if key not in known:
+            known[key] = len(known)
             first.append(row)
-        pattern_of[row] = index[key]
+        pattern_of[row] = known[key]
     return CaseSums(array[first], pattern_of)
 
 

@@ -88,9 +88,5 @@ def of_images(metric: Metric) -> Metric:
     return replace(metric, costliest=costliest_image, changes_by_units=True)
 
 
-MEAN_IOU = of_images(
-    Metric("mean_iou", "mean IoU", mean_iou, effect_on_class_mean, costliest_image)
-)
-PIXEL_ACCURACY = of_images(
-    Metric("pixel_accuracy", "pixel accuracy", accuracy, effect_on_share, costliest_image)
-)
+MEAN_IOU = of_images(Metric("mean_iou", "mean IoU", mean_iou, effect_on_class_mean))
+PIXEL_ACCURACY = of_images(Metric("pixel_accuracy", "pixel accuracy", accuracy, effect_on_share))

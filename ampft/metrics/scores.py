@@ -5,7 +5,7 @@ A class that is absent from a split has support, precision, recall and F1 of 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -90,6 +90,15 @@ def average_scores(rows: Sequence[Scores], *, weighted: bool) -> Scores:
     return Scores(precision, recall, f1, sum(support))
 
 
+def flat_averages(averages: Mapping[str, Scores]) -> dict[str, float]:
+    """Return the parts of averaged scores under names such as `macro_f1`."""
+    return {
+        f"{name}_{part}": getattr(scores, part)
+        for name, scores in averages.items()
+        for part in ("precision", "recall", "f1")
+    }
+
+
 def scalar_scores(labels: IntArray, predicted: IntArray, classes: int) -> dict[str, float]:
     """Return the metrics that need no probabilities, by name.
 
@@ -109,12 +118,7 @@ def scalar_scores(labels: IntArray, predicted: IntArray, classes: int) -> dict[s
         "accuracy": float(np.mean(labels == predicted)),
         # scikit-learn's warns if a class that the split lacks is predicted, which is normal here.
         "balanced_accuracy": float(np.mean([row.recall for row in rows if row.support])),
-        "macro_precision": macro.precision,
-        "macro_recall": macro.recall,
-        "macro_f1": macro.f1,
-        "weighted_precision": weighted.precision,
-        "weighted_recall": weighted.recall,
-        "weighted_f1": weighted.f1,
+        **flat_averages({"macro": macro, "weighted": weighted}),
         "cohen_kappa": kappa,
         "matthews": correlation,
     }

@@ -54,10 +54,14 @@ class CaseSums:
         """Number of cases, n."""
         return len(self.pattern_of)
 
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Number of cases with each pattern, (U,)."""
+        return np.bincount(self.pattern_of, minlength=self.patterns.shape[0])
+
     def totals(self) -> FloatArray:
         """Return the (D,) sums over all cases."""
-        counts = np.bincount(self.pattern_of, minlength=self.patterns.shape[0])
-        totals: FloatArray = self.patterns.T @ counts.astype(np.float64)
+        totals: FloatArray = self.patterns.T @ self.counts.astype(np.float64)
         return totals
 
     def grouped(self, groups: IntArray) -> CaseSums:
@@ -93,66 +97,6 @@ class CostliestCase:
     effect: float
     label: int | None
     support: int
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A metric that is a function of sums over cases.
-
-    Attributes:
-        name: Key in reports and records, such as "macro_f1".
-        title: Name for people, such as "macro F1".
-        from_sums: Function of sums (..., D) that returns values (...).
-        case_effect: Function of the (D,) sums of a split that returns how much one changed case
-            changes the metric, root mean square over the cases.
-        costliest: Function of `from_sums`, and of the sums of a split with several seeds, that
-            returns the case with the largest effect.
-        higher_is_better: Whether higher values are better.
-        is_share: Whether differences are in points (hundredths).
-        values: Function of an outcome that returns a value per case or unit, whose mean is the
-            metric; None for a function of class counts.
-        changes_by_units: Whether a case usually changes in a few of very many units, as an image in
-            some pixels; otherwise all units of a case change together.
-    """
-
-    name: str
-    title: str
-    from_sums: Callable[[FloatArray], FloatArray]
-    case_effect: Callable[[FloatArray], float]
-    costliest: Callable[[Callable[[FloatArray], FloatArray], Sequence[CaseSums]], CostliestCase]
-    higher_is_better: bool = True
-    is_share: bool = True
-    changes_by_units: bool = False
-    values: Callable[[Any], FloatArray] | None = None
-
-    def value(self, sums: CaseSums) -> float:
-        """Return the metric over all cases."""
-        return float(self.from_sums(sums.totals()))
-
-    def effect_of_changed_case(self, sums: CaseSums) -> float:
-        """Return the effect of one changed case; `case_effect` for cases of one unit each.
-
-        If cases change by units, return the effect of one changed unit.
-        """
-        if self.changes_by_units:
-            return self.case_effect(sums.totals())
-        counts = np.bincount(sums.pattern_of, minlength=sums.patterns.shape[0])
-        sizes = _column(sums.patterns, -1)
-        return self.case_effect(sums.totals()) * math.sqrt(counts @ sizes**2 / len(sums))
-
-    def costliest_case(self, seeds: Sequence[CaseSums]) -> CostliestCase:
-        """Return the kind of case whose loss would cost most, averaged over the seeds."""
-        return self.costliest(self.from_sums, seeds)
-
-    def leave_one_out(self, sums: CaseSums) -> FloatArray:
-        """Return (U,) values of the metric: for each pattern, without one case of that pattern."""
-        totals, patterns = sums.totals(), sums.patterns
-        rows = max(1, ENTRIES_AT_A_TIME // len(totals))
-        parts = [
-            self.from_sums(totals - patterns[start : start + rows].toarray())
-            for start in range(0, patterns.shape[0], rows)
-        ]
-        return np.concatenate(parts)
 
 
 class ClassCounts(NamedTuple):
@@ -363,7 +307,7 @@ def costliest_of_classes(
     sums = seeds[0]
     totals = np.mean([each.totals() for each in seeds], axis=0)
     label_effect = _effect_per_label(from_sums, totals)
-    counts = np.bincount(sums.pattern_of, minlength=sums.patterns.shape[0])
+    counts = sums.counts
     classes = len(totals) // 3
     labelled = sums.patterns[:, classes : 2 * classes]
     support = np.asarray((labelled > 0).T @ counts).astype(np.int64)
@@ -413,7 +357,7 @@ def costliest_of_mean(
         seeds: Sums of a mean at each seed, over the same cases.
         most: Largest value of a unit, such as `MAX_LOG_LOSS`.
     """
-    counts = np.bincount(seeds[0].pattern_of, minlength=seeds[0].patterns.shape[0])
+    counts = seeds[0].counts
     sizes = _column(seeds[0].patterns, -1)
     units = float(counts @ sizes)
     return CostliestCase(most * float(counts @ sizes**2) / units**2, None, len(seeds[0]))
@@ -430,35 +374,78 @@ def _ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
     return np.where(positive, numerator, 0.0) / np.where(positive, denominator, 1.0)
 
 
-ACCURACY = Metric("accuracy", "accuracy", accuracy, effect_on_share, costliest_of_classes)
-MACRO_F1 = Metric("macro_f1", "macro F1", macro_f1, effect_on_class_mean, costliest_of_classes)
-WEIGHTED_F1 = Metric(
-    "weighted_f1", "weighted F1", weighted_f1, effect_on_share, costliest_of_classes
-)
-MICRO_F1 = Metric("micro_f1", "micro F1", micro_f1, effect_on_micro_f1, costliest_of_classes)
+@dataclass(frozen=True)
+class Metric:
+    """A metric that is a function of sums over cases.
+
+    Attributes:
+        name: Key in reports and records, such as "macro_f1".
+        title: Name for people, such as "macro F1".
+        from_sums: Function of sums (..., D) that returns values (...).
+        case_effect: Function of the (D,) sums of a split that returns how much one changed case
+            changes the metric, root mean square over the cases.
+        costliest: Function of `from_sums`, and of the sums of a split with several seeds, that
+            returns the case with the largest effect.
+        higher_is_better: Whether higher values are better.
+        is_share: Whether differences are in points (hundredths).
+        values: Function of an outcome that returns a value per case or unit, whose mean is the
+            metric; None for a function of class counts.
+        changes_by_units: Whether a case usually changes in a few of very many units, as an image in
+            some pixels; otherwise all units of a case change together.
+    """
+
+    name: str
+    title: str
+    from_sums: Callable[[FloatArray], FloatArray]
+    case_effect: Callable[[FloatArray], float]
+    costliest: Callable[[Callable[[FloatArray], FloatArray], Sequence[CaseSums]], CostliestCase] = (
+        costliest_of_classes
+    )
+    higher_is_better: bool = True
+    is_share: bool = True
+    changes_by_units: bool = False
+    values: Callable[[Any], FloatArray] | None = None
+
+    def value(self, sums: CaseSums) -> float:
+        """Return the metric over all cases."""
+        return float(self.from_sums(sums.totals()))
+
+    def effect_of_changed_case(self, sums: CaseSums) -> float:
+        """Return the effect of one changed case; `case_effect` for cases of one unit each.
+
+        If cases change by units, return the effect of one changed unit.
+        """
+        if self.changes_by_units:
+            return self.case_effect(sums.totals())
+        sizes = _column(sums.patterns, -1)
+        return self.case_effect(sums.totals()) * math.sqrt(sums.counts @ sizes**2 / len(sums))
+
+    def costliest_case(self, seeds: Sequence[CaseSums]) -> CostliestCase:
+        """Return the kind of case whose loss would cost most, averaged over the seeds."""
+        return self.costliest(self.from_sums, seeds)
+
+    def leave_one_out(self, sums: CaseSums) -> FloatArray:
+        """Return (U,) values of the metric: for each pattern, without one case of that pattern."""
+        totals, patterns = sums.totals(), sums.patterns
+        rows = max(1, ENTRIES_AT_A_TIME // len(totals))
+        parts = [
+            self.from_sums(totals - patterns[start : start + rows].toarray())
+            for start in range(0, patterns.shape[0], rows)
+        ]
+        return np.concatenate(parts)
+
+
+ACCURACY = Metric("accuracy", "accuracy", accuracy, effect_on_share)
+MACRO_F1 = Metric("macro_f1", "macro F1", macro_f1, effect_on_class_mean)
+WEIGHTED_F1 = Metric("weighted_f1", "weighted F1", weighted_f1, effect_on_share)
+MICRO_F1 = Metric("micro_f1", "micro F1", micro_f1, effect_on_micro_f1)
 BALANCED_ACCURACY = Metric(
-    "balanced_accuracy",
-    "balanced accuracy",
-    balanced_accuracy,
-    effect_on_class_mean,
-    costliest_of_classes,
+    "balanced_accuracy", "balanced accuracy", balanced_accuracy, effect_on_class_mean
 )
 COHEN_KAPPA = Metric(
-    "cohen_kappa",
-    "Cohen's kappa",
-    cohen_kappa,
-    effect_on_agreement,
-    costliest_of_classes,
-    is_share=False,
+    "cohen_kappa", "Cohen's kappa", cohen_kappa, effect_on_agreement, is_share=False
 )
-MATTHEWS = Metric(
-    "matthews",
-    "Matthews correlation",
-    matthews,
-    effect_on_agreement,
-    costliest_of_classes,
-    is_share=False,
-)
+MATTHEWS = Metric("matthews", "Matthews correlation", matthews, effect_on_agreement, is_share=False)
 
 
 def mean_metric(

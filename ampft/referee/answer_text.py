@@ -99,7 +99,7 @@ def next_step(judgement: Judgement) -> str:
 
 def _trial_lines(judgement: Judgement, entry: Entry, trial: Trial, seeds: str) -> list[str]:
     state, settings = judgement.state, judgement.state.settings
-    units = _units(judgement, trial)
+    units = state.test.units(trial.margin)
     claim = "better than" if trial.claim == Claim.BETTER else "not worse than"
     other = f"the best (entry {trial.best_entry})" if trial.number else "what it must beat"
     beyond = "" if trial.claim == Claim.BETTER else f" by {units.margin_with_unit} or more"
@@ -164,11 +164,6 @@ def _trial_lines(judgement: Judgement, entry: Entry, trial: Trial, seeds: str) -
         lines.append(labelled("level", f"{level(trial.level)}, for this claim only"))
     lines.append(labelled("next", next_step(judgement)))
     return lines
-
-
-def _units(judgement: Judgement, trial: Trial) -> Units:
-    metric = judgement.state.test.metric
-    return Units(metric.title, trial.margin, metric.is_share, 1.0 if metric.is_share else None)
 
 
 def _points(trial: Trial, units: Units) -> str:

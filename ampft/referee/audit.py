@@ -179,15 +179,12 @@ def _allowed(entry: Entry, before: State) -> TryLevel:
 
 def _agree(stored: LedgerEstimate, found: LedgerEstimate) -> bool:
     """Return whether two estimates are equal but for rounding."""
-    pairs = zip(_numbers(stored), _numbers(found), strict=True)
+    ours, theirs = ((each.gain, each.lower, *each.interval) for each in (stored, found))
+    pairs = zip(ours, theirs, strict=True)
     return all(math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE) for a, b in pairs) and (
         (stored.seeds_to_decide, stored.cases_to_show)
         == (found.seeds_to_decide, found.cases_to_show)
     )
-
-
-def _numbers(estimate: LedgerEstimate) -> tuple[float, ...]:
-    return (estimate.gain, estimate.lower, *estimate.interval)
 
 
 def _parser() -> ArgumentParser:

@@ -36,6 +36,7 @@ from ampft.text.json_io import (
     read_json_object,
     values_hash,
 )
+from ampft.text.numbers import Units
 
 SCHEMA = 1
 RUNS, TABLES = "runs", "tables"
@@ -131,6 +132,11 @@ class TestSet:
     rows: Sequence[str]
     ids: Sequence[str] = ()
     shared_rows: int | None = None
+
+    def units(self, margin: float) -> Units:
+        """Return how the metric's values are printed, with a margin in its unit."""
+        metric = self.metric
+        return Units(metric.title, margin, metric.is_share, 1.0 if metric.is_share else None)
 
 
 @dataclass(frozen=True, kw_only=True)

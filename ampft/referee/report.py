@@ -7,7 +7,7 @@ claim ends it; from then on they are computed again from the files that still ex
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -71,8 +71,7 @@ class LedgerReport:
     @property
     def units(self) -> Units:
         """How values and differences are printed."""
-        metric, margin = self.state.test.metric, self.state.settings.margin / 100
-        return Units(metric.title, margin, metric.is_share, 1.0 if metric.is_share else None)
+        return self.state.test.units(self.state.settings.margin / 100)
 
     @property
     def keeps(self) -> list[Entry]:
@@ -100,9 +99,7 @@ def ledger_report(folder: Path) -> LedgerReport:
         except InputError:  # its files are gone, or other files took their place
             continue
     first = _score_of_first(folder, entries[0], state)
-    return LedgerReport(
-        folder=folder, state=state, sha256=sha256, numbers=numbers, first_score=first
-    )
+    return replace(empty, numbers=numbers, first_score=first)
 
 
 def _numbers(folder: Path, entry: Entry, earlier: Sequence[Entry]) -> TryNumbers:

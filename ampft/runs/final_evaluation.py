@@ -103,7 +103,7 @@ def write_final_results(
     )
     write = partial(
         write_predictions,
-        references=partial(task.references, split),
+        references=partial(task.inputs.references, split),
         origins=partial(task.origins, split),
         groups=dependent_groups(task.data, split),
     )
@@ -148,7 +148,7 @@ def _save(
     for feature in state.features:
         feature.save(stage, plain)
     save_trained(plain, stage, prepared.loaded, weights)
-    prepared.task.save_processor(stage)
+    prepared.task.inputs.save_processor(stage)
     if prepared.args.history_csv:
         write_csv(folder / HISTORY_NAME, stage / "history.csv")
 

@@ -256,7 +256,7 @@ def preprocessing_of(task: Task) -> dict[str, Any]:
     It is saved as with the model and read again, so that files which mean the same are equal.
     """
     with tempfile.TemporaryDirectory(prefix="ampft-") as name:
-        task.save_processor(Path(name))
+        task.inputs.save_processor(Path(name))
         files = sorted(path for path in Path(name).iterdir() if path.suffix != ".jinja")
         return {path.name: _content(path) for path in files}
 

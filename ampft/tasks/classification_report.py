@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ampft.errors import quoted_list
-from ampft.metrics.scores import MAX_MATRIX_CLASSES, Scores
-from ampft.tasks.report import HubMetric, Report, flat_averages, score_cells
+from ampft.metrics.scores import MAX_MATRIX_CLASSES, Scores, flat_averages
+from ampft.tasks.report import HubMetric, Report, score_cells
 from ampft.text.escaping import display_width, inert
 from ampft.text.tables import Cell, Name, Table, terminal_table
 

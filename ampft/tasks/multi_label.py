@@ -37,8 +37,7 @@ from ampft.tasks.outcome import (
     FloatArray,
     OutcomeMistakes,
     answered_column,
-    check_names,
-    check_shapes,
+    check_arrays,
     label_arguments,
     list_column,
     only_choice,
@@ -89,15 +88,13 @@ class MultiLabelPredictions:
 
     def __post_init__(self) -> None:
         shape = (len(self.labels), len(self.label_names))
-        check_shapes(
+        check_arrays(
+            self,
             {
                 "labels": (self.labels, shape, np.bool_),
                 "probabilities": (self.probabilities, shape, np.float32),
-            }
+            },
         )
-        if len(self) == 0:
-            raise ValueError(f"the split {self.split!r} has no examples to report on")
-        check_names(self.label_names)
         wrong = ~((self.probabilities >= 0) & (self.probabilities <= 1)).all(axis=1)
         if wrong.any():
             raise ValueError(

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ampft.metrics.scores import Scores, case_decision_losses, case_f1
+from ampft.metrics.scores import Scores, case_decision_losses, case_f1, flat_averages
 from ampft.metrics.sums import LOG_LOSS, mean_metric
-from ampft.tasks.report import HubMetric, Report, flat_averages, score_cells
+from ampft.tasks.report import HubMetric, Report, score_cells
 from ampft.text.tables import Cell, Name, Table
 
 SAMPLES_F1 = mean_metric(

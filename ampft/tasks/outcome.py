@@ -290,14 +290,22 @@ def headline(problem: type[Problem] | Problem, metrics: Mapping[str, float | Non
     )
 
 
-def check_shapes(expected: Mapping[str, tuple[npt.NDArray[Any], tuple[int, ...], type]]) -> None:
-    """Check the shapes and dtypes of arrays.
+def check_arrays(
+    outcome: Outcome,
+    expected: Mapping[str, tuple[npt.NDArray[Any], tuple[int, ...], type]],
+    *,
+    cases: str = "examples",
+) -> None:
+    """Check the arrays of an outcome, and that it has cases and at least two distinct label names.
 
     Args:
+        outcome: The outcome.
         expected: Array, shape and dtype by name.
+        cases: What its cases are, in the plural.
 
     Raises:
-        ValueError: An array has another shape or dtype; the message names the first one.
+        ValueError: An array has another shape or dtype, and the message names the first one; there
+            is no case; or there are fewer than two names, or one occurs twice.
     """
     for name, (array, shape, dtype) in expected.items():
         if array.shape != shape or array.dtype != dtype:
@@ -305,18 +313,11 @@ def check_shapes(expected: Mapping[str, tuple[npt.NDArray[Any], tuple[int, ...],
                 f"{name} must have shape {shape} and dtype {np.dtype(dtype)}, "
                 f"received {array.shape} and {array.dtype}"
             )
-
-
-def check_names(label_names: Sequence[str]) -> None:
-    """Check that there are at least two label names, all distinct.
-
-    Raises:
-        ValueError: There are fewer than two, or one occurs twice.
-    """
-    if len(label_names) < 2 or len(set(label_names)) != len(label_names):
-        raise ValueError(
-            f"label_names must be at least two distinct names, received {tuple(label_names)}"
-        )
+    if not len(outcome):
+        raise ValueError(f"the split {outcome.split!r} has no {cases} to report on")
+    names = outcome.label_names
+    if len(names) < 2 or len(set(names)) != len(names):
+        raise ValueError(f"label_names must be at least two distinct names, received {names}")
 
 
 def check_ids_complete(ids: IntArray, n: int) -> None:

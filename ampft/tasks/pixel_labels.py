@@ -15,7 +15,7 @@ from PIL import Image
 from ampft.data.masks import IGNORED, Masks
 from ampft.metrics.iou import MEAN_IOU, PIXEL_ACCURACY
 from ampft.metrics.sums import MAX_LOG_LOSS
-from ampft.tasks.loss import SMALLEST_SHARE
+from ampft.tasks.loss import SMALLEST_SHARE, parse_class_weights
 from ampft.tasks.outcome import label_arguments
 from ampft.tasks.pixel_outcome import (
     BINS,
@@ -68,7 +68,9 @@ class PixelLabels:
         Raises:
             InputError: `--class_weights` does not fit the classes.
         """
-        return cls(SingleLabel.from_counts(label_names, targets.counts.sum(axis=0), settings))
+        weights = parse_class_weights(settings.class_weights, targets.counts.sum(axis=0))
+        smoothing, gamma = settings.label_smoothing_factor, settings.focal_gamma
+        return cls(SingleLabel(label_names, weights, smoothing, gamma))
 
     @classmethod
     def from_arguments(

@@ -24,12 +24,11 @@ from ampft.tasks.outcome import (
     FloatArray,
     IntArray,
     OutcomeMistakes,
-    check_names,
-    check_shapes,
+    check_arrays,
     list_column,
     off_diagonal,
 )
-from ampft.tasks.report import HubMetric, Report, score_cells, with_added
+from ampft.tasks.report import HubMetric, Report, as_tuples, score_cells, with_added
 from ampft.text.tables import Cell, Name, Table
 
 if TYPE_CHECKING:
@@ -71,17 +70,15 @@ class PixelPredictions:
 
     def __post_init__(self) -> None:
         n, classes = len(self.counts), len(self.label_names)
-        check_shapes(
+        check_arrays(
+            self,
             {
                 "counts": (self.counts, (n, classes, classes), np.int64),
                 "losses": (self.losses, (n, 2), np.float64),
                 "bins": (self.bins, (n, 3, BINS), np.float64),
                 "digests": (self.digests, (n,), np.int64),
-            }
+            },
         )
-        if n == 0:
-            raise ValueError(f"the split {self.split!r} has no examples to report on")
-        check_names(self.label_names)
         if (self.counts < 0).any() or not np.isfinite(self.losses).all():
             raise ValueError("a count is negative, or a loss is not finite")
 
@@ -151,7 +148,7 @@ class PixelPredictions:
             macro_f1=values["macro_f1"],
             log_loss=values["log_loss"],
             expected_calibration_error=values["expected_calibration_error"],
-            confusion_matrix=tuple(map(tuple, self.confusion().tolist())),
+            confusion_matrix=as_tuples(self.confusion()),
         )
         return with_added(report, METRICS, values)
 

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import Metric
 from ampft.text.json_io import from_json
@@ -117,13 +120,9 @@ def report_from_json(report_type: type[R], values: Mapping[str, Any]) -> R:
     return from_json(report_type, {k: v for k, v in values.items() if k in names}, "report")
 
 
-def flat_averages(averages: Mapping[str, Scores]) -> dict[str, float | None]:
-    """Return the parts of averaged scores under names such as `macro_f1`."""
-    return {
-        f"{name}_{part}": getattr(scores, part)
-        for name, scores in averages.items()
-        for part in ("precision", "recall", "f1")
-    }
+def as_tuples(counts: npt.NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
+    """Return the rows of (m, k) counts as tuples."""
+    return tuple(map(tuple, counts.tolist()))
 
 
 def score_cells(scores: Scores) -> tuple[str, str, str, str]:

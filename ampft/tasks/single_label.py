@@ -49,16 +49,15 @@ from ampft.tasks.outcome import (
     IntArray,
     OutcomeMistakes,
     answered_column,
+    check_arrays,
     check_ids_complete,
-    check_names,
-    check_shapes,
     label_arguments,
     list_column,
     off_diagonal,
     only_choice,
     read_probabilities,
 )
-from ampft.tasks.report import with_added
+from ampft.tasks.report import as_tuples, with_added
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -115,16 +114,14 @@ class Predictions:
 
     def __post_init__(self) -> None:
         n, classes = len(self.example_ids), len(self.label_names)
-        check_shapes(
+        check_arrays(
+            self,
             {
                 "example_ids": (self.example_ids, (n,), np.int64),
                 "labels": (self.labels, (n,), np.int64),
                 "probabilities": (self.probabilities, (n, classes), np.float32),
-            }
+            },
         )
-        if n == 0:
-            raise ValueError(f"the split {self.split!r} has no examples to report on")
-        check_names(self.label_names)
         check_ids_complete(self.example_ids, n)
         if np.any(np.diff(self.example_ids) < 0):
             raise ValueError("example_ids must ascend: sort them together with the predictions")
@@ -295,11 +292,6 @@ class Predictions:
                 )
 
 
-def as_tuples(counts: IntArray) -> tuple[tuple[int, ...], ...]:
-    """Return the rows of (m, k) counts as tuples."""
-    return tuple(map(tuple, counts.tolist()))
-
-
 def classification_report(predictions: Predictions) -> ClassificationReport:
     """Return the report of a split.
 
@@ -379,22 +371,6 @@ class SingleLabel:
             InputError: `--class_weights` does not fit the classes.
         """
         counts = np.bincount(targets, minlength=len(label_names))
-        return cls.from_counts(label_names, counts, settings)
-
-    @classmethod
-    def from_counts(
-        cls, label_names: tuple[str, ...], counts: IntArray, settings: LossSettings
-    ) -> SingleLabel:
-        """Return the problem when only the frequencies of the classes are known.
-
-        Args:
-            label_names: Names of the K classes.
-            counts: (K,) training examples of each class.
-            settings: The user's choices.
-
-        Raises:
-            InputError: `--class_weights` does not fit the classes.
-        """
         weights = parse_class_weights(settings.class_weights, counts)
         smoothing, gamma = settings.label_smoothing_factor, settings.focal_gamma
         return cls(label_names, weights, smoothing, gamma, keeps_logits=settings.calibrate)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -150,20 +150,12 @@ class Task:
         """
         return self.problem.outcome(split, self.labels[split], decoded)
 
-    def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
-        """Return the columns of `predictions.parquet` that show the examples `rows`."""
-        return self.inputs.references(split, rows)
-
     def origins(self, split: str, rows: slice) -> dict[str, list[Any]]:
         """Return where the examples `rows` come from: file, line or row, position, id."""
         part = self.data.splits[split]
         names = {name: shown for name, shown in ORIGINS.items() if name in part.column_names}
         columns = part.select_columns(list(names))[rows] if names else {}
         return {names[name]: values for name, values in columns.items()}
-
-    def save_processor(self, folder: Path) -> None:
-        """Save the tokenizer or image processor in the folder of the model."""
-        self.inputs.save_processor(folder)
 
     def save_pictures(self, path: Path, outcome: Outcome) -> None:
         """Save a picture of the predictions as PNG, if the task has pictures."""

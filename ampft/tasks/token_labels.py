@@ -42,14 +42,13 @@ from ampft.tasks.outcome import (
     FloatArray,
     IntArray,
     OutcomeMistakes,
-    check_names,
-    check_shapes,
+    check_arrays,
     label_arguments,
     list_column,
     off_diagonal,
     read_probabilities,
 )
-from ampft.tasks.report import with_added
+from ampft.tasks.report import as_tuples, with_added
 from ampft.tasks.single_label import SUM_TOLERANCE, SingleLabel
 from ampft.tasks.token_report import NO_TYPE, TokenReport
 
@@ -103,15 +102,14 @@ class TokenPredictions:
 
     def __post_init__(self) -> None:
         words = int(self.counts.sum())
-        check_shapes(
+        check_arrays(
+            self,
             {
                 "labels": (self.labels, (words,), np.int64),
                 "probabilities": (self.probabilities, (words, len(self.label_names)), np.float32),
-            }
+            },
+            cases="sentences",
         )
-        if not len(self):
-            raise ValueError(f"the split {self.split!r} has no sentences to report on")
-        check_names(self.label_names)
         off = np.abs(self.probabilities.sum(axis=1, dtype=np.float64) - 1)
         wrong = ~(off <= SUM_TOLERANCE) | (self.probabilities < 0).any(axis=1)
         if wrong.any():
@@ -166,8 +164,8 @@ class TokenPredictions:
 
         A joint probability would approach 0 with the number of words, however certain the model.
         """
-        starts = np.cumsum(self.counts) - self.counts
-        least: FloatArray = np.minimum.reduceat(self.probabilities.max(axis=1), starts)
+        largest = self.probabilities.max(axis=1)
+        least: FloatArray = np.minimum.reduceat(largest, self.sentences.starts)
         return least
 
     @property
@@ -191,7 +189,7 @@ class TokenPredictions:
             macro_avg=average_scores(rows, weighted=False),
             weighted_avg=average_scores(rows, weighted=any(row.support for row in rows)),
             per_tag=scores_of_sums(self.unit_sums.totals()),
-            type_confusion=self._type_confusion(),
+            type_confusion=as_tuples(self._type_confusion()),
             metrics_of_words=self._word_metrics(),
         )
         return with_added(report, METRICS, self.metrics())
@@ -214,11 +212,10 @@ class TokenPredictions:
             ),
         }
 
-    def _type_confusion(self) -> tuple[tuple[int, ...], ...]:
+    def _type_confusion(self) -> IntArray:
         """Return counts of words: row = type of the label, column = predicted; the last is O."""
         classes = len(self.class_names) + self.sentences.is_bio
-        matrix = confusion(*self.word_types(), classes)
-        return tuple(map(tuple, matrix.tolist()))
+        return confusion(*self.word_types(), classes)
 
     def word_types(self) -> tuple[IntArray, IntArray]:
         """Return (m,) the types of labels and of predictions; O is the last type."""
@@ -248,7 +245,7 @@ class TokenPredictions:
     def confusion(self) -> IntArray:
         """Return (T, T) counts of words that have a type and are predicted to have one."""
         types = len(self.class_names)
-        return np.array(self._type_confusion(), dtype=np.int64)[:types, :types]
+        return self._type_confusion()[:types, :types]
 
     def calibration(self, bins: int) -> npt.NDArray[np.float64]:
         """Return (3, bins) sums over the words: count, confidence, number correct."""
@@ -259,12 +256,12 @@ class TokenPredictions:
 
         Pairs of types are counted in words; where tags form entities, the last type is O.
         """
-        matrix = np.array(self._type_confusion(), dtype=np.int64)
+        matrix = self._type_confusion()
         labels, predicted = self.word_types()
         probabilities = np.where(self.word_is_correct, 0, self.probabilities.max(axis=1))
-        starts = np.cumsum(self.counts) - self.counts
+        largest = np.maximum.reduceat(probabilities, self.sentences.starts)
         return OutcomeMistakes(
-            scores=np.maximum.reduceat(probabilities, starts).astype(np.float64),
+            scores=largest.astype(np.float64),
             names=(*self.class_names, NO_TYPE)[: len(matrix)],
             support=matrix.sum(axis=1).tolist(),
             counts=off_diagonal(matrix),

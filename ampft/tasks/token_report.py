@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ampft.metrics.scores import Scores
-from ampft.tasks.report import HubMetric, Report, flat_averages, score_cells
+from ampft.metrics.scores import Scores, flat_averages
+from ampft.tasks.report import HubMetric, Report, score_cells
 from ampft.text.tables import Cell, Name, Table
 
 NO_TYPE = "O"

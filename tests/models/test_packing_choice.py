@@ -63,7 +63,7 @@ def test_a_decoder_is_padded_on_the_right_and_runs_without_padding(tiny_bert, tm
     mask = task.examples("train").collate(np.arange(12))["attention_mask"]
     assert (mask[:, 0] == 1).all()
     assert (mask.diff(dim=1) <= 0).all()
-    task.save_processor(tmp_path / "saved")
+    task.inputs.save_processor(tmp_path / "saved")
     assert load_tokenizer(str(tmp_path / "saved")).padding_side == "right"
 
 

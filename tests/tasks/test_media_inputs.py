@@ -215,7 +215,7 @@ def test_without_a_processor_a_default_is_said(tmp_path, family):
     )
     assert f"has no {kind}" in " ".join(task.notes)
     task.load_model()
-    task.save_processor(tmp_path / "saved")
+    task.inputs.save_processor(tmp_path / "saved")
     assert (tmp_path / "saved" / "preprocessor_config.json").is_file()
 
 

@@ -177,7 +177,7 @@ def test_the_saved_tokenizer_is_that_of_the_training(tiny_bert, tmp_path):
     from transformers import AutoTokenizer
 
     task = tiny_task(tiny_bert, train=4)
-    task.save_processor(tmp_path)
+    task.inputs.save_processor(tmp_path)
     text = "w1 w2 w3"
     assert AutoTokenizer.from_pretrained(tmp_path)(text) == task.inputs.tokenizer(text)
 

@@ -227,7 +227,7 @@ def _data_problem(rebuilt: Rebuilt, stored: Outcome, split: str) -> str | None:
         return f"{path.name} is of another split or other labels"
     if not np.array_equal(stored.truth, task.labels[split]):
         return f"{path.name} has other labels than the data"
-    expected = task.references(split, slice(0, len(task.data.splits[split])))
+    expected = task.inputs.references(split, slice(0, len(task.data.splits[split])))
     for name, values in expected.items():
         column = f"input_{name}" if name in RESERVED_COLUMNS else name
         try:
