@@ -38,6 +38,7 @@ from ampft.comparison.analysis.run_predictions import (
     CaseInputs,
     Cases,
     RunPredictions,
+    cases_of,
     primary_metric,
     reduced,
 )
@@ -66,9 +67,6 @@ TOLERANCES = {"fp32": 1e-3, "fp16": 40 * 2.0**-11, "bf16": 40 * 2.0**-8}
 ROUNDING_LIMIT, COARSE_ROUNDING_LIMIT = 3.0, 15.0
 
 
-NO_INPUTS = CaseInputs(lambda rows: dict.fromkeys(rows, ""), has_words=False)
-
-
 def compare_outcomes(
     model: Outcome,
     artifact: Outcome,
@@ -77,7 +75,7 @@ def compare_outcomes(
     metric: str | None = None,
     margin: float = 0.01,
     groups: Groups | None = None,
-    inputs: CaseInputs = NO_INPUTS,
+    inputs: CaseInputs | None = None,
 ) -> tuple[Comparison, tuple[ClassCheck, ...]]:
     """Return the comparison of an artifact with its model, and what each class shows.
 
@@ -88,7 +86,7 @@ def compare_outcomes(
         metric: Primary metric; None for the first one of the problem.
         margin: Equivalence margin as a fraction (0.01 is one point).
         groups: Groups of rows that are not independent; None if all are.
-        inputs: Inputs of the rows, for the examples on the page.
+        inputs: Inputs of the rows, for the examples on the page; None for none.
 
     Raises:
         InputError: The margin is out of range, or the problem lacks the metric.
@@ -96,15 +94,7 @@ def compare_outcomes(
     check_margin(margin)
     problem = problem_types()[model.kind]
     metric = primary_metric(metric, problem)
-    cases = Cases(
-        path=Path(name),
-        kind=model.kind,
-        split=model.split,
-        truth=model.truth,
-        label_names=model.label_names,
-        class_names=model.class_names,
-        groups=groups,
-    )
+    cases = cases_of(Path(name), model, groups, inputs)
     sides = {
         side: reduced(outcome, metric, groups)
         for side, outcome in ((MODEL, model), (name, artifact))
@@ -138,7 +128,7 @@ def compare_outcomes(
         varied=(),
     )
     predictions = {arm: ArmPredictions([side]) for arm, side in sides.items()}
-    comparison = analysed(draft, predictions, cases, inputs)
+    comparison = analysed(draft, predictions, cases)
     model_side, artifact_side = sides.values()
     return comparison, tuple(
         _class_check(cases, index, figures, model_side, artifact_side)

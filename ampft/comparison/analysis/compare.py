@@ -53,7 +53,7 @@ from ampft.kinds.views import CasePrediction
 from ampft.precision.modes import BASELINE
 from ampft.runs.case_views import CaseViews
 from ampft.runs.finished import PREDICTIONS_NAME
-from ampft.runs.predictions import is_input, read_predictions, read_rows
+from ampft.runs.predictions import is_input, read_groups, read_predictions, read_rows
 from ampft.runs.show import problem_of, task_row
 
 FINAL_SPLITS = ("test", "validation")  # a run reports on the first of these that it has
@@ -123,9 +123,8 @@ def compare_folders(
         command=command(first.record),
     )
     texts = partial(read_texts, first.folder / PREDICTIONS_NAME)
-    comparison = analysed(
-        draft, predictions, cases, CaseInputs(texts, f"{kind.case}s", has_words=kind.has_words)
-    )
+    inputs = CaseInputs(texts, f"{kind.case}s", has_words=kind.has_words)
+    comparison = analysed(draft, predictions, replace(cases, inputs=inputs))
     return replace(comparison, arms=_with_shown_cases(comparison.arms, groups, predictions, cases))
 
 
@@ -178,7 +177,7 @@ def _cases_without_complete_arms(groups: Sequence[RunGroup]) -> Cases:
     for group in groups:
         for run in group.finished:
             path = run.folder / PREDICTIONS_NAME
-            return cases_of(path, read_predictions(path))
+            return cases_of(path, read_predictions(path), read_groups(path))
     record = groups[0].runs[0].record
     split = next((name for name in FINAL_SPLITS if name in record.data.examples), FINAL_SPLITS[0])
     names = tuple(record.label_names)

@@ -117,13 +117,7 @@ def compare_tables(
         },
         environment={},
     )
-    texts, _ = shared_columns(everything)
-    inputs = CaseInputs(
-        lambda rows: {row: texts.get(ids[row], f"id {ids[row]}") for row in rows},
-        noun="texts" if texts else "examples",
-        has_words=bool(texts),
-    )
-    return analysed(draft, predictions, cases, inputs)
+    return analysed(draft, predictions, cases)
 
 
 def reduced_tables(
@@ -150,7 +144,7 @@ def reduced_tables(
                 "predictions. Add a column of probabilities, or use another metric."
             )
     names = _class_names(everything, label_names)
-    groups = _groups(*shared_columns(everything), ids)
+    texts, groups = shared_columns(everything)
     cases = Cases(
         path=Path(first.origin),
         kind=SingleLabel.name,
@@ -158,7 +152,12 @@ def reduced_tables(
         truth=_codes(first.labels.values(), names, first.origin, "label"),
         label_names=names,
         class_names=names,
-        groups=groups,
+        groups=_groups(texts, groups, ids),
+        inputs=CaseInputs(
+            lambda rows: {row: texts.get(ids[row], f"id {ids[row]}") for row in rows},
+            noun="texts" if texts else "examples",
+            has_words=bool(texts),
+        ),
     )
     predictions = {
         arm: {

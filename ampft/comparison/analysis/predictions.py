@@ -13,7 +13,6 @@ import numpy.typing as npt
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.run_predictions import (
     BINS,
-    CaseInputs,
     Cases,
     RunPredictions,
     rows_differ,
@@ -71,7 +70,7 @@ def check_margin(margin: float) -> None:
 
 
 def analysed(
-    draft: Comparison, predictions: Mapping[str, ArmPredictions], cases: Cases, inputs: CaseInputs
+    draft: Comparison, predictions: Mapping[str, ArmPredictions], cases: Cases
 ) -> Comparison:
     """Return a comparison with what follows from the predictions of its arms.
 
@@ -79,7 +78,6 @@ def analysed(
         draft: Comparison without differences, verdicts and figures of predictions.
         predictions: Predictions of the arms that have them for every seed, by name of the arm.
         cases: Cases that they predict.
-        inputs: Inputs of the cases.
 
     Raises:
         InputError: The metric is undefined for the predictions.
@@ -112,14 +110,14 @@ def analysed(
             difference_fp32=Difference.of(in_fp32[arm.name], alpha=draft.alpha)
             if arm.name in in_fp32
             else None,
-            metrics=metric_values(own.in_mode),
-            metrics_fp32=metric_values(own.in_fp32) if own.in_fp32 else {},
-            flips=None if own is base or not base else _flips(cases, own, base, inputs),
-            classes=class_figures(
+            metrics=_metric_values(own.in_mode),
+            metrics_fp32=_metric_values(own.in_fp32) if own.in_fp32 else {},
+            flips=None if own is base or not base else _flips(cases, own, base),
+            classes=_class_figures(
                 cases.class_names, own, None if own is base else base, of_classes.get(arm.name, ())
             ),
             confusion=_summed_confusion(own.in_mode),
-            calibration=calibration_bins(own.in_mode),
+            calibration=_calibration_bins(own.in_mode),
         )
         if (own := predictions.get(arm.name))
         else arm
@@ -127,7 +125,7 @@ def analysed(
     ]
     return replace(
         draft,
-        arms=with_subgroup_losses(arms, in_mode, cases, inputs),
+        arms=with_subgroup_losses(arms, in_mode, cases),
         margin_share_of_errors=_share_of_errors(arms[0], metric, draft.margin),
         stamps=(*draft.stamps, *group_stamps(cases)),
     )
@@ -167,7 +165,7 @@ def _share_of_errors(baseline: ArmResult, metric: Metric, margin: float) -> floa
     return margin / (1 - values.mean)
 
 
-def metric_values(predictions: Sequence[RunPredictions]) -> dict[str, MetricValues]:
+def _metric_values(predictions: Sequence[RunPredictions]) -> dict[str, MetricValues]:
     """Return mean, standard deviation and values over the seeds of every metric, by name."""
     columns = {name: [p.metrics[name] for p in predictions] for name in predictions[0].metrics}
     # `statistics` sums exactly, so equal values have a deviation of exactly 0.
@@ -181,9 +179,7 @@ def metric_values(predictions: Sequence[RunPredictions]) -> dict[str, MetricValu
     }
 
 
-def _flips(
-    cases: Cases, predictions: ArmPredictions, baseline: ArmPredictions, inputs: CaseInputs
-) -> Flips:
+def _flips(cases: Cases, predictions: ArmPredictions, baseline: ArmPredictions) -> Flips:
     """Count changed predictions seed by seed, and choose a few examples."""
     pairs = list(zip(predictions.in_mode, baseline.in_mode, strict=True))
     flipped = np.stack([rows_differ(arm.choices, base.choices) for arm, base in pairs])
@@ -197,7 +193,7 @@ def _flips(
         gained=float(np.mean(gained)),
         lost=float(np.mean(lost)),
         mcnemar_mid_p=tuple(_mcnemar(arm, base, cases.groups) for arm, base in pairs),
-        examples=_examples(cases, predictions.in_mode, baseline.in_mode, flipped, inputs),
+        examples=_examples(cases, predictions.in_mode, baseline.in_mode, flipped),
         both_correct=float(np.mean(both)),
     )
 
@@ -215,7 +211,6 @@ def _examples(
     predictions: Sequence[RunPredictions],
     baseline: Sequence[RunPredictions],
     flipped: npt.NDArray[np.bool_],
-    inputs: CaseInputs,
 ) -> tuple[FlippedExample, ...]:
     """Return the examples that flip for the most seeds; ties by confidence, then by id."""
     times = flipped.sum(axis=0)
@@ -226,13 +221,12 @@ def _examples(
     )
     by_confidence = -np.minimum(confidence, base_confidence)
     order = np.lexsort((candidates, by_confidence, -times[candidates]))[:MAX_EXAMPLES]
-    text_of = inputs.read(candidates[order].tolist())
-    problem = cases.problem
-    names = cases.label_names
+    text_of = cases.inputs.read(candidates[order].tolist())
+    problem, names = cases.problem, cases.label_names
     return tuple(
         FlippedExample(
             example_id=(example := int(candidates[k])),
-            text=truncated(text_of[example]),
+            text=_truncated(text_of[example]),
             label=problem.truth_text(cases.truth[example], names),
             seeds=int(times[example]),
             baseline=problem.choice_text(baseline[first[k]].choices[example], names),
@@ -272,26 +266,19 @@ def read_texts(path: Path, rows: Sequence[int]) -> dict[int, str]:
     return {row: " | ".join(map(str, values.values())) for row, values in found.items()}
 
 
-def truncated(text: str) -> str:
+def _truncated(text: str) -> str:
     """Return a text on one line, shortened to `MAX_TEXT_LENGTH` characters."""
     text = " ".join(text.split())
     return text if len(text) <= MAX_TEXT_LENGTH else f"{text[: MAX_TEXT_LENGTH - 1]}…"
 
 
-def class_figures(
+def _class_figures(
     label_names: Sequence[str],
     predictions: ArmPredictions,
     baseline: ArmPredictions | None,
-    differences: Sequence[ClassDifference | None] = (),
+    differences: Sequence[ClassDifference | None],
 ) -> tuple[ClassFigures, ...]:
-    """Return the figures of each class, as means over the seeds.
-
-    Args:
-        label_names: Names of the C classes.
-        predictions: Predictions of the arm.
-        baseline: Predictions of the baseline; None for the baseline itself.
-        differences: Differences of the classes to the baseline; empty if they are not known.
-    """
+    """Return the figures of each class, as means over the seeds; no baseline for itself."""
     figures = []
     for index, name in enumerate(label_names):
         rows = [each.scores[index] for each in predictions.in_mode]
@@ -319,7 +306,7 @@ def _summed_confusion(predictions: Sequence[RunPredictions]) -> tuple[tuple[int,
     return tuple(tuple(row) for row in np.sum(matrices, axis=0).tolist())
 
 
-def calibration_bins(predictions: Sequence[RunPredictions]) -> tuple[CalibrationBin, ...]:
+def _calibration_bins(predictions: Sequence[RunPredictions]) -> tuple[CalibrationBin, ...]:
     """Return bins of equal width over the predictions of all seeds."""
     binned = [each.bins for each in predictions if each.bins is not None]
     if not binned:

@@ -25,6 +25,21 @@ METRIC_TOLERANCE = 1e-9  # relative; metrics are functions of counts and so near
 BINS = 10  # of the calibration chart; the calibration error uses the 15 bins of the run's report
 
 
+@dataclass(frozen=True)
+class CaseInputs:
+    """How the inputs of cases are read and called.
+
+    Attributes:
+        read: Function that returns the inputs of some cases, joined, by index.
+        noun: What the cases are called, in the plural.
+        has_words: Whether the inputs have words.
+    """
+
+    read: Callable[[Sequence[int]], Mapping[int, str]] = lambda rows: dict.fromkeys(rows, "")
+    noun: str = "texts"
+    has_words: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cases:
     """The cases that every run of a comparison predicts.
@@ -37,6 +52,7 @@ class Cases:
         label_names: Label names in the order of the logits.
         class_names: Names of the classes that are scored.
         groups: Groups of examples that are not independent; None if all are.
+        inputs: Inputs of the cases.
     """
 
     path: Path
@@ -46,6 +62,7 @@ class Cases:
     label_names: tuple[str, ...]
     class_names: tuple[str, ...]
     groups: Groups | None = None
+    inputs: CaseInputs = CaseInputs()
 
     @property
     def problem(self) -> type[Problem]:
@@ -56,21 +73,6 @@ class Cases:
     def group_count(self) -> int | None:
         """Number of groups; None if all examples are independent."""
         return len(self.groups) if self.groups else None
-
-
-@dataclass(frozen=True)
-class CaseInputs:
-    """How the inputs of cases are read and called.
-
-    Attributes:
-        read: Function that returns the inputs of some cases, joined, by index.
-        noun: What the cases are called, in the plural.
-        has_words: Whether the inputs have words.
-    """
-
-    read: Callable[[Sequence[int]], Mapping[int, str]]
-    noun: str = "texts"
-    has_words: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +130,7 @@ def read_run_predictions(
     """
     outcome = read_predictions(path)
     if cases is None:
-        cases = cases_of(path, outcome)
+        cases = cases_of(path, outcome, read_groups(path))
     else:
         _check_same_cases(path, outcome, cases)
     found = reduced(outcome, primary_metric(metric, cases.problem), cases.groups)
@@ -139,8 +141,10 @@ def read_run_predictions(
     return found, cases
 
 
-def cases_of(path: Path, outcome: Outcome) -> Cases:
-    """Return the cases of an outcome."""
+def cases_of(
+    path: Path, outcome: Outcome, groups: Groups | None, inputs: CaseInputs | None = None
+) -> Cases:
+    """Return the cases of an outcome, which was read from `path`."""
     return Cases(
         path=path,
         kind=outcome.kind,
@@ -148,7 +152,8 @@ def cases_of(path: Path, outcome: Outcome) -> Cases:
         truth=outcome.truth,
         label_names=outcome.label_names,
         class_names=outcome.class_names,
-        groups=read_groups(path),
+        groups=groups,
+        inputs=inputs or CaseInputs(),
     )
 
 

@@ -156,57 +156,6 @@ def screening_stamp(seeds: int) -> tuple[Remark, ...]:
     return (remark("screening", seeds=seeds),) if is_screening else ()
 
 
-@dataclass(frozen=True)
-class _Condition:
-    """A property that must be equal in runs.
-
-    Attributes:
-        name: Name in messages.
-        value: Function that returns the property.
-        by_seed: Whether to compare only runs with the same seed.
-        across_seeds: Whether to compare only runs with different seeds.
-        finished_only: Whether to compare only finished runs.
-        can_tell: Function that returns whether the property of two runs can be compared.
-        causes: Groups of settings that change the property. If the arms differ in such a setting,
-            it need not be equal.
-    """
-
-    name: str
-    value: Callable[[RunRecord], Any]
-    by_seed: bool = False
-    across_seeds: bool = False
-    finished_only: bool = False
-    can_tell: Callable[[RunRecord, RunRecord], bool] = lambda one, other: True
-    causes: frozenset[str] = frozenset()
-
-
-def _version(name: str) -> Callable[[RunRecord], Any]:
-    return lambda record: record.versions.get(name)
-
-
-def _argument(name: str) -> Callable[[RunRecord], Any]:
-    return lambda record: record.arguments[name]
-
-
-def _dtypes(record: RunRecord) -> tuple[Any, Any]:
-    resolved = record.precision.resolved
-    return resolved.get("storage_dtype"), resolved.get("compute_dtype")
-
-
-def _draw_alike(one: RunRecord, other: RunRecord) -> bool:
-    """Return whether two runs with equal generators draw the same dropout masks.
-
-    The kernels of a GPU assign random numbers to elements in an order that depends on the dtype.
-    """
-    on_cpu = "cpu" in (one.topology.device, other.topology.device)
-    draws = (one.random_state_sha256, other.random_state_sha256) != (None, None)
-    return on_cpu or not draws or _dtypes(one) == _dtypes(other)
-
-
-def _both_known(one: RunRecord, other: RunRecord) -> bool:
-    return None not in (one.model.configuration, other.model.configuration)
-
-
 LENGTH = "length of training"
 LENGTH_SETTINGS = frozenset({"num_train_epochs", "max_train_steps", "early_stopping_patience"})
 OF_MODEL = frozenset({MODEL, TRAINED})  # adapters are initial weights, and draw dropout masks
@@ -215,73 +164,110 @@ OF_DATA = frozenset({DATA})
 OF_STEPS = frozenset({DATA, BATCH, LENGTH})
 EVERYTHING = frozenset({MODEL, TRAINED, DATA, BATCH, LENGTH})
 
+
+def _same_seed(run: RecordedRun, other: RecordedRun) -> bool:
+    return run.seed == other.seed
+
+
+def _finished(run: RecordedRun, other: RecordedRun) -> bool:
+    return run.is_finished and other.is_finished
+
+
+def _known(run: RecordedRun, other: RecordedRun) -> bool:
+    return None not in (run.record.model.configuration, other.record.model.configuration)
+
+
+def _other_weights(run: RecordedRun, other: RecordedRun) -> bool:
+    """A model may have been copied to another folder, so the same weights are accepted."""
+    weights = {each.record.model.initial_weights_sha256 for each in (run, other)}
+    return _same_seed(run, other) and len(weights) > 1
+
+
+def _draw_alike(run: RecordedRun, other: RecordedRun) -> bool:
+    """Return whether two runs with equal generators draw the same dropout masks.
+
+    The kernels of a GPU assign random numbers to elements in an order that depends on the dtype.
+    """
+    records = (run.record, other.record)
+    on_cpu = any(record.topology.device == "cpu" for record in records)
+    draws = any(record.random_state_sha256 is not None for record in records)
+    dtypes = [
+        [record.precision.resolved.get(name) for name in ("storage_dtype", "compute_dtype")]
+        for record in records
+    ]
+    return on_cpu or not draws or dtypes[0] == dtypes[1]
+
+
+@dataclass(frozen=True)
+class _Condition:
+    """A property that must be equal in runs.
+
+    Attributes:
+        name: Name in messages.
+        value: Function that returns the property.
+        causes: Groups of settings that change the property. If the arms differ in such a setting,
+            it need not be equal.
+        when: Function that returns whether the property of two runs can be compared.
+    """
+
+    name: str
+    value: Callable[[RunRecord], Any]
+    causes: frozenset[str] = frozenset()
+    when: Callable[[RecordedRun, RecordedRun], bool] = lambda run, other: True
+
+
+def _version(name: str) -> _Condition:
+    return _Condition(f"version of {name}", lambda r: r.versions.get(name))
+
+
+def _argument(name: str) -> _Condition:
+    return _Condition(f"--{inert(name)}", lambda r: r.arguments[name])
+
+
 _REQUIRED = (
     _Condition("class names", lambda r: list(r.label_names)),
-    _Condition("data fingerprints", lambda r: dict(r.data.fingerprints), causes=OF_DATA),
-    _Condition("model", lambda r: (r.model.architecture, r.model.parameters), causes=OF_MODEL),
-    _Condition("reported split", lambda r: r.metrics.get("split"), finished_only=True),
+    _Condition("data fingerprints", lambda r: dict(r.data.fingerprints), OF_DATA),
+    _Condition("model", lambda r: (r.model.architecture, r.model.parameters), OF_MODEL),
+    _Condition("reported split", lambda r: r.metrics.get("split"), when=_finished),
     _Condition(
         "examples of the reported split",
         lambda r: r.data.fingerprints.get(str(r.metrics.get("split"))),
-        finished_only=True,
+        when=_finished,
     ),
-    # A model may have been copied to another folder, so the same weights are accepted.
-    _Condition(
-        "model",
-        lambda r: r.model.name,
-        by_seed=True,
-        can_tell=lambda one, other: (
-            one.model.initial_weights_sha256 != other.model.initial_weights_sha256
-        ),
-        causes=frozenset({MODEL}),
-    ),
+    _Condition("model", lambda r: r.model.name, frozenset({MODEL}), _other_weights),
 )
 _EXAMPLE_IDS = _Condition(
-    # A run that diverged took fewer steps, so its hash differs.
     "example ids per step",
     lambda r: r.example_ids_sha256,
-    by_seed=True,
-    finished_only=True,
-    causes=OF_STEPS,
+    OF_STEPS,
+    # A run that diverged took fewer steps, so its hash differs.
+    lambda run, other: _same_seed(run, other) and _finished(run, other),
 )
 _EXPECTED = (
-    _Condition(
-        "initial weights",
-        lambda r: r.model.initial_weights_sha256,
-        by_seed=True,
-        causes=OF_MODEL,
-    ),
+    _Condition("initial weights", lambda r: r.model.initial_weights_sha256, OF_MODEL, _same_seed),
     _EXAMPLE_IDS,
     _Condition(
         "dropout masks",
         lambda r: r.random_state_sha256,
-        by_seed=True,
-        can_tell=_draw_alike,
-        causes=OF_MODEL | OF_DATA | OF_BATCH,
+        OF_MODEL | OF_DATA | OF_BATCH,
+        lambda run, other: _same_seed(run, other) and _draw_alike(run, other),
     ),
     # The default models of images and sounds, and the size of their input, depend on the data.
+    _Condition("model configuration", lambda r: r.model.configuration, OF_MODEL | OF_DATA, _known),
     _Condition(
-        "model configuration",
-        lambda r: r.model.configuration,
-        can_tell=_both_known,
-        causes=OF_MODEL | OF_DATA,
-    ),
-    _Condition(
-        "preprocessing",
-        lambda r: r.model.preprocessing,
-        can_tell=_both_known,
-        causes=OF_MODEL | OF_DATA | {PIXELS},
+        "preprocessing", lambda r: r.model.preprocessing, OF_MODEL | OF_DATA | {PIXELS}, _known
     ),
     # With the same seed, another name is an error unless the weights are the same.
     _Condition(
-        "pretrained model", lambda r: r.model.name, across_seeds=True, causes=frozenset({MODEL})
+        "pretrained model",
+        lambda r: r.model.name,
+        frozenset({MODEL}),
+        lambda run, other: run.seed != other.seed,
     ),
-    _Condition("effective batch", lambda r: r.steps.effective_batch_size, causes=OF_BATCH),
+    _Condition("effective batch", lambda r: r.steps.effective_batch_size, OF_BATCH),
     # A run that ended early may not have reached the step that did not fit into memory.
-    _Condition(
-        "micro-batches", lambda r: r.steps.micro_batches, finished_only=True, causes=OF_BATCH
-    ),
-    _Condition("optimizer steps planned", lambda r: r.steps.total, causes=OF_STEPS),
+    _Condition("micro-batches", lambda r: r.steps.micro_batches, OF_BATCH, _finished),
+    _Condition("optimizer steps planned", lambda r: r.steps.total, OF_STEPS),
     _Condition("CPU threads", lambda r: r.topology.cpu_threads),
     _Condition("processes", lambda r: r.topology.num_processes),
     _Condition("sharding of weights", lambda r: r.topology.sharded),
@@ -289,7 +275,7 @@ _EXPECTED = (
     _Condition("device", lambda r: r.topology.device),
     _Condition("CPU", lambda r: r.hardware.get("cpu")),
     _Condition("GPUs", lambda r: r.hardware.get("gpus")),
-    *(_Condition(f"version of {name}", _version(name)) for name in PACKAGES),
+    *map(_version, PACKAGES),
 )
 
 
@@ -314,7 +300,12 @@ def difference_stamps(
             for run, reference in _differing(condition, pairs):
                 raise _incomparable(condition, run, reference, varied)
     expected = [each for each in _EXPECTED if not each.causes & causes]
-    stamps = _difference_stamps((*expected, *_arguments(pairs, varied)), pairs, groups)
+    # Versions may differ in their settings. The effect of the ignored ones, if there is any, is
+    # compared by other fields of the record.
+    shared = set.intersection(*(set(run.record.arguments) for run, _ in pairs))
+    shared -= {*NOT_COMPARED, *RECORDED_ELSEWHERE, *varied}
+    expected += map(_argument, sorted(shared))
+    stamps = _difference_stamps(expected, pairs, groups)
     others: dict[str, None] = {}
     if causes & OF_STEPS:  # then the arms may train on other examples because of their settings
         others = dict.fromkeys(run.arm for run, _ in _differing(_EXAMPLE_IDS, pairs))
@@ -343,18 +334,13 @@ def _pairs(groups: Sequence[RunGroup]) -> Iterator[tuple[RecordedRun, RecordedRu
         yield from zip(group.runs, others, strict=True)
 
 
-def _differing(condition: _Condition, pairs: Pairs) -> Iterator[tuple[RecordedRun, RecordedRun]]:
-    for run, reference in pairs:
-        if condition.by_seed and run.seed != reference.seed:
-            continue
-        if condition.across_seeds and run.seed == reference.seed:
-            continue
-        if condition.finished_only and not (run.is_finished and reference.is_finished):
-            continue
-        if not condition.can_tell(run.record, reference.record):
-            continue
-        if condition.value(run.record) != condition.value(reference.record):
-            yield run, reference
+def _differing(condition: _Condition, pairs: Pairs) -> list[tuple[RecordedRun, RecordedRun]]:
+    return [
+        (run, reference)
+        for run, reference in pairs
+        if condition.when(run, reference)
+        and condition.value(run.record) != condition.value(reference.record)
+    ]
 
 
 def _incomparable(
@@ -374,8 +360,7 @@ def _difference_stamps(
     conditions: Sequence[_Condition], pairs: Pairs, groups: Sequence[RunGroup]
 ) -> Iterator[Remark]:
     for condition in conditions:
-        differing = list(_differing(condition, pairs))
-        if differing:
+        if differing := _differing(condition, pairs):
             run, reference = differing[0]
             values = _distinct(condition.value(reference.record), condition.value(run.record))
             yield remark(
@@ -388,7 +373,7 @@ def _difference_stamps(
     others = dict.fromkeys(
         run.arm
         for run, reference in pairs
-        if run.seed == reference.seed and not _draw_alike(run.record, reference.record)
+        if _same_seed(run, reference) and not _draw_alike(run, reference)
     )
     if others:
         yield remark("masks", arms=list(others), baseline=groups[0].name)
@@ -400,14 +385,6 @@ def _difference_stamps(
         executions = [run.record.precision.resolved.get("execution") for run in group.runs]
         if len(set(executions)) > 1:
             yield remark("mixed_execution", arm=group.name)
-
-
-def _arguments(pairs: Pairs, varied: Sequence[str]) -> list[_Condition]:
-    """Return a condition per setting that all runs have. Versions may differ in their settings."""
-    shared = set.intersection(*(set(run.record.arguments) for run, _ in pairs))
-    # The effect of the ignored settings, if there is any, is compared by other fields.
-    shared -= {*NOT_COMPARED, *RECORDED_ELSEWHERE, *varied}
-    return [_Condition(f"--{inert(name)}", _argument(name)) for name in sorted(shared)]
 
 
 def _distinct(one: object, other: object) -> tuple[str, str]:

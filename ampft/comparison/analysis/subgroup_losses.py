@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from ampft.arguments.compare import MIN_SEEDS
-from ampft.comparison.analysis.run_predictions import CaseInputs, Cases, RunPredictions
+from ampft.comparison.analysis.run_predictions import Cases, RunPredictions
 from ampft.comparison.findings import ArmResult, ClassDifference
 from ampft.comparison.statistics.folds import estimate_over_folds
 from ampft.comparison.statistics.interval import DifferenceEstimate
@@ -44,7 +44,6 @@ def with_subgroup_losses(
     arms: Sequence[ArmResult],
     predictions: Mapping[str, Sequence[RunPredictions]],
     cases: Cases,
-    inputs: CaseInputs,
 ) -> tuple[ArmResult, ...]:
     """Return the arms with the subgroups in which they lose most.
 
@@ -57,15 +56,13 @@ def with_subgroup_losses(
         arms: Arms, the baseline first.
         predictions: Predictions of the complete arms, by name.
         cases: Cases that they predict.
-        inputs: Inputs of the cases.
     """
     base = predictions.get(arms[0].name)
     compared = [arm for arm in arms if arm.difference is not None]
     every = [each for of_arm in predictions.values() for each in of_arm]
     if base is None or not compared or not any(each.correct.any() for each in every):
         return tuple(arms)
-    candidates = _subgroups(cases, inputs)
-    subgroups = [each for each in candidates if len(each.rows) >= MIN_EXAMPLES]
+    subgroups = [each for each in _subgroups(cases) if len(each.rows) >= MIN_EXAMPLES]
     if not subgroups:
         return tuple(arms)
     level = 1 - ALPHA / (len(subgroups) * len(compared))
@@ -82,7 +79,7 @@ def with_subgroup_losses(
             detectable=detectable,
             usual_size=usual_size,
             losses=tuple(_losses(subgroups, predictions[arm.name], base, cases, level)),
-            noun=inputs.noun,
+            noun=cases.inputs.noun,
             has_words=any(each.kind != "class" for each in subgroups),
         )
     return tuple(replace(arm, subgroups=found.get(arm.name)) for arm in arms)
@@ -126,15 +123,15 @@ def detectable_loss(
     return None
 
 
-def _subgroups(cases: Cases, inputs: CaseInputs) -> Iterator[_Subgroup]:
+def _subgroups(cases: Cases) -> Iterator[_Subgroup]:
     """Yield the classes and, of texts, the lengths and words."""
     truth = cases.truth
     for index, name in enumerate(cases.class_names):
         rows = np.flatnonzero(cases.problem.has_class(truth, cases.label_names, index))
         yield _Subgroup("class", name, rows)
-    if not inputs.has_words or len(truth) > MAX_TEXTS:
+    if not cases.inputs.has_words or len(truth) > MAX_TEXTS:
         return
-    texts = inputs.read(range(len(truth)))
+    texts = cases.inputs.read(range(len(truth)))
     words = [normalized(texts[row]).split() for row in range(len(truth))]
     if not any(len(each) > 1 for each in words):
         return

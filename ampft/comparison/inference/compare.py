@@ -184,7 +184,7 @@ def compare_inference(
     )
     predictions = {arm.name: ArmPredictions(arm.predictions) for arm in arms if not arm.failures}
     texts = partial(read_texts, runs[0].folder / PREDICTIONS_NAME)
-    return analysed(draft, predictions, cases, CaseInputs(texts))
+    return analysed(draft, predictions, replace(cases, inputs=CaseInputs(texts, has_words=True)))
 
 
 def _checked_runs(runs: Sequence[RecordedRun]) -> tuple[RecordedRun, ...]:

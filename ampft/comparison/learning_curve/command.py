@@ -26,7 +26,7 @@ from ampft.precision.modes import BASELINE
 from ampft.text.terminal import print_line
 
 if TYPE_CHECKING:
-    from ampft.comparison.execution.plan import TrialResult
+    from ampft.comparison.execution.plan import Plan, TrialResult
     from ampft.comparison.learning_curve.findings import LearningCurve
 
 PROGRAM, TRAINER = "ampft curve", "ampft train"
@@ -266,14 +266,12 @@ def _mode(classify: ClassifyArguments) -> str:
     return BASELINE if mode == "no" else mode
 
 
-def _written(command: CompareCommand, plan: object, folder: Path) -> LearningCurve:
+def _written(command: CompareCommand, plan: Plan, folder: Path) -> LearningCurve:
     """Return the curve of the runs, after writing it."""
-    from ampft.comparison.execution.plan import Plan
     from ampft.comparison.learning_curve.findings import learning_curve
     from ampft.comparison.learning_curve.report import write_curve
     from ampft.data.sources.file_names import data_stem
 
-    assert isinstance(plan, Plan), "the session has one"
     arms = plan.design.arm_settings
     labels = labels_of(arms)
     largest = plan.arm_estimates[arms[0].name]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.run_predictions import (
@@ -22,6 +21,7 @@ from ampft.comparison.execution.plan import Plan, PlannedRun
 from ampft.comparison.findings import MetricInfo, metric_info
 from ampft.comparison.statistics.interval import estimate_of_sums, half_widths
 from ampft.comparison.statistics.learning_curve import (
+    FEWEST_SIZES,
     TAIL,
     Extrapolation,
     FloatArray,
@@ -133,7 +133,9 @@ def learning_curve(
     by_seed: dict[int, dict[str, PlannedRun]] = {}
     for run in plan.runs():
         by_seed.setdefault(run.seed, {})[run.arm.name] = run
-    read, records, cases = {}, {}, None
+    records: list[RunRecord] = []
+    read: dict[str, list[RunPredictions]] = {arm: [] for arm in labels}
+    cases: Cases | None = None
     omitted = [
         seed
         for seed, runs in by_seed.items()
@@ -153,13 +155,24 @@ def learning_curve(
             assert record is not None, "the seed is complete"
             predictions = path / PREDICTIONS_NAME
             found, cases = read_run_predictions(predictions, cases, plan.metric, record.metrics)
-            read[arm, seed], records[arm, seed] = found, record
+            read[arm].append(found)
+            records.append(record)
     assert cases is not None, "there are seeds"
-    _check_same_test(records, cases)
+    prints = {record.data.fingerprints.get(cases.split) for record in records}
+    if len(prints) > 1:
+        raise InputError(
+            f"--output_dir: the runs have {len(prints)} different {cases.split} splits. A learning "
+            "curve needs the same test rows in all runs: pass them with --test_file."
+        )
     metric = cases.problem.metrics[plan.metric]
-    sums = [[read[arm, seed].sums for seed in seeds] for arm in labels]
+    sums = [[each.sums for each in of_arm] for of_arm in read.values()]
     scores = scores_by_size(np.array([*labels.values()], dtype=np.float64), sums, metric)
-    twice = _possible(extrapolate(scores), float(scores.means[-1]), metric)
+    twice, reason = _possible(extrapolate(scores), float(scores.means[-1]), metric), ""
+    if twice is None:
+        reason = "the scores do not follow a power law, so the curve does not say how it goes on"
+        if len(labels) < FEWEST_SIZES:
+            reason = f"{len(labels)} sizes cannot show how the curve bends; pass at least "
+            reason += f"{FEWEST_SIZES} with --sizes"
     return LearningCurve(
         name=name,
         metric=metric_info(metric),
@@ -167,10 +180,10 @@ def learning_curve(
         cases=cases.group_count or len(cases.truth),
         seeds=tuple(seeds),
         validation_share=validation_share,
-        sizes=_sizes(plan, labels, read, seeds, sums, metric),
+        sizes=_sizes(plan, labels, read, metric),
         steps=_steps(labels, sums, metric),
         twice=twice,
-        reason="" if twice else _reason(len(labels)),
+        reason=reason,
         omitted=tuple(omitted),
         settings=settings,
     )
@@ -224,25 +237,33 @@ def _case_covariances(
 def _sizes(
     plan: Plan,
     labels: Mapping[str, int],
-    read: Mapping[tuple[str, int], RunPredictions],
-    seeds: Sequence[int],
-    sums: Sequence[Sequence[CaseSums]],
+    read: Mapping[str, Sequence[RunPredictions]],
     metric: Metric,
 ) -> tuple[SizeResult, ...]:
+    """Return the scores of each size, with the interval of their mean as for a difference."""
+    sums = [[each.sums for each in of_arm] for of_arm in read.values()]
     variances, covariances = _case_covariances(sums, metric)
     found = []
     for index, (arm, count) in enumerate(labels.items()):
-        scores = np.array([read[arm, seed].metrics[metric.name] for seed in seeds])
-        half = _half_width(scores, variances[index], covariances[index, index], sums[index], metric)
+        scores = np.array([each.metrics[metric.name] for each in read[arm]])
         mean = float(scores.mean())
-        trained = plan.arm_estimates[arm].size.train_examples
+        half = half_widths(
+            TAIL,
+            seed_variances=np.array([scores.var(ddof=1)]),
+            seeds=len(scores),
+            jackknife_variance=float(variances[index]),
+            covariance=max(float(covariances[index, index]), 0.0),
+            cases=len(sums[index][0]),
+            min_variance=max(metric.effect_of_changed_case(one) for one in sums[index]) ** 2,
+        )
+        low, high = mean - float(half[0]), mean + float(half[0])
         found.append(
             SizeResult(
                 labels=count,
-                train=trained,
+                train=plan.arm_estimates[arm].size.train_examples,
                 scores=tuple(map(float, scores)),
                 mean=mean,
-                interval=_on_scale((mean - half, mean + half), metric),
+                interval=(max(low, 0.0), min(high, 1.0)) if metric.is_share else (low, high),
             )
         )
     return tuple(found)
@@ -264,33 +285,6 @@ def _possible(found: Extrapolation | None, score: float, metric: Metric) -> Extr
     return replace(found, gain=min(found.gain, most), interval=(low, high))
 
 
-def _on_scale(ends: tuple[float, float], metric: Metric) -> tuple[float, float]:
-    """Return an interval of a score within the scale of the metric."""
-    if not metric.is_share:
-        return ends
-    return max(ends[0], 0.0), min(ends[1], 1.0)
-
-
-def _half_width(
-    scores: npt.NDArray[np.float64],
-    variance: float,
-    covariance: float,
-    sums: Sequence[CaseSums],
-    metric: Metric,
-) -> float:
-    """Return the half-width of the interval of a mean score, as for a difference."""
-    found = half_widths(
-        TAIL,
-        seed_variances=np.array([scores.var(ddof=1)]),
-        seeds=len(scores),
-        jackknife_variance=float(variance),
-        covariance=max(float(covariance), 0.0),
-        cases=len(sums[0]),
-        min_variance=max(metric.effect_of_changed_case(one) for one in sums) ** 2,
-    )
-    return float(found[0])
-
-
 def _steps(
     labels: Mapping[str, int], sums: Sequence[Sequence[CaseSums]], metric: Metric
 ) -> tuple[Step, ...]:
@@ -304,21 +298,6 @@ def _steps(
             Step(fewer=fewer, more=more, gain=estimate.estimate, interval=estimate.interval(0.95))
         )
     return tuple(found)
-
-
-def _reason(sizes: int) -> str:
-    if sizes < 4:
-        return f"{sizes} sizes cannot show how the curve bends; pass at least 4 with --sizes"
-    return "the scores do not follow a power law, so the curve does not say how it goes on"
-
-
-def _check_same_test(records: Mapping[tuple[str, int], RunRecord], cases: Cases) -> None:
-    prints = {record.data.fingerprints.get(cases.split) for record in records.values()}
-    if len(prints) > 1:
-        raise InputError(
-            f"--output_dir: the runs have {len(prints)} different {cases.split} splits. A learning "
-            "curve needs the same test rows in all runs: pass them with --test_file."
-        )
 
 
 def read_curve(path: Path) -> LearningCurve:

@@ -53,23 +53,22 @@ def answer(curve: LearningCurve) -> str:
     most = curve.sizes[-1].labels
     if curve.twice is None:
         return f"What twice the labels would add is not said: {curve.reason}."
-    low, high = curve.twice.interval
-    gain = curve.units.difference_with_unit(curve.twice.gain).removeprefix("+")
-    return (
-        f"Twice the labels ({2 * most:,}) would add {gain} ({_gain(curve, low)} to "
-        f"{_gain(curve, high)})."
-    )
+    gain, ends = _gain(curve, curve.twice.gain, curve.twice.interval)
+    return f"Twice the labels ({2 * most:,}) would add {gain} ({ends})."
 
 
 def measured(curve: LearningCurve) -> str:
     """Return what the last step between sizes added, in one sentence."""
     last = curve.steps[-1]
-    low, high = last.interval
-    gain = curve.units.difference_with_unit(last.gain).removeprefix("+")
-    return (
-        f"Measured: from {last.fewer:,} to {counted(last.more, 'label')}, {gain} were added "
-        f"({_gain(curve, low)} to {_gain(curve, high)})."
-    )
+    gain, ends = _gain(curve, last.gain, last.interval)
+    sizes = f"from {last.fewer:,} to {counted(last.more, 'label')}"
+    return f"Measured: {sizes}, {gain} were added ({ends})."
+
+
+def _gain(curve: LearningCurve, gain: float, interval: tuple[float, float]) -> tuple[str, str]:
+    """Return a gain with its unit, and its interval."""
+    low, high = (curve.units.difference(end).removeprefix("+") for end in interval)
+    return curve.units.difference_with_unit(gain).removeprefix("+"), f"{low} to {high}"
 
 
 def covered(curve: LearningCurve) -> str:
@@ -160,7 +159,11 @@ def chart(curve: LearningCurve) -> Markup:
     """Return the chart: seeds as dots, their mean with its band, and the extrapolation, dashed."""
     units, sizes = curve.units, curve.sizes
     places = [math.log2(size.labels) for size in sizes]
-    ends = _extrapolated(curve)
+    ends: tuple[float, ...] = ()  # of the score with twice the labels, around its estimate
+    if curve.twice is not None:
+        sign = 1.0 if curve.metric.higher_is_better else -1.0
+        low, high = curve.twice.interval
+        ends = tuple(sorted(sizes[-1].mean + sign * gain for gain in (low, curve.twice.gain, high)))
     values = [v for size in sizes for v in (*size.scores, *size.interval)] + list(ends)
     room = ROOM * (max(values) - min(values)) or 0.01
     plot = Plot(
@@ -200,17 +203,3 @@ def chart(curve: LearningCurve) -> Markup:
         alt=f"{units.heading} by number of labels: {means}. {answer(curve)}",
         class_="chart",
     )
-
-
-def _extrapolated(curve: LearningCurve) -> tuple[float, ...]:
-    """Return the limits of the score with twice the labels and the estimate between them."""
-    if curve.twice is None:
-        return ()
-    sign = 1.0 if curve.metric.higher_is_better else -1.0
-    low, high = curve.twice.interval
-    gains = (low, curve.twice.gain, high)
-    return tuple(sorted(curve.sizes[-1].mean + sign * gain for gain in gains))
-
-
-def _gain(curve: LearningCurve, value: float) -> str:
-    return curve.units.difference(value).removeprefix("+")

@@ -10,7 +10,7 @@ from ampft.comparison.analysis.loading import RUNS_NAME
 from ampft.comparison.answer import answer_text
 from ampft.comparison.findings import COMPARISON_NAME, SCHEMA, Comparison
 from ampft.comparison.remarks import remark_text, remark_texts
-from ampft.comparison.report.sections import Section, sections
+from ampft.comparison.report.sections import EXPLORATORY, Section, sections
 from ampft.comparison.report.tables import (
     arm_columns,
     executed,
@@ -256,7 +256,7 @@ def markdown_text(comparison: Comparison) -> str:
 
 
 def _details(section: Section) -> str:
-    heading = section.heading + " (exploratory)" * section.is_exploratory
+    heading = section.heading + " (exploratory)" * (section.kind == EXPLORATORY)
     parts = [*map(prose, section.paragraphs), *map(markdown_table, section.tables)]
     if section.items:
         parts.append(_list(section.items))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ampft.comparison.findings import DISTURBED, INFERENCE, PREDICTIONS, TRAINING, Comparison
@@ -13,16 +13,18 @@ from ampft.text.json_io import JSONValue
 from ampft.text.numbers import counted, level, or_dash, percent, points
 from ampft.text.tables import Cell, Name, Quote, Table
 
+EXPLORATORY, FOLDED = "exploratory", "folded"
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True)
 class Section:
     """A section of a report.
 
     Attributes:
         name: Identifier, such as "classes".
         heading: Heading.
-        is_exploratory: Whether its results may only suggest a question.
-        is_folded: Whether the page shows only its heading until a reader opens it.
+        kind: "exploratory" if its results may only suggest a question, "folded" if the page shows
+            only its heading until a reader opens it, otherwise empty.
         tables: Tables.
         paragraphs: Paragraphs above the tables, not escaped.
         items: List below the tables, not escaped.
@@ -30,11 +32,10 @@ class Section:
 
     name: str
     heading: str
-    is_exploratory: bool = False
-    is_folded: bool = False
-    tables: tuple[Table, ...] = ()
-    paragraphs: tuple[str, ...] = ()
-    items: tuple[str, ...] = ()
+    kind: str
+    tables: tuple[Table, ...]
+    paragraphs: tuple[str, ...]
+    items: tuple[str, ...]
 
 
 def sections(comparison: Comparison, *, max_classes: int | None = None) -> tuple[Section, ...]:
@@ -44,90 +45,51 @@ def sections(comparison: Comparison, *, max_classes: int | None = None) -> tuple
         comparison: Comparison, from `without_incomplete_medians`.
         max_classes: Maximum number of classes in the table of classes; None for all.
     """
-    every = _sections(comparison, max_classes)
-    return tuple(each for each in every if each.tables or each.paragraphs or each.items)
-
-
-def _sections(comparison: Comparison, max_classes: int | None) -> Iterator[Section]:
-    yield Section(
-        name="subgroups",
-        heading="Where losses are largest",
-        is_exploratory=True,
-        tables=tuple(subgroup_losses(comparison)),
+    c, shown = comparison, prediction_tables
+    classes = (
+        shown.classes(c, limit=max_classes),
+        shown.class_intervals(c, limit=max_classes),
+        shown.confusions(c),
     )
-    yield Section(
-        name="changed",
-        heading="Changed predictions",
-        is_exploratory=True,
-        tables=tuple(prediction_tables.changed(comparison)),
-    )
-    yield Section(
-        name="in-fp32",
-        heading="Predictions in fp32",
-        is_exploratory=True,
-        tables=_present(prediction_tables.predicted_in_fp32(comparison)),
-    )
-    yield Section(
-        name="speed",
-        heading="Speed",
-        tables=_present(tables.speed(comparison)),
-        items=tuple(
-            f"{arm.name}: {remark_text(arm.speed.reason)}"
-            for arm in comparison.arms
-            if arm.speed is not None and arm.speed.reason
+    seeds = "Results per seed, intervals and p-values"
+    if c.has_one_model_each:
+        seeds = "Intervals and p-values"
+    settings = tables.facts("Settings of all runs", c.setup)
+    machine = tables.facts("Hardware and versions", c.environment)
+    every: tuple[tuple[str, str, str, Iterable[Table | None]], ...] = (
+        ("subgroups", "Where losses are largest", EXPLORATORY, subgroup_losses(c)),
+        ("changed", "Changed predictions", EXPLORATORY, shown.changed(c)),
+        ("in-fp32", "Predictions in fp32", EXPLORATORY, [shown.predicted_in_fp32(c)]),
+        ("speed", "Speed", "", [tables.speed(c)]),
+        ("memory", "Memory", "", [tables.memory(c)]),
+        ("classes", "Classes", EXPLORATORY, classes),
+        (
+            "calibration",
+            "Other metrics and calibration",
+            EXPLORATORY,
+            [shown.metrics(c), shown.calibration(c)],
         ),
+        ("noise", "Gradient error relative to batch noise", EXPLORATORY, yardstick(c.yardstick)),
+        ("seeds", seeds, FOLDED, shown.seeds(c)),
+        ("runs", "Runs", FOLDED, [tables.runs(c)]),
+        ("method", "Method", FOLDED, ()),
+        ("sources", "Sources", FOLDED, ()),
+        ("setup", "Setup and environment", FOLDED, [settings, machine]),
     )
-    yield Section(name="memory", heading="Memory", tables=_present(tables.memory(comparison)))
-    yield Section(
-        name="classes",
-        heading="Classes",
-        is_exploratory=True,
-        tables=_present(
-            prediction_tables.classes(comparison, limit=max_classes),
-            prediction_tables.class_intervals(comparison, limit=max_classes),
-            prediction_tables.confusions(comparison),
-        ),
-    )
-    yield Section(
-        name="calibration",
-        heading="Other metrics and calibration",
-        is_exploratory=True,
-        tables=_present(
-            prediction_tables.metrics(comparison), prediction_tables.calibration(comparison)
-        ),
-    )
-    yield Section(
-        name="noise",
-        heading="Gradient error relative to batch noise",
-        is_exploratory=True,
-        tables=tuple(yardstick(comparison.yardstick)),
-    )
-    yield Section(
-        name="seeds",
-        heading="Intervals and p-values"
-        if comparison.has_one_model_each
-        else "Results per seed, intervals and p-values",
-        is_folded=True,
-        tables=tuple(prediction_tables.seeds(comparison)),
-    )
-    yield Section(name="runs", heading="Runs", is_folded=True, tables=(tables.runs(comparison),))
-    yield Section(
-        name="method", heading="Method", is_folded=True, paragraphs=method_paragraphs(comparison)
-    )
-    yield Section(name="sources", heading="Sources", is_folded=True, items=SOURCES)
-    yield Section(
-        name="setup",
-        heading="Setup and environment",
-        is_folded=True,
-        tables=_present(
-            tables.facts("Settings of all runs", comparison.setup),
-            tables.facts("Hardware and versions", comparison.environment),
-        ),
-    )
-
-
-def _present(*every: Table | None) -> tuple[Table, ...]:
-    return tuple(each for each in every if each is not None)
+    paragraphs = {"method": method_paragraphs(c)}
+    reasons = [
+        f"{arm.name}: {remark_text(arm.speed.reason)}"
+        for arm in c.arms
+        if arm.speed is not None and arm.speed.reason
+    ]
+    items = {"speed": tuple(reasons), "sources": SOURCES}
+    found = []
+    for name, heading, kind, listed in every:
+        present = tuple(table for table in listed if table is not None)
+        texts, points_below = paragraphs.get(name, ()), items.get(name, ())
+        if present or texts or points_below:
+            found.append(Section(name, heading, kind, present, texts, points_below))
+    return tuple(found)
 
 
 MAX_MODULES = 5  # modules listed per row
@@ -281,7 +243,7 @@ HOLM = (
     "difference, for difference beyond the margin and for equivalence. The intervals are not "
     "corrected for the number of {noun}s."
 )
-EXPLORATORY = (
+OTHER_RESULTS = (
     "All other results (predictions in fp32, classes, calibration, changed predictions, McNemar's "
     "tests) are exploratory: they may suggest a question, but they do not answer one."
 )
@@ -365,7 +327,7 @@ def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
         parts.append(f"{order} {SPEED}{per_example}{interval}".format(noun=comparison.noun))
     elif comparison.kind == INFERENCE:
         parts.append(f"{LATENCY} {SPEED_INTERVAL}".format(noun=comparison.noun))
-    parts.append(EXPLORATORY)
+    parts.append(OTHER_RESULTS)
     if comparison.overhead_share is not None:
         parts.append(
             f"The comparison added {percent(comparison.overhead_share, 1)} to the time of the runs."
