@@ -11,8 +11,8 @@ from .comparison.compare_data import compare as compare
 from .comparison.execution.planning import plan_comparison as plan_comparison
 from .comparison.execution.session import is_decided as is_decided
 from .comparison.execution.session import open_comparison as open_comparison
-from .comparison.report.files import write_comparison as write_comparison
 from .comparison.report.files import terminal_text as terminal_text
+from .comparison.report.files import write_comparison as write_comparison
 from .data.load import load_data as load_data
 from .data.steps import MicroBatch as MicroBatch
 from .data.steps import StepBatch as StepBatch
