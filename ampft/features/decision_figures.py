@@ -13,8 +13,8 @@ from ampft.metrics.bootstrap import Statistic, difference_interval, interval, re
 from ampft.metrics.calibration import BINS
 from ampft.metrics.targets import parse_target
 from ampft.tasks.decisions import Abstention, Decisions
+from ampft.tasks.loss_settings import DecisionSettings
 from ampft.tasks.outcome import TunableOutcome
-from ampft.tasks.settings import DecisionSettings
 from ampft.tasks.tuning import calibration_error, decided, label_columns, proper_scores
 from ampft.text.escaping import inert
 from ampft.text.numbers import counted, percent, signed

@@ -21,8 +21,8 @@ from ampft.metrics.abstention import (
 )
 from ampft.metrics.calibration import HIGHEST, LOWEST
 from ampft.tasks.decisions import Abstention, Decisions
+from ampft.tasks.loss_settings import DecisionSettings
 from ampft.tasks.outcome import Outcome, TunableOutcome
-from ampft.tasks.settings import DecisionSettings
 from ampft.tasks.task import Task
 from ampft.tasks.tuning import decided, only, tuned
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import starmap
+
 from ampft.referee.decision import Answer, Claim
 from ampft.referee.judge import Judgement
 from ampft.referee.ledger import RUNS, SEALED, Entry, Trial
@@ -25,20 +27,17 @@ def judgement_text(judgement: Judgement) -> str:
     seeds = seed_list([model.seed for model in entry.models])
     if entry.trial is None:
         what = "started with" if entry.number == 1 else "added seeds of"
-        lines = [
-            labelled("ledger", f"{judgement.ledger}: {what} the best, {seeds}"),
-            labelled("judges", f"{test.metric.title} on {counted(test.examples, 'example')}"),
-            labelled(
-                "error",
-                f"{settings.error:g} % for all keeps together, {settings.tries:,} planned tries; "
-                f"{settings.answers} answers; at most "
-                f"{counted(settings.max_seeds or 0, 'seed')} per candidate",
-            ),
-        ]
+        rows = {
+            "ledger": f"{judgement.ledger}: {what} the best, {seeds}",
+            "judges": f"{test.metric.title} on {counted(test.examples, 'example')}",
+            "error": f"{settings.error:g} % for all keeps together, {settings.tries:,} planned "
+            f"tries; {settings.answers} answers; at most "
+            f"{counted(settings.max_seeds or 0, 'seed')} per candidate",
+        }
     else:
-        lines = _trial_lines(judgement, entry, entry.trial, seeds)
-    lines.append(labelled("entry", f"{entry.number}, last hash {judgement.sha256}"))
-    return "\n".join(lines)
+        rows = _trial_rows(judgement, entry, entry.trial, seeds)
+    rows["entry"] = f"{entry.number}, last hash {judgement.sha256}"
+    return "\n".join(starmap(labelled, rows.items()))
 
 
 def judgement_values(judgement: Judgement) -> dict[str, JSONValue]:
@@ -97,7 +96,8 @@ def next_step(judgement: Judgement) -> str:
     )
 
 
-def _trial_lines(judgement: Judgement, entry: Entry, trial: Trial, seeds: str) -> list[str]:
+def _trial_rows(judgement: Judgement, entry: Entry, trial: Trial, seeds: str) -> dict[str, str]:
+    """Return the lines about a try or the final claim: text by label."""
     state, settings = judgement.state, judgement.state.settings
     units = state.test.units(trial.margin)
     claim = "better than" if trial.claim == Claim.BETTER else "not worse than"
@@ -106,64 +106,46 @@ def _trial_lines(judgement: Judgement, entry: Entry, trial: Trial, seeds: str) -
     examples = counted((entry.test or state.test).examples, "example")
     final = "" if trial.number else "the final claim, on new rows: "
     repeated = ". It was judged before; nothing was written" if judgement.is_repeated else ""
-    lines = [
-        labelled(
-            trial.answer,
-            f"{final}{claim} {other}{beyond}, {units.title} on {examples}, {seeds}{repeated}",
-        )
-    ]
+    what = f"{final}{claim} {other}{beyond}, {units.title} on {examples}, {seeds}{repeated}"
+    rows = {trial.answer: what}
     if trial.number and state.test.source == RUNS and not trial.checked_rows:
-        lines.append(
-            labelled(
-                "training",
-                "not checked for rows of the test set: the files that it was trained on are not "
-                "where its record says, or are not tables",
-            )
+        rows["training"] = (
+            "not checked for rows of the test set: the files that it was trained on are not "
+            "where its record says, or are not tables"
         )
     if trial.changes:
         changes = [f"{name} {pair[0]} to {pair[1]}" for name, pair in trial.changes.items()]
-        lines.append(labelled("changed", "; ".join(changes)))
+        rows["changed"] = "; ".join(changes)
     if trial.answer == Answer.KEEP and trial.claim == Claim.BETTER:
-        lines.append(labelled("gain", f"more than {_points(trial, units)}"))
+        rows["gain"] = f"more than {_points(trial, units)}"
     if trial.estimate is not None:
         found = trial.estimate
         limit = units.difference_with_unit(found.lower)
-        lines.append(
-            labelled(
-                "estimate",
-                f"{units.difference_with_unit(found.gain)} (95 % interval "
-                f"{units.interval(found.interval)} if it were the only try); the limit that "
-                f"decides is {limit}",
-            )
+        rows["estimate"] = (
+            f"{units.difference_with_unit(found.gain)} (95 % interval "
+            f"{units.interval(found.interval)} if it were the only try); the limit that "
+            f"decides is {limit}"
         )
         if found.seeds_to_decide:
             low, high = found.seeds_to_decide
-            lines.append(labelled("decides", f"{low} to {high} seeds may decide"))
+            rows["decides"] = f"{low} to {high} seeds may decide"
         if found.cases_to_show:
-            lines.append(
-                labelled("cases", f"about {found.cases_to_show:,} would show a gain of this size")
-            )
+            rows["cases"] = f"about {found.cases_to_show:,} would show a gain of this size"
     elif settings.answers == SEALED and trial.answer != Answer.KEEP:
-        lines.append(
-            labelled(
-                "numbers",
-                "not shown: the answers of a sealed ledger say nothing else about its rows, so "
-                "that changes may be tuned to them",
-            )
+        rows["numbers"] = (
+            "not shown: the answers of a sealed ledger say nothing else about its rows, so "
+            "that changes may be tuned to them"
         )
     if trial.number:
-        lines.append(
-            labelled(
-                "spent",
-                f"try {trial.number} of {settings.tries} planned, at the level "
-                f"{level(trial.level)}; {level(judgement.spent * settings.error / 100)} of "
-                f"{settings.error:g} % in all",
-            )
+        rows["spent"] = (
+            f"try {trial.number} of {settings.tries} planned, at the level "
+            f"{level(trial.level)}; {level(judgement.spent * settings.error / 100)} of "
+            f"{settings.error:g} % in all"
         )
     else:
-        lines.append(labelled("level", f"{level(trial.level)}, for this claim only"))
-    lines.append(labelled("next", next_step(judgement)))
-    return lines
+        rows["level"] = f"{level(trial.level)}, for this claim only"
+    rows["next"] = next_step(judgement)
+    return rows
 
 
 def _points(trial: Trial, units: Units) -> str:

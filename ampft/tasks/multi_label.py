@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-    from ampft.tasks.settings import LossSettings
+    from ampft.tasks.loss_settings import LossSettings
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -21,7 +21,7 @@ from ampft.tasks.report import Report
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ampft.tasks.settings import LossSettings
+    from ampft.tasks.loss_settings import LossSettings
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]

@@ -28,7 +28,7 @@ from ampft.tasks.single_label import SingleLabel
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ampft.tasks.settings import LossSettings
+    from ampft.tasks.loss_settings import LossSettings
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""Settings of a task: everything that its model, inputs, loss and decisions need; their checks.
+"""Settings of a task: everything that its model, inputs and loss need; refusals of decisions.
 
 Importing this loads neither NumPy nor torch.
 """
@@ -10,100 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ampft.errors import InputError, quoted_list
-from ampft.flag import BATCH, DATA, EVALUATION, OPTIMIZER, flag
+from ampft.flag import BATCH, DATA, flag
 from ampft.kinds.settings import InputSettings
 from ampft.metrics.targets import FLAG, parse_target
 from ampft.models.settings import TrainedPart
 from ampft.tasks import TASKS
-
-
-@dataclass(frozen=True)
-class DecisionSettings:
-    """What is fitted on the validation split. `--help` describes each setting."""
-
-    calibrate: bool = flag(
-        False,
-        "fit a temperature on the validation split, by which logits are divided so that "
-        "probabilities match accuracy; saved with the model",
-        group=EVALUATION,
-    )
-    tune_thresholds: str | None = flag(
-        None,
-        "choose the threshold of each label, or of two classes, on the validation split: f1 "
-        "(without a value), precision=0.95, recall=0.99 or cost=10:1 (a miss, a false alarm); "
-        "saved with the model",
-        group=EVALUATION,
-        bare="f1",
-    )
-    positive_label: str | None = flag(
-        None,
-        "class of two that the threshold is for; if none, the second one",
-        group=EVALUATION,
-    )
-    abstain: float | None = flag(
-        None,
-        "largest share of the answered rows that may be wrong, such as 0.02: rows of low "
-        "confidence get no prediction; proven with 95 % confidence on one half of the validation "
-        "split, which nothing else uses then",
-        group=EVALUATION,
-        at_least=0.001,
-        below=0.5,
-    )
-
-    @property
-    def fitted_flags(self) -> tuple[str, ...]:
-        """The flags that ask for something to be fitted; empty if none does."""
-        asked = {
-            "--calibrate": self.calibrate,
-            FLAG: self.tune_thresholds is not None,
-            "--abstain": self.abstain is not None,
-        }
-        return tuple(name for name, is_set in asked.items() if is_set)
-
-
-@dataclass(frozen=True)
-class LossSettings(DecisionSettings):
-    """The loss, and when a label is predicted. `--help` describes each setting."""
-
-    class_weights: str | None = flag(
-        None,
-        "balanced, or one weight per class: 1,2.5,1 (multi-label: of the examples that have it)",
-        group=OPTIMIZER,
-    )
-    label_smoothing_factor: float = flag(
-        0.0,
-        "share of the target probability spread over all classes, 0 to 1",
-        group=OPTIMIZER,
-        at_least=0,
-        below=1,
-    )
-    focal_gamma: float = flag(
-        0.0,
-        "exponent of the focal loss, which gives little weight to examples that are already easy; "
-        "2 is usual, and 0 is cross entropy",
-        group=OPTIMIZER,
-        at_least=0,
-    )
-    threshold: float = flag(
-        0.5,
-        "smallest probability at which a label is predicted (multi-label)",
-        group=EVALUATION,
-        at_least=0,
-        at_most=1,
-    )
-
-    def check_loss(self) -> None:
-        """Reject losses that are not defined.
-
-        Raises:
-            InputError: The focal loss is combined with smoothed labels.
-        """
-        if self.focal_gamma and self.label_smoothing_factor:
-            raise InputError(
-                f"--focal_gamma {self.focal_gamma:g} and --label_smoothing_factor "
-                f"{self.label_smoothing_factor:g}: the focal loss is defined for targets that are "
-                "not smoothed. Remove one of them."
-            )
+from ampft.tasks.loss_settings import DecisionSettings, LossSettings
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-    from ampft.tasks.settings import LossSettings
+    from ampft.tasks.loss_settings import LossSettings
 
 # A float32 softmax over K classes sums to one within K * 2^-23. This tolerance allows thousands of
 # classes and still detects logits passed as probabilities.
@@ -300,9 +300,10 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
     """
     labels, predicted = predictions.labels, predictions.predicted
     classes = len(predictions.label_names)
-    large = classes > MAX_MATRIX_CLASSES
+    few, large = classes <= MAX_TOP1_CLASSES, classes > MAX_MATRIX_CLASSES
     rows = class_scores(labels, predicted, classes)
     flat = scalar_scores(labels, predicted, classes)
+    error = expected_calibration_error(predictions.confidence, predictions.correct)
     report = ClassificationReport(
         split=predictions.split,
         examples=len(predictions),
@@ -316,16 +317,10 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
         matthews=flat["matthews"],
         log_loss=float(case_log_losses(labels, predictions.probabilities).mean()),
         brier=float(case_brier_scores(labels, predictions.probabilities).mean()),
-        expected_calibration_error=expected_calibration_error(
-            predictions.confidence, predictions.correct
-        ),
+        expected_calibration_error=error,
         confusion_matrix=None if large else as_tuples(confusion(labels, predicted, classes)),
         confusion_counts=as_tuples(confusion_counts(labels, predicted)) if large else None,
-        top5_accuracy=(
-            top_accuracy(labels, predictions.probabilities, 5)
-            if classes > MAX_TOP1_CLASSES
-            else None
-        ),
+        top5_accuracy=None if few else top_accuracy(labels, predictions.probabilities, 5),
     )
     return with_added(report, predictions.metric_rows, predictions.metrics())
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-    from ampft.tasks.settings import LossSettings
+    from ampft.tasks.loss_settings import LossSettings
 
 LISTED_WORDS = 8  # wrong words of a sentence
 RANKING = (
@@ -200,16 +200,14 @@ class TokenPredictions:
         return {**values, **self._word_metrics()}
 
     def _word_metrics(self) -> dict[str, float]:
-        losses = case_log_losses(self.labels, self.probabilities)
-        confidence = self.probabilities.max(axis=1)
+        losses, correct = case_log_losses(self.labels, self.probabilities), self.word_is_correct
+        error = expected_calibration_error(self.probabilities.max(axis=1), correct)
         return {
-            "accuracy": float(self.word_is_correct.mean()),
-            TOKEN_ACCURACY.name: float(self.word_is_correct.mean()),
+            "accuracy": float(correct.mean()),
+            TOKEN_ACCURACY.name: float(correct.mean()),
             "sentence_accuracy": float(self.correct.mean()),
             LOG_LOSS.name: float(losses.mean()),
-            "expected_calibration_error": expected_calibration_error(
-                confidence, self.word_is_correct
-            ),
+            "expected_calibration_error": error,
         }
 
     def _type_confusion(self) -> IntArray:

@@ -14,8 +14,8 @@ from ampft.metrics.scores import case_brier_scores, case_decision_losses, case_l
 from ampft.metrics.targets import parse_target
 from ampft.metrics.thresholds import best_threshold
 from ampft.tasks.decisions import Decisions
+from ampft.tasks.loss_settings import DecisionSettings
 from ampft.tasks.outcome import IntArray, Outcome, TunableOutcome
-from ampft.tasks.settings import DecisionSettings
 
 BoolArray = npt.NDArray[np.bool_]
 FloatRows = npt.NDArray[np.float64]

@@ -18,8 +18,9 @@ from ampft.metrics.abstention import rows_needed, split_in_halves
 from ampft.metrics.targets import Target, parse_target
 from ampft.metrics.thresholds import best_threshold
 from ampft.tasks.decisions import Abstention, Decisions
+from ampft.tasks.loss_settings import DecisionSettings
 from ampft.tasks.multi_label import MultiLabelPredictions
-from ampft.tasks.settings import DecisionSettings, check_decisions
+from ampft.tasks.settings import check_decisions
 from ampft.tasks.single_label import Predictions, SingleLabel
 from ampft.text.json_io import from_json, json_values
 

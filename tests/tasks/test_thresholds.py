@@ -10,9 +10,9 @@ from sklearn.metrics import f1_score
 
 from ampft.metrics.targets import Target
 from ampft.metrics.thresholds import best_threshold
+from ampft.tasks.loss_settings import DecisionSettings
 from ampft.tasks.multi_label import MultiLabelPredictions, MultiLabelReport
 from ampft.tasks.report import report_from_json
-from ampft.tasks.settings import DecisionSettings
 from ampft.tasks.token_labels import TokenPredictions
 from ampft.tasks.tuning import decided
 from ampft.tasks.tuning import tuned as tuned_by
