@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from provenance import provenance
 
-from ampft.features.memory import PeakMemory
+from ampft.features.resources import PeakMemory
 from ampft.machine import hardware
 from ampft.runs.folder import RunFolder
 from ampft.runs.predictions import write_predictions

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch import nn
 
-    from ampft.features.best_weights import BestModel
+    from ampft.features.weights import BestModel
 
 
 @dataclass(frozen=True, kw_only=True)

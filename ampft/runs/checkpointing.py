@@ -12,8 +12,8 @@ from accelerate.utils import broadcast, broadcast_object_list
 from torch import Tensor
 
 from ampft.errors import InputError
-from ampft.features.clock import Clock
 from ampft.features.feature import the_feature
+from ampft.features.resources import Clock
 from ampft.features.validations import Validations
 from ampft.files import check_disk_space, link
 from ampft.runs.conditions import MICRO_BATCHES, environment_of, settings_of, topology_of

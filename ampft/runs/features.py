@@ -6,19 +6,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 
-from ampft.features.averaged_weights import AveragedWeights
-from ampft.features.best_weights import BestModel
-from ampft.features.clock import Clock
 from ampft.features.decisions import FittedDecisions
 from ampft.features.feature import Feature, Write
 from ampft.features.label_errors import InspectedData
-from ampft.features.memory import MemoryUse
-from ampft.features.merged_adapters import MergedAdapters
 from ampft.features.nonfinite import NonfiniteSteps
 from ampft.features.range_watch import RangeWatch
+from ampft.features.resources import Clock, MemoryUse
 from ampft.features.trackers import Tracking
 from ampft.features.utilisation import MeasuredUtilisation
 from ampft.features.validations import Validations
+from ampft.features.weights import AveragedWeights, BestModel, MergedAdapters
 from ampft.runs.manifest import NONFINITE_NAME
 from ampft.runs.prepared import Prepared
 from ampft.runs.push import Pushing
@@ -36,21 +33,47 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
     args, accelerator = prepared.args, prepared.accelerator
     inspects = args.inspect_data and accelerator.is_main_process
     average = averaged_weights(prepared)
-    limit = TimeLimit(args.max_seconds, prepared.started.seconds)
+    best = BestModel(
+        prepared.folder, prepared.best_metric, args.early_stopping_patience, average=average
+    )
     features = (
         Tracking(accelerator, redact_secrets(asdict(args)) if accelerator.log_with else None),
         InspectedData(prepared.task, write) if inspects else None,
         MemoryUse(accelerator.device, prepared.started.memory),
-        _nonfinite_steps(prepared, write),
+        NonfiniteSteps(
+            prepared.folder / NONFINITE_NAME,
+            accelerator,
+            prepared.model,
+            mode=prepared.precision.mode,
+            skips=args.on_nonfinite == "skip",
+            write=write,
+        ),
         None
         if args.watch is None
         else RangeWatch(args.watch, accelerator, prepared.loaded.model, prepared.precision, write),
         average,
         fitted_decisions(prepared),
-        _validations(prepared, average, write),
+        Validations(
+            best,
+            prepared.task.problem,
+            accelerator,
+            prepared.model,
+            write,
+            len(prepared.step_batches),
+            args.eval_steps,
+        ),
         MergedAdapters(prepared.plain_model) if args.merge_lora else None,
-        _utilisation(prepared),
-        Clock(limit, args.max_time, prepared.total_steps),
+        MeasuredUtilisation(
+            accelerator,
+            prepared.plain_model,
+            prepared.precision,
+            has_tokens=prepared.task.row.kind.has_words,
+        ),
+        Clock(
+            TimeLimit(args.max_seconds, prepared.started.seconds),
+            args.max_time,
+            prepared.total_steps,
+        ),
         Pushing(args.hub_model_id, private=args.hub_private_repo) if args.push_to_hub else None,
     )
     return tuple(feature for feature in features if feature is not None)
@@ -66,41 +89,6 @@ def fitted_decisions(prepared: Prepared) -> FittedDecisions | None:
     """Return what is fitted on the validation split; None if nothing is."""
     args = prepared.args
     return FittedDecisions(args, prepared.task) if args.fitted_flags else None
-
-
-def _nonfinite_steps(prepared: Prepared, write: Write) -> NonfiniteSteps:
-    return NonfiniteSteps(
-        prepared.folder / NONFINITE_NAME,
-        prepared.accelerator,
-        prepared.model,
-        mode=prepared.precision.mode,
-        skips=prepared.args.on_nonfinite == "skip",
-        write=write,
-    )
-
-
-def _validations(prepared: Prepared, average: AveragedWeights | None, write: Write) -> Validations:
-    args = prepared.args
-    return Validations(
-        BestModel(
-            prepared.folder, prepared.best_metric, args.early_stopping_patience, average=average
-        ),
-        prepared.task.problem,
-        prepared.accelerator,
-        prepared.model,
-        write,
-        len(prepared.step_batches),
-        args.eval_steps,
-    )
-
-
-def _utilisation(prepared: Prepared) -> MeasuredUtilisation:
-    return MeasuredUtilisation(
-        prepared.accelerator,
-        prepared.plain_model,
-        prepared.precision,
-        has_tokens=prepared.task.row.kind.has_words,
-    )
 
 
 @contextmanager

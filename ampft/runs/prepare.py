@@ -34,9 +34,8 @@ from ampft.runs.checkpoints import find_resume_point
 from ampft.runs.conditions import check_unfinished
 from ampft.runs.folder import choose_folder
 from ampft.runs.graphs import uses_graphs
-from ampft.runs.precision_check import check_precision
 from ampft.runs.prepared import Prepared, ProcessStart, total_steps_of
-from ampft.runs.prepared_checks import check_prepared, check_space_for_run
+from ampft.runs.prepared_checks import check_precision, check_prepared, check_space_for_run
 from ampft.runs.push import check_account
 from ampft.tasks import TASKS
 from ampft.tasks.task import Task, make_task
@@ -53,7 +52,6 @@ from ampft.training.threads import restore_cpu_threads
 from ampft.training.trained_parameters import allow_unused_parameters, check_parameters
 
 if TYPE_CHECKING:
-    import torch
     from accelerate import Accelerator
     from accelerate.tracking import GeneralTracker
     from datasets import DatasetDict
@@ -64,66 +62,42 @@ def prepare(
     data: DatasetDict | None = None,
     trackers: Sequence[GeneralTracker] = (),
 ) -> Prepared:
-    """Build accelerator, data, task, model, batches, optimizer and schedule from the settings.
-
-    Args:
-        args: Settings of a run.
-        data: Data in memory, by split; None reads the data that `args` names.
-        trackers: Trackers of the user, in addition to those that `args` names.
-
-    Raises:
-        InputError: The device does not support the precision, or the data, the model, the output
-            folder, the checkpoint or a combination of settings is invalid. Nothing has been
-            written.
-        AlreadyFinished: The run that would continue has finished.
-    """
+    """Prepare a training as `start.prepare` does, whose checks have been made."""
     started = start_clock()
     device = training_device(cpu=args.use_cpu)
     with ending_together(PartialState()):
-        return _prepared(args, data, trackers, started=started, device=device)
-
-
-def _prepared(
-    args: ClassifyArguments,
-    data: DatasetDict | None,
-    trackers: Sequence[GeneralTracker],
-    *,
-    started: ProcessStart,
-    device: torch.device,
-) -> Prepared:
-    """Prepare a training on the device of this process; see `prepare`."""
-    precision = resolve(requested_mode(args.mixed_precision, os.environ), device)
-    if args.push_to_hub:
-        check_account("--push_to_hub", args.hub_model_id)
-    point = find_resume_point(args)
-    if point is not None and point.is_finished:  # writes nothing
-        output_dir = point.output_dir
-    else:
-        replaces = point is not None and (point.is_inside or point.is_first)
-        output_dir = choose_folder(args, precision.mode, replaces=replaces)
-    names = installed_trackers(args.report_to) if args.with_tracking else []
-    accelerator = make_accelerator(
-        precision,
-        gradient_accumulation_steps=args.gradient_accumulation_steps,
-        log_with=[*names, *trackers] or None,
-        project_dir=output_dir,
-    )
-    check_world_size(accelerator)
-    restore_cpu_threads(args.cpu_threads, num_processes=accelerator.num_processes)
-    print_phase("reading the data")
-    with accelerator.main_process_first():  # only one process downloads files
-        task = load_task(args, data)
-    print_phase("loading the model")
-    prepared = prepare_training(
-        args, precision, accelerator, task, started=started, output_dir=output_dir
-    )
-    prepared = replace(prepared, resume_point=point)
-    check_unfinished(prepared)
-    notes = check_prepared(prepared)
-    check_space_for_run(prepared)
-    if args.check_precision:
-        notes += tuple(check_precision(prepared).notes)
-    return replace(prepared, check_notes=notes)
+        precision = resolve(requested_mode(args.mixed_precision, os.environ), device)
+        if args.push_to_hub:
+            check_account("--push_to_hub", args.hub_model_id)
+        point = find_resume_point(args)
+        if point is not None and point.is_finished:  # writes nothing
+            output_dir = point.output_dir
+        else:
+            replaces = point is not None and (point.is_inside or point.is_first)
+            output_dir = choose_folder(args, precision.mode, replaces=replaces)
+        names = installed_trackers(args.report_to) if args.with_tracking else []
+        accelerator = make_accelerator(
+            precision,
+            gradient_accumulation_steps=args.gradient_accumulation_steps,
+            log_with=[*names, *trackers] or None,
+            project_dir=output_dir,
+        )
+        check_world_size(accelerator)
+        restore_cpu_threads(args.cpu_threads, num_processes=accelerator.num_processes)
+        print_phase("reading the data")
+        with accelerator.main_process_first():  # only one process downloads files
+            task = load_task(args, data)
+        print_phase("loading the model")
+        prepared = prepare_training(
+            args, precision, accelerator, task, started=started, output_dir=output_dir
+        )
+        prepared = replace(prepared, resume_point=point)
+        check_unfinished(prepared)
+        notes = check_prepared(prepared)
+        check_space_for_run(prepared)
+        if args.check_precision:
+            notes += tuple(check_precision(prepared).notes)
+        return replace(prepared, check_notes=notes)
 
 
 def start_clock() -> ProcessStart:

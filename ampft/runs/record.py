@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ampft.errors import InputError
 from ampft.features.decision_figures import FittedPart
-from ampft.features.memory import PeakMemory
+from ampft.features.resources import PeakMemory
 from ampft.features.validations import BestPart as BestPart
 from ampft.features.validations import ValidationPart as ValidationPart
 from ampft.files import FilePart

@@ -15,9 +15,9 @@ from ampft.errors import InputError, PrecisionContradicted, Preempted
 from ampft.evaluation.sanity import (
     stop_if_far_above_chance,
 )
-from ampft.features.clock import Clock
 from ampft.features.feature import StepRecord, the_feature
 from ampft.features.nonfinite import NonfiniteSteps
+from ampft.features.resources import Clock
 from ampft.features.validations import Validations
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.float32_modules import never_called

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ampft.errors import InputError
-from ampft.features.memory import PeakMemory
+from ampft.features.resources import PeakMemory
 from ampft.runs.history import read_history
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
 from ampft.runs.record import ResumePart, RunRecord, read_record

@@ -10,7 +10,7 @@ from torch import nn
 
 from ampft.evaluation.evaluate import evaluate
 from ampft.features.feature import Feature, the_feature
-from ampft.features.memory import MemoryUse, PeakMemory
+from ampft.features.resources import MemoryUse, PeakMemory
 from ampft.models.weights import reshard
 from ampft.runs.features import make_features
 from ampft.runs.graphs import graphs_of

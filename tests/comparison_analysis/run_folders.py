@@ -13,7 +13,7 @@ import pytest
 
 from ampft.comparison.analysis.compare import compare_folders
 from ampft.data.splits import Groups
-from ampft.features.memory import PeakMemory
+from ampft.features.resources import PeakMemory
 from ampft.runs.folder import RunFolder
 from ampft.runs.predictions import write_predictions
 from ampft.runs.record import (

@@ -72,7 +72,7 @@ def resumed(words, tmp_path, monkeypatch) -> Callable[[Path], None]:
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     # Best weights need the folder of a run.
     monkeypatch.setattr("ampft.features.validations.link", lambda *_: None)
-    monkeypatch.setattr("ampft.features.best_weights.private_file", lambda *_: None)
+    monkeypatch.setattr("ampft.features.weights.private_file", lambda *_: None)
     with fresh_global_state():
         prepared = prepare(parse_classify_arguments([*words, str(tmp_path / "resumed")]))
 

@@ -13,13 +13,12 @@ import pytest
 import torch
 from torch import nn
 
-from ampft.features.averaged_weights import AveragedWeights
-from ampft.features.clock import Clock
 from ampft.features.feature import Feature, SavedFeature, StepRecord
-from ampft.features.memory import MemoryUse
 from ampft.features.nonfinite import MAX_SKIPPED, SKIPPED_NONFINITE, NonfiniteSteps
+from ampft.features.resources import Clock, MemoryUse
 from ampft.features.trackers import Tracking
 from ampft.features.validations import ValidationPart, Validations
+from ampft.features.weights import AveragedWeights
 from ampft.text.json_io import from_json
 from ampft.training.ending import TimeLimit
 from ampft.training.step import StepOutcome

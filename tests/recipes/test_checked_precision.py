@@ -8,8 +8,8 @@ from running import CLASSIFY, call_here, printed, succeeded, text_settings
 from tiny_text import save_tiny_bert
 
 from ampft.precision.harm import GradientChange
-from ampft.runs import precision_check
-from ampft.runs.precision_check import PrecisionCheck, _worst_module
+from ampft.runs import prepared_checks
+from ampft.runs.prepared_checks import PrecisionCheck, _worst_module
 
 CHECK = "--check_precision"
 
@@ -35,7 +35,7 @@ def test_it_says_how_exact_the_gradient_is_and_changes_nothing(mode, files, tiny
 @pytest.mark.slow
 def test_a_model_that_overflows_is_refused_before_anything_is_written(monkeypatch, files, tmp_path):
     devices = []  # whose peak memory is that of the training only
-    monkeypatch.setattr(precision_check, "forget_peak_memory", devices.append)
+    monkeypatch.setattr(prepared_checks, "forget_peak_memory", devices.append)
     model = save_tiny_bert(tmp_path / "model", weight=1e5)
     words = text_settings(files, model, tmp_path / "run")
     done = call_here(CLASSIFY, *words, "--mixed_precision", "fp16", CHECK)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ampft.features.memory import PeakMemory
+from ampft.features.resources import PeakMemory
 from ampft.machine import hardware
 from ampft.runs.record import (
     BestPart,

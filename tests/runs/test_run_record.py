@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ampft.errors import InputError
-from ampft.features.memory import PeakMemory, device_memory, process_memory
+from ampft.features.resources import PeakMemory, device_memory, process_memory
 from ampft.machine import resident_peak
 from ampft.runs.card import model_card
 from ampft.runs.folder import RunFolder
@@ -212,7 +212,7 @@ def test_history_ignores_an_incomplete_last_line(tmp_path: Path):
 
 GROW = """
 from ampft.machine import resident_peak
-from ampft.features.memory import process_memory
+from ampft.features.resources import process_memory
 before = resident_peak()
 block = bytearray(64 * 2**20)
 block[::4096] = b"x" * len(block[::4096])

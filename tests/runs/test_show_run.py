@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ampft.errors import InputError
-from ampft.features.memory import PeakMemory
+from ampft.features.resources import PeakMemory
 from ampft.runs.folder import RunFolder
 from ampft.runs.record import ResumePart, StepsPart, write_record
 from ampft.runs.show import format_run

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ampft.features.averaged_weights import AveragedWeights
 from ampft.features.feature import SavedFeature
+from ampft.features.weights import AveragedWeights
 
 
 def moved(model, steps):

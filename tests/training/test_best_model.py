@@ -9,7 +9,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from ampft.errors import InputError
-from ampft.features.best_weights import BestModel
+from ampft.features.weights import BestModel
 from ampft.files import describe_file
 from ampft.ownership import PrivateFolder
 from ampft.tasks.single_label import METRICS

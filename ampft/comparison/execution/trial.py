@@ -34,7 +34,7 @@ from ampft.data.splits import dependent_groups
 from ampft.data.steps import IntArray, StepBatches
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import as_array
-from ampft.features.memory import MemoryUse
+from ampft.features.resources import MemoryUse
 from ampft.features.trackers import installed_trackers
 from ampft.machine import resident_peak
 from ampft.precision.accelerator import numerics, separate_accelerators, training_device

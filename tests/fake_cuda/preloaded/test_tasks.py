@@ -24,8 +24,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.steps import StepBatches
-from ampft.features.averaged_weights import AveragedWeights
 from ampft.features.range_watch import _Ranges
+from ampft.features.weights import AveragedWeights
 from ampft.models import by_length
 from ampft.models.packing import install
 from ampft.precision.accelerator import make_accelerator
