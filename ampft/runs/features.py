@@ -9,12 +9,10 @@ from dataclasses import asdict
 from ampft.features.decisions import FittedDecisions
 from ampft.features.feature import Feature, Write
 from ampft.features.label_errors import InspectedData
-from ampft.features.nonfinite import NonfiniteSteps
-from ampft.features.range_watch import RangeWatch
-from ampft.features.resources import Clock, MemoryUse
+from ampft.features.resources import Clock, MeasuredUtilisation, MemoryUse
 from ampft.features.trackers import Tracking
-from ampft.features.utilisation import MeasuredUtilisation
 from ampft.features.validations import Validations
+from ampft.features.value_ranges import NonfiniteSteps, RangeWatch
 from ampft.features.weights import AveragedWeights, BestModel, MergedAdapters
 from ampft.runs.manifest import NONFINITE_NAME
 from ampft.runs.prepared import Prepared

@@ -1,11 +1,16 @@
-"""predictions.parquet: one row per example, with its inputs, its label and its prediction."""
+"""predictions.parquet: one row per example, with its inputs, its label and its prediction.
+
+`CaseViews` shows its cases, with the data of the run where they are needed.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +19,15 @@ import pyarrow.parquet as pq
 from ampft.data.splits import Groups, numbered
 from ampft.errors import InputError
 from ampft.files import atomic_path
-from ampft.kinds.views import MASK_COLUMN
+from ampft.kinds.views import MASK_COLUMN, Case, CasePrediction
+from ampft.runs.record import RunRecord
+from ampft.runs.show import task_row
 from ampft.tasks import problem_types
 from ampft.tasks.outcome import Outcome
+from ampft.text.shown_case import ShownCase
+
+if TYPE_CHECKING:
+    from ampft.data.dataset import ClassificationData
 
 # Maps a slice of example ids to columns that identify these examples: their texts, or `reference`.
 References = Callable[[slice], Mapping[str, Sequence[str]]]
@@ -200,3 +211,66 @@ def _table(
             **outcome.columns(rows),
         }
     )
+
+
+MOST_READ_AGAIN = 100_000  # examples; reading more would take many minutes
+
+
+@dataclass
+class CaseViews:
+    """Shows the cases of the final split of a run.
+
+    Attributes:
+        record: Record of the run.
+        split: Name of the split.
+        label_names: The labels.
+    """
+
+    record: RunRecord
+    split: str
+    label_names: Sequence[str]
+
+    def show(
+        self,
+        case: int,
+        inputs: Mapping[str, str],
+        truth: Any,
+        predictions: Sequence[CasePrediction],
+    ) -> ShownCase:
+        """Return how a case is shown; as texts if it cannot be read.
+
+        Args:
+            case: Row of the split.
+            inputs: Input columns of the case in the table of predictions.
+            truth: Entry of `Outcome.truth`.
+            predictions: Predictions to show beside the truth.
+        """
+
+        def stored(path: Path, column: str) -> Any:
+            return read_rows(path, [case], lambda name: name == column)[case].get(column)
+
+        return task_row(self.record).kind.show(
+            Case(
+                number=case,
+                split=self.split,
+                label_names=self.label_names,
+                inputs=inputs,
+                truth=truth,
+                predictions=predictions,
+                data=lambda: self._data,
+                stored=stored,
+            )
+        )
+
+    @cached_property
+    def _data(self) -> ClassificationData | None:
+        """The data of the run; None if they are not available, have changed, or are very many."""
+        if sum(self.record.data.examples.values()) > MOST_READ_AGAIN:
+            return None
+        from ampft.runs.audit.rebuild import recorded_arguments
+
+        try:
+            data = task_row(self.record).kind.load(recorded_arguments(self.record, ()), None)
+        except InputError:
+            return None
+        return data if dict(data.fingerprints) == dict(self.record.data.fingerprints) else None

@@ -16,9 +16,9 @@ from ampft.evaluation.sanity import (
     stop_if_far_above_chance,
 )
 from ampft.features.feature import StepRecord, the_feature
-from ampft.features.nonfinite import NonfiniteSteps
 from ampft.features.resources import Clock
 from ampft.features.validations import Validations
+from ampft.features.value_ranges import NonfiniteSteps
 from ampft.precision.executed import ExecutedDtypes, contradiction
 from ampft.precision.float32_modules import never_called
 from ampft.precision.sharding import is_sharded

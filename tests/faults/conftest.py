@@ -58,7 +58,7 @@ def train(words, tmp_path_factory) -> Callable[[Path], int]:
 
         for target, function in (
             ("ampft.runs.state.evaluate", evaluate),
-            ("ampft.features.utilisation.measure_matrix_rate", measure_matrix_rate),
+            ("ampft.precision.matrix_rate.measure_matrix_rate", measure_matrix_rate),
         ):
             monkeypatch.setattr(target, once_per_split(function))
 

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from ampft.features.feature import Feature, SavedFeature, StepRecord
-from ampft.features.nonfinite import MAX_SKIPPED, SKIPPED_NONFINITE, NonfiniteSteps
 from ampft.features.resources import Clock, MemoryUse
 from ampft.features.trackers import Tracking
 from ampft.features.validations import ValidationPart, Validations
+from ampft.features.value_ranges import MAX_SKIPPED, SKIPPED_NONFINITE, NonfiniteSteps
 from ampft.features.weights import AveragedWeights
 from ampft.text.json_io import from_json
 from ampft.training.ending import TimeLimit

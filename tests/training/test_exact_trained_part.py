@@ -15,7 +15,7 @@ from exact_step import (
 from tiny_text import tiny_task
 from torch import nn
 
-from ampft.features.utilisation import flops_per_token
+from ampft.features.resources import flops_per_token
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")

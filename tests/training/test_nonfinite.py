@@ -13,7 +13,7 @@ from torch import nn
 
 import ampft.training.step as step_module
 from ampft.errors import InputError, TrainingStopped
-from ampft.features.nonfinite import (
+from ampft.features.value_ranges import (
     FALLING_SCALE,
     MAX_FALLS,
     MAX_SKIPPED,

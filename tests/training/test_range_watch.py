@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ampft
 from ampft.features.feature import SavedFeature
-from ampft.features.range_watch import RangeWatch
+from ampft.features.value_ranges import RangeWatch
 from ampft.precision.accelerator import forget_accelerator
 from ampft.precision.float32_modules import keep_in_fp32
 from ampft.precision.resolve import resolve

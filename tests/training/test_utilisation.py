@@ -8,7 +8,7 @@ from tiny_text import save_tiny_bert
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
-from ampft.features.utilisation import MAX_PRODUCT_SECONDS, flops_per_token, measure_utilisation
+from ampft.features.resources import MAX_PRODUCT_SECONDS, flops_per_token, measure_utilisation
 from ampft.precision import matrix_rate
 from ampft.precision.resolve import resolve
 

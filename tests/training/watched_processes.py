@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import ampft
-from ampft.features.range_watch import RangeWatch
+from ampft.features.value_ranges import RangeWatch
 from ampft.precision.resolve import resolve
 from ampft.training.step import StepOutcome
 

@@ -51,9 +51,8 @@ from ampft.comparison.statistics.verdict import alpha_per_analysis
 from ampft.errors import InputError
 from ampft.kinds.views import CasePrediction
 from ampft.precision.modes import BASELINE
-from ampft.runs.case_views import CaseViews
 from ampft.runs.finished import PREDICTIONS_NAME
-from ampft.runs.predictions import is_input, read_groups, read_predictions, read_rows
+from ampft.runs.predictions import CaseViews, is_input, read_groups, read_predictions, read_rows
 from ampft.runs.show import problem_of, task_row
 
 FINAL_SPLITS = ("test", "validation")  # a run reports on the first of these that it has

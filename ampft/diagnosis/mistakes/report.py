@@ -11,10 +11,9 @@ import numpy.typing as npt
 
 from ampft.errors import InputError
 from ampft.kinds.views import CasePrediction
-from ampft.runs.case_views import CaseViews
 from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.manifest import check_files
-from ampft.runs.predictions import is_input, read_predictions, read_rows
+from ampft.runs.predictions import CaseViews, is_input, read_predictions, read_rows
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import problem_of, task_row
 from ampft.tasks.outcome import OutcomeMistakes, headline

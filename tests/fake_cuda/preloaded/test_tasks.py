@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.steps import StepBatches
-from ampft.features.range_watch import _Ranges
+from ampft.features.value_ranges import _Ranges
 from ampft.features.weights import AveragedWeights
 from ampft.models import by_length
 from ampft.models.packing import install
