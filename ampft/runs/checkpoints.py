@@ -10,7 +10,7 @@ from ampft.errors import InputError
 from ampft.runs.folder import on_main_process
 from ampft.runs.manifest import HISTORY_NAME, earlier_record
 from ampft.text.numbers import byte_size
-from ampft.text.tables import Quote, Table, terminal_table
+from ampft.text.tables import Cell, Quote, Table, terminal_table
 from ampft.training.checkpoints.manifest import (
     MANIFEST_NAME,
     CheckpointManifest,
@@ -170,7 +170,23 @@ def list_checkpoints(path: Path) -> str:
     Raises:
         InputError: No checkpoint was found.
     """
-    rows = [_row(folder) for folder in checkpoints_at(path)]
+    rows: list[tuple[Cell, ...]] = []
+    for folder in _checkpoints_at(path):
+        try:
+            manifest = read_manifest(folder)
+        except DamagedCheckpoint as error:
+            rows.append((Quote(folder.name), "", "", "", "", Quote(f"damaged: {error}")))
+            continue
+        rows.append(
+            (
+                Quote(folder.name),
+                str(manifest.cursor.epoch + 1),
+                str(manifest.cursor.step_in_epoch),
+                byte_size(manifest.bytes),
+                Quote(manifest.written),
+                Quote(manifest.reason),
+            )
+        )
     header = ("checkpoint", "epoch", "step in epoch", "size", "written", "reason")
     return terminal_table(Table(header=header, rows=rows, left=6))
 
@@ -186,7 +202,7 @@ def verify_checkpoints(path: Path) -> str:
             file.
     """
     intact, damaged = [], []
-    for folder in checkpoints_at(path):
+    for folder in _checkpoints_at(path):
         try:
             manifest = verified(folder).manifest
         except DamagedCheckpoint as error:
@@ -200,15 +216,8 @@ def verify_checkpoints(path: Path) -> str:
     return "\n".join(intact)
 
 
-def checkpoints_at(path: Path) -> list[Path]:
-    """Return the folders of the checkpoints at `path`, by ascending step.
-
-    Args:
-        path: Same as in `list_checkpoints`.
-
-    Raises:
-        InputError: No checkpoint was found.
-    """
+def _checkpoints_at(path: Path) -> list[Path]:
+    """Return the folders of the checkpoints at `path`, by ascending step."""
     if (path / MANIFEST_NAME).exists():
         return [path]
     found = CheckpointStore(path.parent if path.name == STORE_NAME else path).complete()
@@ -218,19 +227,3 @@ def checkpoints_at(path: Path) -> list[Path]:
             "--checkpointing_steps, or one of its checkpoints."
         )
     return found
-
-
-def _row(folder: Path) -> tuple[str | Quote, ...]:
-    try:
-        manifest = read_manifest(folder)
-    except DamagedCheckpoint as error:
-        return (Quote(folder.name), "", "", "", "", Quote(f"damaged: {error}"))
-    cursor = manifest.cursor
-    return (
-        Quote(folder.name),
-        str(cursor.epoch + 1),
-        str(cursor.step_in_epoch),
-        byte_size(manifest.bytes),
-        Quote(manifest.written),
-        Quote(manifest.reason),
-    )

@@ -31,9 +31,9 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
     args, accelerator = prepared.args, prepared.accelerator
     inspects = args.inspect_data and accelerator.is_main_process
     average = averaged_weights(prepared)
-    best = BestModel(
-        prepared.folder, prepared.best_metric, args.early_stopping_patience, average=average
-    )
+    metrics = prepared.task.problem.metrics
+    metric = metrics[args.metric_for_best_model or next(iter(metrics))]
+    best = BestModel(prepared.folder, metric, args.early_stopping_patience, average=average)
     features = (
         Tracking(accelerator, redact_secrets(asdict(args)) if accelerator.log_with else None),
         InspectedData(prepared.task, write) if inspects else None,

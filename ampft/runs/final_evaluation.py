@@ -73,7 +73,10 @@ def write_final_results(
     args, task, split = prepared.args, prepared.task, prepared.final_split
     outcome = state.predict(model, split, poll=poll)
     memory = state.memory()  # before predicting in fp32, which only comparisons do
-    outcome_fp32 = _predict_fp32(state, model, split)
+    outcome_fp32 = None
+    if args.evaluate_fp32 and not is_fp32(prepared.precision.mode):
+        with in_float32(prepared.accelerator, model, prepared.precision) as plain:
+            outcome_fp32 = state.predict(plain, split, in_mode=False)
     constant = constant_outcome(task, split)
     warnings = _final_warnings(state, outcome, constant)
     stop_if_destroyed(warnings)
@@ -109,16 +112,7 @@ def write_final_results(
     )
     write_results(folder, record, outcome, write, outcome_fp32)
     chance = constant_summary(task, constant)
-    return result_lines(folder.path, record, prepared, outcome, chance, baselines)
-
-
-def _predict_fp32(state: RunState, model: nn.Module, split: str) -> Outcome | None:
-    """Predict in fp32 if `--evaluate_fp32` is set and the run was not in fp32 already."""
-    prepared = state.prepared
-    if not prepared.args.evaluate_fp32 or is_fp32(prepared.precision.mode):
-        return None
-    with in_float32(prepared.accelerator, model, prepared.precision) as plain:
-        return state.predict(plain, split, in_mode=False)
+    return _result_lines(folder.path, record, prepared, outcome, chance, baselines)
 
 
 def _final_warnings(state: RunState, outcome: Outcome, constant: Outcome) -> dict[str, str]:
@@ -203,7 +197,7 @@ def write_results(
     write_record(folder, record)
 
 
-def result_lines(
+def _result_lines(
     folder: Path,
     record: RunRecord,
     prepared: Prepared,
@@ -211,16 +205,7 @@ def result_lines(
     chance: str,
     baselines: Iterable[str],
 ) -> list[str]:
-    """Return the lines to print: report, what it compares with, warnings, where the results are.
-
-    Args:
-        folder: Output folder of the run.
-        record: Record of the run.
-        prepared: Components of the training.
-        outcome: Outcome of the final evaluation.
-        chance: Result of predicting the class frequencies.
-        baselines: Results of simple models.
-    """
+    """Return the lines to print: report, what it compares with, warnings, where the results are."""
     selected = bool(record.metrics["selected"])
     report = report_with_heading(outcome.report(), selected=selected)
     lines = [("chance", chance)]

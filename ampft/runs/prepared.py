@@ -26,7 +26,6 @@ from ampft.arguments import ClassifyArguments
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.data.steps import StepBatches
 from ampft.machine import hardware
-from ampft.metrics.sums import Metric
 from ampft.models.packing.attention import PACKED_NAMES
 from ampft.models.weights import LoadedModel, class_name
 from ampft.precision.compilation import compile_backend
@@ -145,12 +144,6 @@ class Prepared:
     def can_resume(self) -> bool:
         """Whether an exact resume is proven for the precision."""
         return not self.precision.properties.replaces_layers
-
-    @property
-    def best_metric(self) -> Metric:
-        """The metric of the validation split that selects the best weights."""
-        metrics = self.task.problem.metrics
-        return metrics[self.args.metric_for_best_model or next(iter(metrics))]
 
 
 def total_steps_of(args: ClassifyArguments, step_batches: StepBatches) -> int:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch._dynamo.exc import TorchDynamoException
 
-from ampft.arguments.classify import ADAMW, ClassifyArguments
+from ampft.arguments.classify import ADAMW
 from ampft.data.steps import MicroBatch, varied_ids
 from ampft.errors import InputError
 from ampft.evaluation.baseline import check_has_texts
@@ -37,7 +37,6 @@ from ampft.runs.graphs import check_cuda_graphs
 from ampft.runs.manifest import earlier_results
 from ampft.runs.prepared import Prepared
 from ampft.tasks.settings import check_decisions
-from ampft.tasks.task import Task
 from ampft.text.numbers import counted
 from ampft.training.checkpoints.interval import parse_interval
 from ampft.training.checkpoints.store import CheckpointStore
@@ -78,9 +77,12 @@ def check_prepared(prepared: Prepared) -> tuple[str, ...]:
                 f"--{name} {value}: the flag needs a validation split. Use a --validation_fraction "
                 "above 0, or remove the flag."
             )
-    _check_decisions(prepared.task, args)
-    _check_warmup(prepared)
-    _check_metric(args.metric_for_best_model, prepared.task)
+    to_prove = 0
+    if args.abstain is not None and "validation" in data.splits:
+        to_prove = len(validation_halves(prepared.task).promise)
+    splits = {name: len(rows) for name, rows in data.splits.items()}
+    check_decisions(args, prepared.task.name, prepared.task.label_names, splits, to_prove)
+    _check_schedule_and_metric(prepared)
     _check_trained_part(prepared)
     check_cuda_graphs(prepared)
     _check_gathers(prepared)
@@ -90,26 +92,28 @@ def check_prepared(prepared: Prepared) -> tuple[str, ...]:
         check_has_texts(prepared.task, "--baseline")
     if args.evaluate_fp32:
         check_float32_possible(prepared.precision)
-    if args.checkpointing_steps or args.resume_from_checkpoint:
-        _check_checkpoints_possible(prepared)
+    if (args.checkpointing_steps or args.resume_from_checkpoint) and not prepared.can_resume:
+        raise InputError(
+            f"--checkpointing_steps and --resume_from_checkpoint are not supported with "
+            f"{prepared.precision.mode}, for which an exact resume is not proven. Remove the flags."
+        )
     return () if note is None else (note,)
 
 
-def _check_decisions(task: Task, args: ClassifyArguments) -> None:
-    splits = {name: len(rows) for name, rows in task.data.splits.items()}
-    to_prove = 0
-    if args.abstain is not None and "validation" in splits:
-        to_prove = len(validation_halves(task).promise)
-    check_decisions(args, task.name, task.label_names, splits, to_prove)
-
-
-def _check_warmup(prepared: Prepared) -> None:
+def _check_schedule_and_metric(prepared: Prepared) -> None:
     warmup, total = prepared.args.num_warmup_steps, prepared.total_steps
     if warmup and warmup >= total:
         raise InputError(
             f"--num_warmup_steps {warmup}: the training has only {counted(total, 'step')}, so the "
             "learning rate would never reach its peak. Use fewer, or a share of the steps, such as "
             "--warmup_ratio 0.1."
+        )
+    task, name = prepared.task, prepared.args.metric_for_best_model
+    metrics = task.problem.metrics
+    if name is not None and name not in metrics:
+        raise InputError(
+            f"--metric_for_best_model: received {name!r}, which is not a metric of the task "
+            f"{task.name}. Choose from {', '.join(metrics)}."
         )
 
 
@@ -188,14 +192,6 @@ def disk_bytes(prepared: Prepared, checkpoints: int) -> int:
     return copies * weights_size(prepared.loaded.model)
 
 
-def _check_checkpoints_possible(prepared: Prepared) -> None:
-    if not prepared.can_resume:
-        raise InputError(
-            f"--checkpointing_steps and --resume_from_checkpoint are not supported with "
-            f"{prepared.precision.mode}, for which an exact resume is not proven. Remove the flags."
-        )
-
-
 def _check_model_runs(prepared: Prepared) -> str | None:
     """Try the model unless it runs as in loading: in float32 on a CPU, not compiled.
 
@@ -242,15 +238,6 @@ def _run_model(prepared: Prepared) -> str | None:
                 f"({error}). Use --mixed_precision fp32, or another model."
             ) from error
     return None
-
-
-def _check_metric(name: str | None, task: Task) -> None:
-    metrics = task.problem.metrics
-    if name is not None and name not in metrics:
-        raise InputError(
-            f"--metric_for_best_model: received {name!r}, which is not a metric of the task "
-            f"{task.name}. Choose from {', '.join(metrics)}."
-        )
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from ampft.tasks import TASKS, TaskRow
 from ampft.tasks.outcome import Problem, headline
 from ampft.tasks.report import Report, report_from_json
 from ampft.text.escaping import inert
-from ampft.text.json_io import JSONValue, read_json_object
+from ampft.text.json_io import read_json_object
 from ampft.text.numbers import byte_size, counted, duration
 from ampft.training.launch_bound import launch_bound_note
 
@@ -46,20 +46,16 @@ def format_run(folder: str | os.PathLike[str]) -> str:
     if report is not None:
         table = f"{report_with_heading(report, selected=selected)}\n{decisions_text(record)}"
     if record.status == "running" and (path / HISTORY_NAME).is_file():
-        record = _with_steps_of_history(record, read_history(path / HISTORY_NAME))
+        rows = read_history(path / HISTORY_NAME)  # of a run that was killed, perhaps
+        skipped = sum(bool(row.get("skipped")) for row in rows)
+        steps = replace(record.steps, applied=len(rows) - skipped, skipped=skipped)
+        record = replace(record, steps=steps)
     notes = [("warning:", inert(text)) for text in record.warnings.values()]
     if record.metrics_chance is not None:
         chance = headline(problem_of(record), record.metrics_chance)
         notes.insert(0, ("chance:", f"{chance}, from the class frequencies of train"))
     lines = [f"{name} {text}\n" for name, text in notes]
     return f"{heading(record)}\n\n{table}{''.join(lines)}{closing_line(record, report)}"
-
-
-def _with_steps_of_history(record: RunRecord, rows: Sequence[Mapping[str, JSONValue]]) -> RunRecord:
-    """Return the record of a run that was killed, with the steps that its history contains."""
-    skipped = sum(bool(row.get("skipped")) for row in rows)
-    steps = replace(record.steps, applied=len(rows) - skipped, skipped=skipped)
-    return replace(record, steps=steps)
 
 
 def read_report(folder: Path, record: RunRecord) -> Report | None:
