@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.arguments.parsing import messages_for_python
-from ampft.data.sources.table import Row, SourceTable
 from ampft.errors import InputError
 from ampft.features.decision_figures import abstention_sentence
 from ampft.files import describe_file
@@ -117,12 +116,7 @@ def predict_file(
     scores = None
     if rows.labels is not None:
         required = request.label_column_name is not None
-        scores = ScoredRows(
-            rows.labels,
-            predictor.problem,
-            required=required,
-            promised_for=saved.promised_for,
-        )
+        scores = ScoredRows(rows.labels, predictor.problem, required, saved.promised_for)
     with predictor.numerics:
         count = write_rows(rows, predictor, output, scores, request)
     if scores is not None:
@@ -173,7 +167,8 @@ def write_rows(
     with opened_output(
         request.output_file, table.columns, new, types=types, formats=output.formats
     ) as write:
-        for chunk in _chunks(table):
+        cells_of_rows = table.read(table.columns)
+        while chunk := list(islice(cells_of_rows, ROWS_SORTED_AT_ONCE)):
             count += len(chunk)
             where = [rows.place(number) for number, _ in chunk]
             inputs = [
@@ -201,39 +196,25 @@ def shown(cell: Any) -> Any:
     return cell["path"] if is_image else cell
 
 
-def _chunks(table: SourceTable) -> Iterator[list[Row]]:
-    rows = table.read(table.columns)
-    while chunk := list(islice(rows, ROWS_SORTED_AT_ONCE)):
-        yield chunk
-
-
+@dataclass
 class ScoredRows:
-    """Collects the predictions of rows with labels."""
+    """Collects the predictions of rows with labels.
 
-    def __init__(
-        self,
-        reader: LabelReader,
-        problem: Problem,
-        *,
-        required: bool,
-        promised_for: str | None,
-    ) -> None:
-        """Collect nothing yet.
+    Attributes:
+        reader: Where the labels are.
+        problem: Problem of the model.
+        required: Whether a label that cannot be read is an error; otherwise nothing is scored.
+        promised_for: What the promise of `--abstain` was proven for; None for this model.
+    """
 
-        Args:
-            reader: Where the labels are.
-            problem: Problem of the model.
-            required: Whether a label that cannot be read is an error; otherwise nothing is scored.
-            promised_for: What the promise of `--abstain` was proven for; None for this model.
-        """
-        self._promised_for = promised_for
-        self.reader = reader
-        self._problem = problem
-        self._required = required
-        self._truth: list[tuple[str, ...]] = []
-        self._parts: list[dict[str, npt.NDArray[Any]]] = []
-        self._missing = 0
-        self._unreadable: str | None = None
+    reader: LabelReader
+    problem: Problem
+    required: bool
+    promised_for: str | None
+    _truth: list[tuple[str, ...]] = field(default_factory=list)
+    _parts: list[dict[str, npt.NDArray[Any]]] = field(default_factory=list)
+    _missing: int = 0
+    _unreadable: str | None = None
 
     def add(
         self,
@@ -249,7 +230,7 @@ class ScoredRows:
             try:
                 labels = self.reader.parse(values, place)
             except InputError as error:
-                if self._required:
+                if self.required:
                     raise
                 self._unreadable = str(error)
                 return
@@ -272,16 +253,16 @@ class ScoredRows:
         try:
             truth = self.reader.as_trained(self._truth)
         except InputError as error:
-            if self._required:
+            if self.required:
                 raise
             return f"not scored: {error}"
-        index = {name: number for number, name in enumerate(self._problem.label_names)}
+        index = {name: number for number, name in enumerate(self.problem.label_names)}
         known = [row for row, labels in enumerate(truth) if index.keys() >= set(labels)]
         if not known:
             return f"not scored: no row has a label of the model in column {column!r}"
         codes = [tuple(index[name] for name in truth[row]) for row in known]
         decoded = {n: np.concatenate([p[n] for p in self._parts])[known] for n in self._parts[0]}
-        outcome = self._problem.outcome("file", self.reader.targets(codes, len(index)), decoded)
+        outcome = self.problem.outcome("file", self.reader.targets(codes, len(index)), decoded)
         left_out = {
             "labels that the model does not know": len(truth) - len(known),
             "no label": self._missing,
@@ -293,7 +274,7 @@ class ScoredRows:
         report = report_with_heading(outcome.report(), selected=False)
         answers = None
         if isinstance(outcome, TunableOutcome):
-            answers = abstention_sentence(outcome, self._promised_for)
+            answers = abstention_sentence(outcome, self.promised_for)
         return f"{heading}\n{report}" + ("" if answers is None else f"\nAbstention: {answers}")
 
 
@@ -361,7 +342,13 @@ def _check_files(request: PredictRequest) -> None:
             " or pass --text TEXT."
         )
     if request.output_file is not None:
-        _check_output(Path(request.output_file), [Path(file) for file in request.files])
+        output = Path(request.output_file)
+        check_output_file("--output_file", output)
+        files = map(Path, request.files)
+        if output.exists() and any(file.exists() and output.samefile(file) for file in files):
+            raise InputError(
+                f"--output_file {output}: this is the input file. Choose another file."
+            )
 
 
 def _note_training_files(request: PredictRequest, record: RunRecord) -> None:
@@ -400,12 +387,6 @@ def check_columns(request: PredictRequest, record: RunRecord) -> None:
             f"--top_k: received {request.top_k}; the model has {classes} labels, so it must be"
             f" between 1 and {classes}."
         )
-
-
-def _check_output(output: Path, files: Sequence[Path]) -> None:
-    check_output_file("--output_file", output)
-    if output.exists() and any(file.exists() and output.samefile(file) for file in files):
-        raise InputError(f"--output_file {output}: this is the input file. Choose another file.")
 
 
 def _run_record(folder: Path) -> RunRecord:

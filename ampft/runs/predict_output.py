@@ -73,10 +73,11 @@ def opened_output(
             return
         out = sys.stdout if path is None else path.open("w", encoding="utf-8", newline="")
         try:
-            if suffix in (formats or {}):
-                write = _formatted(out, (formats or {})[suffix], len(columns))
+            if formats is not None and suffix in formats:
+                row_text = formats[suffix]
+                write = _lines(out, lambda row: row_text(row[len(columns) :]))
             elif suffix == ".jsonl":
-                write = _json_lines(out, names)
+                write = _lines(out, lambda row: _json(dict(zip(names, row, strict=True))) + "\n")
             else:
                 write = _csv(out, names, len(columns))
             yield _refusing(write, names)
@@ -151,18 +152,9 @@ def _csv_cell(value: Any) -> Any:
     return _json(value) if isinstance(value, dict | list) else value
 
 
-def _formatted(out: Any, row_text: RowFormat, of_input: int) -> Write:
+def _lines(out: Any, line: Callable[[Sequence[Any]], str]) -> Write:
     def write(rows: Sequence[Sequence[Any]]) -> None:
-        for row in rows:
-            out.write(row_text(row[of_input:]))
-
-    return write
-
-
-def _json_lines(out: Any, columns: Sequence[str]) -> Write:
-    def write(rows: Sequence[Sequence[Any]]) -> None:
-        for row in rows:
-            out.write(_json(dict(zip(columns, row, strict=True))) + "\n")
+        out.writelines(map(line, rows))
 
     return write
 

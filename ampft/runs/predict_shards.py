@@ -116,9 +116,10 @@ def predict_folder(job: ShardJob, output_dir: Path, engine: Engine) -> None:
             "input at a time with --output_file."
         )
     shards = _shards(job.request.files, output_dir)
+    settings: Any = json_values(asdict(job.request))
     now = ShardManifest(
         model=saved.files,
-        settings=_settings(job.request),
+        settings={name: value for name, value in settings.items() if name not in _OF_NO_EFFECT},
         versions=versions(),
         inputs={shard.name: shard.sha256 for shard in shards},
     )
@@ -210,11 +211,6 @@ def _shards(inputs: Sequence[str], output_dir: Path) -> list[Shard]:
                     "Rename one of them."
                 )
     return [Shard(name, str(p), describe_file(p).sha256) for name, p in found.items()]
-
-
-def _settings(request: PredictRequest) -> dict[str, Any]:
-    values: Any = json_values(asdict(request))
-    return {name: value for name, value in values.items() if name not in _OF_NO_EFFECT}
 
 
 def _read_manifest(folder: Path) -> ShardManifest | None:

@@ -12,14 +12,12 @@ from torch import Tensor, nn
 
 from ampft.data.steps import StepBatch
 from ampft.errors import InputError, PrecisionContradicted, Preempted
-from ampft.evaluation.sanity import (
-    stop_if_far_above_chance,
-)
+from ampft.evaluation.sanity import stop_if_far_above_chance
 from ampft.features.feature import StepRecord, the_feature
 from ampft.features.resources import Clock
 from ampft.features.validations import Validations
 from ampft.features.value_ranges import NonfiniteSteps
-from ampft.precision.executed import ExecutedDtypes, contradiction
+from ampft.precision.executed import contradiction
 from ampft.precision.float32_modules import never_called
 from ampft.precision.sharding import is_sharded
 from ampft.runs.checkpointing import Checkpointing
@@ -124,7 +122,12 @@ class Run:
             self._add(error.outcome, ends_run=True)
             raise
         if is_first and first_step.executed is not None:
-            self._check_executed(first_step.executed)
+            executed = first_step.executed
+            message = contradiction(self.prepared.precision, executed)
+            message = message or never_called(self.prepared.model)
+            if message is not None:
+                raise PrecisionContradicted(message)
+            self.state.history.write(labelled("ran", executed.summary()))
 
     def gradient(
         self, compute: Callable[[StepBatch], list[Tensor]], step_batch: StepBatch
@@ -259,10 +262,3 @@ class Run:
                 files.pop(HISTORY_NAME, None)
             record = replace(self.state.record(status), reason=reason, files=files)
             write_record(self.folder, record)
-
-    def _check_executed(self, executed: ExecutedDtypes) -> None:
-        message = contradiction(self.prepared.precision, executed)
-        message = message or never_called(self.prepared.model)
-        if message is not None:
-            raise PrecisionContradicted(message)
-        self.state.history.write(labelled("ran", executed.summary()))

@@ -138,8 +138,8 @@ def _result_checks(
     """Compare model, predictions, metrics, warnings and texts with each other."""
     record, task = rebuilt.record, rebuilt.task
     try:
-        outcomes = read_outcomes(rebuilt)
-        model = load_model(rebuilt, padding_free=prepared.loaded.padding_free)
+        outcomes = _read_outcomes(rebuilt)
+        model = _load_model(rebuilt, padding_free=prepared.loaded.padding_free)
     except InputError as error:
         yield Check("model", DIFFERS, str(error))
         return
@@ -149,7 +149,7 @@ def _result_checks(
     outcome = outcomes["metrics"]
     for name, stored in outcomes.items():
         if name == "metrics" or stored is not outcome:
-            yield check_predictions(rebuilt, prepared, ready, name, stored)
+            yield _check_predictions(rebuilt, prepared, ready, name, stored)
     if outcome.label_names != task.label_names or outcome.split not in task.labels:
         yield Check("metrics", DIFFERS, f"the predictions are not of a split of {RECORD_NAME}")
         return
@@ -161,12 +161,8 @@ def _result_checks(
 FILES = {"metrics": "predictions.parquet", "metrics_fp32": "predictions_fp32.parquet"}
 
 
-def read_outcomes(rebuilt: Rebuilt) -> dict[str, Outcome]:
-    """Return the outcomes of a run, by the field of the record that holds their metrics.
-
-    Raises:
-        InputError: A file is missing or not the predictions of a run.
-    """
+def _read_outcomes(rebuilt: Rebuilt) -> dict[str, Outcome]:
+    """Return the outcomes of a run, by the field of the record that holds their metrics."""
     outcomes = {"metrics": read_predictions(rebuilt.folder / FILES["metrics"])}
     if rebuilt.record.metrics_fp32 is not None:
         path = rebuilt.folder / FILES["metrics_fp32"]
@@ -175,16 +171,8 @@ def read_outcomes(rebuilt: Rebuilt) -> dict[str, Outcome]:
     return outcomes
 
 
-def load_model(rebuilt: Rebuilt, *, padding_free: bool) -> nn.Module:
-    """Return the saved model as the evaluation of the run used it.
-
-    Args:
-        rebuilt: The run on this machine.
-        padding_free: Whether the run computed without padding.
-
-    Raises:
-        InputError: The model cannot be loaded.
-    """
+def _load_model(rebuilt: Rebuilt, *, padding_free: bool) -> nn.Module:
+    """Return the saved model as the evaluation of the run used it."""
     model_class = getattr(transformers, rebuilt.task.row.model_class)
     model: nn.Module = load_saved(model_class, str(rebuilt.folder))
     cast_in_place(model, rebuilt.precision.storage_dtype)
@@ -193,7 +181,7 @@ def load_model(rebuilt: Rebuilt, *, padding_free: bool) -> nn.Module:
     return model
 
 
-def check_predictions(
+def _check_predictions(
     rebuilt: Rebuilt, prepared: Prepared, model: nn.Module, name: str, stored: Outcome
 ) -> Check:
     """Predict the final split with the saved model, and compare with the stored predictions.

@@ -211,10 +211,3 @@ AMPLIFICATION = 4.0  # other machines round in every step, not only once
 MASK_REPLAYS = 4
 MASK_DEVIATIONS = 6.0
 NEIGHBOURS = 2  # steps before and after, whose variances are averaged
-
-
-def tolerance_of(dtype: torch.dtype, *, allows_tf32: bool = False) -> Tolerance:
-    """Return the tolerance for products of a dtype; 8-bit dtypes have one in common."""
-    if allows_tf32:
-        return TF32_TOLERANCE
-    return TOLERANCES.get(dtype, FP8_TOLERANCE)

@@ -19,7 +19,16 @@ from ampft.machine import hardware, versions
 from ampft.precision.accelerator import training_device
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import Precision, resolve
-from ampft.runs.audit.findings import NOT_COMPARED, WITHIN, Check, Tolerance, judged, tolerance_of
+from ampft.runs.audit.findings import (
+    FP8_TOLERANCE,
+    NOT_COMPARED,
+    TF32_TOLERANCE,
+    TOLERANCES,
+    WITHIN,
+    Check,
+    Tolerance,
+    judged,
+)
 from ampft.runs.conditions import differences
 from ampft.runs.history import HistoryRow
 from ampft.runs.manifest import RECORD_NAME
@@ -89,16 +98,11 @@ class Rebuilt:
         return not self.differences and self.precision.device_type == "cpu"
 
     @property
-    def has_other_cpu(self) -> bool:
-        """Whether this machine's CPU model differs from the run's."""
-        return any(difference.startswith("CPU ") for difference in self.differences)
-
-    @property
     def tolerance(self) -> Tolerance:
         """Largest differences that the rounding of another machine explains."""
-        precision = self.precision
-        allows_tf32 = precision.properties.allows_tf32
-        return tolerance_of(precision.compute_dtype, allows_tf32=allows_tf32)
+        if self.precision.properties.allows_tf32:
+            return TF32_TOLERANCE
+        return TOLERANCES.get(self.precision.compute_dtype, FP8_TOLERANCE)
 
     def micro_batches(self, rows: Sequence[HistoryRow]) -> list[int]:
         """Return the number of micro-batches of each step that cuts it as the run did."""
@@ -254,7 +258,8 @@ def check_initial_weights(rebuilt: Rebuilt, prepared: Prepared) -> Check:
     parameters = sum(p.numel() for p in model.parameters())
     is_equal = prepared.loaded.float32_sha256 == recorded.initial_weights_sha256
     problems = []
-    if not is_equal and not rebuilt.has_other_cpu:
+    has_other_cpu = any(difference.startswith("CPU ") for difference in rebuilt.differences)
+    if not is_equal and not has_other_cpu:
         problems.append(
             f"the initial weights have the hash {_short(prepared.loaded.float32_sha256)}, and the "
             f"record states {_short(recorded.initial_weights_sha256)}: another model, or another "
