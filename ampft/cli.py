@@ -301,7 +301,7 @@ def _predict(args: argparse.Namespace) -> None:
 
 
 def _checkpoint(args: argparse.Namespace) -> None:
-    from ampft.runs.checkpoints import list_checkpoints, verify_checkpoints
+    from ampft.runs.resume import list_checkpoints, verify_checkpoints
 
     show = list_checkpoints if args.action == "list" else verify_checkpoints
     print(inert_lines(show(Path(args.path))))
@@ -325,7 +325,7 @@ def _recipe(args: argparse.Namespace) -> None:
 
 def _push(args: argparse.Namespace) -> None:
     from ampft.comparison.report.files import comparison_section
-    from ampft.runs.push import push_run
+    from ampft.runs.publishing import push_run
     from ampft.text.terminal import labelled, quiet_libraries
 
     quiet_libraries()

@@ -42,10 +42,10 @@ from ampft.files import describe_file
 from ampft.kinds.logits import forward_logits, logits_of_rows
 from ampft.kinds.prediction import PredictRequest
 from ampft.machine import hardware
-from ampft.runs.card import published_data_name, published_model_name
 from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches
 from ampft.runs.predict import run_classifier
 from ampft.runs.predictor import Predictor
+from ampft.runs.publishing import published_data_name, published_model_name
 from ampft.runs.record import RunRecord, hashed_values, read_record
 from ampft.runs.redaction import published_record
 from ampft.runs.show import problem_of

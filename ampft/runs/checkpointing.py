@@ -16,8 +16,8 @@ from ampft.features.feature import the_feature
 from ampft.features.resources import Clock
 from ampft.features.validations import Validations
 from ampft.files import check_disk_space, link
-from ampft.runs.conditions import MICRO_BATCHES, environment_of, settings_of, topology_of
 from ampft.runs.folder import RunFolder
+from ampft.runs.resume import MICRO_BATCHES, environment_of, settings_of, topology_of
 from ampft.runs.saved_state import model_tensors, state_tensors, state_values
 from ampft.runs.state import RunState
 from ampft.text.numbers import counted

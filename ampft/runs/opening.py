@@ -18,23 +18,24 @@ from ampft.precision.compilation import compile_backend
 from ampft.precision.executed import dtype_name
 from ampft.precision.sharding import is_sharded
 from ampft.runs.checkpointing import Checkpointing
-from ampft.runs.checkpoints import Checkpoint, ResumePoint, advice
-from ampft.runs.conditions import (
+from ampft.runs.folder import RunFolder, claim_default_folder
+from ampft.runs.manifest import HISTORY_NAME
+from ampft.runs.prepare import with_fitting_micro_batches
+from ampft.runs.prepared import Prepared
+from ampft.runs.record import ResumePart, read_record, write_record
+from ampft.runs.resume import (
     CONFIGURATION,
     MICRO_BATCHES,
+    Checkpoint,
+    ResumePoint,
+    advice,
     differences,
     environment_of,
     refuse_differences,
     settings_of,
     topology_of,
 )
-from ampft.runs.final_evaluation import batch_norm_warnings
-from ampft.runs.folder import RunFolder, claim_default_folder
-from ampft.runs.manifest import HISTORY_NAME
-from ampft.runs.prepare import with_fitting_micro_batches
-from ampft.runs.prepared import Prepared
-from ampft.runs.record import ResumePart, read_record, write_record
-from ampft.runs.run import Run
+from ampft.runs.run import Run, batch_norm_warnings
 from ampft.runs.saved_state import is_of_earlier_version, read_saved_state, restore
 from ampft.runs.state import RunState
 from ampft.text.numbers import counted, in_epochs

@@ -30,13 +30,12 @@ from ampft.precision.compilation import compile_backend
 from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.precision.sharding import prepare_training_objects
-from ampft.runs.checkpoints import find_resume_point
-from ampft.runs.conditions import check_unfinished
 from ampft.runs.folder import choose_folder
 from ampft.runs.graphs import uses_graphs
 from ampft.runs.prepared import Prepared, ProcessStart, total_steps_of
 from ampft.runs.prepared_checks import check_precision, check_prepared, check_space_for_run
-from ampft.runs.push import check_account
+from ampft.runs.publishing import check_account
+from ampft.runs.resume import find_resume_point, refuse_finished
 from ampft.tasks import TASKS
 from ampft.tasks.task import Task, make_task
 from ampft.text.terminal import print_phase, quiet_libraries
@@ -92,7 +91,8 @@ def prepare(
             args, precision, accelerator, task, started=started, output_dir=output_dir
         )
         prepared = replace(prepared, resume_point=point)
-        check_unfinished(prepared)
+        if point is not None and point.is_finished:
+            refuse_finished(point, prepared.record)
         notes = check_prepared(prepared)
         check_space_for_run(prepared)
         if args.check_precision:

@@ -33,7 +33,6 @@ from ampft.precision.executed import dtype_name
 from ampft.precision.float32_modules import float32_forwards
 from ampft.precision.resolve import Precision
 from ampft.precision.sharding import is_sharded
-from ampft.runs.checkpoints import ResumePoint
 from ampft.runs.record import (
     DataPart,
     ModelPart,
@@ -42,6 +41,7 @@ from ampft.runs.record import (
     StepsPart,
     TopologyPart,
 )
+from ampft.runs.resume import ResumePoint
 from ampft.tasks.task import Task
 
 if TYPE_CHECKING:

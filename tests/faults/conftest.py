@@ -16,7 +16,7 @@ import ampft
 from ampft.arguments import parse_classify_arguments
 from ampft.evaluation.evaluate import evaluate
 from ampft.precision.matrix_rate import measure_matrix_rate
-from ampft.runs.checkpoints import find_resume_point
+from ampft.runs.resume import find_resume_point
 from ampft.text.terminal import run_main
 
 

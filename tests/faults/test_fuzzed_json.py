@@ -21,8 +21,8 @@ from ampft.arguments import parse_classify_arguments
 from ampft.comparison.analysis.loading import find_runs
 from ampft.files import describe_file
 from ampft.runs.audit.written import history_rows
-from ampft.runs.checkpoints import list_checkpoints
 from ampft.runs.prepare import prepare
+from ampft.runs.resume import list_checkpoints
 from ampft.runs.saved_state import read_saved_state, restore
 from ampft.runs.show import format_run
 from ampft.runs.state import RunState

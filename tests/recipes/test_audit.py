@@ -22,9 +22,9 @@ from transformers import BertModel
 from word_tokenizer import save_tokenizer, tiny_config
 
 from ampft.cli import main
-from ampft.runs.card import model_card
 from ampft.runs.manifest import RECORD_NAME, describe_files
 from ampft.runs.predictions import read_predictions, write_predictions
+from ampft.runs.publishing import model_card
 from ampft.runs.record import read_record
 from ampft.runs.show import read_report, report_with_heading
 from ampft.text.json_io import json_text, values_hash

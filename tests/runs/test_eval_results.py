@@ -9,7 +9,7 @@ import yaml
 from huggingface_hub import parse_eval_result_entries
 from scipy.stats import binomtest
 
-from ampft.runs.card import accuracy_interval, eval_results, model_card
+from ampft.runs.publishing import accuracy_interval, eval_results, model_card
 
 
 @pytest.fixture

@@ -24,9 +24,9 @@ from ampft.comparison.remarks import remark_text
 from ampft.errors import InputError
 from ampft.runs.audit.findings import DIFFERS, EQUAL, NOT_COMPARED
 from ampft.runs.audit.rebuild import check_configuration
-from ampft.runs.conditions import differences, settings_of, topology_of
 from ampft.runs.opening import as_checkpointed
 from ampft.runs.prepared import Prepared
+from ampft.runs.resume import differences, settings_of, topology_of
 
 Change = Callable[[Path], None]
 

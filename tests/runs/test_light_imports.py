@@ -26,12 +26,10 @@ def imported_by(statement: str) -> str:
 HEAVY = {
     *("predict", "predictor", "predict_output", "predict_shards"),
     *("prepare", "prepared", "prepared_checks", "opening"),
-    *("run", "train", "final_evaluation"),
+    *("run", "train"),
     *(
         "checkpointing",
-        "features",
         "graphs",
-        "resume",
         "saved_state",
         "state",
         "caller_state",

@@ -15,12 +15,12 @@ from tiny_text import LABELS
 from ampft.comparison.analysis.loading import find_runs
 from ampft.errors import InputError
 from ampft.kinds.prediction import PredictRequest
-from ampft.runs.final_evaluation import write_results
 from ampft.runs.finished import FinishedRun
 from ampft.runs.folder import RunFolder
 from ampft.runs.predict import predict_file
 from ampft.runs.predictions import write_predictions
 from ampft.runs.record import write_record
+from ampft.runs.run import write_results
 from ampft.runs.show import format_run
 from ampft.tasks.single_label import Predictions, classification_report
 

@@ -12,7 +12,7 @@ import yaml
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
-from ampft.runs.card import model_card
+from ampft.runs.publishing import model_card
 from ampft.text.escaping import code, prose
 
 ALLOWED_ELEMENTS = {

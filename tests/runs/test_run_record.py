@@ -15,9 +15,9 @@ import pytest
 from ampft.errors import InputError
 from ampft.features.resources import PeakMemory, device_memory, process_memory
 from ampft.machine import resident_peak
-from ampft.runs.card import model_card
 from ampft.runs.folder import RunFolder
 from ampft.runs.history import read_history
+from ampft.runs.publishing import model_card
 from ampft.runs.record import (
     STATUSES,
     RunRecord,

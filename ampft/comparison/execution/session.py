@@ -49,9 +49,9 @@ from ampft.errors import InputError
 from ampft.files import is_disk_error
 from ampft.ownership import is_plain_folder
 from ampft.precision.modes import MODE_TABLE
-from ampft.runs.checkpoints import damage
 from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.runs.manifest import remove_earlier_run, remove_weights
+from ampft.runs.resume import damage
 from ampft.text.escaping import inert
 from ampft.text.numbers import counted, percent
 from ampft.text.terminal import labelled, print_line

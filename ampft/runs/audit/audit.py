@@ -39,12 +39,12 @@ from ampft.runs.audit.written import (
     compare_files,
     history_rows,
 )
-from ampft.runs.features import fitted_decisions
 from ampft.runs.history import HistoryRow
 from ampft.runs.manifest import RECORD_NAME
 from ampft.runs.predictions import RESERVED_COLUMNS, read_predictions
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord, read_record
+from ampft.runs.state import fitted_decisions
 from ampft.tasks.outcome import Outcome
 from ampft.text.numbers import counted
 

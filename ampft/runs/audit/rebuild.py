@@ -29,7 +29,6 @@ from ampft.runs.audit.findings import (
     Tolerance,
     judged,
 )
-from ampft.runs.conditions import differences
 from ampft.runs.history import HistoryRow
 from ampft.runs.manifest import RECORD_NAME
 from ampft.runs.prepare import load_task, prepare_mode, start_clock
@@ -40,6 +39,7 @@ from ampft.runs.prepared import (
     preprocessing_of,
 )
 from ampft.runs.record import RunRecord
+from ampft.runs.resume import differences
 from ampft.tasks.task import Task
 from ampft.text.escaping import inert
 from ampft.training.threads import restore_cpu_threads, usable_cores

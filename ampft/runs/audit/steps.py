@@ -36,9 +36,9 @@ from ampft.runs.audit.findings import (
     judged,
 )
 from ampft.runs.audit.rebuild import Rebuilt
-from ampft.runs.features import averaged_weights, fitted_decisions
 from ampft.runs.history import HistoryRow
 from ampft.runs.prepared import Prepared
+from ampft.runs.state import averaged_weights, fitted_decisions
 from ampft.tasks.outcome import Outcome
 from ampft.text.json_io import json_values
 from ampft.text.numbers import counted

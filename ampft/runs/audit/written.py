@@ -25,12 +25,12 @@ from ampft.files import describe_file, is_inside
 from ampft.machine import versions
 from ampft.runs.audit.findings import DIFFERS, NOT_COMPARED, SUM_TOLERANCE, WITHIN, Check, judged
 from ampft.runs.audit.rebuild import Rebuilt
-from ampft.runs.card import model_card
-from ampft.runs.final_evaluation import BATCH_NORM
 from ampft.runs.history import HistoryRow, parse_rows
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, is_result_name
 from ampft.runs.prepared import Prepared
+from ampft.runs.publishing import model_card
 from ampft.runs.record import RunRecord, StepIdsHash, hash_is_correct
+from ampft.runs.run import BATCH_NORM
 from ampft.runs.show import REPORT_NAME, decisions_text, problem_of, report_with_heading
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.tasks.report import report_from_json
