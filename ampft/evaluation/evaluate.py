@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
@@ -22,9 +23,6 @@ from ampft.precision.tf32 import apply_float32_policy
 from ampft.tasks.outcome import Outcome, check_ids_complete
 from ampft.tasks.task import Task
 from ampft.text.terminal import progress_bar
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 Decoded = dict[str, npt.NDArray[Any]]  # such as probabilities, one row per example
 

@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -28,9 +29,6 @@ from ampft.text.numbers import counted
 from ampft.text.terminal import labelled
 from ampft.training.saved_step import StepStart, save_step
 from ampft.training.step import StepOutcome
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 # A run with `--on_nonfinite skip` stops at the next such step.
 MAX_SKIPPED = 10

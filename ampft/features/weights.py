@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -26,9 +27,6 @@ from ampft.precision.sharding import is_sharded
 from ampft.text.json_io import Count
 from ampft.training.checkpoints.manifest import BEST_NAME
 from ampft.training.checkpoints.writing import without_prefix, write_tensors
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 RAW_PREFIX = "raw/"  # of the weights of training in the file of the best weights
 RAW_NAME = "raw_weights.safetensors"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
+from accelerate import Accelerator
 
 from ampft.arguments import ClassifyArguments
 from ampft.errors import InputError
@@ -19,9 +19,6 @@ from ampft.training.graphed_update import GraphedUpdate
 from ampft.training.graphs import CudaRecorder, GraphedGradient
 from ampft.training.launch_bound import QueueTimer
 from ampft.training.static_shapes import static_shapes
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 
 def _problem(args: ClassifyArguments, precision: Precision, accelerator: Accelerator) -> str | None:

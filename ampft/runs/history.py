@@ -20,14 +20,7 @@ from ampft.errors import InputError
 from ampft.files import FilePart, write
 from ampft.ownership import identity
 from ampft.runs.manifest import HISTORY_NAME
-from ampft.text.json_io import (
-    Count,
-    JSONValue,
-    NotNegative,
-    Positive,
-    from_json,
-    read_json_lines,
-)
+from ampft.text.json_io import Count, JSONValue, NotNegative, Positive, from_json, read_json_lines
 from ampft.text.numbers import approximate_duration
 from ampft.text.terminal import labelled, print_line, progress_bar
 

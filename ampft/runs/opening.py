@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
+from accelerate import Accelerator
 
 from ampft.arguments.classify import ADAMW, ClassifyArguments
 from ampft.errors import InputError, Preempted, TrainingStopped
@@ -45,9 +45,6 @@ from ampft.training.checkpoints.store import CheckpointStore
 from ampft.training.ending import StopRequest, StopRequested, ended_with_others, first_failure
 from ampft.training.optimizer import OPTIMIZERS
 from ampft.training.out_of_memory import explain_out_of_memory
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 
 @contextlib.contextmanager

@@ -17,13 +17,7 @@ from ampft.arguments.parsing import messages_for_python
 from ampft.errors import InputError
 from ampft.features.decision_figures import abstention_sentence
 from ampft.files import describe_file
-from ampft.kinds.prediction import (
-    InputRows,
-    LabelReader,
-    PredictRequest,
-    RowOutput,
-    Trained,
-)
+from ampft.kinds.prediction import InputRows, LabelReader, PredictRequest, RowOutput, Trained
 from ampft.kinds.rows import STANDARD_INPUT, new_names
 from ampft.ownership import check_output_file
 from ampft.runs.caller_state import caller_state_kept

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from accelerate import PartialState
+from accelerate import Accelerator, PartialState
+from accelerate.tracking import GeneralTracker
 from accelerate.utils import set_seed
+from datasets import DatasetDict
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
@@ -40,20 +41,11 @@ from ampft.tasks import TASKS
 from ampft.tasks.task import Task, make_task
 from ampft.text.terminal import print_phase, quiet_libraries
 from ampft.training.ending import ending_together
-from ampft.training.optimizer import (
-    OPTIMIZERS,
-    make_optimizer,
-    make_schedule,
-)
+from ampft.training.optimizer import OPTIMIZERS, make_optimizer, make_schedule
 from ampft.training.out_of_memory import fit_micro_batches
 from ampft.training.static_shapes import static_shapes
 from ampft.training.threads import restore_cpu_threads
 from ampft.training.trained_parameters import allow_unused_parameters, check_parameters
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
-    from accelerate.tracking import GeneralTracker
-    from datasets import DatasetDict
 
 
 def prepare(

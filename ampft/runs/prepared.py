@@ -16,9 +16,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -33,19 +34,9 @@ from ampft.precision.executed import dtype_name
 from ampft.precision.float32_modules import float32_forwards
 from ampft.precision.resolve import Precision
 from ampft.precision.sharding import is_sharded
-from ampft.runs.record import (
-    DataPart,
-    ModelPart,
-    PrecisionPart,
-    RunRecord,
-    StepsPart,
-    TopologyPart,
-)
+from ampft.runs.record import DataPart, ModelPart, PrecisionPart, RunRecord, StepsPart, TopologyPart
 from ampft.runs.resume import ResumePoint
 from ampft.tasks.task import Task
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 # Where a model came from, its labels and its dtype. Labels are compared as classes, weights are
 # always loaded in float32, and modules in float32 are compared by their paths. Names that begin

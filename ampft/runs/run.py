@@ -57,12 +57,7 @@ from ampft.text.terminal import labelled, print_line
 from ampft.training.checkpoints.writing import copied_to_cpu
 from ampft.training.ending import StopRequest, StopRequested, end_training
 from ampft.training.launch_bound import launch_bound_note, measure_growth, waiting_note
-from ampft.training.step import (
-    StepOutcome,
-    StepStopped,
-    shared_autocast_cache,
-    updates_called_by,
-)
+from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache, updates_called_by
 
 
 @dataclass

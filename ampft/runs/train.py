@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from accelerate.tracking import GeneralTracker
+from datasets import DatasetDict
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.steps import StepBatch
@@ -13,10 +15,6 @@ from ampft.runs.opening import open_run
 from ampft.runs.prepare import prepare
 from ampft.runs.run import Run
 from ampft.training.step import Losses, apply_step, backward, synchronized_last
-
-if TYPE_CHECKING:
-    from accelerate.tracking import GeneralTracker
-    from datasets import DatasetDict
 
 
 def train(

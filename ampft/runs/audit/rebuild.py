@@ -32,12 +32,7 @@ from ampft.runs.audit.findings import (
 from ampft.runs.history import HistoryRow
 from ampft.runs.manifest import RECORD_NAME
 from ampft.runs.prepare import load_task, prepare_mode, start_clock
-from ampft.runs.prepared import (
-    Prepared,
-    ProcessStart,
-    configuration_of,
-    preprocessing_of,
-)
+from ampft.runs.prepared import Prepared, ProcessStart, configuration_of, preprocessing_of
 from ampft.runs.record import RunRecord
 from ampft.runs.resume import differences
 from ampft.tasks.task import Task
