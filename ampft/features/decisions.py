@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,30 +34,29 @@ def validation_halves(task: Task) -> Halves:
     return split_in_halves(rows, None if groups is None else groups.ids)
 
 
+@dataclass
 class FittedDecisions(Feature):
     """Decides by numbers fitted on the validation split, and saves them with the model.
 
     With `--abstain`, one half of the split is kept for the promise: validations are of the other
     half, so that neither the choice of the weights nor any other number has seen it.
+
+    Attributes:
+        settings: What is fitted.
+        task: Task of the run.
     """
 
     name = "decisions"
 
-    def __init__(self, settings: DecisionSettings, task: Task) -> None:
-        """Begin without decisions.
-
-        Args:
-            settings: What is fitted.
-            task: Task of the run.
-        """
-        self._settings, self._task = settings, task
-        self._validation: TunableOutcome | None = None
-        self._decisions: Decisions | None = None
-        self._untouched: TunableOutcome | None = None
+    settings: DecisionSettings
+    task: Task
+    _validation: TunableOutcome | None = None
+    _decisions: Decisions | None = None
+    _untouched: TunableOutcome | None = None
 
     @cached_property
     def _halves(self) -> Halves:
-        return validation_halves(self._task)
+        return validation_halves(self.task)
 
     def decided(self, outcome: Outcome, validation: Callable[[], Outcome]) -> Outcome:
         """Return the outcome with fitted decisions: a validation with its own.
@@ -67,9 +66,9 @@ class FittedDecisions(Feature):
         assert isinstance(outcome, TunableOutcome), "checked with the other arguments"
         if outcome.split == "validation":
             self._validation = outcome
-            is_split = self._settings.abstain is not None
+            is_split = self.settings.abstain is not None
             seen = only(outcome, self._halves.fit) if is_split else outcome
-            return tuned(seen, self._settings)
+            return tuned(seen, self.settings)
         if self._decisions is None:
             fitted = validation()
             assert isinstance(fitted, TunableOutcome)
@@ -78,7 +77,7 @@ class FittedDecisions(Feature):
 
     def _with_promise(self, fitted: TunableOutcome) -> Decisions:
         """Return the decisions of a validation, and which rows are answered."""
-        error, decisions = self._settings.abstain, fitted.decisions
+        error, decisions = self.settings.abstain, fitted.decisions
         if error is None:
             return decisions
         assert self._validation is not None, "predicted with the fitted outcome"
@@ -91,21 +90,20 @@ class FittedDecisions(Feature):
     def _part(self) -> FittedPart | None:
         if self._untouched is None or self._decisions is None or self._validation is None:
             return None
-        groups = dependent_groups(self._task.data, self._untouched.split)
+        groups = dependent_groups(self.task.data, self._untouched.split)
         return fitted_part(
             self._untouched,
             decided(self._untouched, self._decisions),
-            self._settings,
-            fitted_on=self._halves if self._settings.abstain is not None else len(self._validation),
+            self.settings,
+            fitted_on=self._halves if self.settings.abstain is not None else len(self._validation),
             groups=None if groups is None else groups.ids,
         )
 
     def save(self, folder: Path, model: nn.Module) -> None:
         """Write the decisions into the configuration of the model."""
-        del folder
         assert self._decisions is not None, "the final split is predicted before"
         config: Any = model.config
-        config.update(self._decisions.entries(self._task.label_names))
+        config.update(self._decisions.entries(self.task.label_names))
 
     def record(self) -> Mapping[str, Any]:
         """Return what was fitted, and what it changes on the final split."""
@@ -113,7 +111,7 @@ class FittedDecisions(Feature):
 
     def warnings(self) -> Mapping[str, str]:
         """Return what could not be fitted."""
-        return {} if self._decisions is None else decision_warnings(self._settings, self._decisions)
+        return {} if self._decisions is None else decision_warnings(self.settings, self._decisions)
 
 
 def decision_warnings(settings: DecisionSettings, decisions: Decisions) -> dict[str, str]:

@@ -83,12 +83,10 @@ class Feature:
         Args:
             step: Number of the step, from 1.
         """
-        del step
         return nullcontext()
 
     def after_step(self, record: StepRecord) -> Mapping[str, float | None]:
         """Return the columns of a step, applied or not, in the history; empty without any."""
-        del record
         return {}
 
     @property
@@ -107,7 +105,6 @@ class Feature:
             outcome: Outcome of any split.
             validation: Function that predicts the validation split, with these decisions.
         """
-        del validation
         return outcome
 
     def at_validation(self, step: int, outcome: Outcome) -> None:
@@ -115,7 +112,6 @@ class Feature:
 
     def replaces_weights(self, step: int) -> bool:
         """Return whether `choose_weights` changes the weights of a training of `step` steps."""
-        del step
         return False
 
     def choose_weights(self) -> bool:
@@ -143,7 +139,6 @@ class Feature:
         Args:
             timings: Timings of the optimizer steps.
         """
-        del timings
         return {}
 
     def published(self, folder: Path) -> None:

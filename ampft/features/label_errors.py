@@ -220,5 +220,4 @@ class InspectedData(Feature):
 
     def save(self, folder: Path, model: nn.Module) -> None:
         """Write all suspicious labels."""
-        del model
         write_text(folder / LABEL_ERRORS_NAME, label_errors_csv(self._found))

@@ -27,28 +27,25 @@ class Durations:
     checkpoint_seconds: NotNegative
 
 
+@dataclass
 class Clock(Feature):
     """The duration of a run over all its processes, which ends the training at `--max_time`.
 
     Attributes:
         limit: Limit of the duration, and the time so far, without work that was lost between a
             checkpoint and a kill.
+        max_time: The limit as the user wrote it.
+        total_steps: Optimizer steps of the whole training.
         checkpoint_seconds: Time for which checkpoints stopped the training.
     """
 
     name = "clock"
 
-    def __init__(self, limit: TimeLimit, max_time: str | None, total_steps: int) -> None:
-        """Begin before the first step.
-
-        Args:
-            limit: Limit of the duration.
-            max_time: The limit as the user wrote it.
-            total_steps: Optimizer steps of the whole training.
-        """
-        self.limit = limit
-        self.checkpoint_seconds = 0.0
-        self._max_time, self._total_steps, self._steps = max_time, total_steps, 0
+    limit: TimeLimit
+    max_time: str | None
+    total_steps: int
+    checkpoint_seconds: float = 0.0
+    _steps: int = 0
 
     def after_step(self, record: StepRecord) -> Mapping[str, float]:
         """Count the step."""
@@ -62,16 +59,15 @@ class Clock(Feature):
 
     def timings(self, timings: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the durations."""
-        del timings
         return vars(self.state())
 
     def record(self) -> Mapping[str, Any]:
         """Return why the run ended before its last step, if the limit is the reason."""
-        if not self.limit.is_reached or self._steps >= self._total_steps:
+        if not self.limit.is_reached or self._steps >= self.total_steps:
             return {}
         reason = (
-            f"--max_time {self._max_time} was reached after step {self._steps} of "
-            f"{self._total_steps}. The learning rate schedule was planned for {self._total_steps} "
+            f"--max_time {self.max_time} was reached after step {self._steps} of "
+            f"{self.total_steps}. The learning rate schedule was planned for {self.total_steps} "
             "steps."
         )
         return {"reason": reason}
@@ -170,36 +166,35 @@ def device_memory(statistics: Mapping[str, int]) -> PeakMemory:
     )
 
 
+@dataclass
 class MemoryUse(Feature):
-    """The peak memory of a run over all its processes, on the training device."""
+    """The peak memory of a run over all its processes, on the training device.
+
+    Attributes:
+        device: Device of the training.
+        baseline: As for `process_memory`.
+    """
 
     name = "memory"
 
-    def __init__(self, device: torch.device, baseline: int | None) -> None:
-        """Begin with the memory that this process has used.
-
-        Args:
-            device: Device of the training.
-            baseline: As for `process_memory`.
-        """
-        self._device, self._baseline = device, baseline
-        self._earlier: PeakMemory | None = None
+    device: torch.device
+    baseline: int | None
+    _earlier: PeakMemory | None = None
 
     @property
     def peak(self) -> PeakMemory:
         """Peak memory so far: the largest over all parts of the run."""
-        if self._device.type == "cuda":
+        if self.device.type == "cuda":
             import torch
 
-            now = device_memory(torch.cuda.memory_stats(self._device))
+            now = device_memory(torch.cuda.memory_stats(self.device))
         else:
-            now = process_memory(self._baseline)
+            now = process_memory(self.baseline)
         earlier = self._earlier
         return now if earlier is None or (now.peak or 0) >= (earlier.peak or 0) else earlier
 
     def after_step(self, record: StepRecord) -> Mapping[str, float | None]:
         """Return the peak so far in MiB."""
-        del record
         peak = self.peak.peak
         return {"memory_mib": None if peak is None else peak / 2**20}
 

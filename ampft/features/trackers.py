@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ampft.errors import InputError, did_you_mean
@@ -30,39 +30,38 @@ class TrackerState:
     run_ids: Mapping[str, str]
 
 
+@dataclass
 class Tracking(Feature):
     """Sends settings, and the final report, to the trackers of an Accelerator.
 
     TensorBoard receives the report and the confusion matrix as texts, MLflow as files, and Trackio
     and trackers with a method `log_table`, such as Weights & Biases, as tables. The rows of the
     history are sent by `History`.
+
+    Attributes:
+        accelerator: Accelerator whose trackers receive everything.
+        settings: Settings of the run, without secrets; None without trackers.
     """
 
     name = "trackers"
 
-    def __init__(self, accelerator: Accelerator, settings: Mapping[str, Any] | None) -> None:
-        """Begin without a connection.
-
-        Args:
-            accelerator: Accelerator whose trackers receive everything.
-            settings: Settings of the run, without secrets; None without trackers.
-        """
-        self._accelerator, self._settings = accelerator, settings
-        self._arguments: dict[str, dict[str, Any]] = {}
+    accelerator: Accelerator
+    settings: Mapping[str, Any] | None
+    _arguments: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def begin(self) -> None:
         """Send the settings that every tracker can display, by their types."""
-        if self._settings is not None:
+        if self.settings is not None:
             shown = {
                 name: value
-                for name, value in self._settings.items()
+                for name, value in self.settings.items()
                 if isinstance(value, int | float | str | bool)
             }
-            self._accelerator.init_trackers("ampft", shown, self._arguments)
+            self.accelerator.init_trackers("ampft", shown, self._arguments)
 
     def end(self, step: int, outcome: Outcome) -> None:
         """Send the final metrics to every tracker, and to some the report."""
-        if not self._accelerator.trackers:
+        if not self.accelerator.trackers:
             return
         report = outcome.report()
         metrics = {
@@ -70,10 +69,10 @@ class Tracking(Feature):
             for name, value in report.metrics().items()
             if value is not None and math.isfinite(value)
         }
-        self._accelerator.log(metrics, step=step)
-        if not self._accelerator.is_main_process:
+        self.accelerator.log(metrics, step=step)
+        if not self.accelerator.is_main_process:
             return
-        for tracker in self._accelerator.trackers:
+        for tracker in self.accelerator.trackers:
             try:
                 _send_report(tracker, report, confusion_table(outcome), step)
             except Exception as error:  # a server of a tracker must not cost the training
@@ -84,7 +83,7 @@ class Tracking(Feature):
     def state(self) -> TrackerState:
         """Return the ids of the run, on the main process."""
         ids = {}
-        for tracker in self._accelerator.trackers if self._accelerator.is_main_process else ():
+        for tracker in self.accelerator.trackers if self.accelerator.is_main_process else ():
             if tracker.name == "wandb":
                 ids["wandb"] = tracker.tracker.id
             elif tracker.name == "mlflow":

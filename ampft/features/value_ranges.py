@@ -97,50 +97,40 @@ class NonfiniteWatch:
         return warnings
 
 
+@dataclass
 class NonfiniteSteps(Feature):
     """Counts, prints and saves the steps of a run whose loss or gradient is not finite.
 
     Attributes:
+        folder: Folder for saved steps, in the output folder of the run.
+        accelerator: Accelerator that prepared the model.
+        model: Prepared model.
+        mode: Precision of the run.
+        skips: Whether steps are skipped that are not finite, without a scaler.
+        write: Function that prints a line.
         watch: Counts of what went wrong so far.
     """
 
     name = "nonfinite"
 
-    def __init__(
-        self,
-        folder: Path,
-        accelerator: Accelerator,
-        model: nn.Module,
-        *,
-        mode: str,
-        skips: bool,
-        write: Write,
-    ) -> None:
-        """Begin with no step.
-
-        Args:
-            folder: Folder for saved steps, in the output folder of the run.
-            accelerator: Accelerator that prepared the model.
-            model: Prepared model.
-            mode: Precision of the run.
-            skips: Whether steps are skipped that are not finite, without a scaler.
-            write: Function that prints a line.
-        """
-        self.watch = NonfiniteWatch()
-        self._folder, self._accelerator, self._model = folder, accelerator, model
-        self._mode, self._skips, self._write = mode, skips, write
-        self._start: StepStart | None = None
+    folder: Path
+    accelerator: Accelerator
+    model: nn.Module
+    mode: str
+    skips: bool
+    write: Write
+    watch: NonfiniteWatch = field(default_factory=NonfiniteWatch)
+    _start: StepStart | None = None
 
     @property
     def may_skip(self) -> bool:
         """Whether to skip the next step that is not finite, without a scaler."""
-        return self._skips and self.watch.may_skip
+        return self.skips and self.watch.may_skip
 
     @contextmanager
     def around_gradient(self, step: int) -> Iterator[None]:
         """Remember the random state before a step."""
-        del step
-        self._start = StepStart.now(self._accelerator.device)
+        self._start = StepStart.now(self.accelerator.device)
         yield
 
     def after_step(self, record: StepRecord) -> Mapping[str, float]:
@@ -155,38 +145,38 @@ class NonfiniteSteps(Feature):
         earlier = self.watch.skipped
         is_alarm = self.watch.add(record.number, record.outcome)
         if is_alarm:
-            self._write(labelled("alarm", self.watch.warnings()[FALLING_SCALE]))
+            self.write(labelled("alarm", self.watch.warnings()[FALLING_SCALE]))
         if self.watch.skipped > earlier:
             loss, norm = record.outcome.loss, record.outcome.grad_norm
             text = (
                 f"step {record.number}, whose loss ({loss:g}) or gradient (norm {norm:g}) is not "
                 f"finite; {self.watch.skipped} of at most {MAX_SKIPPED} such steps"
             )
-            self._write(labelled("skipped", text))
+            self.write(labelled("skipped", text))
             if self.watch.skipped <= MAX_SAVED:
                 self._save(record)
         return {"alarm": is_alarm}
 
     def _save(self, record: StepRecord) -> None:
         assert self._start is not None
-        folder = self._folder / f"step-{record.number}"
+        folder = self.folder / f"step-{record.number}"
         try:
             save_step(
                 folder,
-                self._accelerator,
-                self._model,
+                self.accelerator,
+                self.model,
                 record.batch,
                 step=record.number,
-                mode=self._mode,
+                mode=self.mode,
                 loss_scale=self.watch.scale,
                 start=self._start,
                 losses=record.losses,
             )
         except OSError as error:  # the run goes on, or says why it stops
-            self._write(labelled("saved", f"nothing of step {record.number}: {error}"))
+            self.write(labelled("saved", f"nothing of step {record.number}: {error}"))
         else:
-            self._write(labelled("saved", f"{folder}: weights, examples and random state"))
-            self._write(labelled("diagnose", f"ampft doctor {self._folder.parent}"))
+            self.write(labelled("saved", f"{folder}: weights, examples and random state"))
+            self.write(labelled("diagnose", f"ampft doctor {self.folder.parent}"))
 
     def warnings(self) -> Mapping[str, str]:
         """Return the warnings of the watch."""
@@ -259,7 +249,6 @@ class RangeWatch(Feature):
 
     def after_step(self, record: StepRecord) -> Mapping[str, float]:
         """Return the figures of the step; empty if it was not watched."""
-        del record
         figures, self._figures = self._figures, {}
         return figures
 

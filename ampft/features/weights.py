@@ -100,7 +100,6 @@ class AveragedWeights(Feature):
 
     def replaces_weights(self, step: int) -> bool:
         """Return True: the average is evaluated and saved."""
-        del step
         return True
 
     def choose_weights(self) -> bool:
@@ -110,7 +109,6 @@ class AveragedWeights(Feature):
 
     def save(self, folder: Path, model: nn.Module) -> None:
         """Write the weights of training, while the model has the average in their place."""
-        del model
         write_tensors(folder / RAW_NAME, self.raw)
 
     def tensors(self) -> Mapping[str, Tensor]:
@@ -255,20 +253,19 @@ def _check_fits(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, 
             raise InputError(_not_loaded(path, problem))
 
 
+@dataclass
 class MergedAdapters(Feature):
-    """Merges the adapters, so that the model that is saved is the one that is evaluated."""
+    """Merges the adapters, so that the model that is saved is the one that is evaluated.
+
+    Attributes:
+        model: Model without what Accelerate added.
+    """
 
     name = "merged_adapters"
 
-    def __init__(self, model: Any) -> None:
-        """Begin with separate adapters.
-
-        Args:
-            model: Model without what Accelerate added.
-        """
-        self._model = model
+    model: Any
 
     def choose_weights(self) -> bool:
         """Merge the adapters, which cannot be undone."""
-        merge_adapters(self._model)
+        merge_adapters(self.model)
         return False

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate.utils import broadcast, broadcast_object_list
-from torch import Tensor
 
 from ampft.errors import InputError
 from ampft.features.feature import the_feature
@@ -17,6 +16,7 @@ from ampft.features.resources import Clock
 from ampft.features.validations import Validations
 from ampft.files import check_disk_space, link
 from ampft.runs.folder import RunFolder
+from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.resume import MICRO_BATCHES, environment_of, settings_of, topology_of
 from ampft.runs.saved_state import model_tensors, state_tensors, state_values
 from ampft.runs.state import RunState
@@ -30,8 +30,6 @@ from ampft.training.checkpoints.writing import (
     copied_to_cpu,
     write_content,
 )
-
-_Tensors = tuple[dict[str, Tensor], dict[str, Tensor]]  # of the model and of its optimizer
 
 
 class Checkpointing:
@@ -92,10 +90,8 @@ class Checkpointing:
         """
         started = time.monotonic()
         in_background = self._is_async and not wait
-        # All processes contribute.
-        tensors = (model_tensors(self._state), state_tensors(self._state))
-        values = state_values(self._state)
-        error = self._write(reason, tensors, values, in_background=in_background)
+        content = self._content(reason)  # all processes contribute
+        error = self._write(content, in_background=in_background)
         if not in_background and self._state.prepared.accelerator.num_processes > 1:
             broadcast_object_list(errors := [error])
             error = errors[0]
@@ -114,17 +110,15 @@ class Checkpointing:
         """
         self._writer.wait()
 
-    def _write(
-        self, reason: str, tensors: _Tensors, values: dict[str, Any], *, in_background: bool
-    ) -> OSError | InputError | None:
+    def _write(self, content: Content, *, in_background: bool) -> OSError | InputError | None:
         """Write on the main process; return the error if it fails."""
         if self._store is None:
             return None
         try:
             self._writer.wait()
             if in_background:
-                tensors = (copied_to_cpu(tensors[0]), copied_to_cpu(tensors[1]))
-            content = self._content(reason, tensors, values)
+                model, optimizer = copied_to_cpu(content.model), copied_to_cpu(content.optimizer)
+                content = replace(content, model=model, optimizer=optimizer)
             check_disk_space(self._store.path.parent, content.tensor_bytes, "a checkpoint")
             temporary = self._store.begin(content.manifest.cursor.step)
             if temporary is None:
@@ -141,27 +135,24 @@ class Checkpointing:
             return error
         return None
 
-    def _content(self, reason: str, tensors: _Tensors, values: dict[str, Any]) -> Content:
-        state = self._state
-        model, optimizer = tensors
-        record, history, batches = state.initial, state.history, state.retries.step_batches
-        assert history.path is not None, "the main process writes the history"
-        best = self._best.file
+    def _content(self, reason: str) -> Content:
+        state, best = self._state, self._best.file
+        record, batches = state.initial, state.retries.step_batches
         manifest = CheckpointManifest(
             cursor=state.cursor,
             reason=reason,
             settings=settings_of(record, len(batches)),
             topology=topology_of(record) | {MICRO_BATCHES: batches.micro_batches},
             environment=environment_of(record),
-            history=history.position(),
+            history=state.history.position(),
             files={} if best is None else {BEST_NAME: best},
         )
         return Content(
             manifest=manifest,
-            model=model,
-            optimizer=optimizer,
-            state=values,
-            history=history.path,
+            model=model_tensors(state),
+            optimizer=state_tensors(state),
+            state=state_values(state),
+            history=state.prepared.folder / HISTORY_NAME,
         )
 
     def _due(self) -> str | None:
@@ -171,18 +162,14 @@ class Checkpointing:
             return f"every {counted(interval.steps, 'step')}"
         if interval.every_epoch and cursor.step_in_epoch == 0:
             return "every epoch"
-        if interval.seconds is not None and self._is_time():
-            return f"every {interval.seconds / 60:g} min"
-        return None
-
-    def _is_time(self) -> bool:
-        """Return whether the interval has passed, by the clock of the main process."""
-        assert self._interval.seconds is not None
-        due = time.monotonic() - self._last >= self._interval.seconds
+        if interval.seconds is None:
+            return None
+        is_due = time.monotonic() - self._last >= interval.seconds
         accelerator = self._state.prepared.accelerator
-        if accelerator.num_processes == 1:
-            return due
-        return bool(broadcast(torch.tensor([int(due)], device=accelerator.device)).item())
+        if accelerator.num_processes > 1:  # by the clock of the main process
+            flag = broadcast(torch.tensor([int(is_due)], device=accelerator.device))
+            is_due = bool(flag.item())
+        return f"every {interval.seconds / 60:g} min" if is_due else None
 
 
 def _finish(store: CheckpointStore, temporary: Path, content: Content) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -418,23 +419,23 @@ def _reason(error: Exception) -> str:
     return (getattr(error, "server_message", None) or str(error).splitlines()[0]).rstrip(".")
 
 
+@dataclass
 class Pushing(Feature):
-    """Pushes the results of a run with `--push_to_hub`."""
+    """Pushes the results of a run with `--push_to_hub`.
+
+    Attributes:
+        hub_model_id: As for `push_run`.
+        private: As for `push_run`.
+    """
 
     name = "push"
 
-    def __init__(self, hub_model_id: str | None, *, private: bool) -> None:
-        """Begin with nothing pushed.
-
-        Args:
-            hub_model_id: As for `push_run`.
-            private: As for `push_run`.
-        """
-        self._hub_model_id, self._private = hub_model_id, private
+    hub_model_id: str | None
+    private: bool
 
     def published(self, folder: Path) -> None:
         """Push the results, and print the address of the model."""
         url = push_run(
-            folder, hub_model_id=self._hub_model_id, private=self._private, flag="--push_to_hub"
+            folder, hub_model_id=self.hub_model_id, private=self.private, flag="--push_to_hub"
         )
         print_line(labelled("pushed", url))
