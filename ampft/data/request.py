@@ -172,16 +172,6 @@ class DataRequest:
         """
         return {split: named_files(names, f"--{split}_file") for split, names in self.files.items()}
 
-    @property
-    def limits(self) -> dict[str, int]:
-        """The `max_..._samples` that are set, by split."""
-        limits = {
-            "train": self.max_train_samples,
-            "validation": self.max_eval_samples,
-            "test": self.max_predict_samples,
-        }
-        return {split: limit for split, limit in limits.items() if limit is not None}
-
 
 def refuse_unused_options(request: DataRequest, unused: Sequence[str], source: str) -> None:
     """Raise InputError for an option that was set but has no effect on the source.

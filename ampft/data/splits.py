@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 IntArray = npt.NDArray[np.int64]
 
-LIMIT_FLAGS = {
-    "train": "--max_train_samples",
-    "validation": "--max_eval_samples",
-    "test": "--max_predict_samples",
+LIMITS = {
+    "train": "max_train_samples",
+    "validation": "max_eval_samples",
+    "test": "max_predict_samples",
 }
 
 
@@ -148,7 +148,7 @@ def with_missing_splits(
         for split, rows in made.items()
     }
     splits = {**parts, **splits}
-    return {split: splits[split] for split in LIMIT_FLAGS if split in splits}, notes
+    return {split: splits[split] for split in LIMITS if split in splits}, notes
 
 
 def missing_splits(
@@ -297,7 +297,7 @@ def subsample(
     Raises:
         InputError: The limit is below 1 or, for training, below the number of classes.
     """
-    limit, count, flag = request.limits.get(split), len(part), LIMIT_FLAGS[split]
+    limit, count, flag = getattr(request, LIMITS[split]), len(part), f"--{LIMITS[split]}"
     if limit is not None and limit < 1:
         raise InputError(f"{flag}: received {limit}; it must be at least 1.")
     if limit is None or limit >= count:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from datasets import Features
 
-from ampft.data.checks import sort_names
+from ampft.data.assembly import sort_names
 from ampft.data.columns import (
     LABEL_FLAG,
     TEXT,

@@ -126,37 +126,6 @@ def are_media(paths: Sequence[str], kind: str | None = None) -> bool:
     return all(Path(path).is_dir() or kind_of_file(path) in kinds for path in paths)
 
 
-def open_inputs(
-    path: Path, inputs: tuple[str, ...], request: PredictRequest, *, flag: str
-) -> tuple[SourceTable, InputColumns]:
-    """Open a file whose rows are to be predicted.
-
-    Args:
-        path: A file in one of the formats of `READERS`.
-        inputs: Columns that the model reads.
-        request: The user's choices.
-        flag: Flag that names the columns, for messages.
-
-    Returns:
-        The table, and its input columns under their names there, which differ at most in case and
-        blanks.
-
-    Raises:
-        InputError: The file cannot be read, or a column is missing.
-    """
-    table = open_table(path, flag="FILE", encoding=request.encoding, sheet=request.sheet_name)
-    columns = InputColumns.of(inputs, table.columns)
-    renamed = {new: old for old, new in column_renames(table.columns, columns.sources).items()}
-    require(
-        [name for name in columns.sources if name not in renamed],
-        table.columns,
-        flag,
-        origin=table.origin,
-        describe=lambda: described_columns(table),
-    )
-    return table, columns.renamed(renamed)
-
-
 def new_names(names: Sequence[str], taken: Sequence[str]) -> list[str]:
     """Return names for new columns; one that a file has already gets a number."""
     result: list[str] = []
@@ -246,8 +215,19 @@ def _table(
         raise InputError(
             f"FILE: {file} is an image, a sound or a folder, and the model was trained on {needed}."
         )
-    inputs = _requested_columns(request.text_column_names, trained.input_columns)
-    return open_inputs(Path(file), inputs, request, flag=flag)
+    names = _requested_columns(request.text_column_names, trained.input_columns)
+    table = open_table(Path(file), flag="FILE", encoding=request.encoding, sheet=request.sheet_name)
+    columns = InputColumns.of(names, table.columns)
+    # Their names in the table differ at most in case and blanks.
+    renamed = {new: old for old, new in column_renames(table.columns, columns.sources).items()}
+    require(
+        [name for name in columns.sources if name not in renamed],
+        table.columns,
+        flag,
+        origin=table.origin,
+        describe=lambda: described_columns(table),
+    )
+    return table, columns.renamed(renamed)
 
 
 def _requested_columns(requested: str | None, trained: Sequence[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tiny_files import GOOD, ROWS, SHARED, csv_of, load, rows_of, write
 
-from ampft.data.checks import merged_digests
+from ampft.data.assembly import merged_digests
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError

@@ -9,7 +9,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from ampft.arguments import ClassifyArguments
-from ampft.data.checks import class_names
+from ampft.data.assembly import class_names
 from ampft.data.columns import InputColumns, column_renames, require
 from ampft.data.load import load_data
 from ampft.data.row_collector import LabelledRows

@@ -25,7 +25,7 @@ import ampft.runs.predict
 from ampft.errors import InputError
 from ampft.kinds.images import _small_vit
 from ampft.kinds.prediction import PredictedRows, PredictRequest, Trained
-from ampft.kinds.sentences import sentence_of, sentence_output
+from ampft.kinds.words import sentence_of, sentence_output
 from ampft.models.packing.attention import ATTENTION_NAME
 from ampft.runs.predict import predict_file, predict_inputs
 from ampft.runs.predictor import Predictor

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoTokenizer, BertForTokenClassification
 import ampft.runs.predict
 from ampft.data.dataset import TOKEN
 from ampft.errors import InputError
-from ampft.kinds import sentences as of_sentences
+from ampft.kinds import words as of_sentences
 from ampft.kinds.prediction import PredictRequest, Trained
 from ampft.models.by_length import CONFIG_FIELD
 from ampft.runs.predict import predict_file

@@ -14,8 +14,8 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 from torch import Tensor, nn
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from ampft.data.assembly import finalize
 from ampft.data.dataset import ClassificationData
-from ampft.data.load import finalize
 from ampft.data.request import DataRequest
 from ampft.data.sources.files import open_table
 from ampft.data.sources.table import SourceTable

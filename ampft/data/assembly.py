@@ -1,4 +1,4 @@
-"""Checks of the splits against each other, and notes on suspicious labels."""
+"""Rows of all splits: checked against each other, divided where splits are missing, labelled."""
 
 from __future__ import annotations
 
@@ -11,11 +11,42 @@ from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
+from datasets import ClassLabel, Dataset, DatasetDict, List
 
-from ampft.data.dataset import cells, content_columns, value_bytes
+from ampft.data.columns import DataColumns
+from ampft.data.dataset import (
+    ClassificationData,
+    cells,
+    content_columns,
+    fingerprint,
+    row_labels,
+    value_bytes,
+)
+from ampft.data.masks import MaskClasses
+from ampft.data.media import MEDIA, check_media
+from ampft.data.pixels import (
+    IMAGE,
+    IMAGE_HASH,
+    KIND,
+    PAIR_HASH,
+    PIXELS,
+    check_masks,
+    mask_fingerprint,
+    masks_of,
+    with_labels,
+)
+from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import RowLabels
-from ampft.data.splits import comparable, without_invisible
+from ampft.data.splits import (
+    FILE_COLUMN,
+    GROUP_COLUMN,
+    comparable,
+    numbered,
+    subsample,
+    with_missing_splits,
+    without_invisible,
+)
 from ampft.errors import InputError, did_you_mean, listed, quoted, quoted_list
 from ampft.text.numbers import counted
 
@@ -28,6 +59,154 @@ MIN_ROWS_PER_CLASS = 2  # with fewer on average, the column may not hold classes
 LARGEST_EXACT = 2**53  # from here on, different integers are the same float
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 BOOLEANS = {"true": "true", "yes": "true", "false": "false", "no": "false"}
+
+
+def assemble(
+    rows: Mapping[str, LabelledRows],
+    columns: DataColumns,
+    request: DataRequest,
+    *,
+    name: str,
+    notes: Sequence[str],
+) -> ClassificationData:
+    """Check the splits against each other, make the missing ones, and add the labels.
+
+    Args:
+        rows: Splits as the source has them, including `train`.
+        columns: Columns that were read.
+        request: The user's choices.
+        name: Name of the data.
+        notes: Notes of the source.
+
+    Raises:
+        InputError: `class_names`, `_shared_rows` or `missing_splits` rejects the data.
+    """
+    ordered = columns.labels.per_unit
+    several = request.several_labels or ordered
+    names = class_names(rows, several=several)
+    conversion_notes: list[str] = []
+    if columns.kind in MEDIA:
+        rows, conversion_notes = check_media(rows, columns.inputs[0], columns.kind)
+    digests = exact = {split: _input_digests(part, columns.inputs) for split, part in rows.items()}
+    if columns.kind not in MEDIA:
+        normal = {
+            split: _input_digests(part, columns.inputs, normalize=True)
+            for split, part in rows.items()
+        }
+        digests = merged_digests(exact, normal)
+    train, groups = rows["train"], digests["train"]
+    if GROUP_COLUMN in columns.extra:
+        values = (group for (group,) in cells(train.inputs, (GROUP_COLUMN,)))
+        groups = numbered(values).ids.astype(np.uint64)
+    parts = {
+        split: _add_labels(part, names, several=several, ordered=ordered)
+        for split, part in rows.items()
+    }
+    splits, split_notes = with_missing_splits(parts, train.labels.strata(), groups, request)
+    of_train = ["train", *(split for split in splits if split not in rows)]
+    all_notes = [
+        *notes,
+        *conversion_notes,
+        *(note for part in rows.values() for note in part.notes),
+        *_ignored_notes(rows, request.ignored_labels),
+        *([] if ordered else _label_notes(names, train.labels, several=several)),
+        *_shared_rows(rows, digests, exact, refuse=request.fail_on_leak),
+        *split_notes,
+        *([] if ordered else _few_rows_notes(train, of_train)),
+    ]
+    return finalize(splits, request, columns.inputs, columns.kind, name, all_notes)
+
+
+def assemble_masks(
+    splits: DatasetDict, name: str, notes: Sequence[str], request: DataRequest
+) -> ClassificationData:
+    """Check images with masks, make the missing splits, and count the pixels of each class.
+
+    Args:
+        splits: Images and masks from `read_masks`.
+        name: Name of the data.
+        notes: Notes of the source.
+        request: The user's choices.
+
+    Raises:
+        InputError: `check_masks` or `missing_splits` rejects the data.
+    """
+    parts, classes, check_notes = check_masks(splits, request, name)
+    hashes = [int.from_bytes(value[:8], "little") for value in parts["train"][IMAGE_HASH][:]]
+    images = np.array(hashes, dtype=np.uint64)
+    all_splits, split_notes = with_missing_splits(parts, None, images, request)
+    all_splits["train"], empty_notes = with_labels(all_splits["train"])
+    all_notes = [*notes, *check_notes, *split_notes, *empty_notes]
+    return finalize(all_splits, request, (IMAGE,), KIND, name, all_notes, classes)
+
+
+def _add_labels(
+    part: LabelledRows, names: tuple[str, ...], *, several: bool, ordered: bool
+) -> Dataset:
+    """Return the inputs with a column `label` of indices into `names`, or of lists of indices.
+
+    Args:
+        part: Rows.
+        names: Names of the classes.
+        several: Whether rows have lists of labels.
+        ordered: Whether the order of a list has a meaning.
+    """
+    index = {name: code for code, name in enumerate(names)}
+    order = np.array([index[name] for name in part.names], dtype=np.int64)
+    codes, feature = order[part.labels.codes], ClassLabel(names=list(names))
+    inputs = part.inputs.add_column(f"ampft_{part.table.unit}", part.numbers)
+    if part.files:
+        names_of_files = [file.origin for file, count in part.files for _ in range(count)]
+        inputs = inputs.add_column(FILE_COLUMN, names_of_files)
+    if not several:
+        return inputs.add_column("label", codes, feature=feature)
+    sets = np.split(codes, np.cumsum(part.labels.counts)[:-1])
+    lists = [s.tolist() if ordered else sorted(s.tolist()) for s in sets]
+    return inputs.add_column("label", lists, feature=List(feature))
+
+
+def finalize(
+    splits: Mapping[str, Dataset],
+    request: DataRequest,
+    input_columns: tuple[str, ...],
+    kind: str,
+    name: str,
+    notes: Sequence[str] = (),
+    classes: MaskClasses | None = None,
+) -> ClassificationData:
+    """Reduce the splits to the requested sizes and compute their fingerprints.
+
+    Args:
+        splits: All splits, with labels or with checked masks.
+        request: The user's choices.
+        input_columns: Columns of the inputs.
+        kind: Kind of the data.
+        name: Name of the data.
+        notes: Notes so far.
+        classes: Classes of the masks, if the labels are masks.
+    """
+    reduced, masks, prints, all_notes = {}, {}, {}, list(notes)
+    for split, whole in splits.items():
+        strata = row_labels(whole).strata() if classes is None else None
+        part, limit_notes = subsample(whole, strata, split, request)
+        all_notes += limit_notes
+        if classes is None:
+            prints[split] = fingerprint(part, input_columns)
+        else:
+            prints[split] = mask_fingerprint(part, classes)
+            masks[split] = masks_of(part, classes, name, split)
+            part = part.remove_columns([IMAGE_HASH, PAIR_HASH, PIXELS])
+        reduced[split] = part
+    return ClassificationData(
+        splits=DatasetDict(reduced),
+        input_columns=input_columns,
+        kind=kind,
+        name=name,
+        fingerprints=prints,
+        notes=tuple(all_notes),
+        group_column=request.group_column,
+        masks=masks or None,
+    )
 
 
 def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str, ...]:
@@ -65,14 +244,14 @@ def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str
         )
     if train.declared is None:
         if not several:
-            refuse_scores(train)
-        refuse_lists(train, several=several)
+            _refuse_scores(train)
+        _refuse_lists(train, several=several)
     for split, part in rows.items():
-        refuse_unseen(split, part, train)
+        _refuse_unseen(split, part, train)
     return train.declared or sort_names(train.names)
 
 
-def refuse_scores(train: LabelledRows) -> None:
+def _refuse_scores(train: LabelledRows) -> None:
     """Raise InputError when the labels are fractional numbers: that is regression."""
     names = train.names
     if not all(NUMBER.fullmatch(name.strip()) for name in names):
@@ -89,13 +268,8 @@ def refuse_scores(train: LabelledRows) -> None:
         )
 
 
-def refuse_lists(train: LabelledRows, *, several: bool) -> None:
-    """Raise InputError when labels seem to be lists, such as `2,5`, with this separator or another.
-
-    Args:
-        train: The training rows.
-        several: Whether cells were read as lists of labels.
-    """
+def _refuse_lists(train: LabelledRows, *, several: bool) -> None:
+    """Raise InputError when labels seem to be lists, such as `2,5`, with any usual separator."""
     names = train.names
     if several and len(train.labels.codes) > len(train.labels):
         return
@@ -121,7 +295,7 @@ def refuse_lists(train: LabelledRows, *, several: bool) -> None:
         )
 
 
-def refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:
+def _refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:
     """Raise InputError when a split has a label that training lacks."""
     present = frozenset(train.names)
     codes = [code for code, name in enumerate(part.names) if name not in present]
@@ -129,8 +303,8 @@ def refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:
         return
     unseen = [part.names[code] for code in codes]
     rows = part.labels.rows_with(codes)
-    known = {canonical(name): name for name in train.names}
-    pairs = [(name, known[canonical(name)]) for name in unseen if canonical(name) in known]
+    known = {_canonical(name): name for name in train.names}
+    pairs = [(name, known[_canonical(name)]) for name in unseen if _canonical(name) in known]
     hints = [f"{quoted(name)} may mean {quoted(other)}" for name, other in pairs]
     hint = f" ({listed(hints, separator='; ')})" if hints else ""
     known_names = sort_names(train.names)
@@ -141,12 +315,12 @@ def refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:
     )
 
 
-def label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> list[str]:
+def _label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> list[str]:
     """Return notes on labels that may be one class in two spellings, and on very many classes."""
     training_rows = len(labels)
     spellings: dict[str, list[str]] = defaultdict(list)
     for name in names:
-        spellings[canonical(name)].append(name)
+        spellings[_canonical(name)].append(name)
     groups = [group for group in spellings.values() if len(group) > 1]
     notes = [
         f"The labels {quoted_list(sort_names(group))} count as different classes. Are they several"
@@ -168,7 +342,7 @@ def label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> li
     return notes
 
 
-def few_rows_notes(train: LabelledRows, splits: Sequence[str]) -> list[str]:
+def _few_rows_notes(train: LabelledRows, splits: Sequence[str]) -> list[str]:
     """Return the note on classes with fewer rows than the splits that are made from them."""
     counts = np.bincount(train.labels.codes, minlength=len(train.names))
     few = [
@@ -184,7 +358,7 @@ def few_rows_notes(train: LabelledRows, splits: Sequence[str]) -> list[str]:
     ]
 
 
-def ignored_notes(rows: Mapping[str, LabelledRows], labels: Iterable[str]) -> list[str]:
+def _ignored_notes(rows: Mapping[str, LabelledRows], labels: Iterable[str]) -> list[str]:
     """Return notes on labels of `--ignore_label` that no split has."""
     present = frozenset().union(*(part.ignored for part in rows.values()))
     return [
@@ -195,7 +369,7 @@ def ignored_notes(rows: Mapping[str, LabelledRows], labels: Iterable[str]) -> li
     ]
 
 
-def input_digests(
+def _input_digests(
     part: LabelledRows, columns: tuple[str, ...], *, normalize: bool = False
 ) -> DigestArray:
     """Return 64 bits of BLAKE2 for each row's inputs: equal rows have equal digests.
@@ -231,27 +405,14 @@ def merged_digests(
     return dict(zip(exact, np.split(merged, ends[:-1]), strict=True))
 
 
-def shared_rows(
+def _shared_rows(
     rows: Mapping[str, LabelledRows],
     digests: Mapping[str, DigestArray],
     exact: Mapping[str, DigestArray],
     *,
     refuse: bool,
 ) -> list[str]:
-    """Count the rows whose inputs are in two splits; labels of the first equal row are compared.
-
-    Args:
-        rows: The splits.
-        digests: The digests of their inputs, equal for texts that differ only in spelling.
-        exact: The digests of their inputs, equal only for equal texts.
-        refuse: Whether such rows are an error.
-
-    Returns:
-        A note for each two splits that share rows.
-
-    Raises:
-        InputError: Rows are shared and `refuse` is true; the message names the rows.
-    """
+    """Return a note for each two splits that share inputs; labels of the first row are compared."""
     notes = []
     for first, second in combinations(rows, 2):
         shared = np.flatnonzero(np.isin(digests[second], digests[first]))
@@ -288,7 +449,7 @@ def sort_names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=key))
 
 
-def canonical(name: str) -> str:
+def _canonical(name: str) -> str:
     """Return a spelling that is equal for labels that may mean the same.
 
     Examples are `1` and `1.0`, `007` and `7`, `Pos` and ` pos`, `True` and `yes`, `pos` with and
