@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from ampft.certificate.findings import ArtifactDtypes, Cost, ProductCount
 from ampft.certificate.rows import VerifiedRows
-from ampft.comparison.inference.timing import time_in_turns
+from ampft.comparison.inference.predictors import time_in_turns
 from ampft.export import Artifact
 from ampft.export.formats import package
 from ampft.kinds.logits import forward_logits, model_inputs
@@ -265,7 +265,10 @@ def measured_cost(
         ]
         for each in SIZES
     }
-    sides = {MODEL: _Timed(model), ARTIFACT: _Timed(artifact.predictor(max(SIZES)))}
+    sides = {
+        MODEL: partial(_seconds, model),
+        ARTIFACT: partial(_seconds, artifact.predictor(max(SIZES))),
+    }
     times = time_in_turns(sides, batches, baseline=MODEL, seconds=SECONDS)
     return Cost(
         size=size,
@@ -277,19 +280,13 @@ def measured_cost(
     )
 
 
-@dataclass(frozen=True)
-class _Timed:
-    """A predictor whose forward pass is timed, without tokenization."""
-
-    predictor: Predictor
-
-    @torch.no_grad()
-    def seconds(self, batch: Sequence[tuple[Any, ...]]) -> float:
-        """Predict a batch and return the time of its forward pass."""
-        inputs = self.predictor.reader.collate(list(zip(*batch, strict=True)))
-        start = time.perf_counter()
-        forward_logits(self.predictor.model, inputs).cpu()
-        return time.perf_counter() - start
+@torch.no_grad()
+def _seconds(predictor: Predictor, batch: Sequence[tuple[Any, ...]]) -> float:
+    """Predict a batch and return the time of its forward pass, without tokenization."""
+    inputs = predictor.reader.collate(list(zip(*batch, strict=True)))
+    start = time.perf_counter()
+    forward_logits(predictor.model, inputs).cpu()
+    return time.perf_counter() - start
 
 
 def _peak(side: str, folder: Path, batch: Sequence[tuple[Any, ...]]) -> int | None:

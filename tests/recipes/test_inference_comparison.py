@@ -7,7 +7,6 @@ import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,8 +16,12 @@ from torch import nn
 
 from ampft.comparison.analysis.loading import find_runs
 from ampft.comparison.inference.compare import compare_inference, parse_inference_modes
-from ampft.comparison.inference.predictors import SavedModel, size_on_disk
-from ampft.comparison.inference.timing import MAX_ROUNDS, time_in_turns
+from ampft.comparison.inference.predictors import (
+    MAX_ROUNDS,
+    SavedModel,
+    size_on_disk,
+    time_in_turns,
+)
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.files import read_comparison
 from ampft.comparison.report.html import html_text
@@ -241,7 +244,7 @@ def test_arms_are_timed_in_turns_and_relative_to_the_baseline():
             time.sleep(seconds)
             return time.perf_counter() - start
 
-        return SimpleNamespace(seconds=predict)
+        return predict
 
     arms = {"fp32": waiting("fp32", 0.002), "int8": waiting("int8", 0.001)}
     timings = time_in_turns(arms, {1: ["a", "b"]}, baseline="fp32")

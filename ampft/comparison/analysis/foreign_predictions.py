@@ -137,7 +137,7 @@ def reduced_tables(
     first = everything[0]
     ids = list(first.labels)
     for run in everything:
-        _check_same_examples(run, first, ids)
+        _check_same_examples(run, first)
         if METRICS[metric].values is not None and not run.has_probabilities:
             raise InputError(
                 f"--metric {metric}: it needs probabilities, and {run.origin} has only "
@@ -217,18 +217,17 @@ def _checked_seeds(runs: Runs) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def _check_same_examples(run: ForeignRun, first: ForeignRun, ids: Sequence[str]) -> None:
-    lacking = [id_ for id_ in ids if id_ not in run.labels]
+def _check_same_examples(run: ForeignRun, first: ForeignRun) -> None:
+    lacking = [id_ for id_ in first.labels if id_ not in run.labels]
     extra = [id_ for id_ in run.labels if id_ not in first.labels]
-    for some, kind, others in ((lacking, "lacks", first.origin), (extra, "also has", first.origin)):
+    for some, kind in ((lacking, "lacks"), (extra, "also has")):
         if some:
-            listed = ", ".join(map(repr, some[:LISTED])) + (" ..." if len(some) > LISTED else "")
             raise InputError(
-                f"{FLAG} {run.origin}: compared with {others}, it {kind} "
-                f"{counted(len(some), 'id')}: {inert(listed)}. Every arm and seed must predict the "
+                f"{FLAG} {run.origin}: compared with {first.origin}, it {kind} "
+                f"{counted(len(some), 'id')}: {_listed(some)}. Every arm and seed must predict the "
                 "same examples."
             )
-    differing = [id_ for id_ in ids if run.labels[id_] != first.labels[id_]]
+    differing = [id_ for id_, label in first.labels.items() if run.labels[id_] != label]
     if differing:
         id_ = differing[0]
         raise InputError(
@@ -322,13 +321,17 @@ def _class_names(
     return tuple(names)
 
 
+def _listed(values: Sequence[str]) -> str:
+    """Return the first values in quotes."""
+    return inert(", ".join(map(repr, values[:LISTED])) + " ..." * (len(values) > LISTED))
+
+
 def _codes(values: Collection[str], names: Sequence[str], origin: str, column: str) -> IntArray:
     index = {name: code for code, name in enumerate(names)}
     unknown = sorted({value for value in values if value not in index})
     if unknown:
-        listed = ", ".join(map(repr, unknown[:LISTED])) + (" ..." if len(unknown) > LISTED else "")
         raise InputError(
-            f"{FLAG} {origin}: column {column} has {inert(listed)}, but the labels are "
+            f"{FLAG} {origin}: column {column} has {_listed(unknown)}, but the labels are "
             f"{inert(', '.join(map(repr, names[:20])))}. Fix the spelling, or give all classes "
             "with --label_names, separated by commas."
         )

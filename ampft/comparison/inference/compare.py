@@ -42,8 +42,8 @@ from ampft.comparison.inference.predictors import (
     SavedModel,
     resolve_inference,
     size_on_disk,
+    time_in_turns,
 )
-from ampft.comparison.inference.timing import time_in_turns
 from ampft.comparison.remarks import Remark, remark
 from ampft.comparison.statistics.speed_up import is_reliable_speed
 from ampft.errors import InputError
@@ -74,13 +74,7 @@ class _Arm:
     predictions: list[RunPredictions] = field(default_factory=list)
     executed: str | None = None
     size: int | None = None
-    failures: list[str] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, name: str) -> _Arm:
-        """Return the arm of a name such as "bf16" or "bf16@1"."""
-        mode, _, size = name.partition(AT)
-        return cls(name, mode, int(size) if size else BATCH_SIZE)
+    failure: str | None = None
 
 
 def parse_inference_modes(text: str) -> tuple[str, ...]:
@@ -142,9 +136,11 @@ def compare_inference(
     problem = problem_of(runs[0].record)
     name = primary_metric(metric, problem)
     device = training_device()
-    arms = [_Arm.of(name) for name in modes]
-    for arm in arms:
-        resolve_inference(arm.mode, device)  # refuses before the first model predicts
+    arms: list[_Arm] = []
+    for arm_name in modes:
+        mode, _, size = arm_name.partition(AT)
+        resolve_inference(mode, device)  # refuses before the first model predicts
+        arms.append(_Arm(arm_name, mode, int(size) if size else BATCH_SIZE))
     arms.insert(1, _Arm(PLACEBO, BASELINE, PLACEBO_BATCH_SIZE))
     cases: Cases | None = None
     for run in runs:
@@ -182,7 +178,7 @@ def compare_inference(
         setup=_setup(runs, modes),
         environment=environment(_here(runs[0], device)),
     )
-    predictions = {arm.name: ArmPredictions(arm.predictions) for arm in arms if not arm.failures}
+    predictions = {arm.name: ArmPredictions(arm.predictions) for arm in arms if arm.failure is None}
     texts = partial(read_texts, runs[0].folder / PREDICTIONS_NAME)
     return analysed(draft, predictions, replace(cases, inputs=CaseInputs(texts, has_words=True)))
 
@@ -259,9 +255,8 @@ def _predict(
             logits = predictor.logits(inputs)
         wrong = int((~torch.isfinite(logits)).any(dim=-1).sum())
         if wrong:
-            arm.failures.append(
-                f"{counted(wrong, 'prediction')} of a batch of {len(logits)} are not finite"
-            )
+            found = f"{counted(wrong, 'prediction')} of a batch of {len(logits)} are not finite"
+            arm.failure = arm.failure or found
             return
         decoded = predictor.problem.decode(logits)
         parts.append({name: rows.cpu().numpy() for name, rows in decoded.items()})
@@ -279,7 +274,9 @@ def _timings(
     baseline: str,
 ) -> dict[str, tuple[BatchTiming, ...]]:
     """Time all arms that run natively, with examples in the order of the split."""
-    native = {name: each for name, each in predictors.items() if not each.precision.is_emulated}
+    native = {
+        name: each.seconds for name, each in predictors.items() if not each.precision.is_emulated
+    }
     count = len(columns[0])
     batches = {
         size: [
@@ -301,12 +298,12 @@ def _result(
     """Return an arm with its costs, without what its predictions show."""
     assert arm.size is not None
     assert baseline.size is not None
-    if arm is baseline and arm.failures:
+    failure = arm.failure
+    if arm is baseline and failure:
         raise InputError(
-            f"{FLAG}: the predictions of the model in {BASELINE} are not finite "
-            f"({arm.failures[0]}). Use another model."
+            f"{FLAG}: the predictions of the model in {BASELINE} are not finite ({failure}). Use "
+            "another model."
         )
-    failure = arm.failures[0] if arm.failures else None
     return ArmResult(
         name=arm.name,
         mode=arm.mode,

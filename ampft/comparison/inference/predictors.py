@@ -1,20 +1,23 @@
-"""A trained model, ready to predict in one precision, with proof of what it executes."""
+"""A trained model, ready to predict in one precision, with proof of what it executes and costs."""
 
 from __future__ import annotations
 
 import copy
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
 
+from ampft.comparison.cost_findings import BatchTiming
+from ampft.comparison.statistics.speed_up import speed_up
 from ampft.errors import InputError
 from ampft.kinds.inputs import Reader
 from ampft.kinds.logits import forward_logits
@@ -33,6 +36,8 @@ from ampft.runs.show import task_row
 
 FLAG = "--inference"
 MODES = (BASELINE, "tf32", "bf16", "fp16", "bf16-true", INT8)
+MIN_ROUNDS, MAX_ROUNDS = 7, 40  # of times in turns
+SECONDS = 20.0  # per batch size, after which no further round starts
 
 
 def resolve_inference(mode: str, device: torch.device) -> Precision:
@@ -179,3 +184,61 @@ def size_on_disk(model: nn.Module) -> int:
     with tempfile.TemporaryFile() as file:
         torch.save(model.state_dict(), file)
         return file.tell()
+
+
+def time_in_turns(
+    predictors: Mapping[str, Callable[[Any], float]],
+    batches: Mapping[int, Sequence[Any]],
+    *,
+    baseline: str,
+    seconds: float = SECONDS,
+) -> dict[str, tuple[BatchTiming, ...]]:
+    """Return the times of every arm by ascending batch size, and the arms' ratios to the baseline.
+
+    In each round, every arm predicts the same batch once, and another arm begins, so that other
+    load affects every arm alike. The first round is a warm-up.
+
+    Args:
+        predictors: Functions that predict a batch and return its time, without what only prepares
+            it, by name of the arm.
+        batches: Inputs by batch size; the rounds use them in turns.
+        baseline: Name of the arm that the ratios refer to.
+        seconds: Time per batch size after which no further round starts.
+    """
+    rounds = {size: _rounds(predictors, some, seconds) for size, some in sorted(batches.items())}
+    return {
+        name: tuple(
+            _timing(size, np.array(times[name]), None if name == baseline else times[baseline])
+            for size, times in rounds.items()
+        )
+        for name in predictors
+    }
+
+
+def _rounds(
+    predictors: Mapping[str, Callable[[Any], float]], batches: Sequence[Any], seconds: float
+) -> dict[str, list[float]]:
+    names = list(predictors)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    start = time.perf_counter()
+    for number in range(MAX_ROUNDS + 1):
+        first = number % len(names)
+        for name in (*names[first:], *names[:first]):
+            taken = predictors[name](batches[number % len(batches)])
+            if number:
+                times[name].append(taken)
+        if number >= MIN_ROUNDS and time.perf_counter() - start > seconds:
+            break
+    return times
+
+
+def _timing(size: int, seconds: np.ndarray, baseline: Sequence[float] | None) -> BatchTiming:
+    low, middle, high = (float(value) for value in np.quantile(seconds, (0.25, 0.5, 0.75)))
+    return BatchTiming(
+        batch_size=size,
+        seconds=middle,
+        quartiles=(low, high),
+        speed_up=None
+        if baseline is None
+        else speed_up((np.array(baseline) / seconds).tolist(), in_turns=True),
+    )
