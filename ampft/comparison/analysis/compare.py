@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ampft.comparison.analysis import run_figures
 from ampft.comparison.analysis.loading import Arms, RunGroup, find_runs, form_arms, group_runs
 from ampft.comparison.analysis.predictions import (
     ALPHA,
@@ -16,16 +17,6 @@ from ampft.comparison.analysis.predictions import (
     analysed,
     check_margin,
     read_texts,
-)
-from ampft.comparison.analysis.run_figures import (
-    command,
-    curve,
-    environment,
-    execution,
-    memory,
-    setup,
-    speed,
-    title,
 )
 from ampft.comparison.analysis.run_predictions import (
     PREDICTIONS_FP32_NAME,
@@ -99,7 +90,7 @@ def compare_folders(
         records = records[:1]
     days = sorted(run.record.started.partition("T")[0] for group in groups for run in group.runs)
     draft = Comparison(
-        title=title(records),
+        title=run_figures.title(records),
         metric=metric,
         metrics=metric_infos(problem),
         margin=margin,
@@ -112,14 +103,14 @@ def compare_folders(
         label_names=cases.class_names,
         arms=tuple(_arm_of_runs(group, groups, arms, plan, metric) for group in groups),
         stamps=stamps,
-        setup=setup(records),
-        environment=environment(records[0]),
+        setup=run_figures.setup(records),
+        environment=run_figures.environment(records[0]),
         yardstick=plan.yardstick,
         overhead_share=plan.overhead_share,
         planned=plan.planned,
         varied=arms.varied,
         dates=(days[0], days[-1]),
-        command=command(first.record),
+        command=run_figures.command(first.record),
     )
     texts = partial(read_texts, first.folder / PREDICTIONS_NAME)
     inputs = CaseInputs(texts, f"{kind.case}s", has_words=kind.has_words)
@@ -204,7 +195,7 @@ def _arm_of_runs(
         name=group.name,
         mode=group.mode,
         is_placebo=group.is_placebo,
-        execution=execution(group),
+        execution=run_figures.execution(group),
         executed=next((summary for summary in summaries if summary), None),
         status=group.status,
         runs=tuple(
@@ -219,11 +210,13 @@ def _arm_of_runs(
             )
             for run in group.runs
         ),
-        speed=speed(group, groups, in_turns=in_turns, explain=arms.varied == (PRECISION,)),
-        memory=memory(group, groups[0]),
+        speed=run_figures.speed(
+            group, groups, in_turns=in_turns, explain=arms.varied == (PRECISION,)
+        ),
+        memory=run_figures.memory(group, groups[0]),
         skipped_steps=tuple(each.skipped for each in steps),
         total_steps=tuple(each.applied + each.skipped for each in steps),
-        curves=tuple(curve(run, metric) for run in group.runs),
+        curves=tuple(run_figures.curve(run, metric) for run in group.runs),
         settings=arms.settings.get(group.runs[0].name, {}),
     )
 

@@ -53,7 +53,7 @@ from ampft.precision.modes import BASELINE, is_fp32
 from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.manifest import check_files, model_files
 from ampft.runs.predictions import RESERVED_COLUMNS
-from ampft.runs.record import RunRecord, TopologyPart
+from ampft.runs.record import TopologyPart
 from ampft.runs.show import problem_of, task_row
 from ampft.text.numbers import counted
 from ampft.text.terminal import quiet_libraries
@@ -160,6 +160,12 @@ def compare_inference(
             timings = _timings(timed, saved, columns, baseline=arms[0].name)
             timed = {}
     seeds = tuple(run.seed for run in runs)
+    # This machine, where the models predict, instead of the training's
+    gpus = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
+    topology = TopologyPart(
+        num_processes=1, cpu_threads=torch.get_num_threads(), device=device.type
+    )
+    here = replace(runs[0].record, hardware=hardware(gpus), versions=versions(), topology=topology)
     draft = Comparison(
         kind=INFERENCE,
         title=title([run.record for run in runs]),
@@ -176,7 +182,7 @@ def compare_inference(
         arms=tuple(_result(arm, arms[0], timings.get(arm.name, ()), runs, device) for arm in arms),
         stamps=tuple(_stamps(runs, timings)),
         setup=_setup(runs, modes),
-        environment=environment(_here(runs[0], device)),
+        environment=environment(here),
     )
     predictions = {arm.name: ArmPredictions(arm.predictions) for arm in arms if arm.failure is None}
     texts = partial(read_texts, runs[0].folder / PREDICTIONS_NAME)
@@ -356,12 +362,3 @@ def _setup(runs: Sequence[RecordedRun], modes: Sequence[str]) -> dict[str, str]:
         "batches": f"{BATCH_SIZE} texts, longest first ({others})",
         "maximum sequence length": str(record.arguments["max_seq_length"]),
     }
-
-
-def _here(run: RecordedRun, device: torch.device) -> RunRecord:
-    """Return the record with this machine, where the model predicts, instead of the training's."""
-    gpus = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
-    topology = TopologyPart(
-        num_processes=1, cpu_threads=torch.get_num_threads(), device=device.type
-    )
-    return replace(run.record, hardware=hardware(gpus), versions=versions(), topology=topology)

@@ -192,15 +192,14 @@ def _arms(
             f"--sizes {sizes or 'not set'}: there are {every:,} labels of {least} classes. A curve "
             f"needs at least two sizes from {round(least / (1 - share))} to {every:,}."
         )
-    return tuple(_arm(count, share, _mode(classify)) for count in counts)
-
-
-def _arm(count: int, share: float, mode: str) -> ArmSettings:
-    train = round(count * (1 - share))
-    flags = ["--max_train_samples", str(train)]
-    if share:
-        flags += ["--max_eval_samples", str(max(count - train, 1))]
-    return ArmSettings(f"{PREFIX}{count}", tuple(flags), mode)
+    arms = []
+    for count in counts:
+        train = round(count * (1 - share))
+        flags = ["--max_train_samples", str(train)]
+        if share:
+            flags += ["--max_eval_samples", str(max(count - train, 1))]
+        arms.append(ArmSettings(f"{PREFIX}{count}", tuple(flags), _mode(classify)))
+    return tuple(arms)
 
 
 def labels_of(arms: Sequence[ArmSettings]) -> dict[str, int]:

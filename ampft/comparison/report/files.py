@@ -141,17 +141,15 @@ def read_comparison(path: Path) -> Comparison:
 def comparison_section(run: Path) -> str:
     """Return the section for a run in the folder of a finished comparison, otherwise "".
 
+    It holds the verdicts and the table with intervals, in Markdown.
+
     Args:
         run: Output folder of the run.
     """
     runs = run.resolve().parent
     if runs.name != RUNS_NAME or not (runs.parent / COMPARISON_NAME).is_file():
         return ""
-    return section_text(read_comparison(runs.parent))
-
-
-def section_text(comparison: Comparison) -> str:
-    """Return the verdicts and the table with intervals, in Markdown."""
+    comparison = read_comparison(runs.parent)
     parts = [
         "## Comparison\n\nThis model is one run of a comparison.",
         "\n".join(f"- {prose(verdict)}" for verdict in verdict_texts(comparison)),

@@ -8,7 +8,6 @@ from functools import partial
 from ampft.comparison.findings import (
     CALIBRATION_ERROR,
     ArmResult,
-    ClassDifference,
     Comparison,
     Flips,
     MetricInfo,
@@ -275,7 +274,10 @@ def class_intervals(comparison: Comparison, *, limit: int | None = None) -> Tabl
     rest = ""
     if limit is not None and len(rows) > limit:
         rest = f" {len(rows) - limit:,} rows with larger p-values are omitted."
-        rows = sorted(rows, key=lambda row: _p(row[2]))[:limit]
+        smallest = sorted(
+            rows, key=lambda row: 1.0 if row[2].p_difference is None else row[2].p_difference
+        )
+        rows = smallest[:limit]
     return Table(
         title=f"Difference in F1 to {comparison.baseline.name} in points, with intervals",
         header=(
@@ -296,10 +298,6 @@ def class_intervals(comparison: Comparison, *, limit: int | None = None) -> Tabl
         f"placebo; the intervals are not corrected.{rest}",
         left=2,
     )
-
-
-def _p(difference: ClassDifference) -> float:
-    return 1.0 if difference.p_difference is None else difference.p_difference
 
 
 def confusions(comparison: Comparison) -> Table | None:

@@ -47,21 +47,18 @@ def without_incomplete_medians(comparison: Comparison) -> Comparison:
     An incomplete arm keeps neither speed nor memory. If the baseline is incomplete, no arm keeps a
     ratio.
     """
-    is_ranked = comparison.baseline.status == "complete"
-    return replace(comparison, arms=tuple(_displayed(arm, is_ranked) for arm in comparison.arms))
-
-
-def _displayed(arm: ArmResult, is_ranked: bool) -> ArmResult:
-    if arm.status != "complete":
-        return replace(arm, speed=None, memory=None)
-    if is_ranked:
-        return arm
-    # The reason explains the ratio.
-    return replace(
-        arm,
-        speed=arm.speed and replace(arm.speed, speed_up=None, reason=None),
-        memory=arm.memory and replace(arm.memory, ratio=None),
-    )
+    arms = []
+    for arm in comparison.arms:
+        if arm.status != "complete":
+            arm = replace(arm, speed=None, memory=None)
+        elif comparison.baseline.status != "complete":  # the reason explains the ratio
+            arm = replace(
+                arm,
+                speed=arm.speed and replace(arm.speed, speed_up=None, reason=None),
+                memory=arm.memory and replace(arm.memory, ratio=None),
+            )
+        arms.append(arm)
+    return replace(comparison, arms=tuple(arms))
 
 
 def scope(comparison: Comparison) -> str:

@@ -143,7 +143,11 @@ def _left_out(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the (S, S) jackknife covariances, and the (n,) leave-one-out means over seeds."""
     cases, seeds = len(baseline[0]), len(baseline)
-    sides = [[_centred(metric.leave_one_out(sums)) for sums in side] for side in (arm, baseline)]
+    # Sums of small numbers are accurate; variances may be 1e-7 while values are near 1.
+    sides = [
+        [values - values.mean() for values in map(metric.leave_one_out, side)]
+        for side in (arm, baseline)
+    ]
     total, products, means = np.zeros(seeds), np.zeros((seeds, seeds)), np.empty(cases)
     for start in range(0, cases, CHUNK):
         part = slice(start, start + CHUNK)
@@ -159,12 +163,6 @@ def _left_out(
         left_out.mean(axis=0, out=means[part])
     covariances = (cases - 1) / cases * (products - np.outer(total, total) / cases)
     return covariances, means
-
-
-def _centred(values: FloatArray) -> FloatArray:
-    # Sums of small numbers are accurate; variances may be 1e-7 while values are near 1.
-    centred: FloatArray = values - values.mean()
-    return centred
 
 
 def half_widths(

@@ -85,7 +85,8 @@ class CaseDistribution:
         """
         step, square = lost / seeds, float(values @ values)
         for _ in range(MAX_HALVINGS):
-            if abs(_rounded_square(values, step) - square) <= GRID_ERROR * square:
+            rounded = np.rint(values / step) * step
+            if abs(float(rounded @ rounded) - square) <= GRID_ERROR * square:
                 break
             step /= 2
         nearest = np.rint(values / step).astype(np.int64)
@@ -167,11 +168,6 @@ class CaseDistribution:
     def upper_limit(self, level: float, *, noise: float = 0.0) -> float:
         """Return the upper confidence limit of the mean difference."""
         return -self._mirrored().lower_limit(level, noise=noise)
-
-
-def _rounded_square(values: FloatArray, step: float) -> float:
-    rounded = np.rint(values / step) * step
-    return float(rounded @ rounded)
 
 
 def _tilted(shares: FloatArray, distances: FloatArray) -> FloatArray:
