@@ -26,6 +26,7 @@ from ampft.data.sources.files import READERS
 from ampft.data.sources.table import SourceTable
 from ampft.errors import InputError
 from ampft.flag import flag
+from ampft.kinds.prediction import PredictRequest
 from ampft.metrics.sums import Metric, class_counts, costliest_of_classes, effect_on_share
 from ampft.precision.modes import MODE_TABLE, Mode
 from ampft.precision.resolve import _PROBES, resolve
@@ -171,8 +172,7 @@ def test_a_kind_of_data_and_a_label_of_another_nature(monkeypatch, tmp_path, tra
     assert (found.prediction - levels).abs().mean() < 0.3
     assert "labels from column 'label'" in capsys.readouterr().out
     one = predict_inputs(
-        folders[0], rows[:3].tolist(), mixed_precision="fp32", batch_size=2, top_k=2,
-        all_probabilities=False,
+        folders[0], rows[:3].tolist(), PredictRequest(batch_size=2, top_k=2)
     )  # fmt: skip
     assert one.prediction.astype(int).tolist() == found.prediction[:3].tolist()
 

@@ -107,16 +107,6 @@ def validation_warnings(validations: Sequence[Mapping[str, float | None]]) -> di
     }
 
 
-def stop_if_destroyed(warnings: Mapping[str, str]) -> None:
-    """Check that a training did not destroy its model.
-
-    Raises:
-        TrainingStopped: The loss exploded, and the predictions are not better than chance.
-    """
-    if EXPLODED in warnings and NOT_BETTER in warnings:
-        raise TrainingStopped(warnings[EXPLODED])
-
-
 def stop_if_far_above_chance(
     task: Task,
     outcome: Outcome,

@@ -118,17 +118,14 @@ class FittedPart:
             note = ""
             if self.temperature is not None:
                 note = f"Logits are divided by the temperature {self.temperature:.4f}."
-            tables.append(Table(header=header, rows=rows, title=self._heading, note=note))
+            title = (
+                f"decisions, {self.split}, {counted(self.examples, 'example')}, fitted on "
+                f"{counted(self.fitted_rows, 'validation example')}; 95 % intervals in parentheses"
+            )
+            tables.append(Table(header=header, rows=rows, title=title, note=note))
         if self.labels:
             tables.append(self._thresholds_table())
         return tuple(tables)
-
-    @property
-    def _heading(self) -> str:
-        return (
-            f"decisions, {self.split}, {counted(self.examples, 'example')}, fitted on "
-            f"{counted(self.fitted_rows, 'validation example')}; 95 % intervals in parentheses"
-        )
 
     def _thresholds_table(self) -> Table:
         assert self.target is not None

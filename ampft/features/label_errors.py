@@ -93,7 +93,10 @@ def find_label_errors(task: Task) -> list[LabelError]:
             label_probability=float(shares[row, labels[row]]),
             suggested_probability=float(shares[row, other]),
             text=texts[row],
-            origin=_origin(task, row),
+            origin={
+                name: values[0]
+                for name, values in task.origins("train", slice(row, row + 1)).items()
+            },
         )
         for answers, labels, shares in questions
         for row, other in _confidently_other(labels, shares)
@@ -101,11 +104,6 @@ def find_label_errors(task: Task) -> list[LabelError]:
     return sorted(
         found, key=lambda each: (each.label_probability - each.suggested_probability, each.row)
     )
-
-
-def _origin(task: Task, row: int) -> dict[str, Any]:
-    columns = task.origins("train", slice(row, row + 1))
-    return {name: values[0] for name, values in columns.items()}
 
 
 def _out_of_fold(task: Task, texts: list[str], targets: npt.NDArray[Any]) -> FloatArray:
@@ -163,7 +161,7 @@ def label_errors_table(found: list[LabelError]) -> Table:
             Quote(each.suggested),
             f"{each.label_probability:.2f}",
             f"{each.suggested_probability:.2f}",
-            Quote(_shortened(each.text)),
+            Quote(each.text[:LONGEST_TEXT] + "…" * (len(each.text) > LONGEST_TEXT)),
         )
         for each in found[:SHOWN]
     ]
@@ -181,10 +179,6 @@ def inspection_text(found: list[LabelError]) -> str:
         f"model that was not fitted on them; {LABEL_ERRORS_NAME} will list all of them",
     )
     return f"{title}\n\n{terminal_table(label_errors_table(found))}\n"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
 
 
 def label_errors_csv(found: list[LabelError]) -> str:

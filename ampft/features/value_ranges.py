@@ -336,7 +336,8 @@ class _Ranges:
 
     @torch.no_grad()
     def _measure(self, block: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        rounded = [t for t in tree_leaves(output) if _has_dtype(t, self._dtype)]
+        tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
+        rounded = [t for t in tensors if t.dtype == self._dtype]
         if not rounded:
             return
         self._rounded.add(module)
@@ -350,7 +351,8 @@ class _Ranges:
     @torch.no_grad()
     def table(self) -> Tensor:
         """Return (blocks, 4): the largest activation, and sums over the gradient."""
-        rows = {block: [self._zero() for _ in range(4)] for block in self.blocks}
+        zero = torch.zeros((), dtype=torch.float64, device=next(self._model.parameters()).device)
+        rows = {block: [zero] * 4 for block in self.blocks}
         for block, values in self._largest.items():
             if values:
                 rows[block][LARGEST] = torch.stack(values).amax().double()
@@ -361,10 +363,6 @@ class _Ranges:
                 if parameter.grad is not None:
                     self._add(rows[block], local_part(parameter.grad), module in self._rounded)
         return torch.stack([torch.stack(row) for row in rows.values()])
-
-    def _zero(self) -> Tensor:
-        device = next(self._model.parameters()).device
-        return torch.zeros((), dtype=torch.float64, device=device)
 
     def _add(self, row: list[Tensor], gradient: Tensor, is_rounded: bool) -> None:
         row[SQUARES] = row[SQUARES] + gradient.float().square().sum(dtype=torch.float64)
@@ -403,7 +401,3 @@ def _headroom(largest: float, limit: float) -> float:
     if not math.isfinite(largest):
         return -math.inf
     return math.log2(limit / largest) if largest else math.inf
-
-
-def _has_dtype(value: Any, dtype: torch.dtype) -> bool:
-    return isinstance(value, Tensor) and value.dtype == dtype

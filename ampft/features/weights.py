@@ -201,7 +201,12 @@ class BestModel:
             InputError: Their file is not the one that the run wrote, or does not fit the model.
         """
         accelerator.wait_for_everyone()
-        errors = [self._problem() if accelerator.is_main_process else None]
+        errors: list[str | None] = [None]
+        if accelerator.is_main_process:
+            found = describe_file(self.path) if self.path.is_file() else None
+            if found is None or found != self.file:
+                problem = "is missing" if found is None else "was changed by another program"
+                errors = [_not_loaded(self.path, problem)]
         if accelerator.num_processes > 1:
             broadcast_object_list(errors)
         if errors[0] is not None:
@@ -217,14 +222,6 @@ class BestModel:
                 self.average.raw = without_prefix(tensors, RAW_PREFIX)
             unwrapped.load_state_dict(model_tensors)
         accelerator.wait_for_everyone()
-
-    def _problem(self) -> str | None:
-        """Return how the file differs from the one that was written; None if it does not."""
-        found = describe_file(self.path) if self.path.is_file() else None
-        if found is not None and found == self.file:
-            return None
-        problem = "is missing" if found is None else "was changed by another program"
-        return _not_loaded(self.path, problem)
 
 
 def _not_loaded(path: Path, problem: str) -> str:

@@ -101,16 +101,16 @@ class FinishedRun:
             InputError: The inputs are not those that the model needs, or the precision is not
                 available.
         """
+        from ampft.kinds.prediction import PredictRequest
         from ampft.runs.predict import predict_inputs
 
-        return predict_inputs(
-            self.folder,
-            inputs,
+        request = PredictRequest(
             mixed_precision=precision,
             batch_size=batch_size,
             top_k=top_k,
             all_probabilities=all_probabilities,
         )
+        return predict_inputs(self.folder, inputs, request)
 
     def __repr__(self) -> str:
         return f"FinishedRun({str(self.folder)!r})\n{format_run(self.folder)}"

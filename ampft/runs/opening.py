@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 
-from ampft.arguments.classify import ADAMW, ClassifyArguments
+from ampft.arguments.classify import ADAMW
 from ampft.errors import InputError, Preempted, TrainingStopped
 from ampft.files import is_disk_error, write_file
 from ampft.precision.compilation import compile_backend
@@ -203,8 +203,10 @@ def plan_lines(prepared: Prepared) -> list[str]:
     micro_batches = counted(batches.micro_batches, "micro-batch")
     micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
     suffix = ", the largest that fit" if prepared.args.auto_micro_batch else ""
-    ema = prepared.args.ema_decay
-    trusts_code = prepared.args.trust_remote_code
+    args = prepared.args
+    optimizer = "" if args.optim == ADAMW else f"{OPTIMIZERS[args.optim].title}, "
+    ema = args.ema_decay
+    decay = "" if args.layer_decay is None else f", times {args.layer_decay:g} per layer below"
     return [
         labelled("device", _describe_device(prepared.accelerator, prepared.args.fsdp_gathers)),
         labelled(
@@ -217,7 +219,7 @@ def plan_lines(prepared: Prepared) -> list[str]:
             f"{loaded.name}, {weights:.{1 if weights >= 1 else 3}f} M "
             f"{dtype_name(precision.storage_dtype)} weights",
             *loaded.notes,
-            *(["code from the model's repository may run"] if trusts_code else []),
+            *(["code from the model's repository may run"] if args.trust_remote_code else []),
         ),
         labelled(
             "data",
@@ -229,18 +231,11 @@ def plan_lines(prepared: Prepared) -> list[str]:
             "steps",
             f"{steps} {in_epochs(steps, len(batches))}; effective batch "
             f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{suffix}",
-            _optimizer_note(prepared.args),
+            f"{optimizer}learning rate {args.learning_rate:g}, {args.lr_scheduler_type}{decay}",
             *([] if ema is None else [f"the weights are averaged with decay {ema:g}"]),
             *batch_norm_warnings(loaded.model, batches).values(),
         ),
     ]
-
-
-def _optimizer_note(args: ClassifyArguments) -> str:
-    """Return the learning rate, its schedule, and the optimizer if it is not AdamW."""
-    optimizer = "" if args.optim == ADAMW else f"{OPTIMIZERS[args.optim].title}, "
-    decay = "" if args.layer_decay is None else f", times {args.layer_decay:g} per layer below"
-    return f"{optimizer}learning rate {args.learning_rate:g}, {args.lr_scheduler_type}{decay}"
 
 
 def _describe_device(accelerator: Accelerator, gathers: str) -> str:

@@ -272,36 +272,19 @@ class ScoredRows:
         return f"{heading}\n{report}" + ("" if answers is None else f"\nAbstention: {answers}")
 
 
-def predict_inputs(
-    folder: Path,
-    inputs: Any,
-    *,
-    mixed_precision: str,
-    batch_size: int,
-    top_k: int,
-    all_probabilities: bool,
-) -> pd.DataFrame:
+def predict_inputs(folder: Path, inputs: Any, request: PredictRequest) -> pd.DataFrame:
     """Return the predictions of inputs in memory, one row each.
 
     Args:
         folder: Output folder of a run.
         inputs: One text, image or path of one, or a list of them; a list of pairs if the model
             reads pairs, and of lists of words if it reads words.
-        mixed_precision: Precision of the computation.
-        batch_size: Inputs per forward pass.
-        top_k: Number of most probable labels to add.
-        all_probabilities: Whether to add the probability of every label.
+        request: How to predict, without files and texts.
     """
     import pandas as pd
 
     with messages_for_python(), caller_state_kept():
         quiet_libraries()
-        request = PredictRequest(
-            batch_size=batch_size,
-            mixed_precision=mixed_precision,
-            top_k=top_k,
-            all_probabilities=all_probabilities,
-        )
         check_batch_size(request)
         saved = run_classifier(folder)
         record = saved.record

@@ -104,7 +104,12 @@ def read_predictions(path: Path) -> Outcome:
         InputError: The file is missing or damaged, or was not written by a run.
     """
     try:
-        return _read(pq.ParquetFile(path.absolute()))
+        file = pq.ParquetFile(path.absolute())
+        metadata = _metadata(file)
+        outcome_type = problem_types()[metadata["kind"]].outcome_type
+        names = file.schema_arrow.names
+        table = file.read(columns=[n for n in RESERVED_COLUMNS if n in names and n != MASK_COLUMN])
+        return outcome_type.from_table(table, metadata)
     except (OSError, pa.ArrowException, *FORMAT_ERRORS) as error:
         raise InputError(f"{path}: not the predictions.parquet of a run ({error}).") from error
 
@@ -165,14 +170,6 @@ def read_groups(path: Path) -> Groups | None:
         return numbered(ids.tolist(), None if column is None else str(column))
     except (OSError, pa.ArrowException, *FORMAT_ERRORS) as error:
         raise InputError(f"{path}: not the predictions.parquet of a run ({error}).") from error
-
-
-def _read(file: pq.ParquetFile) -> Outcome:
-    metadata = _metadata(file)
-    outcome_type = problem_types()[metadata["kind"]].outcome_type
-    names = file.schema_arrow.names
-    table = file.read(columns=[n for n in RESERVED_COLUMNS if n in names and n != MASK_COLUMN])
-    return outcome_type.from_table(table, metadata)
 
 
 def _metadata(file: pq.ParquetFile) -> dict[str, Any]:

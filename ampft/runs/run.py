@@ -14,16 +14,17 @@ from torch import Tensor, nn
 
 from ampft.data.splits import dependent_groups
 from ampft.data.steps import StepBatch, StepBatches
-from ampft.errors import InputError, PrecisionContradicted, Preempted
+from ampft.errors import InputError, PrecisionContradicted, Preempted, TrainingStopped
 from ampft.evaluation.baseline import baseline_summaries
 from ampft.evaluation.evaluate import in_float32
 from ampft.evaluation.sanity import (
+    EXPLODED,
+    NOT_BETTER,
     chance_loss,
     constant_outcome,
     constant_summary,
     loss_warnings,
     outcome_warnings,
-    stop_if_destroyed,
     stop_if_far_above_chance,
     validation_warnings,
 )
@@ -311,7 +312,8 @@ def _write_final_results(
             outcome_fp32 = state.predict(plain, split, in_mode=False)
     constant = constant_outcome(task, split)
     warnings = _final_warnings(state, outcome, constant)
-    stop_if_destroyed(warnings)
+    if EXPLODED in warnings and NOT_BETTER in warnings:
+        raise TrainingStopped(warnings[EXPLODED])
     weights = whole_weights(model)  # gathered from all processes
     for feature in state.features:
         feature.end(state.history.steps, outcome)

@@ -204,9 +204,9 @@ def image_folder(tmp_path, monkeypatch):
 def test_a_path_from_python(image_folder, tmp_path):
     path = tmp_path / "x.png"
     Image.new("RGB", (10, 12), (80, 40, 0)).save(path)
-    options = {"mixed_precision": "fp32", "batch_size": 4, "top_k": 0, "all_probabilities": False}
-    one = predict_inputs(image_folder, path, **options)
-    assert one.equals(predict_inputs(image_folder, [str(path)], **options))
+    request = PredictRequest(batch_size=4)
+    one = predict_inputs(image_folder, path, request)
+    assert one.equals(predict_inputs(image_folder, [str(path)], request))
 
 
 def test_images(image_folder, tmp_path, capsys):

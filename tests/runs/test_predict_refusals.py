@@ -258,9 +258,7 @@ def test_a_column_whose_name_is_no_text_is_refused(folder, tmp_path):
 @pytest.mark.parametrize("text", ["w1 \ud800", ["w2", "\udc00"]])
 def test_half_of_a_surrogate_pair_in_memory_is_refused(folder, text):
     with pytest.raises(InputError, match=r"position [01] .*: .* is half of a surrogate pair"):
-        ampft.runs.predict.predict_inputs(
-            folder, text, mixed_precision="fp32", batch_size=2, top_k=0, all_probabilities=False
-        )
+        ampft.runs.predict.predict_inputs(folder, text, PredictRequest(batch_size=2))
 
 
 @pytest.mark.parametrize(
@@ -280,7 +278,7 @@ def test_the_file_of_the_training_is_noted(folder, file, flag, is_noted, capsys)
     "inputs", [pd.DataFrame({"text": ["w1", "w2"]}), {"text": ["w1", "w2"]}, {"w1", "w2"}]
 )
 def test_names_of_columns_are_not_predicted(folder, inputs):
-    options = {"mixed_precision": "fp32", "batch_size": 2, "top_k": 0, "all_probabilities": False}
+    request = PredictRequest(batch_size=2)
     with pytest.raises(InputError, match=r"items are not its rows.*list\(frame\['text'\]\)"):
-        predict_inputs(folder, inputs, **options)
-    assert len(predict_inputs(folder, pd.Series(["w1", "w2"]), **options)) == 2
+        predict_inputs(folder, inputs, request)
+    assert len(predict_inputs(folder, pd.Series(["w1", "w2"]), request)) == 2
