@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 
-from ampft.data.columns import joined_parts
 from ampft.errors import InputError
 from ampft.features.decision_figures import USE
 from ampft.features.feature import Feature
@@ -106,6 +105,8 @@ def published_data_name(record: RunRecord) -> str:
 
 def _joins(record: RunRecord) -> str:
     """Return how texts of several columns are joined, or an empty string."""
+    from ampft.data.columns import joined_parts  # imports datasets
+
     parts = [joined_parts(name) for name in record.data.input_columns]
     joins = [" and ".join(map(code, columns)) for columns in parts if len(columns) > 1]
     return f" Texts consist of {'; '.join(joins)}, joined by a space." if joins else ""
