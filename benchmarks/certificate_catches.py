@@ -31,7 +31,8 @@ from scipy.stats import binomtest
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
 from ampft.certificate.findings import FAILED, PASSED
-from ampft.certificate.verify import VerifyRequest, certify, check_verification
+from ampft.certificate.rows import VerifyRequest, check_verification
+from ampft.certificate.verify import certify
 from ampft.cli import main as ampft
 from ampft.export import ExportRequest, export_run
 from ampft.export.artifact import opened

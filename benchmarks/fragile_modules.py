@@ -87,7 +87,7 @@ def examined(blocks: int, planted: int, seed: int) -> dict[str, Any]:
     found, verified = [], None
     if not diagnosis.holds:
         case = Subject(model, batches, loss, resolve(MODE, torch.device("cpu")), trial=TRIAL)
-        cure = prescribe(case, diagnosis.faults).cure
+        cure = prescribe(case, diagnosis).cure
         if cure is not None:
             found, verified = sorted(matching_modules(model, cure.fp32_modules)), cure.verified
     return {

@@ -14,8 +14,7 @@ from ampft.errors import InputError
 from ampft.export.formats import FORMATS, FP32, INT8_SCHEMES, PRECISIONS
 
 if TYPE_CHECKING:
-    from ampft.certificate.rows import VerifiedRows
-    from ampft.certificate.verify import VerifyRequest
+    from ampft.certificate.rows import VerifiedRows, VerifyRequest
     from ampft.export.source import ExportRequest
 
 NOT_PASSED = 4  # exit code
@@ -44,7 +43,8 @@ def main(argv: Sequence[str]) -> None:
         raise InputError(f"RUN {run}: not a folder. Pass the --output_dir of a run.")
     from ampft.certificate.findings import PASSED
     from ampft.certificate.report import PAGE_NAME, certificate_text, write_certificate
-    from ampft.certificate.verify import certify, check_verification
+    from ampft.certificate.rows import check_verification
+    from ampft.certificate.verify import certify
     from ampft.export.export import check_request
     from ampft.export.source import KEEP_FLOAT, ExportRequest
     from ampft.precision.float32_modules import split_patterns
@@ -141,7 +141,7 @@ def data_flags(args: Namespace) -> list[str]:
 
 def verify_request(args: Namespace) -> VerifyRequest:
     """Return the verification of arguments that `add_verification` has parsed."""
-    from ampft.certificate.verify import VerifyRequest
+    from ampft.certificate.rows import VerifyRequest
 
     return VerifyRequest(
         verify=args.verify,

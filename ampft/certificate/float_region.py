@@ -16,15 +16,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from ampft.certificate.gate import BATCH_SIZES, TOLERANCES, depends_on_batch
-from ampft.certificate.rows import VerifiedRows, split_rows
-from ampft.certificate.verify import (
-    BATCH_SIZE,
-    INVARIANCE_ROWS,
-    Predicted,
-    VerifyRequest,
-    batches,
-    predicted,
-)
+from ampft.certificate.rows import VerifiedRows, VerifyRequest, split_rows
+from ampft.certificate.verify import BATCH_SIZE, INVARIANCE_ROWS, Predicted, batches, predicted
 from ampft.export.artifact import load_artifact
 from ampft.export.export import write_artifact
 from ampft.export.formats import FORMATS, Write
@@ -36,41 +29,6 @@ from ampft.runs.predictor import Predictor
 from ampft.tasks.outcome import Outcome
 
 Z = 1.645  # one-sided 95 %
-
-
-@dataclass(frozen=True)
-class PairedFlips:
-    """Paired predictions of an artifact and its model.
-
-    Attributes:
-        rows: Number of rows.
-        lost: Number that only the model predicts correctly.
-        gained: Number that only the artifact predicts correctly.
-        changed: Number of predictions that differ.
-        is_sound: Whether logits are finite and within the tolerance of the precision, and
-            predictions do not depend on the batch.
-    """
-
-    rows: int
-    lost: int
-    gained: int
-    changed: int
-    is_sound: bool
-
-    def holds(self, rule: int, margin: float) -> bool:
-        """Return whether the artifact holds.
-
-        Args:
-            rule: Number of the rule, from the mildest: the loss is not shown to exceed the margin;
-                it does not exceed it; no more predictions differ than the margin allows.
-            margin: Share of the rows.
-        """
-        loss = self.lost - self.gained
-        found = (loss - Z * (self.lost + self.gained) ** 0.5, loss, self.changed)[rule]
-        return self.is_sound and found <= margin * self.rows
-
-
-RULES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,16 +72,12 @@ def smallest_region(
     rows = split_rows(record, split, verification.data_flags)
     model = classifier.load(PredictRequest(batch_size=BATCH_SIZE))
     source = load_source(request, record)
-    margin = verification.margin
     with model.numerics, FORMATS[request.format].code.prepared(source) as write:
-        search = _Search(source, write, rows, model, margin)
-        without = search.flips(())
-        rules = [rule for rule in range(RULES) if not without.holds(rule, margin)]
+        search = _Search(source, write, rows, model, verification.margin)
+        broken = [rule for rule, holds in enumerate(search.holds(())) if not holds]
         found = None
-        if rules:
-            found = smallest_modules(
-                source.model, lambda paths: search.flips(paths).holds(rules[0], margin)
-            )
+        if broken:
+            found = smallest_modules(source.model, lambda paths: search.holds(paths)[broken[0]])
     return FloatRegion(
         modules=found,
         patterns=shortest_patterns(source.model, found) if found else (),
@@ -137,7 +91,7 @@ class _Search:
     """Writes artifacts and compares their predictions with the model's.
 
     Attributes:
-        results: What each artifact predicted, by the set of its modules in float32.
+        results: Whether each artifact holds by each rule, by the set of its modules in float32.
     """
 
     def __init__(
@@ -150,18 +104,23 @@ class _Search:
     ) -> None:
         self._source, self._write, self._rows, self._margin = source, write, rows, margin
         self._order = np.concatenate(batches(model, rows, range(len(rows)), BATCH_SIZE))
-        self.results: dict[frozenset[str], PairedFlips] = {}
+        self.results: dict[frozenset[str], tuple[bool, ...]] = {}
         self._expected = predicted(model, rows, self._order, BATCH_SIZE)
         self._outcome = self._outcome_of(model, self._expected)
 
-    def flips(self, paths: Sequence[str]) -> PairedFlips:
-        """Return what the artifact with these modules in float32 predicts."""
+    def holds(self, paths: Sequence[str]) -> tuple[bool, ...]:
+        """Return whether the artifact with these modules in float32 holds, by each of three rules.
+
+        From the mildest: the loss is not shown to exceed the margin; it does not exceed it; no more
+        predictions differ than the margin allows. No rule holds unless the logits are finite and
+        within the tolerance of the precision, and predictions do not depend on the batch.
+        """
         key = frozenset(paths)
         if key not in self.results:
             self.results[key] = self._compared((*self._source.kept, *paths))
         return self.results[key]
 
-    def _compared(self, kept: tuple[str, ...]) -> PairedFlips:
+    def _compared(self, kept: tuple[str, ...]) -> tuple[bool, ...]:
         source = replace(self._source, kept=kept)
         with TemporaryDirectory() as folder:
             manifest = write_artifact(Path(folder), source, self._write)
@@ -174,16 +133,18 @@ class _Search:
         differ = self._outcome.choices != outcome.choices
         tolerance = TOLERANCES.get(manifest.precision)
         close = self._expected.tally(together, tolerance).differences()
-        is_finite = together.is_finite and alone.is_finite
-        return PairedFlips(
-            rows=len(self._rows),
-            lost=int((before & ~after).sum()),
-            gained=int((after & ~before).sum()),
-            changed=int(differ.reshape(len(differ), -1).any(axis=1).sum()),
-            is_sound=is_finite
+        is_sound = (
+            together.is_finite
+            and alone.is_finite
             and not close.rows_beyond
-            and not depends_on_batch(together.against(alone, tolerance), self._margin),
+            and not depends_on_batch(together.against(alone, tolerance), self._margin)
         )
+        lost, gained = int((before & ~after).sum()), int((after & ~before).sum())
+        changed = int(differ.reshape(len(differ), -1).any(axis=1).sum())
+        loss = lost - gained
+        allowed = self._margin * len(self._rows)
+        found = (loss - Z * (lost + gained) ** 0.5, loss, changed)
+        return tuple(is_sound and each <= allowed for each in found)
 
     def _outcome_of(self, predictor: Predictor, found: Predicted) -> Outcome:
         return predictor.problem.outcome(self._rows.name, self._rows.targets, found.decoded)

@@ -146,10 +146,11 @@ def _class_check(
     """Return what the cases of one class show."""
     rows = np.flatnonzero(cases.problem.has_class(cases.truth, cases.label_names, index))
     before, after = model.correct[rows], artifact.correct[rows]
-    count = len(rows)
+    count, ids = len(rows), None
     if cases.groups is not None:
-        count = len(np.unique(cases.groups.ids[rows]))
-    hidden = _hidden_loss(cases, rows, before, after) if count > 1 else 1.0
+        groups, ids = np.unique(cases.groups.ids[rows], return_inverse=True)
+        count = len(groups)
+    hidden = _hidden_loss(before, after, ids) if count > 1 else 1.0
     each = figures.difference
     is_worse = (
         each is not None
@@ -174,15 +175,11 @@ def _class_check(
 
 
 def _hidden_loss(
-    cases: Cases,
-    rows: npt.NDArray[np.intp],
     before: npt.NDArray[np.bool_],
     after: npt.NDArray[np.bool_],
+    ids: npt.NDArray[np.intp] | None,
 ) -> float:
-    """Return the one-sided 95 % limit of the share of a class that is lost."""
-    ids = None
-    if cases.groups is not None:
-        _, ids = np.unique(cases.groups.ids[rows], return_inverse=True)
+    """Return the one-sided 95 % limit of the share of a class that is lost, by groups if given."""
 
     def sums(correct: npt.NDArray[np.bool_]) -> CaseSums:
         wrong = (~correct).astype(np.int64)

@@ -12,6 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ampft.comparison.analysis.predictions import check_margin
+from ampft.comparison.analysis.run_predictions import primary_metric
 from ampft.data.load import IN_MEMORY
 from ampft.data.masks import Masks, padded
 from ampft.data.row_labels import Targets
@@ -23,11 +25,30 @@ from ampft.kinds.prediction import LabelReader, PredictRequest
 from ampft.runs.audit.rebuild import recorded_arguments
 from ampft.runs.predict import trained_as
 from ampft.runs.record import RunRecord
-from ampft.runs.show import task_row
+from ampft.runs.show import problem_of, task_row
 from ampft.text.numbers import counted
 
 FLAG = "--verify"
 SPLITS = ("test", "validation")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyRequest:
+    """What an artifact is verified on, and how.
+
+    Attributes:
+        verify: "test", "validation" or a file with labels; None for the split that the run reports.
+        metric: Primary metric; None for the task's.
+        margin: Equivalence margin as a fraction (0.01 is one point).
+        data_flags: Flags of a training that replace recorded settings, such as paths of files.
+        measure: Whether times and memory are measured.
+    """
+
+    verify: str | None = None
+    metric: str | None = None
+    margin: float = 0.01
+    data_flags: Sequence[str] = ()
+    measure: bool = True
 
 
 @dataclass(frozen=True)
@@ -73,20 +94,18 @@ class VerifiedRows:
         return " | ".join(part for part in parts if isinstance(part, str))
 
 
-def verified_rows(record: RunRecord, verify: str | None, flags: Sequence[str] = ()) -> VerifiedRows:
-    """Return the rows that `--verify` names.
-
-    Args:
-        record: Record of the run.
-        verify: "test", "validation" or a file; None for the first of these splits that the run has.
-        flags: Flags of a training that replace recorded settings, such as paths of moved files.
+def check_verification(record: RunRecord, request: VerifyRequest) -> VerifiedRows:
+    """Return the rows to verify on, before anything is exported.
 
     Raises:
-        InputError: The run has no such split, its data are missing or have changed, or the file
-            cannot be read, has no labels, or has other labels; or there are fewer than two
-            independent rows.
+        InputError: The margin is out of range, or the task lacks the metric; the run has no such
+            split, its data are missing or have changed, or the file cannot be read, has no labels,
+            or has other labels; or there are fewer than two independent rows.
     """
+    check_margin(request.margin)
+    primary_metric(request.metric, problem_of(record))
     examples = record.data.examples
+    verify = request.verify
     if verify is None:
         verify = next((name for name in SPLITS if examples.get(name)), "")
     if verify in SPLITS or not verify:
@@ -96,7 +115,7 @@ def verified_rows(record: RunRecord, verify: str | None, flags: Sequence[str] = 
                 f"{', '.join(name for name, count in examples.items() if count)}. Name a file with "
                 "labels."
             )
-        rows = split_rows(record, verify, flags)
+        rows = split_rows(record, verify, request.data_flags)
     else:
         rows = _file_rows(record, Path(verify))
     if len(rows if rows.groups is None else rows.groups) < 2:

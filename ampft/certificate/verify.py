@@ -31,12 +31,11 @@ from ampft.certificate.gate import (
     judged,
 )
 from ampft.certificate.measured import artifact_dtypes, measured_cost
-from ampft.certificate.rows import VerifiedRows, verified_rows
-from ampft.comparison.analysis.predictions import check_margin
-from ampft.comparison.analysis.run_predictions import CaseInputs, primary_metric
+from ampft.certificate.rows import VerifiedRows, VerifyRequest, check_verification
+from ampft.comparison.analysis.run_predictions import CaseInputs
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
-from ampft.export.artifact import SOURCE_NAME, Artifact, ArtifactManifest, opened
+from ampft.export.artifact import SOURCE_NAME, Artifact, opened
 from ampft.export.formats import INT8
 from ampft.files import describe_file
 from ampft.kinds.logits import forward_logits, logits_of_rows
@@ -46,9 +45,8 @@ from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches
 from ampft.runs.predict import run_classifier
 from ampft.runs.predictor import Predictor
 from ampft.runs.publishing import published_data_name, published_model_name
-from ampft.runs.record import RunRecord, hashed_values, read_record
+from ampft.runs.record import hashed_values, read_record
 from ampft.runs.redaction import published_record
-from ampft.runs.show import problem_of
 from ampft.tasks.outcome import Outcome
 
 BATCH_SIZE = BATCH_SIZES[1]
@@ -58,37 +56,6 @@ MIN_SCALE = 1e-30  # of a row of zeros
 
 Numbers = Sequence[int] | npt.NDArray[np.int64]
 Decoded = dict[str, npt.NDArray[Any]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerifyRequest:
-    """What an artifact is verified on, and how.
-
-    Attributes:
-        verify: "test", "validation" or a file with labels; None for the split that the run reports.
-        metric: Primary metric; None for the task's.
-        margin: Equivalence margin as a fraction (0.01 is one point).
-        data_flags: Flags of a training that replace recorded settings, such as paths of files.
-        measure: Whether times and memory are measured.
-    """
-
-    verify: str | None = None
-    metric: str | None = None
-    margin: float = 0.01
-    data_flags: Sequence[str] = ()
-    measure: bool = True
-
-
-def check_verification(record: RunRecord, request: VerifyRequest) -> VerifiedRows:
-    """Return the rows to verify on, before anything is exported.
-
-    Raises:
-        InputError: The margin is out of range, the task lacks the metric, or the rows cannot be
-            read.
-    """
-    check_margin(request.margin)
-    primary_metric(request.metric, problem_of(record))
-    return verified_rows(record, request.verify, request.data_flags)
 
 
 def certify(
@@ -122,41 +89,46 @@ def certify(
     if artifact.manifest.precision == INT8:
         rounded = round_products(load(), artifact.manifest.keep_float)
     with model.numerics:
-        return _Verification(artifact, run, rows, model, rounded).certificate(request)
+        return _Verification(
+            artifact, run, rows, model, artifact.predictor(BATCH_SIZE), rounded
+        ).certificate(request)
 
 
+@dataclass(frozen=True)
 class _Verification:
     """The model and its artifact, which predict the same batches.
 
-    Args:
-        artifact: The artifact.
+    Attributes:
+        opened: The artifact.
         run: Folder of the run that it was made from.
         rows: Rows to predict.
         model: The model of the run, in float32.
+        artifact: The predictor of the artifact.
         rounded: For int8, the model with all products rounded to 8 bits.
     """
 
-    def __init__(
-        self,
-        artifact: Artifact,
-        run: Path,
-        rows: VerifiedRows,
-        model: Predictor,
-        rounded: Predictor | None,
-    ) -> None:
-        self._opened, self._run, self._rows = artifact, run, rows
-        self._model, self._rounded = model, rounded
-        self._artifact = artifact.predictor(BATCH_SIZE)
-        # Share of the range of the logits that rounding explains.
-        self._tolerance = TOLERANCES.get(artifact.manifest.precision)
-        # Every other program reads the labels here.
-        id2label = dict(artifact.config.id2label)
-        self._labels = [str(id2label[index]) for index in sorted(id2label)]
+    opened: Artifact
+    run: Path
+    rows: VerifiedRows
+    model: Predictor
+    artifact: Predictor
+    rounded: Predictor | None
+
+    @property
+    def tolerance(self) -> float | None:
+        """Share of the range of the logits that rounding explains."""
+        return TOLERANCES.get(self.opened.manifest.precision)
+
+    @property
+    def labels(self) -> list[str]:
+        """Labels in config.json, where every other program reads them."""
+        return [str(name) for _, name in sorted(self.opened.config.id2label.items())]
 
     def certificate(self, request: VerifyRequest) -> Certificate:
         """Return the certificate, within the numerics of the model."""
-        rows, record, manifest = self._rows, self._opened.record, self._opened.manifest
-        failures = [*self._label_findings(), *self._processor_findings()]
+        rows, record, manifest = self.rows, self.opened.record, self.opened.manifest
+        versions = manifest.versions
+        failures = list(self._known_failures())
         outcomes, logits, found = self._predict()
         comparison, classes = compare_outcomes(
             *outcomes,
@@ -183,9 +155,17 @@ class _Verification:
             class_margin=CLASS_MARGIN,
             logits=logits,
             batches=self._invariance(),
-            dtypes=artifact_dtypes(self._opened, rows.rows[:BATCH_SIZE]),
-            cost=measured_cost(self._opened, self._model, self._run, rows, measure=request.measure),
-            artifact=_facts(manifest),
+            dtypes=artifact_dtypes(self.opened, rows.rows[:BATCH_SIZE]),
+            cost=measured_cost(self.opened, self.model, self.run, rows, measure=request.measure),
+            artifact={
+                "format": manifest.format,
+                "precision": manifest.precision,
+                "model file": manifest.model,
+                "runtime": f"{manifest.runtime} {versions.get(manifest.runtime, '')}".strip(),
+                "made by": ", ".join(f"{name} {each}" for name, each in versions.items()),
+                "created": manifest.created,
+                **({"int8": manifest.int8} if manifest.int8 else {}),
+            },
             artifact_sha256=manifest.files_sha256,
             run_sha256=manifest.run_sha256,
             rows_sha256=rows.sha256,
@@ -193,26 +173,24 @@ class _Verification:
         )
         return judged(draft)
 
-    def _label_findings(self) -> Iterator[Finding]:
-        found, expected = self._labels, list(self._opened.record.label_names)
+    def _known_failures(self) -> Iterator[Finding]:
+        """Yield other labels, and copies of the run's tokenizer and record that are no copies."""
+        found, expected = self.labels, list(self.opened.record.label_names)
         if set(found) != set(expected) or len(found) != len(expected):
             missing, added = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
             yield finding("labels", missing=missing, added=added)
         elif found != expected:
             yield finding("label_order", found=found, expected=expected)
-
-    def _processor_findings(self) -> Iterator[Finding]:
-        """Yield which copies of the run's tokenizer, processor and record are not copies."""
         changed = [
             name
-            for name in self._opened.manifest.files
+            for name in self.opened.manifest.files
             if matches(name, MODEL_FILES)
             and not matches(name, ("config.json", "generation_config.json", *WEIGHT_FILES))
-            and (self._run / name).is_file()
-            and describe_file(self._opened.folder / name) != describe_file(self._run / name)
+            and (self.run / name).is_file()
+            and describe_file(self.opened.folder / name) != describe_file(self.run / name)
         ]
-        published = published_record(read_record(self._run))
-        if hashed_values(self._opened.record) != hashed_values(published):
+        published = published_record(read_record(self.run))
+        if hashed_values(self.opened.record) != hashed_values(published):
             changed.append(f"{SOURCE_NAME}/{RECORD_NAME}")
         if changed:
             yield finding("processor", names=changed)
@@ -224,16 +202,16 @@ class _Verification:
             Outcomes of the model and of the artifact, the differences of their logits, and what is
             known to be wrong without statistics.
         """
-        rows, sides = self._rows, (self._model, self._artifact)
-        tally, rounding = LogitTally(self._tolerance), LogitTally()
+        rows, sides = self.rows, (self.model, self.artifact)
+        tally, rounding = LogitTally(self.tolerance), LogitTally()
         decoded = (Parts(), Parts())
         not_finite = other_inputs = 0
         # The logits of the artifact in the order of the model's labels.
-        names = self._model.problem.label_names
-        has_same = set(self._labels) == set(names)
-        order = [self._labels.index(name) for name in names] if has_same else slice(None)
+        names = self.model.problem.label_names
+        has_same = set(self.labels) == set(names)
+        order = [self.labels.index(name) for name in names] if has_same else slice(None)
         step = max(len(rows) // INVARIANCE_ROWS, 1)
-        for number, batch in enumerate(batches(self._model, rows, range(len(rows)), BATCH_SIZE)):
+        for number, batch in enumerate(batches(self.model, rows, range(len(rows)), BATCH_SIZE)):
             columns = columns_of(rows, batch)
             (inputs, logits), (own_inputs, own) = (forward(side, columns) for side in sides)
             if not _are_equal(inputs, own_inputs):
@@ -245,10 +223,10 @@ class _Verification:
             own = torch.where(finite, own, torch.zeros_like(own))[:, order]
             if own.shape == logits.shape:
                 tally.add(logits.numpy(), own.numpy())
-            if self._rounded is not None and number % step == 0:
-                rounding.add(logits.numpy(), forward(self._rounded, columns)[1].numpy())
+            if self.rounded is not None and number % step == 0:
+                rounding.add(logits.numpy(), forward(self.rounded, columns)[1].numpy())
             for side, parts, found in zip(sides, decoded, (logits, own), strict=True):
-                read = inputs if side is self._model else own_inputs
+                read = inputs if side is self.model else own_inputs
                 parts.add(batch, side.problem.decode(found, rows.with_masks(read, batch)))
         model, artifact = (
             side.problem.outcome(rows.name, rows.targets, parts.joined())
@@ -257,33 +235,21 @@ class _Verification:
         wrong = [finding("not_finite", rows=not_finite)] if not_finite else []
         if other_inputs:
             wrong.append(finding("inputs", rows=other_inputs, examples=len(rows)))
-        differences = tally.differences(None if self._rounded is None else rounding)
+        differences = tally.differences(None if self.rounded is None else rounding)
         return (model, artifact), differences, wrong
 
     def _invariance(self) -> BatchInvariance:
         """Predict some rows alone and in batches, and return what changes."""
         generator = np.random.default_rng(0)
-        count = min(len(self._rows), INVARIANCE_ROWS)
-        some = np.sort(generator.choice(len(self._rows), count, replace=False))
+        count = min(len(self.rows), INVARIANCE_ROWS)
+        some = np.sort(generator.choice(len(self.rows), count, replace=False))
 
         def changes(predictor: Predictor, tolerance: float | None) -> BatchInvariance:
-            alone, together = (predicted(predictor, self._rows, some, n) for n in BATCH_SIZES)
+            alone, together = (predicted(predictor, self.rows, some, n) for n in BATCH_SIZES)
             return together.against(alone, tolerance)
 
-        model_changed = changes(self._model, None).changed
-        return replace(changes(self._artifact, self._tolerance), model_changed=model_changed)
-
-
-def _facts(manifest: ArtifactManifest) -> dict[str, str]:
-    return {
-        "format": manifest.format,
-        "precision": manifest.precision,
-        "model file": manifest.model,
-        "runtime": f"{manifest.runtime} {manifest.versions.get(manifest.runtime, '')}".strip(),
-        "made by": ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),
-        "created": manifest.created,
-        **({"int8": manifest.int8} if manifest.int8 else {}),
-    }
+        model_changed = changes(self.model, None).changed
+        return replace(changes(self.artifact, self.tolerance), model_changed=model_changed)
 
 
 def _are_equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:

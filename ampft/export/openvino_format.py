@@ -6,7 +6,6 @@ ranges into the file. No package is allowed to report its use over the network.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from ampft.errors import InputError
 from ampft.export.artifact import ArtifactManifest
 from ampft.export.formats import FP16, FP32, INT8, Write
 from ampft.export.onnx_format import RuntimeModel, float_nodes
-from ampft.export.source import ExportSource
+from ampft.export.source import ExportSource, quiet
 
 TELEMETRY_OFF = "NNCF_CI"  # a variable of nncf, for those who test it
 # Without a hint, OpenVINO chooses bfloat16 on CPUs that have it, whatever the file holds.
@@ -68,13 +67,10 @@ def _quantized(model: Any, batches: list[Any], kept: Sequence[str]) -> Any:
 
     if not has_choice:
         del os.environ[TELEMETRY_OFF]
-    logger = logging.getLogger("nncf")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
     names = [operation.get_friendly_name() for operation in model.get_ops()]
     # OpenVINO splits some nodes, such as Gemm into Gemm/WithoutBiases and a sum.
     ignored = [name for name in names if name.partition("/")[0] in kept]
-    try:
+    with quiet("nncf"):
         return nncf.quantize(
             model,
             nncf.Dataset(batches),
@@ -86,8 +82,6 @@ def _quantized(model: Any, batches: list[Any], kept: Sequence[str]) -> Any:
                 overflow_fix=nncf.OverflowFix.ENABLE
             ),
         )
-    finally:
-        logger.setLevel(level)
 
 
 @cache

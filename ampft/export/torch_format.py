@@ -37,21 +37,21 @@ def prepared(source: ExportSource) -> Iterator[Write]:
     Raises:
         InputError: Nothing can be quantized.
     """
-    yield lambda path, kept: _write(source, path, kept)
 
+    def write(path: Path, kept: Sequence[str]) -> None:
+        if source.request.precision == INT8:
+            from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
-def _write(source: ExportSource, path: Path, kept: Sequence[str]) -> None:
-    if source.request.precision == INT8:
-        from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
+            quantized = quantize(source.model, flag="--precision int8", kept=kept)
+            tensors, metadata = flatten_tensor_state_dict(quantized.state_dict())
+            # Tied weights are stored twice, because safetensors refuses shared memory.
+            save_file({name: t.clone() for name, t in tensors.items()}, path, metadata=metadata)
+            return
+        model: Any = copy.deepcopy(source.model)
+        cast_in_place(model, DTYPES[source.request.precision], kept)
+        model.save_pretrained(path.parent)
 
-        quantized = quantize(source.model, flag="--precision int8", kept=kept)
-        tensors, metadata = flatten_tensor_state_dict(quantized.state_dict())
-        # Tied weights are stored twice, because safetensors refuses shared memory.
-        save_file({name: t.clone() for name, t in tensors.items()}, path, metadata=metadata)
-        return
-    model: Any = copy.deepcopy(source.model)
-    cast_in_place(model, DTYPES[source.request.precision], kept)
-    model.save_pretrained(path.parent)
+    yield write
 
 
 def load(folder: Path, manifest: ArtifactManifest, config: Any) -> nn.Module:

@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification
 
 from ampft.certificate.float_region import smallest_region
 from ampft.certificate.report import read_certificate
-from ampft.certificate.verify import VerifyRequest, check_verification
+from ampft.certificate.rows import VerifyRequest, check_verification
 from ampft.cli import main
 from ampft.export import ExportRequest, open_artifact
 from ampft.export.artifact import CERTIFICATE_NAME

@@ -11,7 +11,8 @@ import pytest
 from tiny_text import LABELS
 
 from ampft.certificate.report import read_certificate, write_certificate
-from ampft.certificate.verify import VerifyRequest, certify
+from ampft.certificate.rows import VerifyRequest
+from ampft.certificate.verify import certify
 from ampft.cli import main
 from ampft.errors import InputError
 from ampft.export import ExportRequest, export_run, open_artifact

@@ -9,7 +9,8 @@ import pytest
 from representatives import full_except
 
 from ampft.certificate.report import certificate_text, page
-from ampft.certificate.verify import VerifyRequest, certify
+from ampft.certificate.rows import VerifyRequest
+from ampft.certificate.verify import certify
 from ampft.export import ExportRequest, export_run
 
 sys.path.append(str(Path(__file__).parents[1] / "export"))

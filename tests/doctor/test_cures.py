@@ -39,7 +39,7 @@ def cured(name):
         loss_scale=planted.options.get("loss_scale"),
         trial=FirstSteps(steps=3),
     )
-    return prescribe(case, found.faults, loss_scales=found.loss_scales).cure
+    return prescribe(case, found).cure
 
 
 def final_loss(name, mode, seed, patterns):

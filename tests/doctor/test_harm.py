@@ -108,7 +108,7 @@ def test_diagnosis_cure_and_check_ask_the_same_function(monkeypatch):
     monkeypatch.setattr(harm, "MIN_COSINE", 1.1)
     sick = scan(case.model, case.batches, cross, mixed_precision="bf16")
     assert not sick.holds
-    cure = prescribe(case, sick.faults).cure
+    cure = prescribe(case, sick).cure
     assert cure is None or not cure.verified
     assert change([1.0, 0.01], [1.0, 0.0]).harm == Harm.DIRECTION  # as in `precision_check`
 
@@ -155,7 +155,7 @@ def test_a_cured_case_passes_the_check_that_it_failed(name):
         planted.model, planted.batches, planted.loss, resolve("fp16", CPU),
         loss_scale=planted.options.get("loss_scale"), trial=FirstSteps(steps=2),
     )  # fmt: skip
-    cure = prescribe(case, found.faults, loss_scales=found.loss_scales).cure
+    cure = prescribe(case, found).cure
     assert cure is not None
     assert cure.verified
     keep_in_fp32(planted.model, cure.fp32_modules)
@@ -169,7 +169,7 @@ def test_a_cure_of_a_fixed_scale_passes_the_check_too(scale):
     case = Subject(plain(), [inputs()], tiny_loss, resolve("fp16", CPU), loss_scale=scale,
                 trial=FirstSteps(steps=2))  # fmt: skip
     found = scan(case.model, case.batches, tiny_loss, loss_scale=scale)
-    cure = prescribe(case, found.faults, loss_scales=found.loss_scales).cure
+    cure = prescribe(case, found).cure
     assert (cure is None) == found.holds
     assert cure is None or scan(case.model, case.batches, tiny_loss).holds
 
@@ -185,7 +185,7 @@ def test_an_example_that_is_nan_does_not_hide_an_overflow_beside_it(in_one_batch
     assert overflow.example_ids == ((3,) if in_one_batch else (11,))
     assert not overflow.in_float32
     case = Subject(model, batches, cross, resolve("fp16", CPU), trial=FirstSteps(steps=2))
-    cure = prescribe(case, found.faults).cure
+    cure = prescribe(case, found).cure
     assert cure is not None
     assert cure.verified is not in_one_batch  # no batch is left to train with
 

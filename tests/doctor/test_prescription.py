@@ -10,7 +10,7 @@ from torch import nn
 import ampft
 from ampft.diagnosis.doctor.case import FirstSteps, Subject
 from ampft.diagnosis.doctor.cure import _holds, prescribe
-from ampft.diagnosis.doctor.findings import Cause, Fault
+from ampft.diagnosis.doctor.findings import Cause, Diagnosis, Examined, Fault
 from ampft.models.module_search import shortest_patterns, smallest_modules
 from ampft.precision.float32_modules import float32_forwards, matching_modules
 from ampft.precision.harm import Harm
@@ -73,8 +73,17 @@ def fault(module, cause=Cause.SUM, **more):
     return Fault(module=module, direction="forward", operation="addmm", cause=cause, **more)
 
 
+def found(faults):
+    """The diagnosis of a case that has these faults."""
+    setting = Examined(
+        model="made", data="made", mode="fp16", execution="emulated", device="cpu", batches=2,
+        examples=8,
+    )  # fmt: skip
+    return Diagnosis(setting=setting, holds=False, faults=faults)
+
+
 def cure_of(case, faults):
-    return prescribe(case, faults).cure
+    return prescribe(case, found(faults)).cure
 
 
 # Search
@@ -292,7 +301,7 @@ def test_a_rate_that_is_too_high_in_float32_has_no_cure_of_the_precision():
     """The trial has the settings of the run, and float32 is tried with them first."""
     for rate, harm in ((1e-3, None), (300.0, Harm.DIVERGES), (1e30, Harm.NOT_FINITE)):
         made = case(model(1), trial=trial(rate, steps=20))
-        tried = prescribe(made, [fault("layers.1.wo")])
+        tried = prescribe(made, found([fault("layers.1.wo")]))
         assert tried.float32_trial.learning_rate == rate
         assert tried.float32_trial.harm() == harm
         assert (tried.cure is None) == (harm is not None)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_map, tree_map_only
 
 from ampft.diagnosis.doctor.findings import Cause, ValueRange
 
@@ -250,9 +250,9 @@ def _in_float64(operation: Call) -> Tensor | None:
     """Return the result in float64; None if the operator does not compute in it."""
     if operation.result is None or not str(operation.func).startswith("aten"):
         return None
-    kwargs = {name: _wide(value) for name, value in operation.kwargs.items()}
+    args, kwargs = tree_map(_wide, (operation.args, dict(operation.kwargs)))
     try:
-        results = operation.func(*map(_wide, operation.args), **kwargs)
+        results = operation.func(*args, **kwargs)
     except (RuntimeError, TypeError, NotImplementedError):
         return None
     shape = operation.result.shape
@@ -260,11 +260,10 @@ def _in_float64(operation: Call) -> Tensor | None:
 
 
 def _wide(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.double() if value.is_floating_point() else value
-    if isinstance(value, torch.dtype):
-        return torch.float64 if value.is_floating_point else value
-    return [_wide(each) for each in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return value.double()
+    is_floating = isinstance(value, torch.dtype) and value.is_floating_point
+    return torch.float64 if is_floating else value
 
 
 def floating(values: object) -> Iterator[Tensor]:

@@ -125,14 +125,10 @@ def _diagnosis(case: Subject, tolerated: float, *, search: bool) -> Diagnosis:
         return dataclasses.replace(diagnosis, alignment=align(case))
     if not search:
         return diagnosis
-    tried = prescribe(case, diagnosis.faults, loss_scales=diagnosis.loss_scales)
-    patterns = () if tried.cure is None else tried.cure.fp32_modules
-    return dataclasses.replace(
-        diagnosis,
-        cure=tried.cure,
-        float32_trial=tried.float32_trial,
-        alignment=align(case, fp32_modules=patterns) if patterns else None,
-    )
+    diagnosis = prescribe(case, diagnosis)
+    patterns = () if diagnosis.cure is None else diagnosis.cure.fp32_modules
+    alignment = align(case, fp32_modules=patterns) if patterns else None
+    return dataclasses.replace(diagnosis, alignment=alignment)
 
 
 def _report(diagnosis: Diagnosis, folder: Path | None) -> None:

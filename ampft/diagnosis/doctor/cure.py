@@ -6,7 +6,7 @@ import contextlib
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -20,7 +20,7 @@ from ampft.diagnosis.doctor.case import (
     kept_patterns,
     undisturbed,
 )
-from ampft.diagnosis.doctor.findings import Cause, Cure, Fault, LossScales
+from ampft.diagnosis.doctor.findings import Cause, Cure, Diagnosis, Fault, LossScales
 from ampft.diagnosis.doctor.places import BatchShape
 from ampft.diagnosis.doctor.watch import OperationWatch
 from ampft.errors import InputError
@@ -55,22 +55,7 @@ Failing = tuple[int, ScaledGradient]
 """Number of a batch that does not hold, and what float32 computes for it."""
 
 
-@dataclass(frozen=True)
-class Prescription:
-    """What was tried.
-
-    Attributes:
-        cure: A change with which the precision holds; None if nothing helps.
-        float32_trial: The training in float32; None if float32 fails before it.
-    """
-
-    cure: Cure | None
-    float32_trial: ShortTraining | None = None
-
-
-def prescribe(
-    case: Subject, faults: Sequence[Fault], *, loss_scales: LossScales | None = None
-) -> Prescription:
+def prescribe(case: Subject, diagnosis: Diagnosis) -> Diagnosis:
     """Find a change with which a precision holds, and verify it.
 
     The training is tried in float32 first. If it fails there as well, the fault is not one of the
@@ -80,28 +65,32 @@ def prescribe(
 
     Args:
         case: A case whose precision does not hold. It is left as it was.
-        faults: What failed, the first one first.
-        loss_scales: Loss scales that the gradients allow, if they are known.
+        diagnosis: Its diagnosis.
+
+    Returns:
+        The diagnosis with a cure, unless nothing helps, and with the training in float32, unless
+        float32 fails before it.
     """
-    fatal = [fault for fault in faults if not fault.is_harmless]
+    fatal = [fault for fault in diagnosis.faults if not fault.is_harmless]
     if not fatal:
-        return Prescription(None)
+        return diagnosis
     own = [fault for fault in fatal if not fault.in_float32]
     was_training = case.model.training
     with undisturbed(case.model), numerics(case.precision):
         if not own:
-            return Prescription(_epsilon(case, fatal))
+            return replace(diagnosis, cure=_epsilon(case, fatal))
         trial = _finite_trial(case)
         case = replace(case, trial=trial or case.trial)
         plain = None if trial is None else case.in_float32().train()
         if plain is not None and plain.harm() is not None:
-            return Prescription(None, plain)
+            return replace(diagnosis, float32_trial=plain)
         case.model.eval()  # without dropout, unless nothing fails without it
         failing, _ = _judge(case, MAX_SEARCH_BATCHES)
         if not failing:
             case.model.train(was_training)
             failing, _ = _judge(case, MAX_SEARCH_BATCHES)
-        return Prescription(_cure(case, plain, failing, own, loss_scales), plain)
+        cure = _cure(case, plain, failing, own, diagnosis.loss_scales)
+        return replace(diagnosis, cure=cure, float32_trial=plain)
 
 
 def _judge(case: Subject, count: int = 1) -> tuple[list[Failing], float]:

@@ -20,13 +20,15 @@ from ampft.diagnosis.doctor.findings import (
     Examined,
     Fault,
     GradientFigures,
+    LossScales,
 )
 from ampft.diagnosis.doctor.places import BatchShape
 from ampft.diagnosis.doctor.ranges import (
+    SCALES,
     RangeRecorder,
     Values,
     bf16_lost_updates,
-    loss_scales,
+    largest_scale,
     lost_share,
     module_ranges,
 )
@@ -182,6 +184,7 @@ def diagnose(case: Subject, *, tolerated: float = DEFAULT_TOLERATED) -> Diagnosi
             found.merge(other)
         found.faults.sort(key=lambda fault: fault.is_harmless)
     change = sum(found.changes, GradientChange.of((), ()))
+    lost = {scale: lost_share(found.gradients, scale) for scale in SCALES}
     figures = GradientFigures(
         cosine=change.cosine, size=change.size, error=change.error, lost_share=change.lost_share
     )
@@ -201,12 +204,14 @@ def diagnose(case: Subject, *, tolerated: float = DEFAULT_TOLERATED) -> Diagnosi
         faults=tuple(found.faults),
         gradient=figures if found.changes else None,
         ranges=module_ranges(case.model, found.values),
-        loss_scales=loss_scales(
-            found.values,
-            found.gradients,
+        loss_scales=LossScales(
+            largest=largest_scale(found.values),
+            smallest=min((s for s, share in lost.items() if share <= tolerated), default=None),
             tolerated=tolerated,
+            lost={f"{scale:g}": share for scale, share in lost.items()},
             initial=case.start_scale,
             found=found.scale,
+            lost_at_found=lost_share(found.gradients, found.scale or 1.0),
         ),
         bf16_lost_updates=bf16_lost_updates(case.model),
         gradient_exponents={str(e): n for e, n in found.gradients.exponents.items()},
@@ -243,51 +248,34 @@ def _check_gradient(
         return
     for fault in absorbed:
         found.add_fault(fault)
-    if found.holds:
-        found.add_fault(_vanishing(case, found, tolerated) or _rounding(case, found))
-
-
-def _vanishing(case: Subject, found: Examination, tolerated: float) -> Fault | None:
-    """Return the fault of entries that are too small for binary16; None if few are."""
+    if not found.holds:
+        return
     scale = found.scale or 1.0
-    if (
-        case.precision.compute_dtype != torch.float16
-        or lost_share(found.gradients, scale) <= tolerated
-    ):
-        return None
-    modules = {
-        key[0]: lost_share(values, scale) * (values.entries - values.zeros)
-        for key, values in found.values.items()
-        if key[1] == "backward" and key[0]
-    }
-    worst = max(modules, key=lambda name: modules[name], default="")
-    return Fault(
-        module=worst,
-        direction="backward",
-        operation="gradient",
-        cause=Cause.VANISHING,
-        largest=found.values[worst, "backward"].largest * scale,
-        example_ids=tuple(sorted(found.ids)),
-        reaches="gradient",
-        in_float32=False,
-        remedy=remedy_for(Cause.VANISHING),
-    )
-
-
-def _rounding(case: Subject, found: Examination) -> Fault:
-    """Return the fault of a gradient whose direction rounding has changed."""
-    module = rounding_module(case)
-    values = found.values.get((module, "forward"))
-    return Fault(
-        module=module,
-        direction="forward",
-        operation="rounding",
-        cause=Cause.ROUNDING,
-        largest=None if values is None else values.largest,
-        example_ids=tuple(sorted(found.ids)),
-        reaches="gradient",
-        in_float32=False,
-        remedy=remedy_for(Cause.ROUNDING),
+    is_fp16 = case.precision.compute_dtype == torch.float16
+    if is_fp16 and lost_share(found.gradients, scale) > tolerated:
+        cause, operation, direction = Cause.VANISHING, "gradient", "backward"
+        lost = {
+            key[0]: lost_share(values, scale) * (values.entries - values.zeros)
+            for key, values in found.values.items()
+            if key[1] == direction and key[0]
+        }
+        module = max(lost, key=lambda name: lost[name], default="")
+    else:
+        cause, operation, direction = Cause.ROUNDING, "rounding", "forward"
+        module, scale = rounding_module(case), 1.0
+    values = found.values.get((module, direction))
+    found.add_fault(
+        Fault(
+            module=module,
+            direction=direction,
+            operation=operation,
+            cause=cause,
+            largest=None if values is None else values.largest * scale,
+            example_ids=tuple(sorted(found.ids)),
+            reaches="gradient",
+            in_float32=False,
+            remedy=remedy_for(cause),
+        )
     )
 
 

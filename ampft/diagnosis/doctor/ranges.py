@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ampft.diagnosis.doctor.causes import floating
-from ampft.diagnosis.doctor.findings import LossScales, ModuleRange
+from ampft.diagnosis.doctor.findings import ModuleRange
 from ampft.diagnosis.doctor.places import BatchShape
 from ampft.precision.modes import FORMATS
 
@@ -202,36 +202,6 @@ def lost_share(gradients: Values, scale: float) -> float:
     """Return the share of the gradient entries below 2^-24 at a loss scale, without zeros."""
     share = gradients.share_below(math.log2(BINARY16.smallest_subnormal) - math.log2(scale))
     return share or 0.0
-
-
-def loss_scales(
-    values: Mapping[tuple[str, str], Values],
-    gradients: Values,
-    *,
-    tolerated: float,
-    initial: float | None,
-    found: float | None,
-) -> LossScales:
-    """Return what the loss scale does to the gradients.
-
-    Args:
-        values: Values by module and direction.
-        gradients: Values of all gradients.
-        tolerated: Share of the entries that may be lost.
-        initial: Scale at which a training starts; None without a scaler.
-        found: Largest scale at which the mode had finite gradients; None if there is none.
-    """
-    lost = {scale: lost_share(gradients, scale) for scale in SCALES}
-    enough = [scale for scale, share in lost.items() if share <= tolerated]
-    return LossScales(
-        largest=largest_scale(values),
-        smallest=min(enough, default=None),
-        tolerated=tolerated,
-        lost={f"{scale:g}": share for scale, share in lost.items()},
-        initial=initial,
-        found=found,
-        lost_at_found=lost_share(gradients, found or 1.0),
-    )
 
 
 def bf16_lost_updates(model: nn.Module) -> dict[str, float]:

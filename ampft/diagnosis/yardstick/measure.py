@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,7 +14,6 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import set_seed
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.steps import StepBatch, StepBatches
@@ -50,6 +48,7 @@ from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord, read_record
 from ampft.tasks.task import Task
 from ampft.text.escaping import inert
+from ampft.text.terminal import progress_bar
 from ampft.training.step import ScaledGradient, accumulate_gradient, finite_gradient, lowered_scales
 from ampft.training.threads import restore_cpu_threads
 
@@ -217,13 +216,10 @@ def _measure_weights(
     steps: StepBatches,
     batches: int,
 ) -> CheckpointFigures:
-    pairs = tqdm(
-        _pairs(steps, batches),
+    pairs = progress_bar(
+        iterable=_pairs(steps, batches),
         total=batches,
         desc=f"yardstick, {name}" if name == INITIAL_WEIGHTS else f"yardstick, {Path(name).name!a}",
-        disable=None,  # shown only on a terminal
-        file=sys.stderr,
-        dynamic_ncols=True,
         bar_format=PROGRESS_FORMAT.replace("{postfix}", ""),
         leave=False,
     )
