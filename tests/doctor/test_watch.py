@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import BertConfig, BertForSequenceClassification
 
 import ampft
-from ampft.diagnosis.doctor.examine import Examination
+from ampft.diagnosis.doctor.batch import Examination
 from ampft.diagnosis.doctor.findings import Fault
 from ampft.diagnosis.doctor.watch import Event, OperationWatch, Origins
 from ampft.models.packing.install import install_packing

@@ -1,9 +1,9 @@
-"""Examines one batch in a precision: its first fault, judged by what float32 does there."""
+"""Examines a batch in a precision: its first fault, judged by what float32 does there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from ampft.diagnosis.doctor.case import Subject
 from ampft.diagnosis.doctor.causes import OVERFLOWS, UNDERFLOWS, remedy_for
@@ -11,11 +11,83 @@ from ampft.diagnosis.doctor.findings import Cause, Fault
 from ampft.diagnosis.doctor.places import BatchShape
 from ampft.diagnosis.doctor.ranges import Values, largest_scale
 from ampft.diagnosis.doctor.watch import Event, Key, OperationWatch
+from ampft.precision.harm import GradientChange
 from ampft.precision.tf32 import float32_policy
 from ampft.training.step import MIN_LOSS_SCALE
 
 MAX_TOKENS = 20  # positions that a fault lists
 _OF_MASKS = (Cause.EMPTY_SOFTMAX, Cause.INFINITIES)
+
+
+@dataclass
+class Examination:
+    """What one process found; several are merged before a diagnosis is made.
+
+    Attributes:
+        ids: Example ids.
+        batches: Number of batches.
+        scale: Largest loss scale at which all batches had finite gradients; None if there is none.
+        values: Values by module and direction, in float32.
+        gradients: Values of all gradients, in float32.
+        faults: Faults, the first one first.
+        changes: What the mode does to the gradients of the batches that are finite.
+        absorbed: Faults that neither the loss nor the gradient shows. They are harmful only if the
+            gradient has another direction.
+    """
+
+    ids: set[int] = field(default_factory=set)
+    batches: int = 0
+    scale: float | None = None
+    values: dict[tuple[str, str], Values] = field(default_factory=dict)
+    gradients: Values = field(default_factory=Values)
+    faults: list[Fault] = field(default_factory=list)
+    changes: list[GradientChange] = field(default_factory=list)
+    absorbed: list[Fault] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing harmful was found."""
+        return all(fault.is_harmless for fault in self.faults)
+
+    def add_fault(self, fault: Fault) -> None:
+        """Add a fault, or its examples to the same fault of another batch."""
+        for position, known in enumerate(self.faults):
+            same = (known.module, known.direction, known.operation, known.cause)
+            if same == (fault.module, fault.direction, fault.operation, fault.cause):
+                self.faults[position] = _joined(known, fault)
+                return
+        self.faults.append(fault)
+
+    def merge(self, other: Examination) -> None:
+        """Add what another process found."""
+        for key, values in other.values.items():
+            self.values.setdefault(key, Values()).merge(values)
+        self.gradients.merge(other.gradients)
+        for fault in other.faults:
+            self.add_fault(fault)
+        self.scale = least((self.scale, other.scale))
+        self.changes += other.changes
+        self.batches += other.batches
+        self.ids |= other.ids
+
+
+def _joined(one: Fault, other: Fault) -> Fault:
+    sizes = [size for size in (one.largest, other.largest) if size is not None]
+    in_float32 = one.in_float32 or other.in_float32
+    return replace(
+        one,
+        largest=max(sizes, default=None),
+        in_float32=in_float32,
+        example_ids=tuple(sorted({*one.example_ids, *other.example_ids})),
+        tokens=tuple(sorted({*one.tokens, *other.tokens}))[:MAX_TOKENS],
+        remedy=other.remedy if in_float32 and not one.in_float32 else one.remedy,
+    )
+
+
+def least(scales: Sequence[float | None]) -> float | None:
+    """Return the least scale; None if one is None."""
+    known = [scale for scale in scales if scale is not None]
+    return None if len(known) < len(scales) else min(known)
 
 
 @dataclass(frozen=True)
@@ -41,55 +113,46 @@ class Attempt:
 class BatchExamination:
     """The examination of one batch.
 
-    Attributes:
-        faults: What failed, the first one first.
-        absorbed: Faults that neither the loss nor the gradient shows. They are harmful only if the
-            gradient has another direction.
-
     Args:
         case: The case.
         index: Number of the batch.
         shape: Its layout.
+        found: What was found before, with values in float32 if they are known; faults are added.
     """
 
-    def __init__(self, case: Subject, index: int, shape: BatchShape) -> None:
-        self.faults: list[Fault] = []
-        self.absorbed: list[Fault] = []
-        self._case, self._index, self._shape = case, index, shape
+    def __init__(self, case: Subject, index: int, shape: BatchShape, found: Examination) -> None:
+        self._case, self._index, self._shape, self._found = case, index, shape, found
         self._plain = case.in_float32()
         self._twins: dict[Key, Attempt] = {}
 
-    def examine(
-        self, scale: float | None, values: Mapping[tuple[str, str], Values]
-    ) -> float | None:
+    def examine(self, scale: float | None) -> float | None:
         """Find the faults of the batch.
 
         Args:
             scale: Loss scale at which to start; None without one.
-            values: Values by module and direction in float32, if they are known.
 
         Returns:
             The scale of a finite gradient; None if there is none.
         """
         attempt = self._attempt(self._case, scale)
         if attempt.reaches == "gradient" and scale is not None:
-            scale, lower = self._at_lower_scale(scale, values)
+            scale, lower = self._at_lower_scale(scale)
             if not self._case.uses_scaler and scale is not None:
-                self.faults.append(self._fault(attempt, attempt.origins[0], Cause.LARGE_SCALE))
+                self._found.add_fault(self._fault(attempt, attempt.origins[0], Cause.LARGE_SCALE))
             attempt = lower
         if not attempt.reaches:
             self._find_absorbed(attempt)
             return scale
         first = attempt.origins[0]
-        self.faults.append(self._fault(attempt, first))
+        self._found.add_fault(self._fault(attempt, first))
         if self._fails_in_float32(first):  # the precision can have its own fault
             others = (each for each in attempt.origins[1:] if not self._fails_in_float32(each))
             own = next(others, None)
             if own is not None:
-                self.faults.append(self._fault(attempt, own))
+                self._found.add_fault(self._fault(attempt, own))
         elif (twin := self._twin(first)).reaches:  # float32 has another fault
             self._twins.setdefault(twin.origins[0].key, twin)
-            self.faults.append(replace(self._fault(twin, twin.origins[0]), in_float32=True))
+            self._found.add_fault(replace(self._fault(twin, twin.origins[0]), in_float32=True))
         return scale
 
     def _attempt(
@@ -113,15 +176,13 @@ class BatchExamination:
             return Attempt((), "", watch)
         return Attempt(watch.events_of(gradients) or watch.events, "gradient", watch)
 
-    def _at_lower_scale(
-        self, scale: float, values: Mapping[tuple[str, str], Values]
-    ) -> tuple[float | None, Attempt]:
+    def _at_lower_scale(self, scale: float) -> tuple[float | None, Attempt]:
         """Return the largest lower scale with a finite gradient, or None, with the attempt."""
         lowest = self._attempt(self._case, MIN_LOSS_SCALE)
         if lowest.reaches:
             return None, lowest
         # The prediction sees the outputs of modules, and not what happens inside of them.
-        lower = min(largest_scale(values) or scale, scale / 2)
+        lower = min(largest_scale(self._found.values) or scale, scale / 2)
         while lower > MIN_LOSS_SCALE:
             attempt = self._attempt(self._case, lower)
             if not attempt.reaches:
@@ -193,7 +254,7 @@ class BatchExamination:
             if event.is_mask or event.key[1] == "backward":
                 continue
             if event.has_nan and event.places is not None and event.places.is_padding:
-                self.faults.append(self._fault(attempt, event, Cause.PADDING))
+                self._found.add_fault(self._fault(attempt, event, Cause.PADDING))
             elif event.largest is not None and not event.has_nan and self._fits(event):
                 # Such as x / inf: the result is 0 in the mode, and is not in float32.
-                self.absorbed.append(self._fault(attempt, event))
+                self._found.absorbed.append(self._fault(attempt, event))

@@ -20,7 +20,7 @@ from ampft.diagnosis.doctor.case import (
     kept_patterns,
     undisturbed,
 )
-from ampft.diagnosis.doctor.findings import Cause, Cure, Diagnosis, Fault, LossScales
+from ampft.diagnosis.doctor.findings import Cause, Cure, Diagnosis, Fault
 from ampft.diagnosis.doctor.places import BatchShape
 from ampft.diagnosis.doctor.watch import OperationWatch
 from ampft.errors import InputError
@@ -82,15 +82,15 @@ def prescribe(case: Subject, diagnosis: Diagnosis) -> Diagnosis:
         trial = _finite_trial(case)
         case = replace(case, trial=trial or case.trial)
         plain = None if trial is None else case.in_float32().train()
+        diagnosis = replace(diagnosis, float32_trial=plain)
         if plain is not None and plain.harm() is not None:
-            return replace(diagnosis, float32_trial=plain)
+            return diagnosis
         case.model.eval()  # without dropout, unless nothing fails without it
         failing, _ = _judge(case, MAX_SEARCH_BATCHES)
         if not failing:
             case.model.train(was_training)
             failing, _ = _judge(case, MAX_SEARCH_BATCHES)
-        cure = _cure(case, plain, failing, own, diagnosis.loss_scales)
-        return replace(diagnosis, cure=cure, float32_trial=plain)
+        return replace(diagnosis, cure=_cure(case, diagnosis, failing, own))
 
 
 def _judge(case: Subject, count: int = 1) -> tuple[list[Failing], float]:
@@ -161,41 +161,35 @@ def _finite_trial(case: Subject) -> FirstSteps | None:
 
 
 def _cure(
-    case: Subject,
-    plain: ShortTraining | None,
-    failing: Sequence[Failing],
-    faults: Sequence[Fault],
-    loss_scales: LossScales | None,
+    case: Subject, diagnosis: Diagnosis, failing: Sequence[Failing], faults: Sequence[Fault]
 ) -> Cure | None:
     """Return the first cure that is verified, otherwise the first that was found.
 
     Args:
         case: The case.
-        plain: Its training in float32; None if float32 computes no batch, so that none is tried.
+        diagnosis: Its diagnosis, with the training in float32 if float32 computes any batch.
         failing: Batches that do not hold.
         faults: Faults that float32 does not have.
-        loss_scales: Loss scales that the gradients allow, if they are known.
     """
     if faults[0].cause == Cause.VANISHING:
-        scaled = _other_scale(case, plain, loss_scales)
+        scaled = _other_scale(case, diagnosis)
         if _is_verified(scaled):
             return scaled
     if not failing:
         return None
-    cure = _modules(case, plain, failing, faults)
+    cure = _modules(case, diagnosis, failing, faults)
     if _is_verified(cure):
         return cure
-    alternative = _other_mode(case, plain)
+    alternative = _other_mode(case, diagnosis)
     return alternative if cure is None or _is_verified(alternative) else cure
 
 
-def _other_scale(
-    case: Subject, plain: ShortTraining | None, loss_scales: LossScales | None
-) -> Cure | None:
+def _other_scale(case: Subject, diagnosis: Diagnosis) -> Cure | None:
     """Return a loss scale at which the gradients do not vanish."""
     if case.precision.compute_dtype != torch.float16:
         return None
     smallest, largest = 0.0, LARGER_SCALES[-1]
+    loss_scales, plain = diagnosis.loss_scales, diagnosis.float32_trial
     if loss_scales is not None:
         smallest, largest = loss_scales.smallest or smallest, loss_scales.largest or largest
     for scale in dict.fromkeys((*LARGER_SCALES, largest)):
@@ -207,10 +201,7 @@ def _other_scale(
 
 
 def _modules(
-    case: Subject,
-    plain: ShortTraining | None,
-    failing: Sequence[Failing],
-    faults: Sequence[Fault],
+    case: Subject, diagnosis: Diagnosis, failing: Sequence[Failing], faults: Sequence[Fault]
 ) -> Cure | None:
     """Return the smallest set of modules to keep in float32."""
     model, hints = case.model, _hints(case.model, faults)
@@ -230,14 +221,14 @@ def _modules(
     weights = {p for path in kept for p in model.get_submodule(path).parameters()}
     total = sum(p.numel() for p in model.parameters())
     if sum(p.numel() for p in weights) > LARGE_SHARE * total:
-        alternative = _other_mode(case, plain)
+        alternative = _other_mode(case, diagnosis)
         if _is_verified(alternative):
             return alternative
     text = ",".join(names)
     flag = f"{FLAG} '{text}'" if set("*?[") & set(text) else f"{FLAG} {text}"
     what, cost = f"Keep {counted(len(kept), 'module')} in float32: {flag}", _cost(case, kept)
     with case.keeping(kept):
-        cure = _verified(case, what, plain, cost)
+        cure = _verified(case, what, diagnosis.float32_trial, cost)
     cure = replace(cure, fp32_modules=names, flag=flag)
     bf16 = _in_other_mode(case)
     if bf16 is not None and all(_holds(bf16, *pair) for pair in failing):
@@ -255,13 +246,14 @@ def _in_other_mode(case: Subject) -> Subject | None:
         return None
 
 
-def _other_mode(case: Subject, plain: ShortTraining | None) -> Cure | None:
+def _other_mode(case: Subject, diagnosis: Diagnosis) -> Cure | None:
     """Return bf16, which has the exponents of float32; None if it does not hold."""
     other = _in_other_mode(case)
     if other is None or _judge(other)[0]:
         return None
     flag = f"{MODE_FLAG} {OTHER_MODE}"
-    return replace(_verified(other, f"Use {OTHER_MODE}: {flag}", plain), flag=flag)
+    cure = _verified(other, f"Use {OTHER_MODE}: {flag}", diagnosis.float32_trial)
+    return replace(cure, flag=flag)
 
 
 def _verified(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from ampft.diagnosis.doctor.alignment import rounding_module
-from ampft.diagnosis.doctor.batch import MAX_TOKENS, BatchExamination
+from ampft.diagnosis.doctor.batch import BatchExamination, Examination, least
 from ampft.diagnosis.doctor.case import Loss, Subject, undisturbed
 from ampft.diagnosis.doctor.causes import remedy_for
 from ampft.diagnosis.doctor.findings import (
@@ -26,7 +26,6 @@ from ampft.diagnosis.doctor.places import BatchShape
 from ampft.diagnosis.doctor.ranges import (
     SCALES,
     RangeRecorder,
-    Values,
     bf16_lost_updates,
     largest_scale,
     lost_share,
@@ -40,73 +39,6 @@ from ampft.precision.resolve import resolve
 
 MIN_DISTINCT = 10  # weights that were trained or drawn have many different values
 _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
-
-
-@dataclass
-class Examination:
-    """What one process found; several are merged before a diagnosis is made.
-
-    Attributes:
-        ids: Example ids.
-        batches: Number of batches.
-        scale: Largest loss scale at which all batches had finite gradients; None if there is none.
-        values: Values by module and direction, in float32.
-        gradients: Values of all gradients, in float32.
-        faults: Faults, the first one first.
-        changes: What the mode does to the gradients of the batches that are finite.
-    """
-
-    ids: set[int] = field(default_factory=set)
-    batches: int = 0
-    scale: float | None = None
-    values: dict[tuple[str, str], Values] = field(default_factory=dict)
-    gradients: Values = field(default_factory=Values)
-    faults: list[Fault] = field(default_factory=list)
-    changes: list[GradientChange] = field(default_factory=list)
-
-    @property
-    def holds(self) -> bool:
-        """Whether nothing harmful was found."""
-        return all(fault.is_harmless for fault in self.faults)
-
-    def add_fault(self, fault: Fault) -> None:
-        """Add a fault, or its examples to the same fault of another batch."""
-        for position, known in enumerate(self.faults):
-            same = (known.module, known.direction, known.operation, known.cause)
-            if same == (fault.module, fault.direction, fault.operation, fault.cause):
-                self.faults[position] = _joined(known, fault)
-                return
-        self.faults.append(fault)
-
-    def merge(self, other: Examination) -> None:
-        """Add what another process found."""
-        for key, values in other.values.items():
-            self.values.setdefault(key, Values()).merge(values)
-        self.gradients.merge(other.gradients)
-        for fault in other.faults:
-            self.add_fault(fault)
-        self.scale = _least((self.scale, other.scale))
-        self.changes += other.changes
-        self.batches += other.batches
-        self.ids |= other.ids
-
-
-def _joined(one: Fault, other: Fault) -> Fault:
-    sizes = [size for size in (one.largest, other.largest) if size is not None]
-    in_float32 = one.in_float32 or other.in_float32
-    return replace(
-        one,
-        largest=max(sizes, default=None),
-        in_float32=in_float32,
-        example_ids=tuple(sorted({*one.example_ids, *other.example_ids})),
-        tokens=tuple(sorted({*one.tokens, *other.tokens}))[:MAX_TOKENS],
-        remedy=other.remedy if in_float32 and not one.in_float32 else one.remedy,
-    )
-
-
-def _least(scales: Sequence[float | None]) -> float | None:
-    known = [scale for scale in scales if scale is not None]
-    return None if len(known) < len(scales) else min(known)
 
 
 def examine(
@@ -145,7 +77,6 @@ def examine(
         found.faults.append(halved)
         if not halved.is_harmless:
             return found
-    absorbed: list[Fault] = []
     with undisturbed(case.model):
         if not only_first:
             _record_ranges(case, shapes, found)
@@ -153,18 +84,14 @@ def examine(
         for index, shape in enumerate(shapes):
             # As in a training, the next batch starts at the scale that was found.
             start = min((each for each in scales if each is not None), default=case.start_scale)
-            examined = BatchExamination(case, index, shape)
             with numerics(precision):
-                scales.append(examined.examine(start, found.values))
-            for fault in examined.faults:
-                found.add_fault(fault)
-            absorbed += examined.absorbed
+                scales.append(BatchExamination(case, index, shape, found).examine(start))
             if only_first and not found.holds:
                 break
-        found.scale = _least(scales)
+        found.scale = least(scales)
         case.model.zero_grad(set_to_none=True)
         if found.holds and not only_first:
-            _check_gradient(case, found, absorbed, tolerated)
+            _check_gradient(case, found, tolerated)
     found.faults.sort(key=lambda fault: fault.is_harmless)
     return found
 
@@ -230,9 +157,7 @@ def _record_ranges(case: Subject, shapes: Sequence[BatchShape], found: Examinati
     found.values, found.gradients = recorder.values, recorder.gradients
 
 
-def _check_gradient(
-    case: Subject, found: Examination, absorbed: Sequence[Fault], tolerated: float
-) -> None:
+def _check_gradient(case: Subject, found: Examination, tolerated: float) -> None:
     """Add a fault if the gradient trains otherwise than float32's, although it is finite.
 
     It is compared without dropout, whose masks may depend on the precision. Values that were not
@@ -246,7 +171,7 @@ def _check_gradient(
     found.changes = [change for change in changes if change is not None]
     if harm_over(found.changes) is None:
         return
-    for fault in absorbed:
+    for fault in found.absorbed:
         found.add_fault(fault)
     if not found.holds:
         return

@@ -105,6 +105,19 @@ _CALLED: Mapping[str, tuple[str, ...]] = {
     "grid_sample": ("grid_sampler",),
     "nll_loss": ("nll_loss", "nll_loss2d"),
 }
+_DTYPES = {"float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16"}
+# They move values without computing any.
+_MOVES = (
+    "_to_copy", "clone", "contiguous", "copy_", "detach", "empty", "empty_like", "empty_strided",
+    "embedding", "fill_", "full", "gather", "index", "index_select", "lift_fresh", "ones",
+    "resolve_conj", "resolve_neg", "set_", "to", "zero_", "zeros",
+)  # fmt: skip
+TITLES = {
+    LOWER: "cast to 16 bits",
+    FLOAT32: "cast to float32",
+    WIDEST: "cast to the widest dtype among the inputs",
+    REFUSED: "refused",
+}
 
 
 def documented_policies(device: str) -> dict[str, str]:
@@ -119,15 +132,6 @@ def documented_policies(device: str) -> dict[str, str]:
         for name in names.split()
         for called in _CALLED.get(name, (name,))
     }
-
-
-_DTYPES = {"float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16"}
-# They move values without computing any.
-_MOVES = (
-    "_to_copy", "clone", "contiguous", "copy_", "detach", "empty", "empty_like", "empty_strided",
-    "embedding", "fill_", "full", "gather", "index", "index_select", "lift_fresh", "ones",
-    "resolve_conj", "resolve_neg", "set_", "to", "zero_", "zeros",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -221,14 +225,6 @@ def _moves(name: str) -> bool:
     packet = getattr(torch.ops.aten, name, None)
     overloads = [] if packet is None else packet.overloads()
     return any(getattr(packet, overload).is_view for overload in overloads)
-
-
-TITLES = {
-    LOWER: "cast to 16 bits",
-    FLOAT32: "cast to float32",
-    WIDEST: "cast to the widest dtype among the inputs",
-    REFUSED: "refused",
-}
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,12 @@ SCHEMA = 1
 WHOLE_GRADIENT = "whole gradient"
 INITIAL_WEIGHTS = "initial weights"
 MIN_BIAS_Z = 2.0  # exceeded by 2.3 % of modes without a bias, by the normal distribution
+# Noise below this share of the gradient is only rounding of the float32 mean.
+MIN_RELATIVE_NOISE = 1e-6
+CHUNK_SIZE = 2**20  # entries; a few chunks nearly fit into a processor's cache
+MAX_MODULE_WIDTH = 30  # columns; longer names are cut at the start, which they have in common
+MIN_PERCENT = 1e-5  # smaller values are shown as "<"
+Gradient = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +67,10 @@ class GradientError:
     """
 
     name: str
-    error_over_noise: float | None
-    bias_over_noise: float | None
-    bias_z: float | None
-    underflow: float | None
+    error_over_noise: float | None = None
+    bias_over_noise: float | None = None
+    bias_z: float | None = None
+    underflow: float | None = None
 
     @property
     def has_significant_bias(self) -> bool:
@@ -162,12 +168,6 @@ class Yardstick:
     versions: Mapping[str, str] = field(default_factory=versions)
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     schema: int = SCHEMA
-
-
-Gradient = Mapping[str, Tensor]
-# Noise below this share of the gradient is only rounding of the float32 mean.
-MIN_RELATIVE_NOISE = 1e-6
-CHUNK_SIZE = 2**20  # entries; a few chunks nearly fit into a processor's cache
 
 
 @dataclass(frozen=True)
@@ -292,10 +292,7 @@ class ErrorSums:
     def _figures(self, noise: GradientNoise, row: list[float]) -> GradientError:
         squares, products, squared_products, underflowed, nonzero = row
         if self.failed or noise.noise <= MIN_RELATIVE_NOISE * noise.gradient_norm:
-            undefined = dict.fromkeys(
-                ("error_over_noise", "bias_over_noise", "bias_z", "underflow")
-            )
-            return GradientError(name=noise.name, **undefined)
+            return GradientError(name=noise.name)
         n = self.batches
         bias = math.sqrt(max(0.0, 2 * products / (n * (n - 1))))
         return GradientError(
@@ -325,10 +322,6 @@ def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Yield corresponding chunks of the tensors, writable views if they are contiguous."""
     flat = [tensor.reshape(-1).split(CHUNK_SIZE) for tensor in tensors]
     yield from zip(*flat, strict=True)
-
-
-MAX_MODULE_WIDTH = 30  # columns; longer names are cut at the start, which they have in common
-MIN_PERCENT = 1e-5  # smaller values are shown as "<"
 
 
 def format_yardstick(yardstick: Yardstick) -> str:
