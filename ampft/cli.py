@@ -85,7 +85,8 @@ def _run(argv: Sequence[str]) -> None:
         name, _ = _WITH_OWN_PARSERS[argv[0]]
         if argv[0] == "audit":
             name = _audit_of(argv[1:], name)
-        import_module(name).main(argv[1:])
+        module, _, function = name.partition(":")
+        getattr(import_module(module), function or "main")(argv[1:])
         return
     if argv[:1] == ["train"]:
         _train(argv[1:])
@@ -108,7 +109,10 @@ def _run(argv: Sequence[str]) -> None:
 
 def _audit_of(argv: Sequence[str], of_runs: str) -> str:
     """Return the module that audits what the arguments name: a ledger, an artifact or a run."""
-    marks = {"entry-000001.json": "ampft.referee.audit", "artifact.json": "ampft.certificate.audit"}
+    marks = {
+        "entry-000001.json": "ampft.referee.audit",
+        "artifact.json": "ampft.certificate.command:audit",
+    }
     files = [(Path(word) / name, module) for word in argv for name, module in marks.items()]
     return next((m for file, m in files if file.is_file()), of_runs)
 

@@ -24,6 +24,7 @@ from ampft.export.artifact import (
     read_manifest,
     write_manifest,
 )
+from ampft.export.formats import FORMATS
 from ampft.text.json_io import values_hash
 
 Fault = Callable[[Path, ArtifactManifest], ArtifactManifest]
@@ -148,7 +149,7 @@ def called(precision: str) -> Fault:
     """Return the fault that a float32 file is called another precision."""
 
     def change(folder: Path, manifest: ArtifactManifest) -> ArtifactManifest:
-        target = manifest.format_row.files[precision]
+        target = FORMATS[manifest.format].files[precision]
         shutil.copyfile(folder / manifest.model, folder / target)
         (folder / manifest.model).unlink()
         return replace(manifest, precision=precision, model=target)

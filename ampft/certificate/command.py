@@ -1,4 +1,4 @@
-"""The command `ampft export`, which ends with the verification of the artifact."""
+"""The commands that verify artifacts: `ampft export`, which ends with it, and `ampft audit`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ampft.arguments.flags import ArgumentParser
 from ampft.errors import InputError
@@ -51,19 +51,19 @@ def main(argv: Sequence[str]) -> None:
     from ampft.runs.predict import run_classifier
     from ampft.text.terminal import labelled, print_line, quiet_libraries
 
+    verification = _verify_request(args)
     is_named = args.keep_float not in (None, AUTO)
     request = ExportRequest(
         run=run,
         format=args.format,
         precision=args.precision,
         output_dir=Path(args.output_dir),
-        data_flags=data_flags(args),
+        data_flags=verification.data_flags,
         int8=args.int8,
         keep_float=split_patterns(KEEP_FLOAT, args.keep_float) if is_named else (),
     )
     quiet_libraries()
     check_request(request)
-    verification = verify_request(args)
     rows = check_verification(run_classifier(run).record, verification)
     _export(request)
     print_line(labelled("verify", f"{len(rows):,} examples of {rows.name}"))
@@ -133,21 +133,74 @@ def _repair(request: ExportRequest, verification: VerifyRequest, rows: VerifiedR
     _export(replace(request, keep_float=region.modules))
 
 
-def data_flags(args: Namespace) -> list[str]:
-    """Return the flags `MOVED` that were passed, as words of a command line."""
-    values = vars(args)
-    return [f"--{name}={values[name]}" for name in MOVED if values[name] is not None]
+def audit(argv: Sequence[str]) -> None:
+    """Repeat the verification of an artifact, and compare it with its certificate.
+
+    Args:
+        argv: Arguments of `ampft audit`; the first is the folder of the artifact.
+
+    Raises:
+        InputError: The artifact, its run or the rows cannot be read.
+        SystemExit: The artifact did not pass (exit code 4), or passed with other results than its
+            certificate states (1).
+    """
+    parser = ArgumentParser(
+        prog="ampft audit",
+        description="Repeat the verification of an artifact that ampft export wrote: it and its "
+        "model predict the same examples, here and now. Nothing is written into the folder.",
+        epilog="Exit codes: 0 if the artifact passes with the results of its certificate; 1 if it "
+        f"passes with others; {NOT_PASSED} if it does not pass; 2 if it could not be verified.",
+    )
+    parser.add_argument("artifact", metavar="DIR", help="folder of the artifact")
+    parser.add_argument(
+        "--run", required=True, metavar="RUN", help="output folder of the run that it came from"
+    )
+    _add_verification(parser)
+    parser.set_defaults(margin=None)
+    args = parser.parse_args(argv)
+    folder = Path(args.artifact)
+    from ampft.certificate.findings import PASSED
+    from ampft.certificate.report import certificate_text, differences, read_certificate
+    from ampft.certificate.verify import certify
+    from ampft.export.artifact import CERTIFICATE_NAME
+    from ampft.text.terminal import labelled, print_line, quiet_libraries
+
+    quiet_libraries()
+    path = folder / CERTIFICATE_NAME
+    stored = read_certificate(path) if path.is_file() else None
+    defaults: dict[str, Any] = {"margin": MARGIN}
+    if stored is not None:  # the same verification, unless a flag asks for another
+        comparison = stored.comparison
+        defaults = {"margin": 100 * comparison.margin, "metric": comparison.metric}
+        defaults["verify"] = stored.verify
+    for name, value in defaults.items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    found = certify(folder, Path(args.run), _verify_request(args))
+    print_line(certificate_text(found))
+    problems: tuple[str, ...] = ()
+    if stored is None:
+        print_line(labelled("stored", f"the folder has no {CERTIFICATE_NAME} to compare with."))
+    else:
+        problems = tuple(differences(stored, found))
+        for problem in problems or ("the results agree with the certificate.",):
+            print_line(labelled("stored", problem))
+    if found.verdict != PASSED:
+        raise SystemExit(NOT_PASSED)
+    if problems:
+        raise SystemExit(1)
 
 
-def verify_request(args: Namespace) -> VerifyRequest:
-    """Return the verification of arguments that `add_verification` has parsed."""
+def _verify_request(args: Namespace) -> VerifyRequest:
+    """Return the verification of arguments that `_add_verification` has parsed."""
     from ampft.certificate.rows import VerifyRequest
 
+    moved = {name: getattr(args, name) for name in MOVED}
     return VerifyRequest(
         verify=args.verify,
         metric=args.metric,
         margin=args.margin / 100,
-        data_flags=data_flags(args),
+        data_flags=[f"--{name}={path}" for name, path in moved.items() if path is not None],
         measure=not args.no_measure,
     )
 
@@ -190,11 +243,11 @@ def _parser() -> ArgumentParser:
     parser.add_argument(
         "--output_dir", required=True, metavar="DIR", help="folder to create for the artifact"
     )
-    add_verification(parser)
+    _add_verification(parser)
     return parser
 
 
-def add_verification(parser: ArgumentParser) -> None:
+def _add_verification(parser: ArgumentParser) -> None:
     """Add the flags that say how an artifact is verified."""
     parser.add_argument(
         "--verify",

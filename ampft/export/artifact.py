@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ampft.errors import InputError
-from ampft.export.formats import FORMATS, Format
+from ampft.export.formats import FORMATS
 from ampft.files import FilePart, describe_file, write_text
 from ampft.kinds.inputs import Reader
 from ampft.kinds.prediction import PredictRequest
@@ -113,11 +113,6 @@ class ArtifactManifest:
     def files_sha256(self) -> str:
         """One hash over all files but the model card, to which a certificate adds a section."""
         return values_hash({n: part.sha256 for n, part in self.files.items() if n != CARD_NAME})
-
-    @property
-    def format_row(self) -> Format:
-        """The row of `FORMATS`."""
-        return FORMATS[self.format]
 
 
 def artifact_files(folder: Path) -> dict[str, FilePart]:
@@ -296,7 +291,7 @@ def load_artifact(folder: Path, manifest: ArtifactManifest, record: RunRecord) -
     tensors = task_row(record).kind.tensors  # registers the models of the kind
     config = load_config(str(folder), trust_remote_code=False, flag=SAVED_MODEL_FLAG)
     reader = tensors.saved_reader(folder, record.arguments, config)
-    row = manifest.format_row
+    row = FORMATS[manifest.format]
     purpose = f"--model {folder}, an artifact for {manifest.runtime}"
     row.require(row.runtime_packages(manifest.precision), purpose)
     model = row.code.load(folder, manifest, config)

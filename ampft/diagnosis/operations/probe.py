@@ -82,11 +82,6 @@ class AutocastOperation:
     name: str
     policy: str
 
-    @property
-    def base_name(self) -> str:
-        """The name without the overload."""
-        return self.name.partition(".")[0]
-
 
 def autocast_operations(precision: Precision) -> tuple[AutocastOperation, ...]:
     """Return what autocast does with every operation that it knows, sorted by name.

@@ -272,7 +272,8 @@ def examine(mode: str, classify: ClassifyArguments | None, *, cpu: bool) -> Oper
         operations = autocast_operations(precision)
     table = "cuda" if precision.emulates_binary16 else precision.device_type
     documented = documented_policies(table)
-    found = {(each.base_name, each.policy) for each in operations}
+    # Without overloads.
+    found = {(each.name.partition(".")[0], each.policy) for each in operations}
     other = {name for name, p in found if p != REFUSED and documented.get(name) != p}
     report = OperationsReport(
         mode=mode,
