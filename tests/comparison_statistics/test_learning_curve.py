@@ -7,8 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ampft.comparison.learning_curve.findings import scores_by_size
-from ampft.comparison.statistics.learning_curve import ScoresBySize, extrapolate
+from ampft.comparison.learning_curve.findings import ScoresBySize, extrapolate, scores_by_size
 from ampft.data.splits import stratified_choice
 from ampft.metrics.sums import ACCURACY, single_label_sums
 
