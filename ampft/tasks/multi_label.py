@@ -38,7 +38,6 @@ from ampft.tasks.outcome import (
     OutcomeMistakes,
     answered_column,
     check_arrays,
-    label_arguments,
     list_column,
     only_choice,
     read_probabilities,
@@ -325,6 +324,7 @@ class MultiLabel:
     keeps_logits: bool = False
 
     name: ClassVar[str] = "multi_label"
+    transformers_type: ClassVar[str | None] = "multi_label_classification"
     metrics: ClassVar = METRICS
     printed: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "subset_accuracy")
     outcome_type: ClassVar = MultiLabelPredictions
@@ -374,13 +374,6 @@ class MultiLabel:
             decisions=Decisions.from_entries(arguments, label_names),
             separator=str(arguments["label_separator"]),
         )
-
-    def model_arguments(self) -> dict[str, Any]:
-        """Return the labels as arguments of a configuration of transformers."""
-        return {
-            "problem_type": "multi_label_classification",
-            **label_arguments(self.label_names),
-        }
 
     def weights(self, targets: BoolArray) -> npt.NDArray[np.float64]:
         """Return the (n,) weights of the examples in the loss: their K decisions."""

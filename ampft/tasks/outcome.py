@@ -176,6 +176,7 @@ class Problem(Protocol):
 
     Attributes:
         name: Name of the problem, such as "single_label".
+        transformers_type: Name of the problem in configurations of transformers; None for none.
         metrics: Metrics that are compared with an interval, by name; the primary one first.
         printed: Names of the metrics that are printed after a validation and at the end of a run.
         outcome_type: Class of its outcomes.
@@ -183,6 +184,7 @@ class Problem(Protocol):
     """
 
     name: ClassVar[str]
+    transformers_type: ClassVar[str | None]
     metrics: ClassVar[Mapping[str, Metric]]
     printed: ClassVar[tuple[str, ...]]
     outcome_type: ClassVar[type[Outcome]]
@@ -215,9 +217,6 @@ class Problem(Protocol):
             label_names: Names of the K classes.
             arguments: Arguments of the training, as in run.json.
         """
-
-    def model_arguments(self) -> dict[str, Any]:
-        """Return the labels as arguments of a configuration of transformers."""
 
     def weights(self, targets: Any) -> npt.NDArray[np.float64]:
         """Return the (n,) weight of each example in the loss."""
@@ -349,12 +348,15 @@ def check_ids_complete(ids: IntArray, n: int) -> None:
         )
 
 
-def label_arguments(label_names: Sequence[str]) -> dict[str, Any]:
-    """Return the labels as every configuration of transformers takes them."""
+def model_arguments(problem: Problem) -> dict[str, Any]:
+    """Return the labels of a problem as arguments of a configuration of transformers."""
+    names, kind = problem.label_names, problem.transformers_type
     return {
-        "num_labels": len(label_names),
-        "id2label": dict(enumerate(label_names)),
-        "label2id": {name: index for index, name in enumerate(label_names)},
+        # Replaces the type in the checkpoint, on which transformers.pipeline depends.
+        **({} if kind is None else {"problem_type": kind}),
+        "num_labels": len(names),
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: index for index, name in enumerate(names)},
     }
 
 

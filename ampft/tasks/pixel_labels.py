@@ -16,7 +16,6 @@ from ampft.data.masks import IGNORED, Masks
 from ampft.metrics.iou import MEAN_IOU, PIXEL_ACCURACY
 from ampft.metrics.sums import MAX_LOG_LOSS
 from ampft.tasks.loss import SMALLEST_SHARE, parse_class_weights
-from ampft.tasks.outcome import label_arguments
 from ampft.tasks.pixel_outcome import (
     BINS,
     METRICS,
@@ -44,6 +43,7 @@ class PixelLabels:
     pixels: SingleLabel
 
     name: ClassVar[str] = "pixels"
+    transformers_type: ClassVar[str | None] = None
     metrics: ClassVar = METRICS
     printed: ClassVar[tuple[str, ...]] = ("mean_iou", "pixel_accuracy", "log_loss")
     outcome_type: ClassVar = PixelPredictions
@@ -78,10 +78,6 @@ class PixelLabels:
     ) -> PixelLabels:
         """Return the problem of a saved model; prediction needs only the labels."""
         return cls(SingleLabel.from_arguments(label_names, arguments))
-
-    def model_arguments(self) -> dict[str, Any]:
-        """Return the labels as arguments of a configuration of transformers."""
-        return label_arguments(self.label_names)
 
     def weights(self, targets: Masks) -> FloatArray:
         """Return the (n,) loss weights of the images: sums of their labelled pixels' weights."""

@@ -51,7 +51,6 @@ from ampft.tasks.outcome import (
     answered_column,
     check_arrays,
     check_ids_complete,
-    label_arguments,
     list_column,
     off_diagonal,
     only_choice,
@@ -346,6 +345,7 @@ class SingleLabel:
     keeps_logits: bool = False
 
     name: ClassVar[str] = "single_label"
+    transformers_type: ClassVar[str | None] = "single_label_classification"
     metrics: ClassVar = METRICS
     printed: ClassVar[tuple[str, ...]] = ("accuracy", "macro_f1", "log_loss")
     outcome_type: ClassVar = Predictions
@@ -376,14 +376,6 @@ class SingleLabel:
     ) -> SingleLabel:
         """Return the problem of a saved model, with its decisions."""
         return cls(label_names, decisions=Decisions.from_entries(arguments, label_names))
-
-    def model_arguments(self) -> dict[str, Any]:
-        """Return the labels as arguments of a configuration of transformers."""
-        return {
-            # Replaces the type in the checkpoint, on which transformers.pipeline depends.
-            "problem_type": "single_label_classification",
-            **label_arguments(self.label_names),
-        }
 
     def weights(self, targets: IntArray) -> npt.NDArray[np.float64]:
         """Return the (n,) loss weights of the examples: their class weights, or 1."""

@@ -43,7 +43,6 @@ from ampft.tasks.outcome import (
     IntArray,
     OutcomeMistakes,
     check_arrays,
-    label_arguments,
     list_column,
     off_diagonal,
     read_probabilities,
@@ -336,6 +335,7 @@ class TokenLabels:
     words: SingleLabel
 
     name: ClassVar[str] = "token_labels"
+    transformers_type: ClassVar[str | None] = None
     metrics: ClassVar = METRICS
     printed: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "token_accuracy")
     outcome_type: ClassVar = TokenPredictions
@@ -368,10 +368,6 @@ class TokenLabels:
     ) -> TokenLabels:
         """Return the problem of a saved model; prediction needs only the tags."""
         return cls(SingleLabel.from_arguments(label_names, arguments))
-
-    def model_arguments(self) -> dict[str, Any]:
-        """Return the tags as arguments of a configuration of transformers."""
-        return label_arguments(self.label_names)
 
     def weights(self, targets: UnitLabels) -> npt.NDArray[np.float64]:
         """Return the (n,) weights of the sentences in the loss: of their words together."""

@@ -34,6 +34,7 @@ from ampft.models.pretrained import (
 )
 from ampft.models.size import check_memory
 from ampft.models.tokenizer import OFFSET_POSITIONS, load_tokenizer, max_input_length
+from ampft.tasks.outcome import model_arguments
 from ampft.tasks.single_label import SingleLabel
 
 SMALL = {
@@ -50,7 +51,7 @@ def folder(tiny_bert, tmp_path) -> Path:
 
 def load(path: Path, auto_class=AutoModelForSequenceClassification):
     return load_pretrained(
-        auto_class, str(path), SingleLabel(LABELS).model_arguments(), trust_remote_code=False
+        auto_class, str(path), model_arguments(SingleLabel(LABELS)), trust_remote_code=False
     )
 
 
