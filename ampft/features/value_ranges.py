@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_leaves
 from ampft.features.feature import Feature, SavedFeature, StepRecord, Write
 from ampft.models.blocks import module_blocks
 from ampft.models.weights import local_part
+from ampft.precision.accelerator import is_sharded
 from ampft.precision.resolve import Precision
-from ampft.precision.sharding import is_sharded
 from ampft.text.json_io import read_json_lines
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled

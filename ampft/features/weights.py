@@ -22,8 +22,8 @@ from ampft.metrics.sums import Metric
 from ampft.models.adapters import merge_adapters
 from ampft.models.weights import load_whole_weights, whole_state
 from ampft.ownership import private_file
+from ampft.precision.accelerator import is_sharded
 from ampft.precision.executed import dtype_name
-from ampft.precision.sharding import is_sharded
 from ampft.text.json_io import Count
 from ampft.training.checkpoints.manifest import BEST_NAME
 from ampft.training.checkpoints.writing import without_prefix, write_tensors

@@ -1,4 +1,9 @@
-"""Low-rank adapters (LoRA) through PEFT, and the part of a model that is trained."""
+"""Low-rank adapters (LoRA) through PEFT: added to a model, saved, loaded and merged.
+
+Source: Hu et al. (2022), "LoRA: Low-Rank Adaptation of Large Language Models". A linear layer W x
+of the encoder becomes W x + (alpha / r) B A x, in which only A and B are trained. The head is
+trained as a whole, and saved with the adapters as what PEFT calls `modules_to_save`.
+"""
 
 from __future__ import annotations
 
@@ -103,8 +108,14 @@ def target_layers(model: nn.Module, requested: str | None) -> list[str]:
         InputError: The encoder has no linear layer of such a name.
     """
     from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as USUAL
+    from transformers.pytorch_utils import Conv1D
 
-    linear = _linear_names(model)
+    head, inside = head_names(model), set(base_of(model).modules())
+    linear = {
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) and module in inside and not is_in(name, head)
+    }
     if not linear:
         raise InputError(
             f"--lora_r: {type(model).__name__} has no linear layers below its head, to which "
@@ -125,27 +136,6 @@ def target_layers(model: nn.Module, requested: str | None) -> list[str]:
                 f"{ALL_LINEAR}."
             )
     return sorted(set(names))
-
-
-def _linear_names(model: nn.Module) -> set[str]:
-    """Return the last parts of the names of the linear layers of the encoder."""
-    from transformers.pytorch_utils import Conv1D
-
-    head, base = head_names(model), base_of(model)
-    inside = set(base.modules())
-    return {
-        name.rpartition(".")[2]
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | Conv1D) and module in inside and not is_in(name, head)
-    }
-
-
-def described_lora(model: nn.Module) -> str:
-    """Return what the adapters are, for the user."""
-    config = lora_config(model)
-    assert config is not None
-    targets = ", ".join(sorted(config.target_modules))
-    return f"LoRA of rank {config.r} (alpha {config.lora_alpha}) on {targets}, and the head"
 
 
 def lora_config(model: nn.Module) -> Any:
@@ -363,7 +353,9 @@ def restrict_training(loaded: LoadedModel, part: TrainedPart) -> LoadedModel:
         add_lora(model, part)
         # Adapters do not save the statistics of batch norms, so the base model's must not change.
         keep_frozen_in_evaluation(model, _BatchNorm)
-        what = described_lora(model)
+        lora = lora_config(model)
+        targets = ", ".join(sorted(lora.target_modules))
+        what = f"LoRA of rank {lora.r} (alpha {lora.lora_alpha}) on {targets}, and the head"
     else:
         if part.train_layers is not None:
             train_top_layers(model, part.train_layers)

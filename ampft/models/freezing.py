@@ -1,4 +1,8 @@
-"""Trains only a part of a model: parameters frozen by name, or all below its top layers."""
+"""Trains only a part of a model: parameters frozen by name, or all below its top layers.
+
+Autograd records nothing below the lowest trained parameter, so that the frozen lower part costs a
+forward pass without gradients. What is frozen has no gradient and no optimizer state.
+"""
 
 from __future__ import annotations
 
@@ -90,6 +94,51 @@ def _outline(model: nn.Module) -> list[str]:
     return [*inside, *(name for name in head_names(model) if not name.endswith(f".{POOLER}"))]
 
 
+@dataclass(frozen=True)
+class Depths:
+    """The depths of the parameters of a model with L layers.
+
+    Attributes:
+        of_parameter: Depth by name of the parameter: 1 to L in the layers; L + 1 in the head, the
+            pooler and what else follows the layers; 0 in embeddings and the rest.
+        head: L + 1.
+    """
+
+    of_parameter: dict[str, int]
+    head: int
+
+
+def depths_of(model: nn.Module) -> Depths | None:
+    """Return the depths of the parameters; None if the layers of the model are not one list.
+
+    Args:
+        model: Model of transformers.
+    """
+    base, outside = base_of(model), head_names(model)
+    path, layers = _layers_of(base)
+    is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    if layers is None or not path or is_encoder_decoder:
+        return None
+    depth_of = {
+        id(parameter): depth
+        for depth, layer in enumerate(layers, start=1)
+        for parameter in layer.parameters()
+    }
+    head = len(layers) + 1
+    children = list(base.named_children())
+    place = [name for name, _ in children].index(path.partition(".")[0])
+    for _, child in children[place + 1 :]:
+        if not any(isinstance(part, nn.Embedding) for part in child.modules()):
+            depth_of |= {id(parameter): head for parameter in child.parameters()}
+    return Depths(
+        {
+            name: head if is_in(name, outside) else depth_of.get(id(parameter), 0)
+            for name, parameter in model.named_parameters()
+        },
+        head,
+    )
+
+
 def train_top_layers(model: nn.Module, count: int) -> None:
     """Freeze all but the top layers of the encoder, what follows them, and the head.
 
@@ -101,36 +150,25 @@ def train_top_layers(model: nn.Module, count: int) -> None:
     Raises:
         InputError: The layers of the model are not one list, or it has fewer.
     """
-    base, head = base_of(model), head_names(model)
-    path, layers = layers_of(base)
-    if layers is None or getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+    depths = depths_of(model)
+    if depths is None:
         raise InputError(
             f"--train_layers {count}: the layers of {type(model).__name__} are not a single list, "
             "so which are on top is not defined. Choose what to freeze with --freeze."
         )
-    if count > len(layers):
+    layers = depths.head - 1
+    if count > layers:
         raise InputError(
-            f"--train_layers {count}: {type(model).__name__} has {len(layers)} layers. Use a "
-            f"number from 0 to {len(layers)}."
+            f"--train_layers {count}: {type(model).__name__} has {layers} layers. Use a number "
+            f"from 0 to {layers}."
         )
-    children = list(base.named_children())
-    place = [name for name, _ in children].index(path.partition(".")[0])
-    trained = [
-        *layers[len(layers) - count :],
-        *(child for _, child in children[place + 1 :] if not has_table(child)),
-        *(model.get_submodule(name) for name in head),
-    ]
-    kept = {id(parameter) for module in trained for parameter in module.parameters()}
-    for parameter in model.parameters():  # those frozen before, as in an auxiliary head, stay so
-        parameter.requires_grad_(parameter.requires_grad and id(parameter) in kept)
+    for name, parameter in model.named_parameters():
+        is_top = depths.of_parameter[name] > layers - count
+        # Those frozen before, as in an auxiliary head, stay so.
+        parameter.requires_grad_(parameter.requires_grad and is_top)
 
 
-def has_table(module: nn.Module) -> bool:
-    """Return whether a module contains embeddings."""
-    return any(isinstance(part, nn.Embedding) for part in module.modules())
-
-
-def layers_of(base: nn.Module) -> tuple[str, nn.ModuleList | None]:
+def _layers_of(base: nn.Module) -> tuple[str, nn.ModuleList | None]:
     """Return path and list of the layers: the list with most weights, if no other has as many."""
     lists = [
         (name, module) for name, module in base.named_modules() if isinstance(module, nn.ModuleList)
@@ -223,51 +261,3 @@ class FrozenLinear(nn.Linear):
                 casts[name] = (key, value.detach().to(dtype))
         cast: Tensor = casts[name][1]
         return cast
-
-
-@dataclass(frozen=True)
-class Depths:
-    """The depths of the parameters of a model with L layers.
-
-    Attributes:
-        of_parameter: Depth by name of the parameter: 1 to L in the layers; L + 1 in the head, the
-            pooler and what else follows the layers; 0 in embeddings and the rest.
-        head: L + 1.
-    """
-
-    of_parameter: dict[str, int]
-    head: int
-
-    def is_in_layers(self, name: str) -> bool:
-        """Return whether a parameter belongs to one of the layers."""
-        return 0 < self.of_parameter[name] < self.head
-
-
-def depths_of(model: nn.Module) -> Depths | None:
-    """Return the depths of the parameters; None if the layers of the model are not one list.
-
-    Args:
-        model: Model of transformers.
-    """
-    base, outside = base_of(model), head_names(model)
-    path, layers = layers_of(base)
-    is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
-    if layers is None or not path or is_encoder_decoder:
-        return None
-    depth_of = {
-        id(parameter): depth
-        for depth, layer in enumerate(layers, start=1)
-        for parameter in layer.parameters()
-    }
-    head = len(layers) + 1
-    children = list(base.named_children())
-    place = [name for name, _ in children].index(path.partition(".")[0])
-    following = [child for _, child in children[place + 1 :] if not has_table(child)]
-    depth_of |= {id(p): head for module in following for p in module.parameters()}
-    return Depths(
-        {
-            name: head if is_in(name, outside) else depth_of.get(id(parameter), 0)
-            for name, parameter in model.named_parameters()
-        },
-        head,
-    )

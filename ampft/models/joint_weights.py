@@ -32,8 +32,8 @@ PROJECTIONS = (
     ("q_proj", "k_proj", "v_proj"),
 )
 
-Slot: TypeAlias = tuple[nn.Linear, str]
-"""A parameter by its layer and name."""
+Block: TypeAlias = tuple[tuple[nn.Linear, str], ...]
+"""Parameters, by layer and name, that are one below the other in a tensor."""
 
 
 def joint_layers(model: nn.Module) -> tuple[list[nn.Linear], list[tuple[nn.Linear, ...]]]:
@@ -53,9 +53,10 @@ def joint_layers(model: nn.Module) -> tuple[list[nn.Linear], list[tuple[nn.Linea
     groups = []
     for module in others:
         for names in PROJECTIONS:
-            parts = tuple(getattr(module, name, None) for name in names)
-            if all(_is_plain(part) for part in parts) and _are_alike(parts):
-                groups.append(parts)
+            parts: Any = tuple(getattr(module, name, None) for name in names)
+            if all(_is_plain(part) for part in parts):
+                kinds = {(p.in_features, p.bias is None, p.weight.dtype) for p in parts}
+                groups += [parts] if len(kinds) == 1 else []
     return layers, groups  # type: ignore[return-value] # they are plain layers
 
 
@@ -65,11 +66,6 @@ def _is_plain(module: object) -> bool:
         and "forward" not in module.__dict__
         and all(p.requires_grad and isinstance(p, nn.Parameter) for p in module.parameters())
     )
-
-
-def _are_alike(layers: Sequence[Any]) -> bool:
-    kinds = {(layer.in_features, layer.bias is None, layer.weight.dtype) for layer in layers}
-    return len(kinds) == 1
 
 
 @contextmanager
@@ -84,77 +80,44 @@ def joint_weights(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
         dtype: Dtype of the products: autocast's, or without autocast the weights'.
     """
     layers, groups = joint_layers(model)
-    plan = _plan(layers, groups, dtype)
-    if not plan.blocks:
+    blocks = _blocks(layers, groups, dtype)
+    if not blocks:
         yield
         return
-    parameters = [layer._parameters[name] for block in plan.blocks for layer, name in block]
-    tensors = _Cast.apply(plan, *parameters)
-    replaced = _replacements(plan, tensors)
+    slots = [slot for block in blocks for slot in block]
+    parameters = [layer._parameters[name] for layer, name in slots]
+    tensors = dict(zip(blocks, _Cast.apply(blocks, dtype, *parameters), strict=True))
     try:
-        for layer, name, tensor in replaced:
-            layer._parameters[name] = tensor  # type: ignore[assignment] # as torch.func does
-        for group in plan.joined_layers:
-            _join(group, plan, tensors)
+        for (slot, *others), tensor in tensors.items():
+            if not others:
+                layer, name = slot
+                layer._parameters[name] = tensor  # as torch.func does
+        for group in groups:
+            weight = tensors[tuple((layer, "weight") for layer in group)]
+            bias = tensors.get(tuple((layer, "bias") for layer in group))
+            product = _Product(weight, bias, [layer.out_features for layer in group])
+            for index, layer in enumerate(group):
+                layer.__dict__["forward"] = partial(product, index)
         yield
     finally:
-        for (layer, name), parameter in zip(
-            (slot for block in plan.blocks for slot in block), parameters, strict=True
-        ):
+        for (layer, name), parameter in zip(slots, parameters, strict=True):
             layer._parameters[name] = parameter
             layer.__dict__.pop("forward", None)
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What is cast.
-
-    Attributes:
-        blocks: Parameters that are one below the other in a tensor.
-        joined_layers: Layers that are one product.
-        dtype: Dtype of the tensors.
-    """
-
-    blocks: tuple[tuple[Slot, ...], ...]
-    joined_layers: tuple[tuple[nn.Linear, ...], ...]
-    dtype: torch.dtype
-
-
-def _plan(
+def _blocks(
     layers: Sequence[nn.Linear], groups: Sequence[tuple[nn.Linear, ...]], dtype: torch.dtype
-) -> _Plan:
+) -> tuple[Block, ...]:
+    """Return the parameters that are cast, those of one product together."""
     joined = {layer for group in groups for layer in group}
     units = [*groups, *((layer,) for layer in layers if layer not in joined)]
-    blocks = tuple(
+    return tuple(
         tuple((layer, name) for layer in unit)
         for unit in units
         for name in ("weight", "bias")
         # Single weights in their own dtype stay as they are.
         if getattr(unit[0], name) is not None and (len(unit) > 1 or unit[0].weight.dtype != dtype)
     )
-    return _Plan(blocks, tuple(groups), dtype)
-
-
-def _replacements(plan: _Plan, tensors: Sequence[Tensor]) -> list[tuple[nn.Linear, str, Tensor]]:
-    """Return what each layer that is not joined uses in place of its parameters."""
-    return [
-        (*block[0], tensor)
-        for block, tensor in zip(plan.blocks, tensors, strict=True)
-        if len(block) == 1
-    ]
-
-
-def _join(group: tuple[nn.Linear, ...], plan: _Plan, tensors: Sequence[Tensor]) -> None:
-    of_group = {
-        block[0][1]: tensor
-        for block, tensor in zip(plan.blocks, tensors, strict=True)
-        if block[0][0] is group[0]
-    }
-    product = _Product(
-        of_group["weight"], of_group.get("bias"), [layer.out_features for layer in group]
-    )
-    for index, layer in enumerate(group):
-        layer.__dict__["forward"] = partial(product, index)
 
 
 @dataclass
@@ -184,15 +147,17 @@ class _Product:
 
 
 class _Cast(torch.autograd.Function):
-    """Casts parameters into the blocks of a plan, and their gradients back."""
+    """Casts parameters into blocks, and their gradients back."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, plan: _Plan, *parameters: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: FunctionCtx, layout: Sequence[Block], dtype: torch.dtype, *parameters: Tensor
+    ) -> tuple[Tensor, ...]:
         remaining = iter(parameters)
-        blocks = [[next(remaining) for _ in block] for block in plan.blocks]
+        blocks = [[next(remaining) for _ in block] for block in layout]
         tensors = tuple(
             block[0].new_empty(
-                (sum(part.shape[0] for part in block), *block[0].shape[1:]), dtype=plan.dtype
+                (sum(part.shape[0] for part in block), *block[0].shape[1:]), dtype=dtype
             )
             for block in blocks
         )
@@ -211,10 +176,14 @@ class _Cast(torch.autograd.Function):
         if results:
             torch._foreach_copy_(results, parts)
         remaining = iter(results)
-        return None, *(
-            None if grad is None else next(remaining)
-            for grad, block in zip(grads, blocks, strict=True)
-            for _ in block
+        return (
+            None,
+            None,
+            *(
+                None if grad is None else next(remaining)
+                for grad, block in zip(grads, blocks, strict=True)
+                for _ in block
+            ),
         )
 
 

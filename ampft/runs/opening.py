@@ -14,9 +14,9 @@ from accelerate import Accelerator
 from ampft.arguments.classify import ADAMW
 from ampft.errors import InputError, Preempted, TrainingStopped
 from ampft.files import is_disk_error, write_file
+from ampft.precision.accelerator import is_sharded
 from ampft.precision.compilation import compile_backend
 from ampft.precision.executed import dtype_name
-from ampft.precision.sharding import is_sharded
 from ampft.runs.checkpointing import Checkpointing
 from ampft.runs.folder import RunFolder, claim_default_folder
 from ampft.runs.manifest import HISTORY_NAME

@@ -25,12 +25,12 @@ from ampft.precision.accelerator import (
     check_world_size,
     forget_accelerator,
     make_accelerator,
+    prepare_training_objects,
     training_device,
 )
 from ampft.precision.compilation import compile_backend
 from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.resolve import Precision, requested_mode, resolve
-from ampft.precision.sharding import prepare_training_objects
 from ampft.runs.folder import choose_folder
 from ampft.runs.graphs import uses_graphs
 from ampft.runs.prepared import Prepared, ProcessStart, total_steps_of

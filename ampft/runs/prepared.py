@@ -29,11 +29,11 @@ from ampft.data.steps import StepBatches
 from ampft.machine import hardware
 from ampft.models.packing.attention import PACKED_NAMES
 from ampft.models.weights import LoadedModel, class_name
+from ampft.precision.accelerator import is_sharded
 from ampft.precision.compilation import compile_backend
 from ampft.precision.executed import dtype_name
 from ampft.precision.float32_modules import float32_forwards
 from ampft.precision.resolve import Precision
-from ampft.precision.sharding import is_sharded
 from ampft.runs.record import DataPart, ModelPart, PrecisionPart, RunRecord, StepsPart, TopologyPart
 from ampft.runs.resume import ResumePoint
 from ampft.tasks.task import Task

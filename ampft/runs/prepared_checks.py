@@ -27,12 +27,11 @@ from ampft.kinds.logits import model_inputs
 from ampft.models.packing.verification import check_packing, evaluation_mode
 from ampft.models.pretrained import is_loadable
 from ampft.models.weights import weights_size
-from ampft.precision.accelerator import numerics, verify_prepared
+from ampft.precision.accelerator import check_equal_weights, is_sharded, numerics, verify_prepared
 from ampft.precision.compilation import compile_backend
 from ampft.precision.executed import check_storage
 from ampft.precision.harm import GradientChange
 from ampft.precision.modes import is_fp32
-from ampft.precision.sharding import check_equal_weights, is_sharded
 from ampft.runs.graphs import check_cuda_graphs
 from ampft.runs.manifest import earlier_results
 from ampft.runs.prepared import Prepared

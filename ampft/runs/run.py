@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,11 @@ from ampft.files import check_disk_space, write_text
 from ampft.models.adapters import save_trained
 from ampft.models.training_mode import batch_norm_note
 from ampft.models.weights import weights_size, whole_weights
+from ampft.precision.accelerator import is_sharded
 from ampft.precision.compilation import compilation_warnings
 from ampft.precision.executed import contradiction
 from ampft.precision.float32_modules import never_called
 from ampft.precision.modes import is_fp32
-from ampft.precision.sharding import is_sharded
 from ampft.runs.checkpointing import Checkpointing
 from ampft.runs.folder import RunFolder
 from ampft.runs.history import write_csv
@@ -390,7 +390,7 @@ def _metrics(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
 def _timings(state: RunState, model: nn.Module) -> dict[str, Any]:
     """Return the speed of the training, and what features measure of it."""
     prepared, timings, batches = state.prepared, state.timings(), state.retries.step_batches
-    timings |= asdict(measure_growth(prepared.accelerator, model, prepared.task.loss, batches))
+    timings |= measure_growth(prepared.accelerator, model, prepared.task.loss, batches)
     for feature in state.features:
         timings |= feature.timings(timings)
     return timings

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ampft.features.feature import Feature, SavedFeature, tensors_of
 from ampft.models.weights import load_whole_weights, whole_weights
+from ampft.precision.accelerator import is_sharded
 from ampft.precision.executed import ExecutedDtypes
-from ampft.precision.sharding import is_sharded
 from ampft.runs.history import parse_rows
 from ampft.runs.record import ResumePart
 from ampft.runs.state import RunState

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -184,7 +185,7 @@ class SavedBytes:
         self._excluded = {key for parameter in parameters for key, _ in _storages(parameter)}
         # FSDP gathers sharded parameters in new storages for each pass.
         self._excludes_all_parameters = any(isinstance(p, DTensor) for p in parameters)
-        self._references: dict[_StorageKey, int] = {}
+        self._references: Counter[_StorageKey] = Counter()
         self._hooks = saved_tensors_hooks(self._pack, _unpack)
 
     def __enter__(self) -> SavedBytes:
@@ -201,50 +202,34 @@ class SavedBytes:
 
     @uncompiled
     def _pack(self, tensor: Tensor) -> _Saved:
-        if self._excludes_all_parameters and _is_parameter(tensor):
-            return _Saved(self, tensor, ())
-        return _Saved(self, tensor, _storages(tensor))
+        is_parameter = isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
+        if self._excludes_all_parameters and is_parameter:
+            return _Saved(self, tensor, [])
+        storages = _storages(tensor)
+        return _Saved(self, tensor, [each for each in storages if each[0] not in self._excluded])
 
-    def acquire(self, key: _StorageKey, size: int) -> None:
-        """Add a reference to a storage of `size` bytes."""
-        if key in self._excluded:
-            return
-        self._references[key] = self._references.get(key, 0) + 1
-        if self._references[key] == 1:
-            self.current += size
-            self.peak = max(self.peak, self.current)
-
-    def release(self, key: _StorageKey, size: int) -> None:
-        """Remove a reference to a storage of `size` bytes."""
-        if key in self._excluded:
-            return
-        self._references[key] -= 1
-        if self._references[key] == 0:
-            del self._references[key]
-            self.current -= size
+    def count(self, storages: Iterable[tuple[_StorageKey, int]], references: int) -> None:
+        """Add a reference to storages of these bytes, or remove one if `references` is -1."""
+        for key, size in storages:
+            self._references[key] += references
+            if self._references[key] == max(references, 0):  # the first one, or none is left
+                self.current += references * size
+                self.peak = max(self.peak, self.current)
 
 
 class _Saved:
     """A saved tensor, which lives as long as autograd refers to it."""
 
     def __init__(
-        self, counter: SavedBytes, tensor: Tensor, counted: Iterable[tuple[_StorageKey, int]]
+        self, counter: SavedBytes, tensor: Tensor, counted: list[tuple[_StorageKey, int]]
     ) -> None:
         # Detached, because an output saved by its own node would never be freed.
         self.tensor = tensor.detach()
-        self._counter = counter
-        self._storages = tuple(counted)
-        for key, size in self._storages:
-            counter.acquire(key, size)
+        self._counter, self._storages = counter, counted
+        counter.count(counted, 1)
 
     def __del__(self) -> None:
-        for key, size in self._storages:
-            self._counter.release(key, size)
-
-
-def _is_parameter(tensor: Tensor) -> bool:
-    """Return whether a tensor is a parameter, or a view of one."""
-    return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
+        self._counter.count(self._storages, -1)
 
 
 @uncompiled

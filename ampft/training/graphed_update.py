@@ -32,20 +32,6 @@ if TYPE_CHECKING:
 UPDATE_TOLERANCE = 1e-5
 
 
-def why_not_capturable(optimizer: Optimizer) -> str | None:
-    """Return why the step of an optimizer cannot be in a graph, as a clause; None if it can.
-
-    Args:
-        optimizer: Optimizer, not prepared.
-    """
-    groups = optimizer.param_groups
-    if type(optimizer) is not AdamW or not all(group["fused"] for group in groups):
-        return f"{type(optimizer).__name__} computes on the host"
-    if any(p.dtype != torch.float32 for group in groups for p in group["params"]):
-        return "lost updates of 16-bit weights are counted between the steps"
-    return None
-
-
 @dataclass
 class GraphedUpdate:
     """Calls the updates of `apply_step`, and replays a graph in their place; see the module.
@@ -74,11 +60,14 @@ class GraphedUpdate:
 
     def __post_init__(self) -> None:
         """Find out whether the optimizer can be captured, and make room for its numbers."""
-        self.reason = why_not_capturable(self.optimizer)
-        if self.reason is not None:
+        groups, device = self.optimizer.param_groups, self.graphs.device
+        if type(self.optimizer) is not AdamW or not all(group["fused"] for group in groups):
+            self.reason = f"{type(self.optimizer).__name__} computes on the host"
             return
-        device, groups = self.graphs.device, len(self.optimizer.param_groups)
-        self._rates = torch.zeros(groups, dtype=torch.float32, device=device)
+        if any(p.dtype != torch.float32 for group in groups for p in group["params"]):
+            self.reason = "lost updates of 16-bit weights are counted between the steps"
+            return
+        self._rates = torch.zeros(len(groups), dtype=torch.float32, device=device)
         self._loss = torch.zeros((), dtype=torch.float32, device=device)
 
     def as_dict(self) -> dict[str, object]:

@@ -31,27 +31,16 @@ PROTOCOL = (
 )
 
 
-@dataclass(frozen=True)
-class Growth:
-    """How the time of a step grows with its batch.
-
-    Attributes:
-        doubled_batch_ratio: Time at twice the batch divided by the time at the batch; None if not
-            measured.
-        doubled_batch_protocol: Description of the measurement.
-    """
-
-    doubled_batch_ratio: float | None
-    doubled_batch_protocol: str = PROTOCOL
-
-
 def measure_growth(
     accelerator: Accelerator,
     model: nn.Module,
     loss: Callable[[nn.Module, MicroBatch], Tensor],
     step_batches: StepBatches,
-) -> Growth:
-    """Measure the growth on an accelerator; on a CPU, or with several processes, return None in it.
+) -> dict[str, float | str | None]:
+    """Return how the time of a step grows with its batch, as two entries of a record's timings.
+
+    The first is `doubled_batch_ratio`, on an accelerator and in one process; None elsewhere. The
+    second, `doubled_batch_protocol`, describes the measurement.
 
     Args:
         accelerator: Accelerator that prepared the model.
@@ -59,9 +48,9 @@ def measure_growth(
         loss: Function that returns the summed loss of a micro-batch.
         step_batches: Step batches of the training.
     """
-    if accelerator.device.type == "cpu" or accelerator.num_processes > 1:
-        return Growth(None)
-    return Growth(doubled_batch_ratio(accelerator, model, loss, step_batches))
+    is_measured = accelerator.device.type != "cpu" and accelerator.num_processes == 1
+    ratio = doubled_batch_ratio(accelerator, model, loss, step_batches) if is_measured else None
+    return {"doubled_batch_ratio": ratio, "doubled_batch_protocol": PROTOCOL}
 
 
 def doubled_batch_ratio(
@@ -78,6 +67,8 @@ def doubled_batch_ratio(
         loss: Same as in `measure_growth`.
         step_batches: Same as in `measure_growth`.
     """
+    import torch
+
     from ampft.data.steps import MicroBatch
     from ampft.training.out_of_memory import Snapshot, is_out_of_memory
     from ampft.training.step import backward
@@ -90,11 +81,15 @@ def doubled_batch_ratio(
         for rows in (ids, np.concatenate([ids, ids]))
     ]
 
+    def synchronize() -> None:
+        if accelerator.device.type != "cpu":
+            torch.accelerator.synchronize(accelerator.device)
+
     def seconds(batch: MicroBatch) -> float:
-        _synchronize(accelerator)
+        synchronize()
         started = time.perf_counter()
         backward(accelerator, loss(model, batch))
-        _synchronize(accelerator)
+        synchronize()
         return time.perf_counter() - started
 
     model.train()
@@ -110,13 +105,6 @@ def doubled_batch_ratio(
     finally:
         snapshot.restore()
     return float(twice / once)
-
-
-def _synchronize(accelerator: Accelerator) -> None:
-    import torch
-
-    if accelerator.device.type != "cpu":
-        torch.accelerator.synchronize(accelerator.device)
 
 
 def is_launch_bound(timings: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from transformers import get_scheduler
 
 from ampft.errors import InputError
-from ampft.models.freezing import Depths, depths_of
+from ampft.models.freezing import depths_of
 from ampft.models.weights import local_part
 from ampft.precision.resolve import Precision
 from ampft.training.bfloat16_adamw import COMPENSATION, KAHAN, STOCHASTIC, BFloat16AdamW
@@ -387,20 +387,13 @@ def _trained_parameters(model: nn.Module, layer_decay: float | None) -> list[Tra
             f"--layer_decay {layer_decay:g}: the layers of {type(model).__name__} are not a single "
             "list, so their depths are not defined. Remove the flag."
         )
-    return [
-        TrainedParameter(
-            parameter,
-            1.0 if depths is None else _factor(depths, name, layer_decay),
-            depths is not None and depths.is_in_layers(name),
-        )
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-    ]
-
-
-def _factor(depths: Depths, name: str, layer_decay: float | None) -> float:
-    below = depths.head - depths.of_parameter[name]
-    return 1.0 if layer_decay is None else layer_decay**below
+    trained = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            depth, head = (0, 0) if depths is None else (depths.of_parameter[name], depths.head)
+            factor = 1.0 if layer_decay is None else layer_decay ** (head - depth)
+            trained.append(TrainedParameter(parameter, factor, 0 < depth < head))
+    return trained
 
 
 def expected_state(
@@ -426,8 +419,9 @@ def expected_state(
             shapes = rule.shapes(shape)
             if isinstance(optimizer, BFloat16AdamW) and optimizer.rounding == KAHAN:
                 shapes[COMPENSATION] = shape
-            state = {key: (part, DTYPES[parameter.dtype]) for key, part in shapes.items()}
-            entries: dict[str, tuple[list[int], str] | None] = {**state}
+            entries: dict[str, tuple[list[int], str] | None] = {
+                key: (part, DTYPES[parameter.dtype]) for key, part in shapes.items()
+            }
             if rule.counts_steps:
                 entries["step"] = None if is_bfloat16 else ([], "F32")
             expected[names[id(parameter)].replace("_orig_mod.", "")] = entries

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from accelerate.utils import DistributedType
 from torch import Tensor, nn
 
 from ampft.data.steps import MicroBatch, StepBatch, StepBatches
 from ampft.errors import InputError, TrainingStopped
 from ampft.machine import headroom, status_bytes
+from ampft.precision.accelerator import is_sharded
 from ampft.text.terminal import labelled
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def fit_micro_batches(
     Raises:
         InputError: Single examples do not fit, or the weights are sharded over processes.
     """
-    if accelerator.distributed_type == DistributedType.FSDP:
+    if is_sharded(accelerator):
         raise InputError(
             "--auto_micro_batch is not supported with FSDP, which shards the weights and "
             "communicates in every pass, so that a process cannot measure on its own. Remove the "
@@ -232,14 +232,8 @@ def fit_micro_batches(
         accelerator.wait_for_everyone()
         budget = headroom(int(os.environ.get("LOCAL_WORLD_SIZE", accelerator.num_processes)))
         accelerator.wait_for_everyone()
-    number = fewest_micro_batches(
-        model,
-        loss,
-        step_batches,
-        memory_budget=budget,
-        averages_weights=averages_weights,
-        state_per_weight=state_per_weight,
-    )
+    trial = MicroBatchTrial(model, loss, step_batches, averages_weights, state_per_weight)
+    number = trial.fewest_micro_batches(budget)
     local = torch.tensor([_NOTHING_FITS if number is None else number], device=accelerator.device)
     largest = int(accelerator.gather(local).max())
     if largest == _NOTHING_FITS:
@@ -249,68 +243,62 @@ def fit_micro_batches(
     return replace(step_batches, micro_batches=largest)
 
 
-def fewest_micro_batches(
-    model: nn.Module,
-    loss: Loss,
-    step_batches: StepBatches,
-    *,
-    memory_budget: int | None,
-    averages_weights: bool = False,
-    state_per_weight: int = 2,
-) -> int | None:
-    """Return the smallest number of micro-batches with which the costliest step batch fits.
-
-    With a budget, the search starts with single examples and doubles the size of the micro-batches
-    for as long as the growth of the peak resident set predicts that they fit. Without one, it
-    starts with one micro-batch and doubles their number for as long as memory runs out.
-
-    Args:
-        model: Same as in `fit_micro_batches`.
-        loss: Same as in `fit_micro_batches`.
-        step_batches: Same as in `fit_micro_batches`.
-        memory_budget: Bytes by which the process may grow, where the kernel kills processes that
-            run out of memory; None where allocations raise instead.
-        averages_weights: Same as in `fit_micro_batches`.
-        state_per_weight: Same as in `fit_micro_batches`.
-
-    Returns:
-        A power of two or the number of examples; None if single examples do not fit.
-    """
-    snapshot, was_training = Snapshot(model), model.training
-    trial = _Trial(model.train(), loss, step_batches, averages_weights, state_per_weight)
-    try:
-        if memory_budget is None:
-            return trial.search_from_largest()
-        return trial.search_from_smallest(memory_budget)
-    finally:
-        model.train(was_training)
-        snapshot.restore()
-        forget_peak_memory(next(model.parameters()).device)
-
-
 @dataclass
-class _Trial:
-    """Runs the costliest step batch of a process with several numbers of micro-batches."""
+class MicroBatchTrial:
+    """Runs the costliest step batch of a process with several numbers of micro-batches.
+
+    Attributes:
+        model: Model, without the wrapper for communication.
+        loss: Function that returns the summed loss of a micro-batch.
+        step_batches: Step batches of the training split, with any number of micro-batches.
+        averages_weights: Whether the training keeps a float32 average of the trained weights.
+        state_per_weight: Numbers of optimizer state per weight.
+        state: What a training would keep, once it is allocated.
+    """
 
     model: nn.Module
     loss: Loss
     step_batches: StepBatches
-    averages_weights: bool
-    state_per_weight: int
+    averages_weights: bool = False
+    state_per_weight: int = 2
     state: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        """Choose the numbers to try: powers of two, and the number of examples."""
         self._trainable = [p for p in self.model.parameters() if p.requires_grad]
         examples = len(self.step_batches.costliest_ids)
         doublings = range((examples - 1).bit_length())
-        self.candidates = [*(2**power for power in doublings), examples]
+        self._candidates = [*(2**power for power in doublings), examples]
 
-    def search_from_largest(self) -> int | None:
+    def fewest_micro_batches(self, memory_budget: int | None) -> int | None:
+        """Return the smallest number with which the step batch fits; None if none does.
+
+        With a budget, the search starts with single examples and doubles the size of the
+        micro-batches for as long as the growth of the peak resident set predicts that they fit.
+        Without one, it starts with one micro-batch and doubles their number for as long as memory
+        runs out. The model and the random states are restored afterwards.
+
+        Args:
+            memory_budget: Bytes by which the process may grow, where the kernel kills processes
+                that run out of memory; None where allocations raise instead.
+        """
+        snapshot, was_training = Snapshot(self.model), self.model.training
+        self.model.train()
+        try:
+            if memory_budget is None:
+                return self._search_from_largest()
+            return self._search_from_smallest(memory_budget)
+        finally:
+            self.model.train(was_training)
+            snapshot.restore()
+            forget_peak_memory(self._trainable[0].device)
+
+    def _search_from_largest(self) -> int | None:
         if not self._fits(self._allocate_state):
             return None
-        return next((number for number in self.candidates if self._fits(self._run, number)), None)
+        return next((number for number in self._candidates if self._fits(self._run, number)), None)
 
-    def search_from_smallest(self, memory_budget: int) -> int | None:
+    def _search_from_smallest(self, memory_budget: int) -> int | None:
         copies = 1 + self.state_per_weight
         memory_budget -= copies * sum(parameter.nbytes for parameter in self._trainable)
         if self.averages_weights:
@@ -325,7 +313,7 @@ class _Trial:
                 "does not have. Remove the flag and set --gradient_accumulation_steps."
             )
         smallest, growth_per_cost = None, 0.0
-        for number in reversed(self.candidates):
+        for number in reversed(self._candidates):
             cost = self.step_batches.largest_cost(number)
             predicted = growth_per_cost * cost * SAFETY_MARGIN
             if predicted > memory_budget or not self._fits(self._run, number):

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -18,6 +17,7 @@ from ampft.data.steps import MicroBatch, StepBatch
 from ampft.errors import TrainingStopped
 from ampft.models.adapters import lora_config
 from ampft.models.joint_weights import joint_weights
+from ampft.precision.accelerator import is_sharded
 from ampft.precision.compilation import compile_backend
 from ampft.precision.executed import update_of_weights
 from ampft.precision.transfer import to_device
@@ -113,9 +113,8 @@ def shared_autocast_cache(
         step_batch: Step batch. With a single micro-batch nothing is cached by autocast.
     """
     plain = accelerator.unwrap_model(model, keep_torch_compile=False)
-    is_sharded = accelerator.distributed_type == DistributedType.FSDP
     with ExitStack() as stack:
-        if not (is_sharded or _checkpoints_gradients(plain)):
+        if not (is_sharded(accelerator) or _checkpoints_gradients(plain)):
             if len(step_batch.micro_batches) > 1:
                 stack.enter_context(torch.autocast(accelerator.device.type, enabled=False))
             if _uses_joint_weights(accelerator, plain):

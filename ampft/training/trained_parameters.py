@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from ampft.data.steps import MicroBatch, StepBatches
 from ampft.errors import InputError, PrecisionContradicted
-from ampft.precision.sharding import is_sharded
+from ampft.precision.accelerator import is_sharded
 from ampft.training.checkpoints.training_state import random_state, restore_random_state
 from ampft.training.optimizer import local_row, rule_of
 from ampft.training.out_of_memory import Snapshot

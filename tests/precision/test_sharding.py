@@ -6,8 +6,8 @@ from accelerate import FullyShardedDataParallelPlugin
 from torch import nn
 
 from ampft.errors import InputError
+from ampft.precision.accelerator import SHARDING_VARIABLE, choose_units, sharding_plugin
 from ampft.precision.resolve import resolve
-from ampft.precision.sharding import SHARDING_VARIABLE, choose_units, sharding_plugin
 
 CPU = torch.device("cpu")
 

@@ -14,9 +14,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from ampft.data.steps import Examples, MicroBatch, StepBatches, TensorExamples
-from ampft.precision.accelerator import make_accelerator, numerics
+from ampft.precision.accelerator import make_accelerator, numerics, prepare_training_objects
 from ampft.precision.resolve import resolve
-from ampft.precision.sharding import prepare_training_objects
 from ampft.tasks.loss import summed_cross_entropy
 from ampft.tasks.task import Task
 from ampft.training.step import (

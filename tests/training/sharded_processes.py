@@ -26,8 +26,7 @@ from two_processes import EFFECTIVE, adamw, problem_named, trained
 from ampft.comparison.execution.trial import run_trial
 from ampft.data.steps import MicroBatch
 from ampft.models.weights import load_whole_weights, perturb_weights, whole_weights
-from ampft.precision.accelerator import forget_accelerator
-from ampft.precision.sharding import SHARDING_VARIABLE
+from ampft.precision.accelerator import SHARDING_VARIABLE, forget_accelerator
 from ampft.training.first_step import FirstStep
 
 TRAININGS = (

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from ampft.data.steps import MicroBatch, StepBatches
 from ampft.errors import InputError
-from ampft.training.out_of_memory import fewest_micro_batches, fit_micro_batches
+from ampft.training.out_of_memory import MicroBatchTrial, fit_micro_batches
 
 PLENTY = 2**40  # bytes
 
@@ -28,27 +28,23 @@ pytestmark = pytest.mark.usefixtures("quick_garbage_collection")
 def test_the_fewest_micro_batches_that_fit_are_found(rows, expected, budget, where):
     model = network(Full(rows, where), norm=False)
     batches = StepBatches(examples(), EFFECTIVE)
-    assert fewest_micro_batches(model, loss, batches, memory_budget=budget) == expected
+    assert MicroBatchTrial(model, loss, batches).fewest_micro_batches(budget) == expected
 
 
 @pytest.mark.parametrize(("rows", "budget"), [(0, None), (0, PLENTY), (12, 0)])
 def test_nothing_fits(rows, budget):
     model = network(Full(rows), norm=False)
     batches = StepBatches(examples(), EFFECTIVE)
-    assert fewest_micro_batches(model, loss, batches, memory_budget=budget) is None
+    assert MicroBatchTrial(model, loss, batches).fewest_micro_batches(budget) is None
 
 
 @pytest.mark.parametrize("averages_weights", [False, True])
 def test_the_average_of_the_weights_needs_memory_too(averages_weights):
     model = network(Full(12), norm=False)
     kept = 3 * sum(parameter.nbytes for parameter in model.parameters())
-    found = fewest_micro_batches(
-        model,
-        loss,
-        StepBatches(examples(), EFFECTIVE),
-        memory_budget=kept,
-        averages_weights=averages_weights,
-    )
+    batches = StepBatches(examples(), EFFECTIVE)
+    trial = MicroBatchTrial(model, loss, batches, averages_weights=averages_weights)
+    found = trial.fewest_micro_batches(kept)
     assert (found is None) == averages_weights
 
 
@@ -63,7 +59,7 @@ def test_the_search_restores_everything(budget):
     random, buffers = torch.get_rng_state(), [buffer.clone() for buffer in model.buffers()]
     numpy_random = np.random.get_state()  # noqa: NPY002
     batches = StepBatches(examples(), EFFECTIVE)
-    assert fewest_micro_batches(model, drawing_loss, batches, memory_budget=budget) in (4, 8)
+    assert MicroBatchTrial(model, drawing_loss, batches).fewest_micro_batches(budget) in (4, 8)
     assert torch.equal(torch.get_rng_state(), random)
     assert str(np.random.get_state()) == str(numpy_random)  # noqa: NPY002
     assert all(map(torch.equal, model.buffers(), buffers))
@@ -142,7 +138,7 @@ def test_on_cuda_the_search_reaches_the_real_limit():
         return cross_entropy(logits, micro_batch.inputs["labels"].cuda(), reduction="sum")
 
     batches = StepBatches(examples(), EXAMPLES)
-    number = fewest_micro_batches(wide, on_device, batches, memory_budget=None)
+    number = MicroBatchTrial(wide, on_device, batches).fewest_micro_batches(None)
     torch.cuda.set_per_process_memory_fraction(1.0)
     assert number is not None
     assert 1 < number < EXAMPLES

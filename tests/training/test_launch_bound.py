@@ -67,8 +67,8 @@ def test_a_batch_that_does_not_fit_twice_is_not_measured():
 def test_nothing_is_measured_on_a_cpu():
     training = trained(lambda examples: 0.0)
     growth = ratio_of(training, measure_growth)
-    assert growth.doubled_batch_ratio is None
-    assert "measured on accelerators" in growth.doubled_batch_protocol
+    assert growth["doubled_batch_ratio"] is None
+    assert "measured on accelerators" in growth["doubled_batch_protocol"]
 
 
 def test_the_note_states_the_rule():

@@ -1,4 +1,10 @@
-"""Attention of a packed row: the function that transformers calls, and its kernels."""
+"""Attention within the sequences of a packed row: the function for transformers, and its kernels.
+
+On NVIDIA GPUs, two kernels compute the whole row in one call. torch's nested tensors call both.
+They take the boundaries of the sequences, drop attention weights inside the kernel, and have a
+backward pass. `torch.nn.attention.varlen` has no dropout, and the kernels of flash attention 3 and
+4 ignore it. Everywhere else, attention runs in groups of sequences of similar length.
+"""
 
 from __future__ import annotations
 

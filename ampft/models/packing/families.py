@@ -1,4 +1,9 @@
-"""The families of models that can run without padding, and the reasons why others cannot."""
+"""The families of models that can run without padding, and the reasons why others cannot.
+
+The attention modules of some families receive a `PackedLayout` in place of a mask: it then travels
+with the other arguments, also where gradient checkpointing runs a layer again. Without a layout,
+every adapted function does what transformers does.
+"""
 
 from __future__ import annotations
 

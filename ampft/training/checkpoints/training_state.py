@@ -1,4 +1,8 @@
-"""The states of an optimizer and of all random generators, for a checkpoint."""
+"""The states of an optimizer, by names of parameters, and of all random generators of a process.
+
+Dropout draws from torch's default generators, on the padding-free path too. The order of examples
+and the seeds of loader workers depend only on the seed and the epoch.
+"""
 
 from __future__ import annotations
 
