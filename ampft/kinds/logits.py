@@ -87,8 +87,10 @@ def _logits(
         )
         for name, value in arguments.items()
     }
-    layout = layout_on_host(model, arguments) if packing is None else {"packing": packing}
-    logits: Tensor = model(**moved, **layout).logits
+    layout = layout_on_host(model, arguments) if packing is None else packing
+    if layout is not None:
+        moved["packing"] = layout
+    logits: Tensor = model(**moved).logits
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 

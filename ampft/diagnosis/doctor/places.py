@@ -73,7 +73,7 @@ class BatchShape:
             ids=tuple(int(each) for each in ids),
             width=tokens.shape[1] if tokens is not None and tokens.dim() == 2 else None,
             mask=(mask != 0).cpu() if mask is not None and has_mask else None,
-            layout=layout_on_host(model, inputs).get("packing") if has_mask else None,
+            layout=layout_on_host(model, inputs) if has_mask else None,
             sizes=frozenset(size for p in model.parameters() for size in p.shape),
         )
 

@@ -357,7 +357,9 @@ def _packed_attention(
         causal=bool(getattr(module, "is_causal", False)),
         position_bias=position_bias,
     )
-    dtype = compute_dtype(operands[2])
+    device, dtype = operands[2].device.type, operands[2].dtype
+    if torch.is_autocast_enabled(device):  # under which rotated queries and keys are float32
+        dtype = torch.get_autocast_dtype(device)
     rows = Rows(*(row.squeeze(0).transpose(0, 1).to(dtype) for row in operands))
     kernel = choose_kernel(rows, options, allows_one_call=packing.allows_one_call)
     if kernel in ONE_CALL and not packing.compiles_attention:
@@ -370,12 +372,3 @@ def _packed_attention(
 
 
 _uncompiled_attention = uncompiled(_packed_attention)
-
-
-def compute_dtype(tensor: Tensor) -> torch.dtype:
-    """Return the dtype in which autocast would run attention; without it, `tensor.dtype`.
-
-    Rotated queries and keys are float32 even under autocast.
-    """
-    device = tensor.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 from weakref import ReferenceType, WeakKeyDictionary, ref
@@ -51,8 +51,23 @@ class PackedModel:
         self._layout_to_trim: PackedLayout | None = None
         self._original_attention = model.config._attn_implementation
         self._packed_attention = PACKED_NAMES[family.implementation]
-        self._undo: list[Callable[[], None]] = []
         self.allows_one_call = True
+        register_packed_attention()
+        check_hooks_of_compiled_modules()
+        base = model.base_model
+        take = model.register_forward_pre_hook(self._take_layout, with_kwargs=True)
+        pack = base.register_forward_pre_hook(self._pack, with_kwargs=True)
+        encoder = base.get_submodule(family.encoder)
+        unpack = encoder.register_forward_hook(self._unpack, with_kwargs=True)
+        self._undo = [take.remove, pack.remove, unpack.remove]
+        if family.adapt is not None:
+            self._undo += family.adapt(base, lambda: self._layout)
+        self._undo.append(install_fast_dropout(base))
+        if self._trim is not None:
+            self._attach_trim(base, self._trim)
+        # Set for as long as the hooks are installed, not per call, because gradient checkpointing
+        # runs the layers again in the backward pass. Without a layout it changes nothing.
+        set_attention(model, self._packed_attention)
 
     def remove(self) -> None:
         """Remove the hooks and restore the model's attention implementation."""
@@ -61,26 +76,6 @@ class PackedModel:
             self._undo.pop()()
         if self.model.config._attn_implementation == self._packed_attention:
             set_attention(self.model, self._original_attention)
-
-    def attach(self, *, fast_dropout: bool) -> None:
-        """Register the hooks; called once, by `install_packing`."""
-        register_packed_attention()
-        check_hooks_of_compiled_modules()
-        base = self.model.base_model
-        encoder = base.get_submodule(self._family.encoder)
-        take = self.model.register_forward_pre_hook(self._take_layout, with_kwargs=True)
-        pack = base.register_forward_pre_hook(self._pack, with_kwargs=True)
-        unpack = encoder.register_forward_hook(self._unpack, with_kwargs=True)
-        self._undo += [take.remove, pack.remove, unpack.remove]
-        if self._family.adapt is not None:
-            self._undo += self._family.adapt(base, lambda: self._layout)
-        if fast_dropout:
-            self._undo.append(install_fast_dropout(base))
-        if self._trim is not None:
-            self._attach_trim(base, self._trim)
-        # Set for as long as the hooks are installed, not per call, because gradient checkpointing
-        # runs the layers again in the backward pass. Without a layout it changes nothing.
-        set_attention(self.model, self._packed_attention)
 
     def _attach_trim(self, base: nn.Module, trim: Trim) -> None:
         layers = base.get_submodule(trim.layers)
@@ -119,7 +114,10 @@ class PackedModel:
         self._given_layout = self._layout = None
         reason = self._unsupported_reason(args, kwargs)
         if reason is None and layout is None:
-            layout = _layout_of(args, kwargs)
+            ids, mask = _ids_of(args, kwargs), kwargs.get("attention_mask")
+            assert ids is not None
+            mask = torch.ones(ids.shape) if mask is None else mask
+            layout = pack_layout(mask, device=ids.device)
             reason = "the batch is not right-padded" if layout is None else None
         if reason is not None or layout is None:
             self.paths[f"padded: {reason}"] += 1
@@ -209,7 +207,6 @@ def install_packing(
     model: PreTrainedModel,
     *,
     trim_last_layer: bool = True,
-    fast_dropout: bool = True,
     token_buckets: int | None = None,
 ) -> PackedModel:
     """Make `model` run on only the real tokens of each batch.
@@ -217,7 +214,8 @@ def install_packing(
     The model is still called as `model(input_ids=..., attention_mask=...)` with a right-padded
     batch, and returns the same results. A batch that cannot be packed takes the padded path; the
     handle's `paths` give the reason. Weights, their names and the saved configuration stay as they
-    are. `torch.compile` can compile the model; torch then checks hooks, in this whole process
+    are. On a CPU, `nn.Dropout` draws its masks as `packing.dropout` does. `torch.compile` can
+    compile the model; torch then checks hooks, in this whole process
     (`torch._dynamo.config.skip_nnmodule_hook_guards`).
 
     Args:
@@ -225,8 +223,6 @@ def install_packing(
             chooses for it.
         trim_last_layer: Whether to run the feed-forward part of the last layer only on first tokens
             if the head reads only those: same logits, same gradients, less work.
-        fast_dropout: Whether to draw the masks of `nn.Dropout` as `packing.dropout` does, on a
-            CPU.
         token_buckets: Every row is filled up to a multiple of this number of tokens, so that few
             matrix shapes occur. Outputs do not contain the fillers. None adds no fillers.
 
@@ -250,7 +246,6 @@ def install_packing(
         trim=trim_last_layer and type(model).__name__ in heads,
         token_buckets=token_buckets,
     )
-    handle.attach(fast_dropout=fast_dropout)
     _HANDLES[model] = ref(handle)
     return handle
 
@@ -277,13 +272,7 @@ def _ids_of(args: tuple[Any, ...], kwargs: Kwargs) -> torch.Tensor | None:
     return ids if isinstance(ids, torch.Tensor) else None
 
 
-def _layout_of(args: tuple[Any, ...], kwargs: Kwargs) -> PackedLayout | None:
-    ids, mask = _ids_of(args, kwargs), kwargs.get("attention_mask")
-    assert ids is not None
-    return pack_layout(torch.ones(ids.shape) if mask is None else mask, device=ids.device)
-
-
-def layout_on_host(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict[str, PackedLayout]:
+def layout_on_host(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> PackedLayout | None:
     """Return the argument that keeps a packed model from reading its mask back from the device.
 
     Args:
@@ -291,18 +280,18 @@ def layout_on_host(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict
         inputs: Arguments of the model, still on the CPU.
 
     Returns:
-        `packing` and the layout on the device of the model; empty if the model is not packed, or
-        the batch cannot be.
+        `packing`: the layout on the device of the model; None if the model is not packed, or the
+        batch cannot be.
     """
     plain = getattr(model, "module", model)
     mask = inputs.get("attention_mask")
     implementation = getattr(getattr(plain, "config", None), "_attn_implementation", None)
     if mask is None or implementation not in PACKED_NAMES.values():
-        return {}
+        return None
     layout = pack_layout(mask, device=next(model.parameters()).device)
-    if layout is None:
-        return {}
-    return {"packing": packing_of(plain).filled(layout) if is_packed(plain) else layout}
+    if layout is None or not is_packed(plain):
+        return layout
+    return packing_of(plain).filled(layout)
 
 
 def with_layout(model: nn.Module, micro_batch: MicroBatch) -> MicroBatch:
@@ -312,7 +301,7 @@ def with_layout(model: nn.Module, micro_batch: MicroBatch) -> MicroBatch:
         model: Same as in `layout_on_host`.
         micro_batch: Micro-batch on the CPU.
     """
-    layout = layout_on_host(model, micro_batch.inputs).get("packing")
+    layout = layout_on_host(model, micro_batch.inputs)
     if layout is not None:
         layout.pin()
     return replace(micro_batch, packing=layout)

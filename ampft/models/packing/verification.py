@@ -123,7 +123,7 @@ def check_packing(
 
 def _problem_of_one_call(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> str | None:
     """Return the problem of the kernels that compute the whole row in one call, or None."""
-    layout = layout_on_host(model, {"attention_mask": batch["attention_mask"].cpu()}).get("packing")
+    layout = layout_on_host(model, {"attention_mask": batch["attention_mask"].cpu()})
     if layout is None or not has_one_call_kernels(layout.device) or has_shards(model):
         return None
     try:
