@@ -201,8 +201,12 @@ def save(output: Path, training: Training, step: int) -> None:
 
     from ampft.files import describe_file
     from ampft.runs.manifest import describe_files
-    from ampft.training.checkpoints.manifest import CheckpointManifest, CursorPart, write_manifest
-    from ampft.training.checkpoints.store import CheckpointStore
+    from ampft.training.checkpoints.store import (
+        CheckpointManifest,
+        CheckpointStore,
+        CursorPart,
+        write_manifest,
+    )
 
     store = CheckpointStore(output, limit=1)
     if (place := store.begin(step)) is None:

@@ -10,7 +10,7 @@ from ampft.features.feature import Feature, SavedFeature, Write
 from ampft.files import link
 from ampft.tasks.outcome import Outcome, Problem
 from ampft.text.json_io import Count
-from ampft.training.checkpoints.manifest import BEST_NAME
+from ampft.training.checkpoints.store import BEST_NAME
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

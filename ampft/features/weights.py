@@ -25,7 +25,7 @@ from ampft.ownership import private_file
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.executed import dtype_name
 from ampft.text.json_io import Count
-from ampft.training.checkpoints.manifest import BEST_NAME
+from ampft.training.checkpoints.store import BEST_NAME
 from ampft.training.checkpoints.writing import without_prefix, write_tensors
 
 RAW_PREFIX = "raw/"  # of the weights of training in the file of the best weights

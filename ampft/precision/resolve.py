@@ -180,15 +180,14 @@ def resolve(mode: str, device: torch.device, *, flag: str = FLAG) -> Precision:
 
 def survey_modes(device: torch.device) -> tuple[Availability, ...]:
     """Return the availability of each mode on `device`, in the order of `MODES`."""
-    return tuple(_availability(row, device) for row in MODE_TABLE.values())
-
-
-def _availability(row: Mode, device: torch.device) -> Availability:
-    status, reason = _PROBES[row.probe](device)
-    if row.rounding is not None and status != UNAVAILABLE:
-        stored = f"weights, gradients, optimizer state {row.storage}"
-        reason = f"{stored}, {_ROUNDING_WORDS[row.rounding]}; {reason}"
-    return Availability(row.name, status, reason)
+    entries = []
+    for row in MODE_TABLE.values():
+        status, reason = _PROBES[row.probe](device)
+        if row.rounding is not None and status != UNAVAILABLE:
+            stored = f"weights, gradients, optimizer state {row.storage}"
+            reason = f"{stored}, {_ROUNDING_WORDS[row.rounding]}; {reason}"
+        entries.append(Availability(row.name, status, reason))
+    return tuple(entries)
 
 
 def cpu_capabilities() -> dict[str, bool]:

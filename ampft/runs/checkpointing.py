@@ -22,8 +22,7 @@ from ampft.runs.saved_state import model_tensors, state_tensors, state_values
 from ampft.runs.state import RunState
 from ampft.text.numbers import counted
 from ampft.training.checkpoints.interval import parse_interval
-from ampft.training.checkpoints.manifest import BEST_NAME, CheckpointManifest
-from ampft.training.checkpoints.store import CheckpointStore
+from ampft.training.checkpoints.store import BEST_NAME, CheckpointManifest, CheckpointStore
 from ampft.training.checkpoints.writing import (
     BackgroundWriter,
     Content,

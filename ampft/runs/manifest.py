@@ -13,7 +13,7 @@ from ampft.errors import InputError
 from ampft.files import FilePart, describe_file, is_inside
 from ampft.ownership import is_plain_file, is_plain_folder
 from ampft.text.json_io import read_json_object, values_hash
-from ampft.training.checkpoints.manifest import HISTORY_NAME as HISTORY_NAME
+from ampft.training.checkpoints.store import HISTORY_NAME as HISTORY_NAME
 from ampft.training.checkpoints.store import STORE_NAME, CheckpointStore
 
 RECORD_NAME = "run.json"

@@ -40,8 +40,7 @@ from ampft.runs.saved_state import is_of_earlier_version, read_saved_state, rest
 from ampft.runs.state import RunState
 from ampft.text.numbers import counted, in_epochs
 from ampft.text.terminal import labelled, print_line
-from ampft.training.checkpoints.manifest import DamagedCheckpoint
-from ampft.training.checkpoints.store import CheckpointStore
+from ampft.training.checkpoints.store import CheckpointStore, DamagedCheckpoint
 from ampft.training.ending import StopRequest, StopRequested, ended_with_others, first_failure
 from ampft.training.optimizer import OPTIMIZERS
 from ampft.training.out_of_memory import explain_out_of_memory

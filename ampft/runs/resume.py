@@ -16,15 +16,16 @@ from ampft.runs.redaction import redact_secrets
 from ampft.text.json_io import json_values
 from ampft.text.numbers import byte_size
 from ampft.text.tables import Cell, Quote, Table, terminal_table
-from ampft.training.checkpoints.manifest import (
+from ampft.training.checkpoints.store import (
     MANIFEST_NAME,
+    STORE_NAME,
     CheckpointManifest,
+    CheckpointStore,
     DamagedCheckpoint,
     read_manifest,
     verified_history,
     verify,
 )
-from ampft.training.checkpoints.store import STORE_NAME, CheckpointStore
 
 LATEST = "latest"
 

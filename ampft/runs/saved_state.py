@@ -22,7 +22,7 @@ from ampft.runs.history import parse_rows
 from ampft.runs.record import ResumePart
 from ampft.runs.state import RunState
 from ampft.text.json_io import Count, Rule, from_json, parse_json_object
-from ampft.training.checkpoints.manifest import (
+from ampft.training.checkpoints.store import (
     MODEL_NAME,
     OPTIMIZER_NAME,
     STATE_NAME,

@@ -27,7 +27,7 @@ from ampft.runs.publishing import Pushing
 from ampft.runs.record import RunRecord, StepIdsHash
 from ampft.runs.redaction import redact_secrets
 from ampft.tasks.outcome import Outcome
-from ampft.training.checkpoints.manifest import CursorPart
+from ampft.training.checkpoints.store import CursorPart
 from ampft.training.ending import TimeLimit
 from ampft.training.first_step import FirstStep
 from ampft.training.graphed_update import GraphedUpdate

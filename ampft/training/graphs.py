@@ -100,18 +100,14 @@ class CudaRecorder:
             # torch leaves the stream of the capture in place, and a generator that refuses to draw
             # ("Offset increment outside graph capture encountered unexpectedly").
             torch.cuda.set_stream(current)
-            _renew_generator(self._stream.device)
+            device = self._stream.device
+            generator = torch.cuda.default_generators[device.index]
+            fresh = torch.Generator(device)  # with the same seed and offset
+            fresh.set_state(generator.get_state())
+            generator.graphsafe_set_state(fresh.graphsafe_get_state())
             raise
         self._pool = graph.pool()
         return graph.replay, result
-
-
-def _renew_generator(device: torch.device) -> None:
-    """Give a device's generator a new state, with the same seed and offset."""
-    generator = torch.cuda.default_generators[device.index]
-    fresh = torch.Generator(device)
-    fresh.set_state(generator.get_state())
-    generator.graphsafe_set_state(fresh.graphsafe_get_state())
 
 
 class CaptureCheck(TorchDispatchMode):
@@ -322,8 +318,10 @@ class GraphedGradient:
             with self.recorder.warming_up():
                 for _ in range(WARM_UPS):
                     run()
-            before = zip(parameters, held, strict=True)
-            self._allocate({p: gradient for p, gradient in before if p.grad is not None})
+            for parameter, gradient in zip(parameters, held, strict=True):
+                if parameter.grad is not None:  # kept: what the step has accumulated, or zeros
+                    zeros = torch.zeros_like(parameter, requires_grad=False)
+                    self.gradients.setdefault(parameter, zeros if gradient is None else gradient)
             # A frozen layer would replace its cast weights if its weights were loaded again.
             self._kept += [dict(module.__dict__.get(CASTS, {})) for module in self.model.modules()]
             self._graphs[key] = self.recorder.capture(run_and_add)
@@ -334,12 +332,6 @@ class GraphedGradient:
             snapshot.restore()
             for parameter, gradient in zip(parameters, held, strict=True):
                 parameter.grad = self.gradients.get(parameter, gradient)
-
-    def _allocate(self, gradients: dict[nn.Parameter, Tensor | None]) -> None:
-        """Keep a gradient for each parameter: what the step has accumulated so far, or zeros."""
-        for parameter, gradient in gradients.items():
-            zeros = torch.zeros_like(parameter, requires_grad=False)
-            self.gradients.setdefault(parameter, zeros if gradient is None else gradient)
 
     def _verified(self, key: Key, compute: Compute, batch: StaticBatch) -> Tensor:
         """Accumulate a gradient by a graph and without it, and keep the graph if both agree."""

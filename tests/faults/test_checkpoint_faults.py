@@ -14,8 +14,7 @@ from safetensors.torch import load_file
 from ampft.errors import InputError
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME
 from ampft.text.json_io import values_hash
-from ampft.training.checkpoints.manifest import verified_history, verify
-from ampft.training.checkpoints.store import STORE_NAME, CheckpointStore
+from ampft.training.checkpoints.store import STORE_NAME, CheckpointStore, verified_history, verify
 
 pytestmark = pytest.mark.slow
 

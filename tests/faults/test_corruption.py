@@ -14,7 +14,7 @@ from ampft.errors import InputError
 from ampft.files import FilePart
 from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, RESULT_FILES, check_files, is_result_name
 from ampft.runs.record import read_record
-from ampft.training.checkpoints.manifest import verify as verify_checkpoint
+from ampft.training.checkpoints.store import verify as verify_checkpoint
 
 pytestmark = pytest.mark.slow
 

@@ -27,7 +27,7 @@ from ampft.runs.saved_state import read_saved_state, restore
 from ampft.runs.show import format_run
 from ampft.runs.state import RunState
 from ampft.text.json_io import json_text, values_hash
-from ampft.training.checkpoints.manifest import (
+from ampft.training.checkpoints.store import (
     CONTENT_NAMES,
     DamagedCheckpoint,
     verified_history,

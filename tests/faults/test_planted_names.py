@@ -21,8 +21,12 @@ from ampft.errors import InputError
 from ampft.runs import folder as run_folder
 from ampft.runs import manifest
 from ampft.runs.manifest import MODEL_FILES, NONFINITE_NAME, PICTURES_NAME, RESULT_FILES
-from ampft.training.checkpoints.manifest import CONTENT_NAMES, MANIFEST_NAME
-from ampft.training.checkpoints.store import STORE_NAME, CheckpointStore
+from ampft.training.checkpoints.store import (
+    CONTENT_NAMES,
+    MANIFEST_NAME,
+    STORE_NAME,
+    CheckpointStore,
+)
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ from tiny_encoders import right_padded, tiny
 from torch import nn
 
 import ampft
-from ampft.models.packing.dropout import (
+from ampft.models.packing.cpu_kernels import (
     dropout,
     install_fast_dropout,
     keep_mask,

@@ -12,8 +12,7 @@ from ampft.models.packing.attention import (
     flash_attention,
     grouped_attention,
 )
-from ampft.models.packing.dropout import keep_mask, realised_probability
-from ampft.models.packing.grouped import dropout_attention
+from ampft.models.packing.cpu_kernels import dropout_attention, keep_mask, realised_probability
 from ampft.models.packing.layout import AttentionOptions, Rows, pack_layout
 from ampft.precision.emulation import Emulation
 

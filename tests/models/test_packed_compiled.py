@@ -21,7 +21,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from ampft.models.packing import attention
-from ampft.models.packing.dropout import install_fast_dropout
+from ampft.models.packing.cpu_kernels import install_fast_dropout
 from ampft.models.packing.install import install_packing
 from ampft.models.packing.layout import PackedLayout, pack_layout
 from ampft.models.packing.verification import evaluation_mode

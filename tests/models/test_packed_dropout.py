@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny_encoders import ENCODERS, LONGEST, loss_and_gradient, relative_error, right_padded, tiny
 
-from ampft.models.packing import dropout
+from ampft.models.packing import cpu_kernels
 from ampft.models.packing.install import install_packing
 from ampft.precision.emulation import Emulation
 
@@ -22,12 +22,12 @@ def test_dropout_equals_that_of_transformers_with_the_same_masks(name, monkeypat
     packed = tiny(name)
     twin = copy.deepcopy(packed)
     twin.set_attn_implementation("eager")
-    dropout.install_fast_dropout(twin.base_model)
+    cpu_kernels.install_fast_dropout(twin.base_model)
     install_packing(packed, trim_last_layer=False)
     batch = right_padded(packed, [LONGEST] * 3)
 
     def draw_as_packed(weights, p=0.5, training=True, inplace=False):
-        return dropout.dropout(weights, p) if training and p > 0 else weights
+        return cpu_kernels.dropout(weights, p) if training and p > 0 else weights
 
     # Heads, and the attention of the twin, call this function.
     monkeypatch.setattr(torch.nn.functional, "dropout", draw_as_packed)

@@ -8,7 +8,7 @@ from tiny_encoders import right_padded, tiny
 
 from ampft.models.packing import attention, verification
 from ampft.models.packing.attention import grouped_attention, problem_of_dropout
-from ampft.models.packing.grouped import dropout_attention
+from ampft.models.packing.cpu_kernels import dropout_attention
 from ampft.models.packing.install import install_packing
 from ampft.models.packing.layout import AttentionOptions
 from ampft.models.packing.verification import check_packing

@@ -18,10 +18,11 @@ from ampft.errors import InputError
 from ampft.files import FilePart, describe_file
 from ampft.ownership import OWNER_NAME
 from ampft.training.checkpoints.interval import Interval, parse_interval
-from ampft.training.checkpoints.manifest import (
+from ampft.training.checkpoints.store import (
     CONTENT_NAMES,
     MANIFEST_NAME,
     CheckpointManifest,
+    CheckpointStore,
     CursorPart,
     DamagedCheckpoint,
     read_manifest,
@@ -29,7 +30,6 @@ from ampft.training.checkpoints.manifest import (
     verify,
     write_manifest,
 )
-from ampft.training.checkpoints.store import CheckpointStore
 from ampft.training.checkpoints.training_state import (
     load_optimizer,
     optimizer_tensors,

@@ -22,8 +22,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
-from ampft.models.packing.dropout import keep_mask, realised_probability
-from ampft.models.packing.grouped import attention_plan, dropout_attention
+from ampft.models.packing.cpu_kernels import (
+    attention_plan,
+    dropout_attention,
+    keep_mask,
+    realised_probability,
+)
 from ampft.models.packing.layout import AttentionOptions, PackedLayout, Rows, pack_layout
 from ampft.precision.compilation import uncompiled
 from ampft.precision.emulation.attention import attention as emulated_attention

@@ -17,7 +17,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from ampft.data.steps import MicroBatch
 from ampft.errors import InputError
 from ampft.models.packing.attention import PACKED_NAMES, register_packed_attention
-from ampft.models.packing.dropout import install_fast_dropout
+from ampft.models.packing.cpu_kernels import install_fast_dropout
 from ampft.models.packing.families import Family, Trim, family_of, packing_support
 from ampft.models.packing.layout import PackedLayout, pack_layout
 from ampft.precision.compilation import check_hooks_of_compiled_modules, uncompiled
@@ -214,7 +214,7 @@ def install_packing(
     The model is still called as `model(input_ids=..., attention_mask=...)` with a right-padded
     batch, and returns the same results. A batch that cannot be packed takes the padded path; the
     handle's `paths` give the reason. Weights, their names and the saved configuration stay as they
-    are. On a CPU, `nn.Dropout` draws its masks as `packing.dropout` does. `torch.compile` can
+    are. On a CPU, `nn.Dropout` draws its masks as `packing.cpu_kernels` does. `torch.compile` can
     compile the model; torch then checks hooks, in this whole process
     (`torch._dynamo.config.skip_nnmodule_hook_guards`).
 

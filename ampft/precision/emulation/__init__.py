@@ -13,13 +13,14 @@ from torch.backends import mha
 
 from ampft.precision.emulation.attention import attention, observers
 from ampft.precision.emulation.cuda_autocast import AUTOCAST_TABLE, autocast_kernels
-from ampft.precision.emulation.interception import (
+from ampft.precision.emulation.kernels import (
+    EMULATED,
     Kernel,
+    arithmetic_kernels,
     kernels_replaced,
     native_kernel,
     replacing_kernel,
 )
-from ampft.precision.emulation.products import EMULATED, arithmetic_kernels
 
 __all__ = [
     "AUTOCAST_TABLE",

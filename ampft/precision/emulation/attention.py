@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.library import Library, register_autograd
 
-from ampft.precision.emulation.interception import autocast_excluded
+from ampft.precision.emulation.kernels import autocast_excluded
 
 Observer = Callable[[str, torch.dtype, torch.dtype, torch.dtype, str], None]
 """Called with kind, operand dtype, output dtype, accumulator dtype, `forward` or `backward`."""
@@ -225,13 +225,6 @@ def _operators() -> Library:
     return library
 
 
-def _additive(mask: Tensor) -> Tensor:
-    """Return a mask to be added to the scores, in float32: 0 or -inf if it was boolean."""
-    if mask.dtype is not torch.bool:
-        return mask.float()
-    return torch.zeros(mask.shape).masked_fill_(~mask, -math.inf)
-
-
 def attention(
     query: Tensor,
     key: Tensor,
@@ -270,10 +263,11 @@ def attention(
     operands = [
         tensor.to(dtype).expand(*leading, *tensor.shape[-2:]) for tensor in (query, key, value)
     ]
-    additive_mask = None if mask is None else _additive(mask)
+    if mask is not None and mask.dtype is torch.bool:  # in float32: 0, or -inf where it is hidden
+        mask = torch.zeros(mask.shape).masked_fill_(~mask, -math.inf)
+    elif mask is not None:
+        mask = mask.float()
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     with autocast_excluded():
-        output, _ = torch.ops.ampft.attention(
-            *operands, additive_mask, keep_mask, dropout_p, factor
-        )
+        output, _ = torch.ops.ampft.attention(*operands, mask, keep_mask, dropout_p, factor)
     return output

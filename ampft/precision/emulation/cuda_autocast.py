@@ -28,14 +28,14 @@ from torch import Tensor
 from torch._C import DispatchKeySet
 from torch._ops import OpOverload
 
-from ampft.precision.emulation.interception import (
+from ampft.precision.emulation.kernels import (
     Kernel,
     autocast_excluded,
     is_operator,
     native_kernel,
     operator_overload,
+    refusal,
 )
-from ampft.precision.emulation.products import refusal
 
 AUTOCAST_TABLE = "CUDA (torch 2.13, ATen/autocast_mode.h), emulated on the CPU"
 """Name of this table in the run record."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ampft.files import FilePart, describe_file, sync, write_file
 from ampft.ownership import OWNER_NAME
-from ampft.training.checkpoints.manifest import (
+from ampft.training.checkpoints.store import (
     MODEL_NAME,
     OPTIMIZER_NAME,
     STATE_NAME,

@@ -20,8 +20,7 @@ from ampft.comparison.execution.launchers import LocalLauncher, Program, SideByS
 from ampft.ownership import temporary_folder
 from ampft.runs.manifest import RECORD_NAME
 from ampft.text.json_io import json_text, read_json_object, values_hash
-from ampft.training.checkpoints.manifest import HISTORY_NAME
-from ampft.training.checkpoints.store import CheckpointStore
+from ampft.training.checkpoints.store import HISTORY_NAME, CheckpointStore
 
 # What a message is about.
 STARTED, LOG, HISTORY, PART, CHECKPOINT, RESULT = range(6)
