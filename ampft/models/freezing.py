@@ -76,22 +76,18 @@ def freeze_matching(model: nn.Module, patterns: str) -> None:
             if any(matches_path(path, pattern) for path in around)
         }
         if not found:
+            base = base_of(model)
+            inside = [name for name, child in base.named_children() if has_weights(child)]
+            beside = [name for name in head_names(model) if not name.endswith(f".{POOLER}")]
             raise InputError(
                 f"--freeze {pattern}: no parameter or module of {type(model).__name__} has this "
-                f"name. Its modules are {listed(_outline(model), limit=NAMED)}; * stands for "
+                f"name. Its modules are {listed([*inside, *beside], limit=NAMED)}; * stands for "
                 "any characters."
             )
         frozen |= found
     for name, parameter in model.named_parameters():
         if name in frozen:
             parameter.requires_grad_(False)
-
-
-def _outline(model: nn.Module) -> list[str]:
-    """Return the modules of the encoder, without its prefix, and the modules of the head."""
-    base = base_of(model)
-    inside = [name for name, child in base.named_children() if has_weights(child)]
-    return [*inside, *(name for name in head_names(model) if not name.endswith(f".{POOLER}"))]
 
 
 @dataclass(frozen=True)
@@ -115,10 +111,15 @@ def depths_of(model: nn.Module) -> Depths | None:
         model: Model of transformers.
     """
     base, outside = base_of(model), head_names(model)
-    path, layers = _layers_of(base)
+    lists = {name: m for name, m in base.named_modules() if name and isinstance(m, nn.ModuleList)}
+    outer = [name for name in lists if not is_in(name, lists.keys() - {name})]
+    sizes = [sum(p.numel() for p in lists[name].parameters()) for name in outer]
     is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
-    if layers is None or not path or is_encoder_decoder:
+    # The layers are the list with most weights, if it has more than all others together.
+    if is_encoder_decoder or not sizes or 2 * max(sizes) <= sum(sizes):
         return None
+    path = outer[sizes.index(max(sizes))]
+    layers = lists[path]
     depth_of = {
         id(parameter): depth
         for depth, layer in enumerate(layers, start=1)
@@ -166,22 +167,6 @@ def train_top_layers(model: nn.Module, count: int) -> None:
         is_top = depths.of_parameter[name] > layers - count
         # Those frozen before, as in an auxiliary head, stay so.
         parameter.requires_grad_(parameter.requires_grad and is_top)
-
-
-def _layers_of(base: nn.Module) -> tuple[str, nn.ModuleList | None]:
-    """Return path and list of the layers: the list with most weights, if no other has as many."""
-    lists = [
-        (name, module) for name, module in base.named_modules() if isinstance(module, nn.ModuleList)
-    ]
-    outer = [
-        (name, module)
-        for name, module in lists
-        if not any(name.startswith(f"{other}.") for other, _ in lists)
-    ]
-    sizes = [sum(p.numel() for p in module.parameters()) for _, module in outer]
-    if not sizes or 2 * max(sizes) <= sum(sizes) or max(sizes) == 0:
-        return "", None
-    return outer[sizes.index(max(sizes))]
 
 
 def check_something_trains(model: nn.Module) -> None:

@@ -358,7 +358,12 @@ def prepare_training_objects(
         choose_units(accelerator.state.fsdp_plugin, model)
     model, optimizer = accelerator.prepare(model, optimizer)
     if is_sharded(accelerator) and accelerator.native_amp:
-        _add_autocast(accelerator, model)
+        # As `Accelerator.prepare_model` does without FSDP2.
+        context = get_mixed_precision_context_manager(True, accelerator.autocast_handler)
+        plain: Any = model
+        plain._original_forward = plain.forward
+        forward = convert_outputs_to_fp32(context(plain.forward.__func__))
+        plain.forward = MethodType(forward, plain)
     return model, optimizer
 
 
@@ -399,10 +404,3 @@ def choose_units(plugin: FullyShardedDataParallelPlugin, model: Any) -> None:
     around = {type(layer).__name__ for layer in layers if table in set(layer.modules())}
     found = {type(layer).__name__ for layer in layers}
     plugin.transformer_cls_names_to_wrap = sorted(found - around)
-
-
-def _add_autocast(accelerator: Accelerator, model: Any) -> None:
-    """Wrap the forward pass in autocast, as `Accelerator.prepare_model` does without FSDP2."""
-    context = get_mixed_precision_context_manager(True, accelerator.autocast_handler)
-    model._original_forward = model.forward
-    model.forward = MethodType(convert_outputs_to_fp32(context(model.forward.__func__)), model)

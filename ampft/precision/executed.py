@@ -229,7 +229,7 @@ class ProductRecorder(TorchDispatchMode):
             if kind == _BATCHED:
                 kind = "projection" if self._multiplies_weight(operands) else "attention"
             output = next(t for t in _tensors(result))
-            self.observe(kind, operands, output, by_request=by_request)
+            self._observe(kind, operands, output, by_request)
         return result
 
     def _is_in_float32_module(self, args: tuple[Any, ...]) -> bool:
@@ -269,22 +269,10 @@ class ProductRecorder(TorchDispatchMode):
             self._batched_projections.add(last)
         return is_projection
 
-    def observe(
-        self,
-        kind: str,
-        operands: tuple[torch.Tensor, ...],
-        output: torch.Tensor,
-        *,
-        by_request: bool = False,
+    def _observe(
+        self, kind: str, operands: tuple[torch.Tensor, ...], output: torch.Tensor, by_request: bool
     ) -> None:
-        """Count one product.
-
-        Args:
-            kind: One of `KINDS`.
-            operands: The multiplied tensors, in the order in which the operator takes them.
-            output: The result.
-            by_request: Whether it belongs to a module that is kept in float32.
-        """
+        """Count one product, whose operands are in the order in which the operator takes them."""
         # The engine has a current node during a backward pass, and in forwards recomputed there.
         backward = torch._C._current_autograd_node() is not None
         row = ProductRow(

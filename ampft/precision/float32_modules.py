@@ -261,12 +261,8 @@ def never_called(model: nn.Module) -> str | None:
     )
 
 
-def stored_patterns(model: nn.Module) -> tuple[str, ...]:
-    """Return the patterns in the configuration of a model.
-
-    Raises:
-        InputError: They are not a list of texts.
-    """
+def _stored_patterns(model: nn.Module) -> tuple[str, ...]:
+    """Return the patterns in the configuration of a model, which must be a list of texts."""
     patterns = getattr(getattr(model, "config", None), CONFIG_FIELD, None) or ()
     is_list = isinstance(patterns, list | tuple)
     if not is_list or not all(isinstance(pattern, str) and pattern for pattern in patterns):
@@ -286,9 +282,9 @@ def apply_patterns(model: nn.Module, requested: Sequence[str] = ()) -> Float32Mo
             model.
 
     Raises:
-        InputError: A pattern matches no module.
+        InputError: A pattern matches no module, or the stored ones are not a list of texts.
     """
-    handle = keep_in_fp32(model, requested or stored_patterns(model))
+    handle = keep_in_fp32(model, requested or _stored_patterns(model))
     if requested:
         setattr(model.config, CONFIG_FIELD, list(requested))
     return handle

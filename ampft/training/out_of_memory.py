@@ -285,18 +285,15 @@ class MicroBatchTrial:
         snapshot, was_training = Snapshot(self.model), self.model.training
         self.model.train()
         try:
-            if memory_budget is None:
-                return self._search_from_largest()
-            return self._search_from_smallest(memory_budget)
+            if memory_budget is not None:
+                return self._search_from_smallest(memory_budget)
+            if not self._fits(self._allocate_state):
+                return None
+            return next((n for n in self._candidates if self._fits(self._run, n)), None)
         finally:
             self.model.train(was_training)
             snapshot.restore()
             forget_peak_memory(self._trainable[0].device)
-
-    def _search_from_largest(self) -> int | None:
-        if not self._fits(self._allocate_state):
-            return None
-        return next((number for number in self._candidates if self._fits(self._run, number)), None)
 
     def _search_from_smallest(self, memory_budget: int) -> int | None:
         copies = 1 + self.state_per_weight

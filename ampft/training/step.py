@@ -118,7 +118,10 @@ def shared_autocast_cache(
             if len(step_batch.micro_batches) > 1:
                 stack.enter_context(torch.autocast(accelerator.device.type, enabled=False))
             if _uses_joint_weights(accelerator, plain):
-                stack.enter_context(joint_weights(plain, _dtype_of_products(accelerator, plain)))
+                by_mode = {"bf16": torch.bfloat16, "fp16": torch.float16}
+                stored: torch.dtype = next(plain.parameters()).dtype
+                dtype = by_mode.get(accelerator.mixed_precision, stored)
+                stack.enter_context(joint_weights(plain, dtype))
         yield
         torch.clear_autocast_cache()  # because the weights will change
 
@@ -132,12 +135,6 @@ def _uses_joint_weights(accelerator: Accelerator, plain: nn.Module) -> bool:
     # Adapters read the dtype of their weights, and cast their inputs to it.
     is_whole = is_packed(plain) and lora_config(plain) is None
     return accelerator.device.type == "cuda" and is_alone and is_whole
-
-
-def _dtype_of_products(accelerator: Accelerator, plain: nn.Module) -> torch.dtype:
-    by_mode = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    stored: torch.dtype = next(plain.parameters()).dtype
-    return by_mode.get(accelerator.mixed_precision, stored)
 
 
 def _checkpoints_gradients(model: nn.Module) -> bool:

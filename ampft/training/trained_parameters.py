@@ -154,8 +154,11 @@ class _FirstUpdate:
         del args, kwargs
         self._samples = []
         if any(float(group["lr"]) > 0 for group in optimizer.param_groups):
-            named = self._model.named_parameters()
-            self._samples = [_sample(n, p) for n, p in named if p.requires_grad and _has_entries(p)]
+            for name, parameter in self._model.named_parameters():
+                gradient = parameter.grad
+                has_entries = gradient is not None and local_row(gradient).numel() > 0
+                if parameter.requires_grad and has_entries:
+                    self._samples.append(_sample(name, parameter))
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         del args, kwargs
@@ -167,7 +170,13 @@ class _FirstUpdate:
             hook.remove()
         message = _not_held(self._model, optimizer)
         if message is None:
-            unchanged = torch.stack([_is_unchanged(s) for s in samples]).tolist()
+            unchanged = torch.stack(
+                [
+                    # No sampled weight changed although one has a gradient.
+                    (local_row(s.parameter)[s.positions] == s.before).all() & s.has_gradient.any()
+                    for s in samples
+                ]
+            ).tolist()
             still = [
                 sample.name
                 for sample, stays in zip(samples, unchanged, strict=True)
@@ -198,10 +207,6 @@ def _not_held(model: nn.Module, optimizer: Optimizer) -> str | None:
     )
 
 
-def _has_entries(parameter: Tensor) -> bool:
-    return parameter.grad is not None and local_row(parameter.grad).numel() > 0
-
-
 def _sample(name: str, parameter: Tensor) -> _Sample:
     assert parameter.grad is not None
     gradient = local_row(parameter.grad)
@@ -211,12 +216,6 @@ def _sample(name: str, parameter: Tensor) -> _Sample:
     positions = torch.stack([size * number + place for number, place in enumerate(largest)])
     has_gradient = gradient[positions] != 0
     return _Sample(name, parameter, positions, local_row(parameter)[positions], has_gradient)
-
-
-def _is_unchanged(sample: _Sample) -> Tensor:
-    """Return whether no sampled weight changed although one has a gradient."""
-    now = local_row(sample.parameter)[sample.positions]
-    return (now == sample.before).all() & sample.has_gradient.any()
 
 
 def _must_have_changed(optimizer: Optimizer, sample: _Sample) -> bool:

@@ -247,7 +247,15 @@ class _GroupedAttention(torch.autograd.Function):
         scores = queries.new_empty(plan.score_count)
         probabilities = torch.empty_like(scores)
         for span in plan.spans:
-            _softmax_scores(span, queries, keys, position_bias, scores, probabilities)
+            group_scores = span.score_matrices(scores)
+            torch.bmm(span.cells(queries), span.cells(keys).mT, out=group_scores)
+            if position_bias is not None:
+                heads, length = position_bias.shape[0], span.longest
+                group_scores.unflatten(0, (-1, heads)).add_(position_bias[:, :length, :length])
+            if span.masked is not None:
+                by_sequence = group_scores.unflatten(0, (span.masked.shape[0], -1))
+                by_sequence[..., -span.masked.shape[-1] :].masked_fill_(span.masked, -math.inf)
+            torch.softmax(group_scores, -1, out=span.score_matrices(probabilities))
         mask, weights = None, probabilities
         if options.dropout > 0:
             values.mul_(ctx.value_scale)
@@ -296,22 +304,3 @@ class _GroupedAttention(torch.autograd.Function):
 
 def _to_cells(row: torch.Tensor, plan: AttentionPlan) -> torch.Tensor:
     return row.reshape(-1, row.shape[-1]).index_select(0, plan.gather)
-
-
-def _softmax_scores(
-    span: GroupSpan,
-    queries: torch.Tensor,
-    keys: torch.Tensor,
-    position_bias: torch.Tensor | None,
-    scores: torch.Tensor,
-    probabilities: torch.Tensor,
-) -> None:
-    group_scores = span.score_matrices(scores)
-    torch.bmm(span.cells(queries), span.cells(keys).mT, out=group_scores)
-    if position_bias is not None:
-        heads, length = position_bias.shape[0], span.longest
-        group_scores.unflatten(0, (-1, heads)).add_(position_bias[:, :length, :length])
-    if span.masked is not None:
-        by_sequence = group_scores.unflatten(0, (span.masked.shape[0], -1))
-        by_sequence[..., -span.masked.shape[-1] :].masked_fill_(span.masked, -math.inf)
-    torch.softmax(group_scores, -1, out=span.score_matrices(probabilities))

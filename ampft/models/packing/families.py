@@ -274,23 +274,17 @@ def positions_in_sequence(
 def positions_after_padding_id(
     base: nn.Module, input_ids: torch.Tensor, layout: PackedLayout
 ) -> torch.Tensor:
-    """Return (1, N) position ids of RoBERTa, which count real tokens from after the padding id.
+    """Return (1, N) position ids of RoBERTa and MPNet, which count from after the padding id.
 
     A padding id within the text has the padding position. The model's own rule is therefore applied
     to the padded batch of ids, instead of deriving the positions from the lengths.
     """
-    embeddings: Any = base.embeddings
-    padded = embeddings.create_position_ids_from_input_ids(input_ids, embeddings.padding_idx)
-    return layout.gather(padded)
-
-
-def positions_of_mpnet(
-    base: nn.Module, input_ids: torch.Tensor, layout: PackedLayout
-) -> torch.Tensor:
-    """Return (1, N) position ids of MPNet, which counts as RoBERTa does."""
-    from transformers.models.mpnet.modeling_mpnet import create_position_ids_from_input_ids
-
-    embeddings: Any = base.embeddings
+    model: Any = base
+    embeddings = model.embeddings
+    if model.config.model_type == "mpnet":
+        from transformers.models.mpnet.modeling_mpnet import create_position_ids_from_input_ids
+    else:
+        create_position_ids_from_input_ids = embeddings.create_position_ids_from_input_ids
     return layout.gather(create_position_ids_from_input_ids(input_ids, embeddings.padding_idx))
 
 
@@ -366,7 +360,7 @@ FAMILIES: dict[str, Family] = {
     "albert": Family(encoder="encoder", positions=positions_in_sequence),
     "mpnet": Family(
         encoder="encoder",
-        positions=positions_of_mpnet,
+        positions=positions_after_padding_id,
         implementation="eager",
         adapt=adapt_mpnet,
     ),
