@@ -30,6 +30,7 @@ from ampft.certificate.rows import VerifiedRows
 from ampft.comparison.inference.predictors import time_in_turns
 from ampft.export import Artifact
 from ampft.export.formats import package
+from ampft.export.openvino_format import shared_core
 from ampft.kinds.logits import forward_logits, model_inputs
 from ampft.precision.executed import ProductRecorder
 from ampft.precision.modes import BASELINE
@@ -158,7 +159,7 @@ def openvino_dtypes(compiled: Any, path: Path) -> ArtifactDtypes:
             dtype = _OPENVINO_DTYPES.get(executed, _text(info["runtimePrecision"]))
             counts[kind, (dtype, dtype), kind in _OPENVINO_WITH_WEIGHTS] += 1
     sizes: Counter[str] = Counter()
-    for operation in openvino.Core().read_model(str(path)).get_ops():
+    for operation in shared_core().read_model(str(path)).get_ops():
         if operation.get_type_name() == "Constant":
             name = operation.get_element_type().get_type_name()
             if name in _OPENVINO_DTYPES:

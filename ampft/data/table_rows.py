@@ -222,6 +222,16 @@ def _text_choices(columns: Sequence[str]) -> list[tuple[str, ...]]:
     return [*pairs, *((name,) for name in TEXTS if name in columns and name not in paired)]
 
 
+def _named_media(request: DataRequest) -> dict[str, str]:
+    """Return the named column of images or of sounds by kind; empty if none is named."""
+    named = request.named_media
+    if len(named) > 1:
+        raise InputError(
+            "--image_column_name and --audio_column_name: received both. Pass one column."
+        )
+    return named
+
+
 def _media_in_cells(
     table: SourceTable, request: DataRequest, describe: Describe
 ) -> tuple[str, str] | None:
@@ -230,7 +240,7 @@ def _media_in_cells(
     Without a flag or task that says so, it is the only column whose first cells are all files of
     one kind, in a file without a usual text column.
     """
-    for kind, column in request.named_media.items():
+    for kind, column in _named_media(request).items():
         require((column,), table.columns, INPUT_FLAGS[kind], origin=table.origin, describe=describe)
         return column, kind
     if request.text_columns or request.data_kind not in (None, *MEDIA):
@@ -273,15 +283,11 @@ def _media_by_type(
     dataset: Dataset, request: DataRequest, describe: Describe
 ) -> tuple[str, str] | None:
     """Return the column of images or sounds of a data set and their kind; None for texts."""
-    origin, named = request.dataset_name, request.named_media
+    origin, named = request.dataset_name, _named_media(request)
     found = {
         kind: [name for name, of in dataset.features.items() if isinstance(of, media_type)]
         for kind, media_type in MEDIA_TYPES.items()
     }
-    if len(named) > 1:
-        raise InputError(
-            "--image_column_name and --audio_column_name: received both. Pass one column."
-        )
     for kind, column in named.items():
         require((column,), found[kind], INPUT_FLAGS[kind], origin=str(origin), describe=describe)
         return column, kind

@@ -414,6 +414,12 @@ def test_near_duplicate_labels_are_reported_and_not_merged(tmp_path, labels):
     assert any(repr(labels[0]) in n and "several spellings" in n for n in data.notes)
 
 
+def test_a_column_of_images_and_one_of_sounds_are_refused(tmp_path):
+    settings = {"image_column_name": "text", "audio_column_name": "text"}
+    with pytest.raises(InputError, match="--image_column_name and --audio_column_name: received"):
+        load(tmp_path, GOOD, **settings)
+
+
 def test_different_labels_are_not_reported(tmp_path):
     assert not any("spellings" in note for note in load(tmp_path, GOOD).notes)
     ids = ("100000000000000001", "100000000000000002")  # equal as floats
