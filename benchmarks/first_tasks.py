@@ -164,6 +164,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0], allow_abbrev=False)
     parser.add_argument("--out", type=Path, help="JSON file of results")
     args = parser.parse_args()
+    # A shell lets programs in the background ignore Ctrl-C, and their programs inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     tasks: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
