@@ -127,11 +127,11 @@ def succeeded(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedPro
 
 
 def own_lines(stderr: str) -> list[str]:
-    """Return the lines of standard error without what torchao, if installed, says of itself."""
+    """Return the lines of standard error without notices of torchao and bitsandbytes."""
     return [
         line
         for line in stderr.splitlines()
-        if "torchao" not in line and "register_constant()" not in line
+        if not any(part in line for part in ("torchao", "register_constant()", "gemm_4bit_forward"))
     ]
 
 

@@ -213,10 +213,11 @@ def test_importing_every_module_has_no_side_effect():
 import importlib, os, random, signal, sys, warnings
 import accelerate, datasets, evaluate, numpy, pyarrow.parquet, sklearn.linear_model, torch
 import transformers.models.auto.modeling_auto
-try:
-    import torchao.quantization  # says which of its parts cannot be loaded
-except ImportError:
-    pass
+for name in ("torchao.quantization", "bitsandbytes"):  # say which of their parts cannot be loaded
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        pass
 print("imported", file=sys.stderr, flush=True)
 
 def state():

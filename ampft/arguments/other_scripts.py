@@ -31,8 +31,6 @@ REPLACEMENTS = {
     "do_predict": ALWAYS_RUN,
     "logging_steps": "Remove the flag: history.jsonl has every step.",
     "load_in_8bit": "Train without it; ampft compare RUN --inference fp32,int8 measures int8.",
-    "load_in_4bit": "Not supported: torchao's 4-bit weights ignore autocast, so that what runs"
-    " would not be the precision asked for. Use --lora_r, or --mixed_precision bf16-true.",
     "text_column_delimiter": "Join columns with +, as in --text_column_names title+body; a space "
     "stands between them.",
 } | dict.fromkeys(DEVICE_FLAGS, DEVICE) | {

@@ -289,6 +289,8 @@ def flops_per_token(model: nn.Module) -> int:
     """
     from torch import nn
 
+    from ampft.models.four_bit import weight_counts
+
     encoder = getattr(model, "base_model", model)
     excluded = {
         id(parameter)
@@ -296,12 +298,12 @@ def flops_per_token(model: nn.Module) -> int:
         if isinstance(module, nn.Embedding) or name.rpartition(".")[2] == "pooler"
         for parameter in module.parameters()
     }
-    operations, above_trained = 0, False
+    operations, above_trained, counts = 0, False, weight_counts(encoder)
     for parameter in encoder.parameters():
         if parameter.ndim >= 2 and id(parameter) not in excluded:
             trains = parameter.requires_grad
             per_weight = 2 + 2 * trains + 2 * (trains or above_trained)
-            operations += per_weight * parameter.numel()
+            operations += per_weight * counts[parameter]
         above_trained |= parameter.requires_grad
     return operations
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ampft.errors import InputError, listed
+from ampft.models.four_bit import dequantize, has_four_bits, quantize_frozen, weight_counts
 from ampft.models.freezing import (
     base_of,
     cast_frozen_once,
@@ -67,10 +68,10 @@ def add_lora(model: nn.Module, part: TrainedPart) -> None:
 
     Args:
         model: Model of transformers in float32.
-        part: Rank, size and place of the adapters.
+        part: Rank, size and place of the adapters, and whether the base is stored in 4 bits.
 
     Raises:
-        InputError: PEFT is not installed, or the model has no such layers.
+        InputError: A package is not installed, or the model has no such layers.
     """
     check_peft()
     assert part.lora_r is not None, "adapters have a rank"
@@ -87,6 +88,8 @@ def add_lora(model: nn.Module, part: TrainedPart) -> None:
         # Layers of the head may have the same names as layers of the encoder.
         exclude_modules=[name for name, _ in model.named_modules() if is_in(name, head)],
     )
+    if part.load_in_4bit:
+        quantize_frozen(model)
     inject_adapter_in_model(config, model, ADAPTER)
     for name, parameter in model.named_parameters():
         in_head = is_in(name, head) and name not in already_frozen
@@ -220,6 +223,8 @@ def save_adapter(model: nn.Module, folder: Path, *, base: str, base_hash: str) -
     (folder / ADAPTER_CONFIG).write_text(json_text(values), encoding="utf-8")
     config: Any = model.config
     metadata = {"format": "pt", "config": config.to_json_string(), "base_sha256": base_hash}
+    if has_four_bits(model):
+        metadata["base_storage"] = "nf4"
     (folder / ADAPTER_WEIGHTS).write_bytes(_reproducible(save(tensors, metadata)))
 
 
@@ -306,6 +311,7 @@ def read_adapter(folder: Path) -> SavedAdapter | None:
             lora_alpha=int(values["lora_alpha"]),
             lora_dropout=float(values["lora_dropout"]),
             lora_target_modules=",".join(values["target_modules"]),
+            load_in_4bit="base_storage" in metadata,
         )
         base = str(values["base_model_name_or_path"])
         config = json.loads(metadata["config"])
@@ -320,8 +326,9 @@ def read_adapter(folder: Path) -> SavedAdapter | None:
 def merge_adapters(model: nn.Module) -> None:
     """Add the adapters of a model to the weights of its layers, in place; without any, do nothing.
 
-    The model is then one without adapters. Its logits change by rounding.
+    The model is then one without adapters, all of it in float32. Its logits change by rounding.
     """
+    dequantize(model)
     kept = {name: forward.pattern for name, forward in float32_forwards(model).items()}
     for name, layer in _adapted(model).items():
         layer.merge()
@@ -355,7 +362,8 @@ def restrict_training(loaded: LoadedModel, part: TrainedPart) -> LoadedModel:
         keep_frozen_in_evaluation(model, _BatchNorm)
         lora = lora_config(model)
         targets = ", ".join(sorted(lora.target_modules))
-        what = f"LoRA of rank {lora.r} (alpha {lora.lora_alpha}) on {targets}, and the head"
+        base = ", over a base in 4 bits (NF4)" * has_four_bits(model)
+        what = f"LoRA of rank {lora.r} (alpha {lora.lora_alpha}) on {targets}, and the head{base}"
     else:
         if part.train_layers is not None:
             train_top_layers(model, part.train_layers)
@@ -366,7 +374,7 @@ def restrict_training(loaded: LoadedModel, part: TrainedPart) -> LoadedModel:
         what = "the rest is frozen"
     cast_frozen_once(model)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    total = sum(p.numel() for p in model.parameters())
+    total = sum(weight_counts(model).values())
     share = f"{trained:,} of {total:,} weights ({trained / total:.1%})"
     return replace(loaded, notes=(*loaded.notes, f"trained: {share}; {what}"))
 

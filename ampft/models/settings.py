@@ -8,7 +8,7 @@ from functools import partial
 from ampft.errors import InputError
 from ampft.flag import MODEL, TRAINED, flag
 
-LORA_FLAGS = ("lora_alpha", "lora_dropout", "lora_target_modules", "merge_lora")
+LORA_FLAGS = ("lora_alpha", "lora_dropout", "lora_target_modules", "merge_lora", "load_in_4bit")
 _model = partial(flag, group=MODEL)
 _trained = partial(flag, group=TRAINED)
 
@@ -119,6 +119,11 @@ class TrainedPart:
     merge_lora: bool = _trained(
         False,
         "add the adapters to the weights after training, and save a whole model without adapters",
+    )
+    load_in_4bit: bool = _trained(
+        False,
+        "store the linear layers below the head in 4 bits (NF4) while adapters are trained "
+        "(QLoRA); needs the package bitsandbytes",
     )
 
     @property

@@ -32,6 +32,7 @@ def _problem(args: ClassifyArguments, precision: Precision, accelerator: Acceler
         f"they cannot be combined with --dynamo_backend {backend}": backend is not None,
         "they cannot be combined with --gradient_checkpointing, which reads the state of the "
         "random generator": args.gradient_checkpointing,
+        "they are not proven for --load_in_4bit": args.load_in_4bit,
         f"they are not proven for {precision.mode}, which replaces layers": (
             precision.properties.replaces_layers
         ),

@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from ampft.arguments.classify import ADAMW
 from ampft.errors import InputError, Preempted, TrainingStopped
 from ampft.files import is_disk_error, write_file
+from ampft.models.four_bit import has_four_bits, weight_counts
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.compilation import compile_backend
 from ampft.precision.executed import dtype_name
@@ -195,7 +196,7 @@ def _continue_folder(folder: RunFolder, checkpoint: Checkpoint) -> None:
 def plan_lines(prepared: Prepared) -> list[str]:
     """Return the lines of the plan: device, precision, model, data, steps."""
     precision, task, loaded = prepared.precision, prepared.task, prepared.loaded
-    weights = sum(parameter.numel() for parameter in loaded.model.parameters()) / 1e6
+    weights = sum(weight_counts(loaded.model).values()) / 1e6
     sizes = ", ".join(f"{name} {len(rows)}" for name, rows in task.data.splits.items())
     batches, steps = prepared.step_batches, prepared.total_steps
     processes = counted(batches.world_size, "process")
@@ -216,7 +217,8 @@ def plan_lines(prepared: Prepared) -> list[str]:
         labelled(
             "model",
             f"{loaded.name}, {weights:.{1 if weights >= 1 else 3}f} M "
-            f"{dtype_name(precision.storage_dtype)} weights",
+            f"{dtype_name(precision.storage_dtype)}"
+            f"{' and NF4' * has_four_bits(loaded.model)} weights",
             *loaded.notes,
             *(["code from the model's repository may run"] if args.trust_remote_code else []),
         ),

@@ -27,6 +27,7 @@ from ampft.arguments import ClassifyArguments
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.data.steps import StepBatches
 from ampft.machine import hardware
+from ampft.models.four_bit import weight_counts
 from ampft.models.packing.attention import PACKED_NAMES
 from ampft.models.weights import LoadedModel, class_name
 from ampft.precision.accelerator import is_sharded
@@ -147,7 +148,7 @@ def _initial_record(prepared: Prepared) -> RunRecord:
     args, task, model = prepared.args, prepared.task, prepared.loaded.model
     data, accelerator = task.data, prepared.accelerator
     device = accelerator.device
-    parameters = list(model.parameters())
+    counts = weight_counts(model)
     gpus = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
     return RunRecord(
         status="running",
@@ -168,8 +169,8 @@ def _initial_record(prepared: Prepared) -> RunRecord:
         model=ModelPart(
             name=prepared.loaded.name,
             architecture=class_name(model),
-            parameters=sum(p.numel() for p in parameters),
-            trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
+            parameters=sum(counts.values()),
+            trainable_parameters=sum(n for p, n in counts.items() if p.requires_grad),
             initial_weights_sha256=prepared.loaded.float32_sha256,
             hub_id=_hub_id(prepared.loaded.name),
             perturbed=args.perturb_initial_weights,

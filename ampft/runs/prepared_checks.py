@@ -141,6 +141,11 @@ def _check_trained_part(prepared: Prepared) -> None:
             f"--lora_r {args.lora_r}: adapters are not supported with {mode}, which replaces "
             "the layers that they are added to. Use --mixed_precision bf16."
         )
+    if args.load_in_4bit and prepared.precision.properties.stores_16_bits:
+        raise InputError(
+            f"--load_in_4bit: {mode} stores all weights in 16 bits. Remove the flag, or use "
+            "--mixed_precision bf16, which multiplies 4-bit weights in bfloat16."
+        )
     if not args.merge_lora and not is_loadable(name):
         raise InputError(
             f"--lora_r {args.lora_r}: the adapters would be saved without their base model, "

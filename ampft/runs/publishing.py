@@ -158,13 +158,24 @@ def _use_of_adapter(record: RunRecord, arguments: str, model: str) -> str:
     # A list of JSON is one of Python; ASCII without backticks cannot end the block.
     names = json.dumps(list(record.label_names)).replace("`", "\\u0060")
     base = record.model.hub_id or "path/to/the/base/model"
+    packages, imports, options, quantized, merged = "peft", "", "", "", ".merge_and_unload()"
+    if record.arguments.get("load_in_4bit"):
+        packages, imports = "peft bitsandbytes", "PeftConfig, "
+        options, merged = ", quantization_config=four_bits", ""  # merging would quantize again
+        quantized = (
+            "from transformers import BitsAndBytesConfig\n\n"
+            f'head = PeftConfig.from_pretrained("{model}").modules_to_save\n'
+            "four_bits = BitsAndBytesConfig(\n"
+            '    load_in_4bit=True, bnb_4bit_quant_type="nf4", llm_int8_skip_modules=head\n)'
+        )
     return (
         "## Use\n\nThis folder holds adapters (LoRA) and the head, without the base model: "
-        "`pip install peft`.\n\n```python\n"
-        f"from peft import PeftModel\nfrom transformers import {model_class}, pipeline\n\n"
-        f"names = {names}\n"
-        f'base = {model_class}.from_pretrained("{base}", id2label=dict(enumerate(names)))\n'
-        f'model = PeftModel.from_pretrained(base, "{model}").merge_and_unload()\n'
+        f"`pip install {packages}`.\n\n```python\n"
+        f"from peft import {imports}PeftModel\nfrom transformers import {model_class}, pipeline\n"
+        f"{quantized}\nnames = {names}\n"
+        f"base = {model_class}.from_pretrained(\n"
+        f'    "{base}", id2label=dict(enumerate(names)){options}\n)\n'
+        f'model = PeftModel.from_pretrained(base, "{model}"){merged}\n'
         f'classify = pipeline("{row.pipeline_tag}", model=model, {processor}="{model}")\n'
         f"classify({arguments})\n```"
     )
@@ -241,7 +252,8 @@ def _trained_part(record: RunRecord) -> str:
     if trained == total:
         return ""
     rank = record.arguments.get("lora_r")
-    what = f"adapters (LoRA) of rank {rank} and the head were" if rank else "a part was"
+    base = " on weights in 4 bits (NF4)" * bool(record.arguments.get("load_in_4bit"))
+    what = f"adapters (LoRA) of rank {rank}{base} and the head were" if rank else "a part was"
     return f" Only {what} trained: {trained:,} of {total:,} parameters."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 import textwrap
@@ -59,6 +60,7 @@ def run_main(main: Callable[[], None]) -> int:
         otherwise the exit code of the error.
     """
     _prepare_streams()
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # peft imports it, if installed
     try:
         if sys.flags.optimize > 1:
             raise InputError(

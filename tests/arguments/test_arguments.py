@@ -386,6 +386,7 @@ def test_a_schedule_without_a_warm_up_refuses_one(words, name):
     [
         (("--lora_alpha", 8), "--lora_alpha has no effect without --lora_r"),
         (("--merge_lora",), "--merge_lora has no effect without --lora_r"),
+        (("--load_in_4bit",), "--load_in_4bit has no effect without --lora_r. Add --lora_r 8"),
         (("--lora_r", 0), "--lora_r: received 0; it must be at least 1"),
         (("--lora_r", 8, "--freeze", "x"), "--freeze and --lora_r: .* frozen already"),
         (("--lora_r", 8, "--train_layers", 0), "--train_layers and --lora_r: "),

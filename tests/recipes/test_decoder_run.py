@@ -1,14 +1,28 @@
-"""Decoder models as classifiers: LoRA on Llama- and Qwen3-shaped models without a padding token."""
+"""Decoder models as classifiers: LoRA on Llama- and Qwen3-shaped models, also in 4 bits."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+from importlib.util import find_spec
 
+import pyarrow.parquet as pq
 import pytest
 import torch
-from running import BIN, CLASSIFY, FILLERS, WORDS, call_here, printed, succeeded, text_settings
+from running import (
+    BIN,
+    CLASSIFY,
+    FILLERS,
+    WORDS,
+    Finished,
+    call_here,
+    printed,
+    succeeded,
+    text_settings,
+    write_csv,
+)
+from safetensors.torch import load_file
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +37,9 @@ SHAPE = {
     "head_dim": 8,
 }
 LORA = ("--lora_r", 4, "--lora_target_modules", "all-linear", "--mixed_precision", "bf16")
+has_bitsandbytes = pytest.mark.skipif(
+    find_spec("bitsandbytes") is None, reason="--load_in_4bit needs bitsandbytes"
+)
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen3"])
@@ -74,3 +91,67 @@ def test_adapters_of_a_decoder_train_merge_and_predict_like_transformers(decoder
         for text, row in zip(texts, rows, strict=True):
             logits = merged(**tokenizer(text, return_tensors="pt")).logits[0]
             assert row["prediction"] == merged.config.id2label[int(logits.argmax())]
+
+
+@pytest.fixture(scope="module")
+def four_bits(decoder, files, tmp_path_factory) -> Finished:
+    """Return a run on a base of 4 bits with a checkpoint."""
+    folder = tmp_path_factory.mktemp("runs") / "four_bits"
+    flags = ("--load_in_4bit", "--checkpointing_steps", 20)
+    done = succeeded(call_here(CLASSIFY, *text_settings(files, decoder, folder), *LORA, *flags))
+    return Finished(folder, done.stdout, done.stderr)
+
+
+@has_bitsandbytes
+def test_a_base_of_four_bits_trains_in_the_precision_asked_for_and_is_recorded(four_bits):
+    assert four_bits.report["accuracy"] > 0.5  # chance is a third
+    model, ran = (printed(four_bits.stdout, name) for name in ("model", "ran"))
+    assert "M float32 and NF4 weights" in model
+    assert "over a base in 4 bits (NF4)" in model
+    assert "padding-free path" in model
+    assert "projections bfloat16 x bfloat16 -> bfloat16 (float32 sums), attention" in ran
+    assert "weights float32 and uint8; gradients, optimizer state float32" in ran
+    assert four_bits.record["arguments"]["load_in_4bit"] is True
+    card = (four_bits.folder / "README.md").read_text()
+    assert "quantization_config=four_bits" in card
+    assert "merge_and_unload" not in card
+
+
+@has_bitsandbytes
+def test_predict_and_audit_load_the_base_in_four_bits(four_bits, tmp_path):
+    rows = pq.read_table(four_bits.folder / "predictions.parquet").to_pydict()
+    texts = write_csv(tmp_path / "new.csv", [(text,) for text in rows["text"]], ["text"])
+    predict = ("predict", "--model", four_bits.folder, texts, "--mixed_precision", "bf16")
+    found = succeeded(call_here(BIN / "ampft", *predict))
+    table = list(csv.DictReader(io.StringIO(found.stdout)))
+    assert [row["prediction"] for row in table] == rows["prediction"]
+    audit = (BIN / "ampft", "audit", four_bits.folder, "--use_cpu", "--steps", "all")
+    assert "bit for bit" in printed(succeeded(call_here(*audit)).stdout, "predicted")
+
+
+@has_bitsandbytes
+def test_a_resumed_run_on_four_bits_ends_with_the_same_adapters(
+    four_bits, decoder, files, tmp_path
+):
+    checkpoint = four_bits.folder / "checkpoints" / "step-20"
+    flags = (*LORA, "--load_in_4bit", "--resume_from_checkpoint", checkpoint)
+    folder = tmp_path / "resumed"
+    succeeded(call_here(CLASSIFY, *text_settings(files, decoder, folder), *flags))
+    ours, theirs = (load_file(f / "adapter_model.safetensors") for f in (folder, four_bits.folder))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    other = call_here(CLASSIFY, *text_settings(files, decoder, tmp_path / "x"), *LORA,
+                      "--resume_from_checkpoint", checkpoint)  # fmt: skip
+    assert other.returncode == 2
+    assert "--load_in_4bit" in other.stderr
+    assert not (tmp_path / "x").exists()
+
+
+@has_bitsandbytes
+def test_a_mode_that_stores_16_bits_refuses_four_bits_and_writes_nothing(decoder, files, tmp_path):
+    flags = ("--lora_r", 4, "--load_in_4bit", "--mixed_precision", "bf16-true")
+    settings = text_settings(files, decoder, tmp_path / "run")
+    done = call_here(CLASSIFY, *settings, *flags)
+    assert done.returncode == 2
+    assert "--load_in_4bit: bf16-true stores all weights in 16 bits" in done.stderr
+    assert not (tmp_path / "run").exists()
