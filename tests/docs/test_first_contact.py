@@ -1,8 +1,9 @@
-"""The page on durations quotes the stored stopwatch of the installation and the first run."""
+"""The page on durations quotes the stored stopwatches: installation, first run, first tasks."""
 
 from __future__ import annotations
 
 import json
+import re
 from statistics import median
 
 from running import REPOSITORY
@@ -28,3 +29,11 @@ def test_the_page_has_the_stored_installation():
     assert f"download took {figures['download_s']:.0f} s" in page
     assert f"installation {figures['install_s']:.0f} s" in page
     assert f"`import ampft` {figures['import_s']:.1f} s" in page
+
+
+def test_the_page_has_the_stored_seconds_of_the_first_tasks():
+    stored = json.loads((REPOSITORY / "benchmarks/results/first-tasks.json").read_text("utf-8"))
+    page = (REPOSITORY / "docs" / "duration.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^\| (\d+) \|.*\| (\d+) \|$", page, re.MULTILINE))
+    assert shown == {task: f"{sum(seconds):.0f}" for task, seconds in stored["tasks"].items()}
+    assert len(shown) == 10
