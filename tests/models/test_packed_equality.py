@@ -162,6 +162,48 @@ def test_verify_packing_measures_the_difference_and_does_not_change_the_model(mo
     assert verify_packing(padded, left) == (float("inf"), float("inf"))
 
 
+def test_the_sketch_estimates_the_norm_of_a_gradient_and_keeps_small_ones():
+    generator = torch.Generator().manual_seed(1)
+    for shape in ((30_000, 8), (300, 4, 5), (64, 64)):
+        gradient = torch.randn(shape, generator=generator)
+        sketch = verification._sketch(gradient)
+        assert sketch.shape == (16, *shape[1:])
+        assert 0.5 < float(sketch.norm() / gradient.norm()) < 2
+        changed = gradient.clone()
+        changed[7] = 0  # one row
+        assert not torch.equal(verification._sketch(changed), sketch)
+    bias = torch.randn(300, generator=generator)
+    assert torch.equal(verification._sketch(bias), bias)
+
+
+def test_verify_packing_sees_a_wrong_gradient_behind_right_logits(models, monkeypatch):
+    padded, _, _ = models
+    batch = right_padded(padded, [4, 1, 20])
+    calls = iter((1.0, 1.01))
+    original = verification._output_and_gradient
+
+    def one_matrix_is_scaled(model, batch, **packing):
+        scale = next(calls)
+        weight = next(w for w in reversed(list(model.parameters())) if w.dim() == 2)
+        hook = weight.register_hook(lambda gradient: gradient * scale)
+        try:
+            return original(model, batch, **packing)
+        finally:
+            hook.remove()
+
+    monkeypatch.setattr(verification, "_output_and_gradient", one_matrix_is_scaled)
+    error = verify_packing(padded, batch)
+    assert error.logits <= FP32_TOLERANCE
+    assert 1e-4 < error.gradient <= 2e-2
+
+
+def test_verify_packing_keeps_no_whole_gradient_of_a_matrix(models):
+    padded, _, _ = models
+    _, gradient = verification._output_and_gradient(padded, right_padded(padded, [4, 1, 20]))
+    rows = verification.SKETCH_ROWS
+    assert all(part.dim() < 2 or len(part) <= rows for part in gradient)
+
+
 def test_verify_packing_runs_the_groups_of_a_training_and_one_per_length(models, monkeypatch):
     layouts = []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ from ampft.models.weights import has_shards
 
 # Rounding to bfloat16 in every layer reaches a few percent of the largest logit.
 PACKED_TOLERANCE_IN_PRECISION = 0.2
+SKETCH_ROWS = 16
 
 
 class PackingError(NamedTuple):
@@ -34,7 +36,7 @@ class PackingError(NamedTuple):
         logits: Largest absolute difference of the first output (logits, or hidden states at real
             tokens), divided by the largest absolute padded value.
         gradient: Norm of the difference of the whole gradient, divided by the norm of the padded
-            one; 0 if nothing is trained.
+            one; 0 if nothing is trained. Both norms are estimated from a sketch.
     """
 
     logits: float
@@ -163,15 +165,50 @@ def _padded_attention(model: PreTrainedModel) -> Iterator[None]:
 def _output_and_gradient(
     model: nn.Module, batch: Mapping[str, torch.Tensor], **packing: PackedLayout | None
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return the output at real tokens, and its gradient by the trained parameters."""
+    """Return the output at real tokens, and a sketch of its gradient by each trained parameter."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    sketches: dict[int, torch.Tensor] = {}
+
+    def keep_sketch(index: int, gradient: torch.Tensor) -> torch.Tensor:
+        sketches[index] = _sketch(gradient)
+        return gradient.new_zeros(()).expand_as(gradient)  # so that autograd keeps no gradient
+
     with torch.enable_grad():
         output = _real(model(**batch, **packing)[0], batch)
         if not trained:
             return output, []
+        hooks = [
+            parameter.register_hook(partial(keep_sketch, index))
+            for index, parameter in enumerate(trained)
+        ]
         weights = torch.linspace(-1, 1, output.numel(), device=output.device).view_as(output)
-        gradient = torch.autograd.grad((output * weights).sum(), trained, allow_unused=True)
-    return output.detach(), [part for part in gradient if part is not None]
+        try:
+            torch.autograd.grad((output * weights).sum(), trained, allow_unused=True)
+        finally:
+            for hook in hooks:
+                hook.remove()
+    return output.detach(), [sketches[index] for index in sorted(sketches)]
+
+
+def _sketch(gradient: torch.Tensor) -> torch.Tensor:
+    """Return sums of rows with random signs, whose norm estimates that of the whole gradient.
+
+    Two whole gradients would take twice the memory of the weights, which is more than all else
+    where few of them are trained. The signs are the same in each call (Charikar et al. 2002,
+    "Finding frequent items in data streams", with neighboring rows in a bucket).
+
+    Args:
+        gradient: (R, ...).
+
+    Returns:
+        (16, ...), or the gradient itself if it has at most 16 rows or one dimension.
+    """
+    if gradient.dim() < 2 or len(gradient) <= SKETCH_ROWS:
+        return gradient.detach().clone()
+    generator = torch.Generator().manual_seed(0)
+    signs = torch.randint(2, (len(gradient),), generator=generator).mul(2).sub(1).to(gradient)
+    signed = gradient.detach() * signs.view(-1, *[1] * (gradient.dim() - 1))
+    return torch.stack([rows.sum(0) for rows in signed.tensor_split(SKETCH_ROWS)])
 
 
 def _real(output: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
