@@ -13,7 +13,7 @@ from ampft.models.packing.attention import (
     grouped_attention,
 )
 from ampft.models.packing.cpu_kernels import dropout_attention, keep_mask, realised_probability
-from ampft.models.packing.layout import AttentionOptions, Rows, pack_layout
+from ampft.models.packing.layout import AttentionOperands, AttentionOptions, pack_layout
 from ampft.precision.emulation import Emulation
 
 FP32_TOLERANCE = 1e-6
@@ -70,7 +70,7 @@ def is_close(actual, expected, tolerance):
 def test_value_and_gradients_equal_the_reference(kernel, window, group_cost):
     layout = layout_of(LENGTHS, group_cost)
     *rows, weight = operands(layout.total)
-    actual = kernel(Rows(*rows), layout, options(window=window))
+    actual = kernel(AttentionOperands(*rows), layout, options(window=window))
     exact = [row.detach().double().requires_grad_() for row in rows]
     expected = reference(*exact, layout, window=window)
     assert is_close(actual.detach(), expected.detach(), FP32_TOLERANCE)
@@ -91,7 +91,7 @@ def test_causal_attention_and_a_bias_of_positions(kernel, window, causal, group_
     generator = torch.Generator().manual_seed(1)
     bias = torch.randn(HEADS, layout.longest, layout.longest, generator=generator).requires_grad_()
     extra = {"window": window, "causal": causal}
-    actual = kernel(Rows(*rows), layout, options(position_bias=bias, **extra))
+    actual = kernel(AttentionOperands(*rows), layout, options(position_bias=bias, **extra))
     exact = [row.detach().double().requires_grad_() for row in (*rows, bias)]
     expected = reference(*exact[:3], layout, position_bias=exact[3], **extra)
     assert is_close(actual.detach(), expected.detach(), FP32_TOLERANCE)
@@ -106,7 +106,7 @@ def test_dropout_multiplies_by_the_drawn_mask(group_cost):
     layout = layout_of(LENGTHS, group_cost)
     *rows, weight = operands(layout.total)
     torch.manual_seed(5)
-    actual = dropout_attention(Rows(*rows), layout, options(0.25))
+    actual = dropout_attention(AttentionOperands(*rows), layout, options(0.25))
     torch.manual_seed(5)
     pairs = sum(HEADS * len(g.lengths) * g.longest**2 for g in layout.groups)
     flat = keep_mask(pairs, 0.25, torch.float32).double() / 0.75
@@ -139,17 +139,17 @@ def test_bfloat16_products_are_bfloat16():
     layout = layout_of(LENGTHS, 0.2)
     *rows, _ = operands(layout.total, torch.bfloat16)
     with ProductDtypes():
-        dropout_attention(Rows(*rows), layout, options(0.1)).sum().backward()
+        dropout_attention(AttentionOperands(*rows), layout, options(0.1)).sum().backward()
     assert dtypes == {torch.bfloat16}
 
 
 def test_kernels_by_dtype_and_dropout():
-    rows = Rows(*operands(4)[:3])
+    rows = AttentionOperands(*operands(4)[:3])
     assert choose_kernel(rows, options(0.1)) is dropout_attention
     assert choose_kernel(rows, options(window=3)) is dropout_attention
     with torch.no_grad():
         assert choose_kernel(rows, options()) is grouped_attention
-    halves = Rows(*(row.half() for row in rows))
+    halves = AttentionOperands(*(row.half() for row in rows))
     assert choose_kernel(halves, options(0.1)) is binary16_attention
 
 
@@ -178,7 +178,7 @@ def test_one_call_on_a_gpu(kernel, dtype, tolerance, window, causal):
         for _ in range(4)
     ]
     *rows, weight = rows
-    actual = kernel(Rows(*rows), layout, options(window=window, causal=causal))
+    actual = kernel(AttentionOperands(*rows), layout, options(window=window, causal=causal))
     exact = [row.detach().cpu().double().requires_grad_() for row in rows]
     expected = reference(*exact, layout, window=window, causal=causal)
     assert is_close(actual.detach().cpu(), expected.detach(), tolerance)
@@ -192,8 +192,8 @@ def test_grouped_attention_drops_weights_through_torch():
     layout = layout_of(LENGTHS, 0.2)
     *rows, _ = operands(layout.total)
     torch.manual_seed(0)
-    first = grouped_attention(Rows(*rows), layout, options(0.5))
-    assert not torch.equal(first, grouped_attention(Rows(*rows), layout, options(0.5)))
+    first = grouped_attention(AttentionOperands(*rows), layout, options(0.5))
+    assert not torch.equal(first, grouped_attention(AttentionOperands(*rows), layout, options(0.5)))
 
 
 def test_realised_probability_is_rounded_to_16_bits():
@@ -209,14 +209,14 @@ def test_binary16_and_float32_drop_the_same_weights():
     for kernel, dtype in ((dropout_attention, torch.float32), (binary16_attention, torch.float16)):
         torch.manual_seed(0)
         leaves = [row.detach().half().to(dtype).requires_grad_() for row in rows]
-        out = kernel(Rows(*leaves), layout, options(0.5))
+        out = kernel(AttentionOperands(*leaves), layout, options(0.5))
         outputs.append(out.detach().double())
         gradients.append(torch.autograd.grad((out.float() * weight).sum(), leaves))
     assert is_close(outputs[1], outputs[0], 2e-3)
     for one, other in zip(*gradients, strict=True):
         assert is_close(other, one.double(), 5e-3)
     torch.manual_seed(1)
-    other_masks = dropout_attention(Rows(*rows), layout, options(0.5))
+    other_masks = dropout_attention(AttentionOperands(*rows), layout, options(0.5))
     assert not is_close(other_masks.detach(), outputs[0], 0.1)
 
 
@@ -234,14 +234,14 @@ def test_causal_attention_reaches_the_fused_kernel_without_a_mask():
     layout = layout_of(LENGTHS, 0.2)
     query, key, value, _ = operands(layout.total)
     with torch.no_grad(), Fused():
-        grouped_attention(Rows(query, key, value), layout, options(causal=True))
+        grouped_attention(AttentionOperands(query, key, value), layout, options(causal=True))
     assert seen == [(True, None)] * len(layout.groups)
 
 
 @pytest.mark.parametrize("kernel", [binary16_attention, grouped_attention])
 def test_a_bias_is_rounded_to_binary16_as_on_a_gpu(kernel):
     layout = layout_of(LENGTHS, 0.3)
-    halves = Rows(*(row.detach().half() for row in operands(layout.total)[:3]))
+    halves = AttentionOperands(*(row.detach().half() for row in operands(layout.total)[:3]))
     generator = torch.Generator().manual_seed(1)
     bias = 8 * torch.randn(HEADS, layout.longest, layout.longest, generator=generator)
     outputs = []

@@ -28,11 +28,16 @@ from ampft.models.packing.cpu_kernels import (
     keep_mask,
     realised_probability,
 )
-from ampft.models.packing.layout import AttentionOptions, PackedLayout, Rows, pack_layout
+from ampft.models.packing.layout import (
+    AttentionOperands,
+    AttentionOptions,
+    PackedLayout,
+    pack_layout,
+)
 from ampft.precision.compilation import uncompiled
 from ampft.precision.emulation.attention import attention as emulated_attention
 
-AttentionKernel: TypeAlias = Callable[[Rows, PackedLayout, AttentionOptions], Tensor]
+AttentionKernel: TypeAlias = Callable[[AttentionOperands, PackedLayout, AttentionOptions], Tensor]
 """Computes attention within each sequence of a packed row, and is differentiable once.
 
 It receives the operands, the layout of the sequences in the row, and the options, and returns
@@ -44,7 +49,7 @@ _NO_MASK, _CAUSAL = 0, 1
 
 
 def choose_kernel(
-    rows: Rows, options: AttentionOptions, *, allows_one_call: bool = True
+    rows: AttentionOperands, options: AttentionOptions, *, allows_one_call: bool = True
 ) -> AttentionKernel:
     """Choose the attention kernel for the device, dtype, head size and options.
 
@@ -97,7 +102,9 @@ def one_call_kernel(query: Tensor, options: AttentionOptions) -> AttentionKernel
     return efficient_attention if has_dtype and has_window else None
 
 
-def flash_attention(rows: Rows, packing: PackedLayout, options: AttentionOptions) -> Tensor:
+def flash_attention(
+    rows: AttentionOperands, packing: PackedLayout, options: AttentionOptions
+) -> Tensor:
     """Compute attention by flash attention 2: float16 or bfloat16 on a CUDA device, without bias.
 
     The heads of keys and values may be fewer, each for several of the queries'.
@@ -121,7 +128,9 @@ def flash_attention(rows: Rows, packing: PackedLayout, options: AttentionOptions
     return attended
 
 
-def efficient_attention(rows: Rows, packing: PackedLayout, options: AttentionOptions) -> Tensor:
+def efficient_attention(
+    rows: AttentionOperands, packing: PackedLayout, options: AttentionOptions
+) -> Tensor:
     """Compute attention by torch's memory-efficient attention on a CUDA device, without bias.
 
     A sliding window must be causal.
@@ -147,10 +156,12 @@ ONE_CALL = (flash_attention, efficient_attention)
 """Kernels that compute the whole row in one call."""
 
 
-def grouped_attention(rows: Rows, packing: PackedLayout, options: AttentionOptions) -> Tensor:
+def grouped_attention(
+    rows: AttentionOperands, packing: PackedLayout, options: AttentionOptions
+) -> Tensor:
     """Compute attention in groups by torch's `scaled_dot_product_attention`, with any options."""
 
-    def attend(number: int, group: Rows) -> Tensor:
+    def attend(number: int, group: AttentionOperands) -> Tensor:
         # Fused kernels know this rule, but no other mask.
         is_causal = options.is_only_causal(packing.groups[number].longest)
         mask = None if is_causal else group_mask(packing, number, options, group.query.dtype)
@@ -179,7 +190,9 @@ def _without_cudnn(device: torch.device) -> AbstractContextManager[None]:
     return context
 
 
-def binary16_attention(rows: Rows, packing: PackedLayout, options: AttentionOptions) -> Tensor:
+def binary16_attention(
+    rows: AttentionOperands, packing: PackedLayout, options: AttentionOptions
+) -> Tensor:
     """Compute attention in emulated binary16, with the dropout mask of `dropout_attention`.
 
     Runs that differ only in precision therefore draw the same masks, here and in later layers. The
@@ -188,7 +201,7 @@ def binary16_attention(rows: Rows, packing: PackedLayout, options: AttentionOpti
     plan = attention_plan(packing, rows.query.shape[1], options)
     is_kept = keep_mask(plan.score_count, options.dropout, torch.float16).view(torch.int16) != 0
 
-    def attend(number: int, group: Rows) -> Tensor:
+    def attend(number: int, group: AttentionOperands) -> Tensor:
         return emulated_attention(
             *group,
             mask=group_mask(packing, number, options, torch.float16),
@@ -201,11 +214,15 @@ def binary16_attention(rows: Rows, packing: PackedLayout, options: AttentionOpti
 
 
 def _attend_by_group(
-    attend: Callable[[int, Rows], Tensor], rows: Rows, packing: PackedLayout
+    attend: Callable[[int, AttentionOperands], Tensor],
+    rows: AttentionOperands,
+    packing: PackedLayout,
 ) -> Tensor:
     """Call `attend` with the number and the (c, heads, L, d) operands of each group."""
     attended = [
-        attend(number, Rows(*(cells.transpose(1, 2) for cells in group))).transpose(1, 2)
+        attend(number, AttentionOperands(*(cells.transpose(1, 2) for cells in group))).transpose(
+            1, 2
+        )
         for number, group in enumerate(packing.cells(rows))
     ]
     return packing.row_of(attended)
@@ -267,7 +284,9 @@ def problem_of_dropout(
     def weights(dropout: float) -> tuple[Tensor, Tensor]:
         leaf = values.clone().requires_grad_()
         with torch.enable_grad():
-            output = kernel(Rows(zeros, zeros, leaf), layout, replace(options, dropout=dropout))
+            output = kernel(
+                AttentionOperands(zeros, zeros, leaf), layout, replace(options, dropout=dropout)
+            )
             (gradient,) = torch.autograd.grad(output, leaf, values)
         by_sequence = [
             part.detach().float().unflatten(0, (_SEQUENCES, size)).transpose(1, 2)
@@ -364,14 +383,14 @@ def _packed_attention(
     device, dtype = operands[2].device.type, operands[2].dtype
     if torch.is_autocast_enabled(device):  # under which rotated queries and keys are float32
         dtype = torch.get_autocast_dtype(device)
-    rows = Rows(*(row.squeeze(0).transpose(0, 1).to(dtype) for row in operands))
+    rows = AttentionOperands(*(row.squeeze(0).transpose(0, 1).to(dtype) for row in operands))
     kernel = choose_kernel(rows, options, allows_one_call=packing.allows_one_call)
     if kernel in ONE_CALL and not packing.compiles_attention:
         packing.one_calls[kernel] = (rows.query.new_empty((0, *rows.query.shape[1:])), options)
     repeats = rows.query.shape[1] // rows.key.shape[1]
     if repeats > 1 and kernel is not flash_attention:
         key, value = (row.repeat_interleave(repeats, dim=1) for row in rows[1:])
-        rows = Rows(rows.query, key, value)
+        rows = AttentionOperands(rows.query, key, value)
     return kernel(rows, packing, options).unsqueeze(0)
 
 

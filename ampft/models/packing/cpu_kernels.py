@@ -22,7 +22,12 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ampft.models.packing.layout import AttentionOptions, PackedLayout, Rows, SequenceGroup
+from ampft.models.packing.layout import (
+    AttentionOperands,
+    AttentionOptions,
+    PackedLayout,
+    SequenceGroup,
+)
 from ampft.precision.compilation import uncompiled
 
 # 16 random bits per element: the probability is rounded to a multiple of 2**-16. The scale is
@@ -216,7 +221,9 @@ def _masked_keys(
     return ~((visible & real[:, None, :]) | ~real[:, :, None])[:, None]
 
 
-def dropout_attention(rows: Rows, packing: PackedLayout, options: AttentionOptions) -> torch.Tensor:
+def dropout_attention(
+    rows: AttentionOperands, packing: PackedLayout, options: AttentionOptions
+) -> torch.Tensor:
     """Compute attention of float32 or bfloat16 operands on a CPU, with any options.
 
     Scores and probabilities are rounded to the dtype of the operands, and softmax sums in float32,

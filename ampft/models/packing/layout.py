@@ -143,11 +143,11 @@ class PackedLayout:
         return self._joined.to(self.device)
 
     @cached_property
-    def _joined(self) -> Joined:
+    def _joined(self) -> JoinedTensors:
         boundaries = torch.tensor((0, *self.lengths)).cumsum(0)
         host = (self.host_tokens, self.host_columns, self.host_first, boundaries)
         targets = () if self.host_targets is None else (self.host_targets,)
-        return Joined.of((*host, *targets), self.device)
+        return JoinedTensors.of((*host, *targets), self.device)
 
     def pin(self) -> None:
         """Copy the indices to pinned memory if the device needs that; repeated calls do nothing."""
@@ -302,7 +302,7 @@ class GroupIndex:
     visible: torch.Tensor
 
 
-class Joined(NamedTuple):
+class JoinedTensors(NamedTuple):
     """One-dimensional tensors of one dtype on the CPU that move to a device in one copy.
 
     Attributes:
@@ -314,7 +314,7 @@ class Joined(NamedTuple):
     sizes: tuple[int, ...]
 
     @classmethod
-    def of(cls, tensors: Sequence[torch.Tensor], device: torch.device) -> Joined:
+    def of(cls, tensors: Sequence[torch.Tensor], device: torch.device) -> JoinedTensors:
         """Join tensors for a device; for the CPU they stay separate."""
         sizes = tuple(len(tensor) for tensor in tensors)
         if device.type == "cpu" or not tensors:
@@ -331,7 +331,7 @@ class Joined(NamedTuple):
 
 def in_one_copy(tensors: Sequence[torch.Tensor], device: torch.device) -> tuple[torch.Tensor, ...]:
     """Move one-dimensional tensors of one dtype from the CPU to a device, in one copy."""
-    return Joined.of(tensors, device).to(device)
+    return JoinedTensors.of(tensors, device).to(device)
 
 
 def pack_layout(
@@ -448,7 +448,7 @@ class AttentionOptions:
         return near & (distance >= 0) if self.causal else near
 
 
-class Rows(NamedTuple):
+class AttentionOperands(NamedTuple):
     """Operands of attention over a packed row.
 
     Attributes:

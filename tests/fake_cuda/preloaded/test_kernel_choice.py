@@ -10,12 +10,14 @@ from ampft.models.packing.attention import (
     flash_attention,
     grouped_attention,
 )
-from ampft.models.packing.layout import AttentionOptions, Rows
+from ampft.models.packing.layout import AttentionOperands, AttentionOptions
 
 
 def chosen(dtype, head_size, *, dropout=0.1, window=None, **options):
     with fake_mode():
-        rows = Rows(*(torch.empty(9, 2, head_size, dtype=dtype, device=CUDA) for _ in range(3)))
+        rows = AttentionOperands(
+            *(torch.empty(9, 2, head_size, dtype=dtype, device=CUDA) for _ in range(3))
+        )
         return choose_kernel(rows, AttentionOptions(dropout, 1.0, window, **options))
 
 
@@ -77,6 +79,6 @@ def test_groups_run_without_cudnn(monkeypatch):
     mask = (torch.arange(30) < torch.tensor([3, 30])[:, None]).long()
     with fake_mode():
         layout = layout_of_host_mask(mask, device=CUDA, group_cost=0.0)
-        rows = Rows(*(torch.empty(33, 2, 8, device=CUDA) for _ in range(3)))
+        rows = AttentionOperands(*(torch.empty(33, 2, 8, device=CUDA) for _ in range(3)))
         grouped_attention(rows, layout, AttentionOptions(0.1, 1.0))
     assert enabled == [False, False]
