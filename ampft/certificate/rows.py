@@ -18,7 +18,7 @@ from ampft.data.load import IN_MEMORY
 from ampft.data.masks import Masks, padded
 from ampft.data.row_labels import Targets
 from ampft.data.sources.table import SourceTable
-from ampft.data.splits import Groups, comparable, dependent_groups, numbered
+from ampft.data.splits import Groups, comparable, dependent_groups, group_equal_keys
 from ampft.errors import InputError, quoted_list
 from ampft.files import describe_file
 from ampft.kinds.prediction import LabelReader, PredictRequest
@@ -185,7 +185,7 @@ def _file_rows(record: RunRecord, path: Path) -> VerifiedRows:
             f"The model knows {quoted_list(record.label_names)}."
         )
     codes = [tuple(index[name] for name in row) for row in labels]
-    groups = numbered(tuple(map(comparable, map(_content, row))) for row in rows)
+    groups = group_equal_keys(tuple(map(comparable, map(_content, row))) for row in rows)
     return VerifiedRows(
         name="file",
         rows=rows,

@@ -42,7 +42,7 @@ from ampft.data.splits import (
     FILE_COLUMN,
     GROUP_COLUMN,
     comparable,
-    numbered,
+    group_equal_keys,
     subsample,
     with_missing_splits,
     without_invisible,
@@ -97,7 +97,7 @@ def assemble(
     train, groups = rows["train"], digests["train"]
     if GROUP_COLUMN in columns.extra:
         values = (group for (group,) in cells(train.inputs, (GROUP_COLUMN,)))
-        groups = numbered(values).ids.astype(np.uint64)
+        groups = group_equal_keys(values).ids.astype(np.uint64)
     parts = {
         split: _add_labels(part, names, several=several, ordered=ordered)
         for split, part in rows.items()

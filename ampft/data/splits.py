@@ -357,7 +357,9 @@ def dependent_groups(data: ClassificationData, split: str) -> Groups | None:
 
     part = data.splits[split]
     if data.group_column is not None:
-        return numbered((group for (group,) in cells(part, (GROUP_COLUMN,))), data.group_column)
+        return group_equal_keys(
+            (group for (group,) in cells(part, (GROUP_COLUMN,))), data.group_column
+        )
 
     def key(value: Any) -> str | bytes:
         text = comparable(value)
@@ -366,11 +368,11 @@ def dependent_groups(data: ClassificationData, split: str) -> Groups | None:
         return hashlib.blake2b(value_bytes(value), digest_size=16).digest()
 
     rows = cells(part, content_columns(part, data.input_columns))
-    groups = numbered(tuple(map(key, row)) for row in rows)
+    groups = group_equal_keys(tuple(map(key, row)) for row in rows)
     return groups if len(groups) < len(part) else None
 
 
-def numbered(keys: Iterable[Hashable | None], column: str | None = None) -> Groups:
+def group_equal_keys(keys: Iterable[Hashable | None], column: str | None = None) -> Groups:
     """Return the groups of examples with equal keys; an example with the key None has its own."""
     index: dict[Any, int] = {}
     ids = [index.setdefault(object() if key is None else key, len(index)) for key in keys]

@@ -15,7 +15,7 @@ from ampft.metrics.targets import parse_target
 from ampft.tasks.decisions import Abstention, Decisions
 from ampft.tasks.loss_settings import DecisionSettings
 from ampft.tasks.outcome import TunableOutcome
-from ampft.tasks.tuning import calibration_error, decided, label_columns, proper_scores
+from ampft.tasks.tuning import calibration_error, label_columns, proper_scores, with_decisions
 from ampft.text.escaping import inert
 from ampft.text.numbers import counted, percent, signed
 from ampft.text.tables import Cell, Detailed, Name, Table, terminal_table
@@ -306,7 +306,7 @@ def _figures(
 ) -> dict[str, FigurePart]:
     """Return the figures that the settings can change; empty if they only abstain."""
     columns = list(_thresholds(fitted))
-    tempered = decided(untouched, Decisions(fitted.decisions.temperature))
+    tempered = with_decisions(untouched, Decisions(fitted.decisions.temperature))
     of_both = [
         _probability_statistics(outcome, settings, groups)
         | _threshold_statistics(other, settings, columns)

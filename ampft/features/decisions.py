@@ -24,7 +24,7 @@ from ampft.tasks.decisions import Abstention, Decisions
 from ampft.tasks.loss_settings import DecisionSettings
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.tasks.task import Task
-from ampft.tasks.tuning import decided, only, tuned
+from ampft.tasks.tuning import select_rows, tuned, with_decisions
 
 
 def validation_halves(task: Task) -> Halves:
@@ -67,13 +67,13 @@ class FittedDecisions(Feature):
         if outcome.split == "validation":
             self._validation = outcome
             is_split = self.settings.abstain is not None
-            seen = only(outcome, self._halves.fit) if is_split else outcome
+            seen = select_rows(outcome, self._halves.fit) if is_split else outcome
             return tuned(seen, self.settings)
         if self._decisions is None:
             fitted = validation()
             assert isinstance(fitted, TunableOutcome)
             self._decisions, self._untouched = self._with_promise(fitted), outcome
-        return decided(outcome, self._decisions)
+        return with_decisions(outcome, self._decisions)
 
     def _with_promise(self, fitted: TunableOutcome) -> Decisions:
         """Return the decisions of a validation, and which rows are answered."""
@@ -81,7 +81,7 @@ class FittedDecisions(Feature):
         if error is None:
             return decisions
         assert self._validation is not None, "predicted with the fitted outcome"
-        proof = decided(only(self._validation, self._halves.promise), decisions)
+        proof = with_decisions(select_rows(self._validation, self._halves.promise), decisions)
         candidates = candidate_confidences(fitted.confidence, fitted.correct, error)
         least = least_confidence(candidates, proof.confidence, proof.correct, error)
         return replace(decisions, abstention=Abstention(error, least))
@@ -93,7 +93,7 @@ class FittedDecisions(Feature):
         groups = dependent_groups(self.task.data, self._untouched.split)
         return fitted_part(
             self._untouched,
-            decided(self._untouched, self._decisions),
+            with_decisions(self._untouched, self._decisions),
             self.settings,
             fitted_on=self._halves if self.settings.abstain is not None else len(self._validation),
             groups=None if groups is None else groups.ids,

@@ -205,7 +205,7 @@ def label_scores(
     )
 
 
-def case_decision_losses(labels: BoolArray, probabilities: FloatArray) -> npt.NDArray[np.float64]:
+def case_binary_log_losses(labels: BoolArray, probabilities: FloatArray) -> npt.NDArray[np.float64]:
     """Return the mean of -ln p over the K decisions of each example, nats, shape (n,), float64.
 
     As in scikit-learn's `log_loss`, p is clipped to [2^-52, 1 - 2^-52].

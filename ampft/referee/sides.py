@@ -29,7 +29,7 @@ from ampft.comparison.analysis.run_predictions import (
 from ampft.comparison.findings import metric_info
 from ampft.data.sources.file_names import named_files
 from ampft.data.sources.files import open_table
-from ampft.data.splits import comparable, normalized, numbered
+from ampft.data.splits import comparable, group_equal_keys, normalized
 from ampft.errors import InputError, listed
 from ampft.files import describe_file
 from ampft.metrics.sums import Metric
@@ -307,7 +307,11 @@ def _test_set(
     fingerprint: str | None = None,
 ) -> TestSet:
     """Return the test set of some cases, with the hash of their examples in an order."""
-    groups = [] if cases.groups is None else numbered(cases.groups.ids[order].tolist()).ids.tolist()
+    groups = (
+        []
+        if cases.groups is None
+        else group_equal_keys(cases.groups.ids[order].tolist()).ids.tolist()
+    )
     parts = [cases.kind, cases.split, list(cases.label_names), list(ids), groups]
     digest = hashlib.sha256(json.dumps(parts).encode())
     digest.update(np.ascontiguousarray(cases.truth[order]).tobytes())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ampft.metrics.scores import Scores, case_decision_losses, case_f1, flat_averages
+from ampft.metrics.scores import Scores, case_binary_log_losses, case_f1, flat_averages
 from ampft.metrics.sums import LOG_LOSS, mean_metric
 from ampft.tasks.report import HubMetric, Report, score_cells
 from ampft.text.tables import Cell, Name, Table
@@ -34,7 +34,7 @@ MEANS = (
         is_share=True,
         values=lambda p: (p.predicted != p.labels).mean(axis=1),
     ),
-    replace(LOG_LOSS, values=lambda p: case_decision_losses(p.labels, p.probabilities)),
+    replace(LOG_LOSS, values=lambda p: case_binary_log_losses(p.labels, p.probabilities)),
 )
 TITLES = {metric.name: metric.title for metric in MEANS}
 

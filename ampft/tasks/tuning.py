@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ampft.metrics.bootstrap import Statistic
 from ampft.metrics.calibration import calibration_statistic, fit_temperature, sigmoid, softmax
-from ampft.metrics.scores import case_brier_scores, case_decision_losses, case_log_losses
+from ampft.metrics.scores import case_binary_log_losses, case_brier_scores, case_log_losses
 from ampft.metrics.targets import parse_target
 from ampft.metrics.thresholds import best_threshold
 from ampft.tasks.decisions import Decisions
@@ -37,7 +37,7 @@ def label_columns(outcome: TunableOutcome) -> tuple[BoolArray, BoolArray]:
     return outcome.truth[:, None] == classes, outcome.predicted[:, None] == classes
 
 
-def only(outcome: T, rows: IntArray) -> T:
+def select_rows(outcome: T, rows: IntArray) -> T:
     """Return the predictions of some cases, by their indices."""
     parts: dict[str, Any] = {
         name: getattr(outcome, name)[rows] for name in ("labels", "probabilities")
@@ -50,7 +50,7 @@ def only(outcome: T, rows: IntArray) -> T:
     return _changed(outcome, **parts)
 
 
-def decided(outcome: T, decisions: Decisions) -> T:
+def with_decisions(outcome: T, decisions: Decisions) -> T:
     """Return the predictions with other decisions; with a temperature, from their logits."""
     probabilities = outcome.probabilities
     if decisions.temperature is not None:
@@ -74,7 +74,7 @@ def tuned(outcome: T, settings: DecisionSettings) -> T:
     if settings.calibrate:
         assert outcome.logits is not None, "kept with --calibrate"
         temperature = fit_temperature(outcome.logits, has, several=several)
-    tempered = decided(outcome, Decisions(temperature))
+    tempered = with_decisions(outcome, Decisions(temperature))
     if settings.tune_thresholds is None:
         return tempered
     target = parse_target(settings.tune_thresholds)
@@ -100,7 +100,7 @@ def proper_scores(outcome: TunableOutcome) -> dict[str, FloatRows]:
     labels, shares = outcome.truth, outcome.probabilities
     if has_several(outcome):
         squares = ((shares.astype(np.float64) - labels) ** 2).mean(axis=1)
-        return {"log_loss": case_decision_losses(labels, shares), "brier": squares}
+        return {"log_loss": case_binary_log_losses(labels, shares), "brier": squares}
     return {
         "log_loss": case_log_losses(labels, shares),
         "brier": case_brier_scores(labels, shares),

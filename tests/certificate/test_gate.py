@@ -17,7 +17,7 @@ from ampft.certificate.gate import (
     dtype_failures,
 )
 from ampft.comparison.analysis.foreign_predictions import compare_tables
-from ampft.data.splits import numbered
+from ampft.data.splits import group_equal_keys
 from ampft.errors import InputError
 
 
@@ -160,7 +160,7 @@ def test_what_is_known_without_statistics_fails():
 
 def test_groups_are_the_cases_of_a_class():
     labels, logits = drawn()
-    groups = numbered((str(i // 2) for i in range(len(labels))), "group")
+    groups = group_equal_keys((str(i // 2) for i in range(len(labels))), "group")
     sides = outcome(logits, labels), outcome(logits, labels)
     _, classes = compare_outcomes(*sides, groups=groups)
     pairs = len({i // 2 for i in np.flatnonzero(labels == 0)})

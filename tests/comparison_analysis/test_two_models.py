@@ -25,7 +25,7 @@ from ampft.comparison.report.files import read_comparison
 from ampft.comparison.report.html import headline, html_text
 from ampft.comparison.report.sections import method_paragraphs
 from ampft.comparison.verdict_text import verdict_texts
-from ampft.data.splits import numbered
+from ampft.data.splits import group_equal_keys
 
 N = 600
 ERRORS = range(60)
@@ -147,7 +147,9 @@ def test_probabilities_add_log_loss_and_brier(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("groups", [None, 3])
 def test_runs_and_tables_agree(tmp_path, tables, groups):
-    made = None if groups is None else numbered((str(i // groups) for i in range(N)), "group")
+    made = (
+        None if groups is None else group_equal_keys((str(i // groups) for i in range(N)), "group")
+    )
     runs = [
         write_run(tmp_path / "runs", mode, 42, predicted(wrong, N), truth=labels(N), groups=made)
         for mode, wrong in (("fp32", ERRORS), ("bf16", LOSS))

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from ampft.comparison.statistics.interval import estimate_difference, jackknife_differences
-from ampft.metrics.scores import case_brier_scores, case_decision_losses, case_log_losses
+from ampft.metrics.scores import case_binary_log_losses, case_brier_scores, case_log_losses
 from ampft.metrics.sums import BRIER, LOG_LOSS, MAX_LOG_LOSS, CostliestCase, mean_sums
 from ampft.tasks import multi_label, pixel_outcome, single_label, token_labels
 
@@ -20,7 +20,7 @@ EXTREME = np.array([[1.0, 0.0], [0.0, 1.0], [1e-300, 1.0], [0.5, 0.5]])
 def test_no_value_is_above_its_bound():
     labels = np.zeros(len(EXTREME), dtype=np.int64)
     losses = case_log_losses(labels, EXTREME)
-    decisions = case_decision_losses(np.tile([True, False], (len(EXTREME), 1)), EXTREME)
+    decisions = case_binary_log_losses(np.tile([True, False], (len(EXTREME), 1)), EXTREME)
     for values in (losses, decisions):
         assert values.max() == pytest.approx(MAX_LOG_LOSS)
     assert case_brier_scores(labels, EXTREME).max() == 2

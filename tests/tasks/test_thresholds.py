@@ -14,8 +14,8 @@ from ampft.tasks.loss_settings import DecisionSettings
 from ampft.tasks.multi_label import MultiLabelPredictions, MultiLabelReport
 from ampft.tasks.report import report_from_json
 from ampft.tasks.token_labels import TokenPredictions
-from ampft.tasks.tuning import decided
 from ampft.tasks.tuning import tuned as tuned_by
+from ampft.tasks.tuning import with_decisions
 
 NAMES = ("joy", "fear", "anger")
 
@@ -82,8 +82,8 @@ def test_tuned_thresholds_find_what_one_half_misses():
     assert tuned.metrics()["macro_f1"] > 0.5
     assert tuned.metrics()["log_loss"] == before.metrics()["log_loss"]
     test = predictions(seed=1)
-    assert decided(test, tuned.decisions).thresholds == tuned.thresholds
-    assert decided(test, tuned.decisions).metrics()["macro_f1"] > 0.5
+    assert with_decisions(test, tuned.decisions).thresholds == tuned.thresholds
+    assert with_decisions(test, tuned.decisions).metrics()["macro_f1"] > 0.5
 
 
 def test_the_report_and_the_file_have_the_thresholds(tmp_path):

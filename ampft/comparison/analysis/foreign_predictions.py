@@ -39,7 +39,7 @@ from ampft.comparison.findings import (
     metric_infos,
 )
 from ampft.comparison.remarks import Remark, remark
-from ampft.data.splits import Groups, normalized, numbered
+from ampft.data.splits import Groups, group_equal_keys, normalized
 from ampft.errors import InputError, did_you_mean
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
 from ampft.metrics.scores import class_scores, confusion, confusion_counts
@@ -371,10 +371,10 @@ def _groups(
 ) -> Groups | None:
     """Return the groups of a column `group`, or of equal texts; None if all are independent."""
     if groups:
-        return numbered((groups[id_] for id_ in ids), GROUP)
+        return group_equal_keys((groups[id_] for id_ in ids), GROUP)
     if not texts:
         return None
-    found = numbered(normalized(texts[id_]) or None for id_ in ids)
+    found = group_equal_keys(normalized(texts[id_]) or None for id_ in ids)
     return found if len(found) < len(ids) else None
 
 
@@ -428,7 +428,7 @@ def _folds(run: ForeignRun, ids: Sequence[str], groups: Groups | None) -> IntArr
     """
     if not run.folds:
         return None
-    folds: IntArray = numbered(run.folds[id_] for id_ in ids).ids.astype(np.int64)
+    folds: IntArray = group_equal_keys(run.folds[id_] for id_ in ids).ids.astype(np.int64)
     if folds.max() == 0:
         raise InputError(
             f"{FLAG} {run.origin}: column fold has one value. A cross-validation has at least two "
