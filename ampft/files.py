@@ -135,11 +135,11 @@ def durably_rename(source: Path, target: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically, in UTF-8, with lone surrogates escaped."""
     with atomic_path(path) as temporary:
-        write_new_text(temporary, text)
+        write_text_non_atomically(temporary, text)
 
 
-def write_new_text(path: Path, text: str) -> None:
-    """Write a text file that no reader looks at yet, as `write_text` does."""
+def write_text_non_atomically(path: Path, text: str) -> None:
+    """Write a text file in place, encoded as by `write_text`; for files that nobody reads yet."""
     with path.open("wb") as file:
         write(file, text.encode("utf-8", "backslashreplace"))
 

@@ -41,7 +41,7 @@ from few_labels import embeddings
 from provenance import provenance
 
 import ampft
-from ampft.referee.checks import NoEffect
+from ampft.referee.checks import IdenticalPredictions
 from ampft.referee.report import ledger_report, summary, tries_table
 from ampft.text.escaping import prose
 from ampft.text.numbers import counted, points
@@ -206,7 +206,7 @@ def judged(
     files = tables(questions, changed, folder, f"try{number:02}")
     try:
         judgement = ampft.judge(folder / "ledger", candidate=files, note=change.name)
-    except NoEffect:
+    except IdenticalPredictions:
         return "no effect"
     if judgement.answer == "keep":
         way.settings = changed

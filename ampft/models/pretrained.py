@@ -24,7 +24,7 @@ from ampft.models.adapters import ADAPTER_CONFIG, SavedAdapter, read_adapter
 from ampft.models.freezing import POOLER, base_of, has_weights, head_names, is_in
 from ampft.models.minilm import HUB_ID, default_model
 from ampft.models.size import check_memory, check_sizes
-from ampft.models.training_mode import check_attention_dropout
+from ampft.models.training_mode import check_kernel_supports_dropout
 from ampft.models.weights import weights_size
 from ampft.precision.float32_modules import apply_patterns
 from ampft.text.escaping import inert
@@ -77,7 +77,7 @@ def load_pretrained(
     if old_labels is not None:
         _reinitialize_head(model)
     check_weights_finite(model, source)
-    check_attention_dropout(model)
+    check_kernel_supports_dropout(model)
     return model, _head_notes(old_labels, differences, loading["unexpected_keys"])
 
 

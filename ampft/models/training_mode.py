@@ -20,7 +20,7 @@ _WITHOUT_DROPOUT = re.compile(r"flash[-_](attention_|attn)[34]")
 _DROPOUT = re.compile(r".*att.*drop.*")  # attention_dropout, attention_probs_dropout_prob, ...
 
 
-def check_attention_dropout(model: nn.Module) -> None:
+def check_kernel_supports_dropout(model: nn.Module) -> None:
     """Check that a model's attention drops the weights that its configuration says.
 
     Args:

@@ -77,7 +77,7 @@ def seeds_of(folder: Path, state: State, candidate: Side) -> list[int]:
                 f"ampft judge {folder} {BEST} RUN"
             )
         raise InputError(f"{CANDIDATE}: it {what}. The best has {listed_seeds(order)}. {remedy}")
-    check_number(candidate, number)
+    check_enough_seeds(candidate, number)
     return expected
 
 
@@ -139,7 +139,7 @@ def check_new_rows(test: TestSet, claimed: TestSet) -> None:
         )
 
 
-def check_number(side: Side, number: int) -> None:
+def check_enough_seeds(side: Side, number: int) -> None:
     """Check that a side has enough seeds for an interval over trainings.
 
     Raises:
@@ -152,8 +152,8 @@ def check_number(side: Side, number: int) -> None:
         )
 
 
-class NoEffect(InputError):
-    """The candidate predicts as the best does, bit for bit; nothing was written."""
+class IdenticalPredictions(InputError):
+    """The candidate's predictions equal those of the best, bit for bit; nothing was written."""
 
 
 def is_identical(candidate: Side, best: Side) -> bool:

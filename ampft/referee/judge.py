@@ -12,9 +12,9 @@ from ampft.errors import InputError
 from ampft.referee.checks import (
     BEST,
     CANDIDATE,
-    NoEffect,
+    IdenticalPredictions,
+    check_enough_seeds,
     check_new_rows,
-    check_number,
     check_test,
     check_training,
     check_unchanged,
@@ -164,7 +164,7 @@ def _start(
         )
     found = read_sides({BEST: sides[BEST]}, settings, folder)
     side = found.sides[BEST]
-    check_number(side, len(side.models))
+    check_enough_seeds(side, len(side.models))
     settings = replace(
         settings,
         metric=found.metric.name,
@@ -214,7 +214,7 @@ class _Writer:
                 is_repeated=True,
             )
         if is_identical(candidate, best):
-            raise NoEffect(
+            raise IdenticalPredictions(
                 f"{CANDIDATE}: it predicts as the best does, bit for bit, with all "
                 f"{len(candidate.models)} seeds. The change has no effect; nothing was written."
             )
@@ -237,7 +237,7 @@ class _Writer:
                 f"--final: {CANDIDATE} has the seeds {listed_seeds(candidate.models)}, and "
                 f"{BEST} {listed_seeds(best.models)}. Pass both sides with the same seeds."
             )
-        check_number(candidate, len(seeds))
+        check_enough_seeds(candidate, len(seeds))
         if is_identical(candidate, best):
             raise InputError("--final: the candidate predicts as the best does, bit for bit.")
         trial = self._trial(read, seeds, claim, margin, final_level(self.state), is_checked=False)

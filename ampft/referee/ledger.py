@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.findings import MetricInfo
 from ampft.errors import InputError
-from ampft.files import atomic_path, write_new_text
+from ampft.files import atomic_path, write_text_non_atomically
 from ampft.referee.decision import Answer, Claim, LedgerEstimate, share_of_try
 from ampft.text.json_io import (
     JSONValue,
@@ -376,7 +376,7 @@ def append(folder: Path, entry: Entry) -> str:
     path = entry_path(folder, entry.number)
     assert not path.exists(), "the lock is held, and the number is the next one"
     with atomic_path(path) as temporary:
-        write_new_text(temporary, json_text({**values, "sha256": sha256}))
+        write_text_non_atomically(temporary, json_text({**values, "sha256": sha256}))
     return sha256
 
 

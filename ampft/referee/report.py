@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from ampft.comparison.report import strips
 from ampft.errors import InputError
-from ampft.files import special_or_atomic_path, write_new_text
+from ampft.files import special_or_atomic_path, write_text_non_atomically
 from ampft.ownership import check_page_file
 from ampft.referee.audit import decided_again
 from ampft.referee.checks import CANDIDATE
@@ -274,6 +274,6 @@ def write_page(folder: Path, path: Path) -> None:
     check_page_file("--page", path)
     try:
         with special_or_atomic_path(path) as temporary:
-            write_new_text(temporary, content)
+            write_text_non_atomically(temporary, content)
     except OSError as error:
         raise InputError(f"--page {path}: it cannot be written ({error.strerror}).") from error

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampft.errors import InputError
-from ampft.referee.checks import NoEffect
+from ampft.referee.checks import IdenticalPredictions
 from ampft.referee.decision import Answer
 from ampft.referee.judge import Judgement, judge
 from ampft.referee.ledger import LedgerSettings
@@ -72,7 +72,7 @@ def judge_study(
             continue
         try:
             found.append(_judged(ledger, trial, runs, None))
-        except NoEffect:
+        except IdenticalPredictions:
             continue
         if found[-1].answer == Answer.KEEP:
             best = trial

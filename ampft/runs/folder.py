@@ -20,7 +20,7 @@ from ampft.files import (
     is_writable_folder,
     nearest_existing,
     set_default_permissions,
-    write_new_text,
+    write_text_non_atomically,
 )
 from ampft.ownership import (
     PrivateFolder,
@@ -148,7 +148,7 @@ class RunFolder:
     def write_text(self, name: str, text: str) -> Path:
         """Write a text file atomically, in UTF-8."""
         with self.replacing(name) as temporary:
-            write_new_text(temporary, text)
+            write_text_non_atomically(temporary, text)
         return self.path / name
 
     def write_json(self, name: str, value: object) -> Path:

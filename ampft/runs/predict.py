@@ -96,7 +96,7 @@ def predict_file(
         request.refuse_table_options("--text" if request.texts else "standard input")
     saved = classifier(Path(model))
     record = saved.record
-    check_columns(request, record)
+    check_output_columns(request, record)
     _note_training_files(request, record)
     kind = task_row(record).kind
     rows = checked_rows(request, record)
@@ -288,7 +288,7 @@ def predict_inputs(folder: Path, inputs: Any, request: PredictRequest) -> pd.Dat
         check_batch_size(request)
         saved = run_classifier(folder)
         record = saved.record
-        check_columns(request, record)
+        check_output_columns(request, record)
         kind = task_row(record).kind
         if isinstance(inputs, Mapping | Set) or hasattr(inputs, "columns"):
             raise InputError(
@@ -352,8 +352,12 @@ def _stream(request: PredictRequest) -> TextIO:
     return sys.stderr if request.output_file is None else sys.stdout
 
 
-def check_columns(request: PredictRequest, record: RunRecord) -> None:
-    """Check the columns of probabilities and of labels that are asked for."""
+def check_output_columns(request: PredictRequest, record: RunRecord) -> None:
+    """Check that the model can fill the columns of `--top_k` and `--all_probabilities`.
+
+    Raises:
+        InputError: A flag has no effect on this kind of data, or `--top_k` exceeds the labels.
+    """
     units = task_row(record).kind.units
     for name in ("top_k", "all_probabilities"):
         if units is not None and getattr(request, name):

@@ -21,7 +21,7 @@ from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.runs.predict import (
     SavedClassifier,
     check_batch_size,
-    check_columns,
+    check_output_columns,
     checked_rows,
     trained_as,
     write_rows,
@@ -108,7 +108,7 @@ def predict_folder(job: ShardJob, output_dir: Path, engine: Engine) -> None:
     quiet_libraries()
     _check_request(job.request)
     saved = job.classifier(Path(job.model))
-    check_columns(job.request, saved.record)
+    check_output_columns(job.request, saved.record)
     kind = task_row(saved.record).kind
     if kind.has_files and kind.units is not None:  # masks
         raise InputError(

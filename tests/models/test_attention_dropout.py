@@ -9,7 +9,7 @@ from transformers import AutoModelForSequenceClassification, modeling_flash_atte
 from ampft.errors import InputError
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import load_pretrained
-from ampft.models.training_mode import check_attention_dropout
+from ampft.models.training_mode import check_kernel_supports_dropout
 
 WITHOUT_DROPOUT = [
     "flash_attention_3",
@@ -41,7 +41,7 @@ def model_with(kernel, *, name="bert"):
 def test_a_kernel_without_dropout_is_refused(kernel, name, field):
     message = rf"ignores dropout, .* train without its {field} of 0\.1\. Load it with .*'sdpa'"
     with pytest.raises(InputError, match=message) as caught:
-        check_attention_dropout(model_with(kernel, name=name))
+        check_kernel_supports_dropout(model_with(kernel, name=name))
     assert repr(kernel) in str(caught.value)
 
 
@@ -50,19 +50,19 @@ def test_without_attention_dropout_nothing_is_lost(kernel):
     model = model_with(kernel)
     model.config.attention_probs_dropout_prob = 0.0
     assert model.config.hidden_dropout_prob > 0
-    check_attention_dropout(model)
+    check_kernel_supports_dropout(model)
 
 
 @pytest.mark.parametrize("kernel", WITH_DROPOUT)
 def test_kernels_with_dropout_pass(kernel):
-    check_attention_dropout(model_with(kernel))
+    check_kernel_supports_dropout(model_with(kernel))
 
 
 def test_packed_models_and_plain_modules_pass():
     model = tiny("bert")
     install_packing(model)
-    check_attention_dropout(model)
-    check_attention_dropout(nn.Linear(2, 2))
+    check_kernel_supports_dropout(model)
+    check_kernel_supports_dropout(nn.Linear(2, 2))
 
 
 def test_transformers_drops_the_argument_in_silence():

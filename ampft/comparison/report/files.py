@@ -21,7 +21,7 @@ from ampft.comparison.report.tables import (
 )
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.errors import InputError
-from ampft.files import special_or_atomic_path, write_new_text, write_text
+from ampft.files import special_or_atomic_path, write_text, write_text_non_atomically
 from ampft.ownership import check_page_file, check_replaceable
 from ampft.text.escaping import display_width, inert, prose
 from ampft.text.json_io import check_schema, from_json, json_text, read_json_object
@@ -81,7 +81,7 @@ def write_page(comparison: Comparison, path: Path) -> None:
     check_page_file("--output_file", path)
     try:
         with special_or_atomic_path(path) as temporary:
-            write_new_text(temporary, html_text(comparison))
+            write_text_non_atomically(temporary, html_text(comparison))
     except OSError as error:
         raise InputError(
             f"--output_file {path}: it cannot be written ({error.strerror})."

@@ -32,14 +32,14 @@ def main(argv: Sequence[str]) -> None:
     else:
         check_replaceable("RUN", Path(args.run), [PAGE_NAME])
     from ampft.diagnosis.mistakes.report import find_mistakes, page_text, pair_table
-    from ampft.files import special_or_atomic_path, write_new_text
+    from ampft.files import special_or_atomic_path, write_text_non_atomically
     from ampft.text.numbers import counted
     from ampft.text.tables import terminal_table
     from ampft.text.terminal import labelled, print_line
 
     mistakes = find_mistakes(Path(args.run), args.limit)
     with special_or_atomic_path(output) as temporary:
-        write_new_text(temporary, page_text(mistakes))
+        write_text_non_atomically(temporary, page_text(mistakes))
     total = counted(mistakes.cases, "prediction")
     print_line(f"{mistakes.wrong:,} of {total} on {mistakes.split} are wrong: {mistakes.summary}")
     for mistake in mistakes.confident[:PRINTED]:
