@@ -38,7 +38,7 @@ class Preempted(Exception):
 
 
 class AlreadyFinished(Exception):
-    """The run that would continue has finished. The entry points say so."""
+    """The run to continue has finished already. Commands print the message and exit with code 0."""
 
     exit_code = 0
 

@@ -40,7 +40,7 @@ def check_inputs(args: argparse.Namespace) -> None:
 
 
 def add_predict(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
-    """Add the command and its flags."""
+    """Add the command `predict` and its flags."""
     predict = commands.add_parser(
         "predict",
         help="predict the rows of a file, texts, images or sounds with a model saved by a run",

@@ -309,7 +309,7 @@ def flops_per_token(model: nn.Module) -> int:
 
 
 class MeasuredUtilisation(Feature):
-    """Measures at the end how far a training used the machine."""
+    """Measures, after training, the share of the rate of matrix products that it reached."""
 
     name = "utilisation"
 

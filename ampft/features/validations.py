@@ -43,7 +43,14 @@ class ValidationPart:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationState:
-    """The evaluations so far, and the best of them, see `BestModel`."""
+    """The state of `Validations` and of its `BestModel` in a checkpoint.
+
+    Attributes:
+        step: Step of the best evaluation; None before the first one.
+        value: Its metric.
+        without_improvement: Number of evaluations since then.
+        parts: The evaluations so far.
+    """
 
     step: Count | None
     value: float | None

@@ -33,7 +33,7 @@ ENTRIES_AT_A_TIME = 1 << 22  # entries of the leave-one-out sums that are in mem
 
 @dataclass(frozen=True)
 class CaseSums:
-    """The vectors that n cases add to the sums.
+    """What each of n cases adds to the sums that determine a metric, as vectors.
 
     Attributes:
         patterns: (U, D) float64 sparse array in CSR format: the distinct vectors.
@@ -347,7 +347,7 @@ def _effect_per_label(
 def costliest_of_mean(
     from_sums: Callable[[FloatArray], FloatArray], seeds: Sequence[CaseSums], *, most: float
 ) -> CostliestCase:
-    """Return the effect on a mean of a case whose units all get the worst value instead of 0.
+    """Return how much a mean changes if all units of a case get the worst value instead of 0.
 
     With cases of one unit each, it is most / n: no case can be lost by more. Cases of several units
     are averaged, weighted by their sizes.

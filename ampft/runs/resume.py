@@ -330,7 +330,7 @@ def refuse_finished(point: ResumePoint, record: RunRecord) -> NoReturn:
 
     Raises:
         AlreadyFinished: Settings, data and model are the same.
-        InputError: They are others.
+        InputError: They differ.
     """
     finished = on_main_process(lambda: read_record(point.output_dir))
     before, now = settings_of(finished), settings_of(record)

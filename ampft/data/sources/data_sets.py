@@ -128,7 +128,7 @@ def is_paths(data: object) -> bool:
 def splits_in_memory(splits: Mapping[str, Any]) -> DatasetDict:
     """Return data in memory as a data set.
 
-    The labels of data frames, if they are not the positions, become `INDEX_COLUMN`.
+    The index of data frames becomes the column `INDEX_COLUMN`, unless it is 0, 1, 2, ...
 
     Args:
         splits: Data by split. A `DatasetDict` as `train` holds all splits.
@@ -150,7 +150,7 @@ def splits_in_memory(splits: Mapping[str, Any]) -> DatasetDict:
 
 
 def _with_index(frames: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return data frames with their labels as `INDEX_COLUMN`, unless these are the positions."""
+    """Return data frames with their index as `INDEX_COLUMN`, unless it is 0, 1, 2, ..."""
     import pandas as pd
 
     if all(list(frame.index) == list(range(len(frame))) for frame in frames.values()):

@@ -44,7 +44,8 @@ class BatchShape:
         width: Number of tokens per example, padding included; None without tokens.
         mask: (B, T) bool, True for real tokens; None without padding.
         layout: Layout of the tokens in one row, if the model runs without padding.
-        sizes: Sizes of the dimensions of weights, which a dimension of a result may be as well.
+        sizes: Sizes of the dimensions of weights; a result of such a size may hold features, not
+            tokens.
     """
 
     ids: tuple[int, ...]
@@ -59,7 +60,7 @@ class BatchShape:
 
         Args:
             model: Model, which may run without padding.
-            batch: A batch of a `Case`.
+            batch: A batch of a `Subject`.
             first_id: Id of the first example, if the batch does not have an attribute `ids`.
         """
         inputs = named_tensors(batch)

@@ -146,7 +146,11 @@ def _bias_of_longest(attention: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def adapt_deberta(base: nn.Module, current: CurrentLayout) -> list[Callable[[], None]]:
-    """Run DeBERTa's disentangled attention, its own code, on groups of similar length."""
+    """Run DeBERTa's own disentangled attention on groups of sequences of similar length.
+
+    Returns:
+        Functions that undo the changes.
+    """
     encoder: Any = base.get_submodule("encoder")
 
     @uncompiled

@@ -240,7 +240,8 @@ def attention(
     It works inside and outside `Emulation` and autocast, and is twice differentiable.
 
     Args:
-        query: (..., L, D) on a CPU, bfloat16 or any other floating dtype; then rounded to float16.
+        query: (..., L, D) on a CPU; all three are rounded to bfloat16 if this is bfloat16, and
+            otherwise to float16.
         key: (..., S, D). Its leading dimensions must be broadcastable to `query`'s.
         value: (..., S, V). Its leading dimensions must be broadcastable to `query`'s.
         mask: Tensor broadcastable to (..., L, S): boolean, True where a key takes part, or
