@@ -24,7 +24,7 @@ def hub_problem() -> str | None:
     if constants.is_offline_mode():
         name = next((n for n in OFFLINE_VARIABLES if os.environ.get(n)), OFFLINE_VARIABLES[0])
         return f"{name}=1 forbids downloads. Pass a local folder, or unset the variable."
-    reason = failure(constants.ENDPOINT)
+    reason = connection_problem(constants.ENDPOINT)
     if reason is None:
         return None
     constants.HF_HUB_OFFLINE = True
@@ -37,7 +37,7 @@ def hub_problem() -> str | None:
     )
 
 
-def failure(endpoint: str) -> str | None:
+def connection_problem(endpoint: str) -> str | None:
     """Return why an HTTP server does not answer, or None if it does, with whatever status."""
     from huggingface_hub import get_session
 

@@ -48,7 +48,7 @@ BUILT_IN_DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class BatchArguments:
+class PrecisionAndBatchArguments:
     """Batches, precision and device."""
 
     mixed_precision: str | None = _batch(
@@ -305,7 +305,7 @@ class ClassifyArguments(
     OutputArguments,
     EvaluationArguments,
     OptimizerArguments,
-    BatchArguments,
+    PrecisionAndBatchArguments,
     DataRequest,
     TaskSettings,
 ):

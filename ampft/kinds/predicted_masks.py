@@ -61,11 +61,12 @@ def _pictures(rows: Sequence[tuple[Any, ...]], predictions: PredictedRows) -> di
 
 @dataclass
 class MaskFolder:
-    """The folder of masks, made with the first one.
+    """Writes predicted masks to a folder, which is created with the first one.
 
     Attributes:
         path: Path of the folder.
         palette: (red, green, blue) of each class.
+        names: Names of the masks that were written, without the suffix.
     """
 
     path: Path
@@ -130,10 +131,10 @@ class Picture:
     def panels(self, palette: Sequence[Color]) -> tuple[Image.Image, ...]:
         """Return image, truth, prediction and error in RGB."""
         masks = (colored(mask, palette) for mask in (self.truth, self.prediction))
-        return (self.image, *masks, errors(self.image, self.truth, self.prediction))
+        return (self.image, *masks, error_image(self.image, self.truth, self.prediction))
 
 
-def errors(image: Image.Image, truth: MaskArray, prediction: MaskArray) -> Image.Image:
+def error_image(image: Image.Image, truth: MaskArray, prediction: MaskArray) -> Image.Image:
     """Return an image in pale grey, with wrong pixels in red and those that do not count in black.
 
     Args:

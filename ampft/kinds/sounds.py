@@ -27,7 +27,7 @@ from ampft.data.steps import FloatArray, IntArray
 from ampft.errors import InputError
 from ampft.kinds.media import MediaInputs, reason_of, refused_inputs
 from ampft.kinds.settings import InputSettings
-from ampft.models.by_length import choose_sound_batches
+from ampft.models.by_length import avoid_sound_padding
 from ampft.models.pretrained import SAVED_MODEL_FLAG
 from ampft.models.sound_features import (
     DEFAULT_RATE,
@@ -186,7 +186,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> MediaIn
         for split, part in examples.items():
             _try_shortest(model, part, frames[split], split)
         shortest = min(int(counts.min()) for counts in frames.values())
-        batches = choose_sound_batches(model, features)
+        batches = avoid_sound_padding(model, features)
         return (*prepare_for_training(model, shortest), *batches)
 
     path = settings.model_name_or_path

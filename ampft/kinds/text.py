@@ -31,7 +31,7 @@ from ampft.kinds.windows import (
     with_examples,
     word_selection,
 )
-from ampft.models.by_length import choose_text_batches
+from ampft.models.by_length import avoid_text_padding
 from ampft.models.embedding_gradient import reuse_gradient_memory
 from ampft.models.minilm import default_model
 from ampft.models.packing.families import packing_support
@@ -184,7 +184,7 @@ class TextInputs:
             examples = self.splits["train"]
             batch = model_inputs(examples.collate(varied_ids(examples.lengths)))
             noun = "sentences" if self.data.kind == TOKEN else "texts"
-            notes = (*notes, *choose_text_batches(model, batch, noun=noun))
+            notes = (*notes, *avoid_text_padding(model, batch, noun=noun))
         return LoadedModel(model, self.model_name, padding_free, (*notes, reason))
 
     def _check_vocabulary(self, model: Any) -> None:

@@ -129,7 +129,7 @@ def masks(case: Case) -> ShownCase | None:
     }
     if not found:
         return None
-    from ampft.kinds.predicted_masks import errors
+    from ampft.kinds.predicted_masks import error_image
 
     data = case.data()
     image, truth = _image_and_truth(case, data)
@@ -139,7 +139,7 @@ def masks(case: Case) -> ShownCase | None:
     for title, mask in found.items():
         pictures.append(_mask(title, mask, palette))
         if image is not None and truth is not None:
-            shown = _in_width(errors(image, truth, mask))
+            shown = _in_width(error_image(image, truth, mask))
             pictures.append(_encoded(f"{title}: errors in red", shown))
     every = [*found.values(), *([] if truth is None else [truth])]
     return ShownCase(

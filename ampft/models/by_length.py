@@ -24,12 +24,15 @@ CONFIG_FIELD = "ampft_runs_by_length"
 MASK_FIELD = "ampft_masks_padding"
 
 
-def choose_sound_batches(model: Any, features: SoundFeatures) -> tuple[str, ...]:
-    """Make a model run sounds by length if its results depend on padding, and return a note.
+def avoid_sound_padding(model: Any, features: SoundFeatures) -> tuple[str, ...]:
+    """Make a model run sounds of equal length together if its results depend on padding.
 
     Args:
         model: Classifier of sounds, in float32 on the CPU.
         features: What its feature extractor gives.
+
+    Returns:
+        A note about padding; empty if the extractor returns a constant shape.
 
     Raises:
         InputError: The model cannot run on sounds of 0.4 to 1 seconds.
@@ -53,10 +56,10 @@ def choose_sound_batches(model: Any, features: SoundFeatures) -> tuple[str, ...]
     return (_run_by_length(model, difference, "sounds"),)
 
 
-def choose_text_batches(
+def avoid_text_padding(
     model: Any, batch: Mapping[str, Tensor], *, noun: str = "texts"
 ) -> tuple[str, ...]:
-    """Make a model run texts by length if its results depend on padding, and return a note.
+    """Make a model run texts of equal length together if its results depend on padding.
 
     They do where a model mixes tokens without regard to the mask, by Fourier transforms (FNet) or
     convolutions (ConvBERT), or attends to the padding.
@@ -65,6 +68,9 @@ def choose_text_batches(
         model: Classifier of texts or of tokens, in float32 on the CPU.
         batch: Its arguments for texts of different lengths.
         noun: What the texts are called.
+
+    Returns:
+        A note about padding; empty if it does not change the results.
 
     Raises:
         InputError: The model cannot process texts of these lengths.

@@ -142,7 +142,7 @@ _in_update = ContextVar("in_update", default=False)
 
 
 @contextmanager
-def update_of_weights() -> Iterator[None]:
+def products_not_recorded() -> Iterator[None]:
     """Return a context in which products are not recorded.
 
     An optimizer multiplies in dtypes of its own, in every mode: Muon in bfloat16, and Adafactor in

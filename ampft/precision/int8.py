@@ -77,7 +77,7 @@ def stored_dtype(weight: torch.Tensor) -> torch.dtype:
     return stored.dtype
 
 
-class Int8Recorder(TorchDispatchMode):
+class Int8ProductCounter(TorchDispatchMode):
     """Counts the int8 products of the code inside it."""
 
     def __init__(self) -> None:

@@ -57,7 +57,7 @@ from ampft.text.json_io import json_text
 from ampft.text.terminal import labelled, print_line
 from ampft.training.checkpoints.writing import copied_to_cpu
 from ampft.training.ending import StopRequest, StopRequested, end_training
-from ampft.training.launch_bound import launch_bound_note, measure_growth, waiting_note
+from ampft.training.launch_bound import doubled_batch_timings, launch_bound_note, waiting_note
 from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache, updates_called_by
 
 
@@ -390,7 +390,7 @@ def _metrics(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
 def _timings(state: RunState, model: nn.Module) -> dict[str, Any]:
     """Return the speed of the training, and what features measure of it."""
     prepared, timings, batches = state.prepared, state.timings(), state.retries.step_batches
-    timings |= measure_growth(prepared.accelerator, model, prepared.task.loss, batches)
+    timings |= doubled_batch_timings(prepared.accelerator, model, prepared.task.loss, batches)
     for feature in state.features:
         timings |= feature.timings(timings)
     return timings

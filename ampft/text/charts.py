@@ -182,7 +182,7 @@ def _value(value: str | float) -> str:
     return "0" if short in ("-0", "") else short
 
 
-def fraction(value: float) -> str:
+def decimal_tick_label(value: float) -> str:
     """Return a tick label without trailing zeros."""
     return f"{value:.4g}".replace("-", MINUS)
 

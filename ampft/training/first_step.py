@@ -67,7 +67,7 @@ class FirstStep:
                 the first one by `executed`.
         """
         if self.executed is None:
-            recorder, saved = ProductRecorder(self.precision), SavedBytes(model.parameters())
+            recorder, saved = ProductRecorder(self.precision), SavedTensorBytes(model.parameters())
             before = _random_state()
             with recorder, saved:
                 yield
@@ -165,7 +165,7 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
 _StorageKey = tuple[torch.device, int]
 
 
-class SavedBytes:
+class SavedTensorBytes:
     """Context that counts the bytes of storages that autograd saves, except parameters.
 
     A storage counts once, from the moment a forward pass saves it until the backward pass releases
@@ -188,7 +188,7 @@ class SavedBytes:
         self._references: Counter[_StorageKey] = Counter()
         self._hooks = saved_tensors_hooks(self._pack, _unpack)
 
-    def __enter__(self) -> SavedBytes:
+    def __enter__(self) -> SavedTensorBytes:
         self._hooks.__enter__()
         return self
 
@@ -221,7 +221,7 @@ class _Saved:
     """A saved tensor, which lives as long as autograd refers to it."""
 
     def __init__(
-        self, counter: SavedBytes, tensor: Tensor, counted: list[tuple[_StorageKey, int]]
+        self, counter: SavedTensorBytes, tensor: Tensor, counted: list[tuple[_StorageKey, int]]
     ) -> None:
         # Detached, because an output saved by its own node would never be freed.
         self.tensor = tensor.detach()

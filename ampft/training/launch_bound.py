@@ -31,7 +31,7 @@ PROTOCOL = (
 )
 
 
-def measure_growth(
+def doubled_batch_timings(
     accelerator: Accelerator,
     model: nn.Module,
     loss: Callable[[nn.Module, MicroBatch], Tensor],
@@ -62,10 +62,10 @@ def doubled_batch_ratio(
     """Return the ratio on any device; None if twice the batch does not fit into memory.
 
     Args:
-        accelerator: Same as in `measure_growth`.
-        model: Same as in `measure_growth`.
-        loss: Same as in `measure_growth`.
-        step_batches: Same as in `measure_growth`.
+        accelerator: Same as in `doubled_batch_timings`.
+        model: Same as in `doubled_batch_timings`.
+        loss: Same as in `doubled_batch_timings`.
+        step_batches: Same as in `doubled_batch_timings`.
     """
     import torch
 

@@ -19,7 +19,7 @@ from ampft.models.adapters import lora_config
 from ampft.models.joint_weights import joint_weights
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.compilation import compile_backend
-from ampft.precision.executed import update_of_weights
+from ampft.precision.executed import products_not_recorded
 from ampft.precision.transfer import to_device
 from ampft.training.bfloat16_adamw import step_measuring_lost_updates
 
@@ -295,7 +295,7 @@ def _reduced(accelerator: Accelerator, loss: Tensor, votes: Sequence[float]) -> 
 
 def _update(optimizer: Any, schedule: Any) -> float | None:
     """Apply the step, and return the share of the updates that rounding lost, if measured."""
-    with update_of_weights():
+    with products_not_recorded():
         return step_measuring_lost_updates(optimizer, step=schedule.last_epoch + 1)
 
 

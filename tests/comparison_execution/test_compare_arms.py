@@ -23,7 +23,7 @@ from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.planning import (
     _check_compared,
     _check_selection,
-    fit,
+    fit_to_budget,
     metric_of_task,
     requested_arguments,
 )
@@ -150,10 +150,10 @@ def test_the_plan_shows_what_differs(tmp_path):
 
 def test_a_budget_shortens_arms_of_equal_length_only():
     equal = replace(arms_plan(), design=replace(arms_plan().design, arm_settings=SETTINGS[:2]))
-    assert fit(equal, 3 * 120).overrides.keys() == {"num_train_epochs"}
+    assert fit_to_budget(equal, 3 * 120).overrides.keys() == {"num_train_epochs"}
     with pytest.raises(InputError, match="arms differ in the length of training"):
-        fit(arms_plan(), 3 * 120)
-    assert fit(arms_plan(), 3 * 1e6).size == SIZE
+        fit_to_budget(arms_plan(), 3 * 120)
+    assert fit_to_budget(arms_plan(), 3 * 1e6).size == SIZE
 
 
 def test_arms_that_report_on_other_examples_are_refused_before_training():

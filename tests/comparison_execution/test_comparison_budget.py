@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from planned import ESTIMATE, SIZE, plan
 
 from ampft.comparison.execution.plan import Estimate, ModeCost, Size
-from ampft.comparison.execution.planning import fit, total_seconds
+from ampft.comparison.execution.planning import fit_to_budget, total_seconds
 from ampft.comparison.remarks import remark_texts
 from ampft.errors import InputError
 from ampft.text.numbers import approximate_duration
@@ -47,9 +47,9 @@ def test_the_reduced_size_fits_and_a_little_more_would_not(estimate, share):
         minimum = replace(requested, max_steps=1)
     if total_seconds(planned, minimum) > budget:
         with pytest.raises(InputError, match="never reduces seeds or evaluation data"):
-            fit(planned, budget)
+            fit_to_budget(planned, budget)
         return
-    fitted = fit(planned, budget)
+    fitted = fit_to_budget(planned, budget)
     size = fitted.size
     assert total_seconds(planned, size) <= budget
     if size == requested:
@@ -67,12 +67,12 @@ def test_the_reduced_size_fits_and_a_little_more_would_not(estimate, share):
 
 
 def test_no_budget_reduces_nothing():
-    assert fit(unreduced := plan(), 1e9) == unreduced
+    assert fit_to_budget(unreduced := plan(), 1e9) == unreduced
     assert unreduced.size == SIZE
 
 
 def test_epochs_are_reduced_first_with_a_note():
-    fitted = fit(plan(), 600)
+    fitted = fit_to_budget(plan(), 600)
     assert dict(fitted.overrides) == {"num_train_epochs": 3}
     assert remark_texts(fitted.reductions) == (
         "--num_train_epochs reduced from 5 to 3 to fit the budget.",
@@ -80,7 +80,7 @@ def test_epochs_are_reduced_first_with_a_note():
 
 
 def test_training_examples_are_reduced_next():
-    fitted = fit(plan(), 180)
+    fitted = fit_to_budget(plan(), 180)
     assert list(fitted.overrides) == ["num_train_epochs", "max_train_samples"]
     assert fitted.size.epochs == 1
     assert 96 <= fitted.size.train_examples < 1642
@@ -88,7 +88,7 @@ def test_training_examples_are_reduced_next():
 
 def test_a_budget_that_is_too_small_is_refused_with_the_minimum_time():
     with pytest.raises(InputError, match=r"--budget: 60 s are left for 9 runs.* about 2 min\."):
-        fit(plan(), 60)
+        fit_to_budget(plan(), 60)
 
 
 def test_the_estimate_of_a_run_by_hand():

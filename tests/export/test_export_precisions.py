@@ -24,7 +24,7 @@ from ampft.export.source import ExportRequest, ExportSource, load_source
 from ampft.kinds.logits import model_inputs
 from ampft.models.pretrained import load_saved
 from ampft.precision.float32_modules import keep_in_fp32
-from ampft.precision.int8 import Int8Recorder, quantized_layers
+from ampft.precision.int8 import Int8ProductCounter, quantized_layers
 from ampft.runs.record import read_record
 
 pytestmark = pytest.mark.slow
@@ -81,7 +81,7 @@ def test_int8_of_pytorch_multiplies_in_int8(text_run, tmp_path):
     artifact = exported(text_run, tmp_path, "torch", "int8")
     layers = len(quantized_layers(artifact.model))
     assert layers == 14
-    with Int8Recorder() as recorder:
+    with Int8ProductCounter() as recorder:
         artifact.logits(TEXTS[:2], 2)
     assert recorder.products == layers
     with safe_open(artifact.folder / "model.safetensors", "pt") as file:

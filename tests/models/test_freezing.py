@@ -22,7 +22,7 @@ from ampft.models.freezing import (
 from ampft.models.settings import TrainedPart
 from ampft.models.weights import LoadedModel
 from ampft.precision.float32_modules import matching_modules
-from ampft.training.first_step import SavedBytes
+from ampft.training.first_step import SavedTensorBytes
 
 LENGTHS = [9, 4, 17, 1]
 
@@ -152,7 +152,7 @@ def test_autograd_saves_nothing_for_the_frozen_lower_part(checkpointing):
         hidden = []
         first = model.bert.encoder.layer[0]
         first.register_forward_hook(lambda module, args, out: hidden.append(out))
-        with SavedBytes(model.parameters()) as counter:
+        with SavedTensorBytes(model.parameters()) as counter:
             model(**right_padded(model, LENGTHS)).logits.sum().backward()
         output = hidden[0][0] if isinstance(hidden[0], tuple) else hidden[0]
         return counter.peak, output.requires_grad

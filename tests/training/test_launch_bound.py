@@ -10,9 +10,9 @@ from exact_step import Training, flat_weights, tensor_problem
 from ampft.training.launch_bound import (
     MAX_GROWTH,
     doubled_batch_ratio,
+    doubled_batch_timings,
     is_launch_bound,
     launch_bound_note,
-    measure_growth,
 )
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
@@ -66,7 +66,7 @@ def test_a_batch_that_does_not_fit_twice_is_not_measured():
 
 def test_nothing_is_measured_on_a_cpu():
     training = trained(lambda examples: 0.0)
-    growth = ratio_of(training, measure_growth)
+    growth = ratio_of(training, doubled_batch_timings)
     assert growth["doubled_batch_ratio"] is None
     assert "measured on accelerators" in growth["doubled_batch_protocol"]
 

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from ampft.errors import PrecisionContradicted
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.resolve import resolve
-from ampft.training.first_step import FirstStep, SavedBytes, state_bytes, tensor_bytes
+from ampft.training.first_step import FirstStep, SavedTensorBytes, state_bytes, tensor_bytes
 from ampft.training.step import backward
 
 CPU = torch.device("cpu")
@@ -24,8 +24,8 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
-def saved_by(model, *batches) -> SavedBytes:
-    with SavedBytes(model.parameters()) as saved:
+def saved_by(model, *batches) -> SavedTensorBytes:
+    with SavedTensorBytes(model.parameters()) as saved:
         for batch in batches:
             model(batch).sum().backward()
     return saved
@@ -39,7 +39,7 @@ def test_activations_of_a_small_network():
     assert saved.peak == expected
     assert saved.current == 0
     # Negative control: if parameters are not excluded, the second layer's weight counts too.
-    with SavedBytes(()) as with_parameters:
+    with SavedTensorBytes(()) as with_parameters:
         model(torch.ones(5, 4)).sum().backward()
     assert with_parameters.peak == expected + 3 * 8 * FLOAT
 
@@ -55,7 +55,7 @@ def test_an_output_saved_by_its_own_node_is_freed():
     gc.disable()
     try:
         values = torch.ones(10, requires_grad=True)
-        with SavedBytes([values]) as saved:
+        with SavedTensorBytes([values]) as saved:
             result = values.exp()
             assert saved.current == 10 * FLOAT
             del result
@@ -68,9 +68,9 @@ def test_an_output_saved_by_its_own_node_is_freed():
 def test_checkpointing_saves_less(reentrant):
     model = network()
     values = torch.ones(5, 4, requires_grad=True)
-    with SavedBytes([*model.parameters(), values]) as without:
+    with SavedTensorBytes([*model.parameters(), values]) as without:
         model(values).sum().backward()
-    with SavedBytes([*model.parameters(), values]) as saved:
+    with SavedTensorBytes([*model.parameters(), values]) as saved:
         output = checkpoint(model, values, use_reentrant=reentrant)
         before_backward = saved.current
         output.sum().backward()

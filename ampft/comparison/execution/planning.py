@@ -114,7 +114,7 @@ def plan_comparison(
         notes=command.notes,
     )
     if design.budget is not None:
-        plan = fit(plan, design.jobs * (design.budget - command_seconds(command)))
+        plan = fit_to_budget(plan, design.jobs * (design.budget - command_seconds(command)))
     # With folds, the trial has one of them, and the cases are all rows.
     if not (command.settings.anyway or design.folds):
         _check_reach(plan, trial.compared["reported split"])
@@ -205,7 +205,7 @@ def total_seconds(plan: Plan, size: Size | None = None) -> float:
     return sum(each.run_seconds(mode, size or each.size) for each, mode in estimates)
 
 
-def fit(plan: Plan, budget: float) -> Plan:
+def fit_to_budget(plan: Plan, budget: float) -> Plan:
     """Reduce the epochs (or the steps, if they limit the run), then the training examples.
 
     Seeds and evaluation data are never reduced: the precision of the result depends on them.

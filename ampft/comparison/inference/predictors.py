@@ -27,7 +27,7 @@ from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import numerics
 from ampft.precision.executed import ProductRecorder, contradiction
 from ampft.precision.float32_modules import check_float32_modules
-from ampft.precision.int8 import INT8, Int8Recorder, quantize
+from ampft.precision.int8 import INT8, Int8ProductCounter, quantize
 from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import Precision, resolve
 from ampft.runs.predictor import saved_problem
@@ -107,7 +107,7 @@ class ModelInPrecision:
         Raises:
             InputError: The executed dtypes do not match the mode.
         """
-        recorder, integers = ProductRecorder(self.precision), Int8Recorder()
+        recorder, integers = ProductRecorder(self.precision), Int8ProductCounter()
         with self.context(), recorder, integers:
             try:
                 self.logits(inputs)

@@ -22,7 +22,7 @@ from ampft.comparison.findings import (
     Comparison,
     Curve,
 )
-from ampft.text.charts import Axis, Plot, element, exponent, fraction, line, picture, text
+from ampft.text.charts import Axis, Plot, decimal_tick_label, element, exponent, line, picture, text
 from ampft.text.escaping import one_line
 from ampft.text.numbers import number, percent
 
@@ -132,7 +132,7 @@ def loss_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | No
     high = min(max(tops), 1.5 * statistics.median(tops))
     low = min(_values(lines))
     y_axis = _y_axis(0.0 if 0 <= low < 0.4 * high else low, high)
-    return _chart(lines, y_axis, fraction, alt=_with_ends("Training loss", lines))
+    return _chart(lines, y_axis, decimal_tick_label, alt=_with_ends("Training loss", lines))
 
 
 def loss_difference_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | None:
@@ -157,7 +157,7 @@ def loss_difference_chart(comparison: Comparison, styles: Sequence[ArmStyle]) ->
         return None
     y_axis = _y_axis(min(*_values(lines), 0.0), max(*_values(lines), 0.0))
     alt = _with_ends(f"Loss minus the loss of {styles[0].name}", lines)
-    return _chart(lines, y_axis, fraction, alt=alt)
+    return _chart(lines, y_axis, decimal_tick_label, alt=alt)
 
 
 def validation_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | None:
@@ -168,7 +168,7 @@ def validation_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Char
     if len(_steps(lines)) < 2:
         return None  # a curve needs two points; the tables have the values of one
     y_axis = _y_axis(min(_values(lines)), max(_values(lines)))
-    return _chart(lines, y_axis, fraction, alt=_with_ends("Validation metric", lines))
+    return _chart(lines, y_axis, decimal_tick_label, alt=_with_ends("Validation metric", lines))
 
 
 def scale_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | None:
@@ -348,7 +348,7 @@ MIN_COUNT = 20  # predictions; bins with fewer get a small mark, because their a
 
 
 @dataclass(frozen=True)
-class Panel:
+class CalibrationPanel:
     """The calibration curve of one arm, with the baseline's curve."""
 
     style: ArmStyle
@@ -356,15 +356,17 @@ class Panel:
     svg: Markup
 
 
-def calibration_panels(arms: Sequence[ArmResult], styles: Sequence[ArmStyle]) -> tuple[Panel, ...]:
+def calibration_panels(
+    arms: Sequence[ArmResult], styles: Sequence[ArmStyle]
+) -> tuple[CalibrationPanel, ...]:
     """Return a panel for each arm with predictions, which also shows the baseline."""
     base = (arms[0], styles[0])
-    panels: list[Panel] = []
+    panels: list[CalibrationPanel] = []
     for arm, style in zip(arms, styles, strict=True):
         if any(bin_.count for bin_ in arm.calibration):
             values = arm.metrics.get(CALIBRATION_ERROR)
             error = values.mean if values else None
-            panels.append(Panel(style, error, _panel(arm, style, base, error)))
+            panels.append(CalibrationPanel(style, error, _panel(arm, style, base, error)))
     return tuple(panels)
 
 
@@ -381,8 +383,8 @@ def _panel(
     parts = [
         plot.rule(plot.y.at(0.25), "grid"),
         plot.rule(plot.y.at(0.75), "grid"),
-        plot.grid((0.0, 0.5, 1.0), fraction),
-        plot.scale((0.0, 0.5, 1.0), fraction, below, "confidence"),
+        plot.grid((0.0, 0.5, 1.0), decimal_tick_label),
+        plot.scale((0.0, 0.5, 1.0), decimal_tick_label, below, "confidence"),
         plot.area(*curves),
     ]
     most = max((bin_.count for bin_ in arm.calibration), default=0)
@@ -396,7 +398,7 @@ def _panel(
             parts.append(plot.x.box(bin_.low, bin_.high, below - height, height, "count"))
     parts.append(plot.rule(below))
     shown = ", ".join(
-        f"{percent(accuracy)} correct at confidence {fraction(confidence)}"
+        f"{percent(accuracy)} correct at confidence {decimal_tick_label(confidence)}"
         for confidence, accuracy in points
     )
     error_text = f", calibration error {percent(error, 1)}" if error is not None else ""

@@ -22,7 +22,7 @@ from ampft.diagnosis.doctor.case import (
     change_of,
     first_floating,
     kept_patterns,
-    undisturbed,
+    model_state_restored,
 )
 from ampft.diagnosis.doctor.findings import Alignment, BatchMean, ModuleError
 from ampft.precision.accelerator import numerics
@@ -51,7 +51,7 @@ def align(case: Subject, *, fp32_modules: Sequence[str] = ()) -> Alignment | Non
     errors: dict[Key, dict[str, list[float]]] = {}
     whole: dict[str, list[float]] = {"cosine": [], "error": [], "loss": []}
     kept = matching_modules(case.model, fp32_modules)
-    with undisturbed(case.model), numerics(case.precision), case.keeping(kept):
+    with model_state_restored(case.model), numerics(case.precision), case.keeping(kept):
         case.model.eval()
         for index in range(len(case.batches)):
             reference, result, found = _compared(case, index)

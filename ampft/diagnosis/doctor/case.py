@@ -328,7 +328,7 @@ def _autocast(precision: Precision) -> torch.autocast:
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
+def model_state_restored(model: nn.Module) -> Iterator[None]:
     """Return a context after which gradients, buffers, modes and random states are as before."""
     modes = [(module, module.training) for module in model.modules()]
     gradients = [parameter.grad for parameter in model.parameters()]

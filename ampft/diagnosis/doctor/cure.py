@@ -18,7 +18,7 @@ from ampft.diagnosis.doctor.case import (
     Subject,
     change_of,
     kept_patterns,
-    undisturbed,
+    model_state_restored,
 )
 from ampft.diagnosis.doctor.findings import Cause, Cure, Diagnosis, Fault
 from ampft.diagnosis.doctor.places import BatchShape
@@ -76,7 +76,7 @@ def prescribe(case: Subject, diagnosis: Diagnosis) -> Diagnosis:
         return diagnosis
     own = [fault for fault in fatal if not fault.in_float32]
     was_training = case.model.training
-    with undisturbed(case.model), numerics(case.precision):
+    with model_state_restored(case.model), numerics(case.precision):
         if not own:
             return replace(diagnosis, cure=_epsilon(case, fatal))
         trial = _finite_trial(case)

@@ -11,7 +11,7 @@ from torch import nn
 
 from ampft.diagnosis.doctor.alignment import rounding_module
 from ampft.diagnosis.doctor.batch import BatchExamination, Examination, least
-from ampft.diagnosis.doctor.case import Loss, Subject, undisturbed
+from ampft.diagnosis.doctor.case import Loss, Subject, model_state_restored
 from ampft.diagnosis.doctor.causes import remedy_for
 from ampft.diagnosis.doctor.findings import (
     DEFAULT_TOLERATED,
@@ -77,7 +77,7 @@ def examine(
         found.faults.append(halved)
         if not halved.is_harmless:
             return found
-    with undisturbed(case.model):
+    with model_state_restored(case.model):
         if not only_first:
             _record_ranges(case, shapes, found)
         scales: list[float | None] = []

@@ -38,7 +38,7 @@ def page_text(diagnosis: Diagnosis) -> str:
         faults=[(fault, _fault_table(fault)) for fault in diagnosis.faults],
         title=_title,
         exponents=exponent_chart(diagnosis),
-        lost=lost_chart(diagnosis),
+        lost=gradient_underflow_chart(diagnosis),
         modules=module_table(diagnosis) if diagnosis.ranges else None,
         updates=_updates_text(diagnosis),
         bits=_bits_table(diagnosis) if diagnosis.ranges else None,
@@ -180,7 +180,7 @@ def exponent_chart(diagnosis: Diagnosis) -> Markup | None:
     return picture(*parts, height=HEIGHT, alt=alt, class_="chart")
 
 
-def lost_chart(diagnosis: Diagnosis) -> Markup | None:
+def gradient_underflow_chart(diagnosis: Diagnosis) -> Markup | None:
     """Return the share of the gradient that is lost over the loss scale; None without gradients."""
     scales = diagnosis.loss_scales
     if scales is None or not diagnosis.gradient_exponents:
