@@ -361,7 +361,7 @@ def comparison_command(
         raise InputError(f"--config_file {settings.config_file}: the file does not exist.")
     if settings.folds is not None:
         if select_seeds:
-            raise InputError("--folds: it does not choose between arms. Remove --select.")
+            raise InputError("--folds does not choose between arms. Remove --select.")
         classify_argv = (*classify_argv, "--folds", str(settings.folds))
         classify = replace(classify, folds=settings.folds)
     design = ComparisonDesign(

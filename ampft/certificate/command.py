@@ -148,8 +148,9 @@ def audit(argv: Sequence[str]) -> None:
         prog="ampft audit",
         description="Repeat the verification of an artifact that ampft export wrote: it and its "
         "model predict the same examples, here and now. Nothing is written into the folder.",
-        epilog="Exit codes: 0 if the artifact passes with the results of its certificate; 1 if it "
-        f"passes with others; {NOT_PASSED} if it does not pass; 2 if it could not be verified.",
+        epilog="Exit codes: 0 if the artifact passes and its results equal its certificate; 1 if "
+        f"it passes and they differ; {NOT_PASSED} if it does not pass; 2 if it could not be "
+        "verified.",
     )
     parser.add_argument("artifact", metavar="DIR", help="folder of the artifact")
     parser.add_argument(

@@ -61,13 +61,13 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
     "processor": lambda names: f"these files of the artifact are not the run's: {', '.join(names)}",
     "not_finite": lambda rows: f"{counted(rows, 'prediction')} of the artifact are not finite",
     "inputs": lambda rows, examples: (
-        f"the artifact reads {rows:,} of {counted(examples, 'example')} as other inputs than the "
-        "model: another tokenizer, truncation or preprocessing"
+        f"the inputs of the artifact differ from the model's for {rows:,} of "
+        f"{counted(examples, 'example')}: its tokenizer, truncation or preprocessing differs"
     ),
     "logits": _logits,
     "rounding": lambda ratio, limit: (
         f"the logits differ {ratio:.1f} times as much as rounding to int8 explains, and {limit:g} "
-        "times is allowed: another calibration, or another computation than the model's"
+        "times is allowed: its calibration or its computation differs from the model's"
     ),
     "batch": _batch_rows,
     "difference": lambda verdict, metric: (
@@ -75,10 +75,10 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
     ),
     "classes": _classes,
     "weights": lambda precision, stored: (
-        f"the artifact is called {precision}, and its weights are stored as {stored}"
+        f"the precision of the artifact is {precision}, but its weights are stored as {stored}"
     ),
     "products": lambda precision, executed: (
-        f"the artifact is called {precision}, and its products ran as {executed}"
+        f"the precision of the artifact is {precision}, but its products ran as {executed}"
     ),
     # Notes
     "too_few": lambda classes, rows, limit: (
@@ -89,7 +89,7 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
         f"weights are stored in {precision}, and products ran as {executed} on this machine"
     ),
     "seen": lambda split: (
-        f"the best epoch was chosen on {split}: differences are fair, and both sides look too good"
+        f"the best epoch was chosen on {split}, so both sides look too good; differences are fair"
     ),
     "kept": lambda modules: (
         f"{counted(len(modules), 'module')} of the artifact in float32: {', '.join(modules)}"

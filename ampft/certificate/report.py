@@ -67,7 +67,7 @@ def headline(certificate: Certificate) -> str:
         margin = certificate.comparison.units.margin_with_unit
         return f"passed: {name} is equivalent to its model at a margin of {margin}"
     if certificate.verdict == FAILED:
-        return f"failed: {name} is not shown to be its model; do not ship it"
+        return f"failed: {name} is not shown to match its model; do not ship it"
     return f"undecided: these examples cannot show that {name} is equivalent to its model"
 
 
@@ -360,7 +360,7 @@ def differences(stored: Certificate, found: Certificate) -> Iterator[str]:
     if stored.artifact_sha256 != found.artifact_sha256:
         yield "the artifact has other files than the certificate states."
     if stored.run_sha256 != found.run_sha256:
-        yield "the certificate is of an artifact of another run."
+        yield "the certificate belongs to an artifact of another run."
     if stored.rows_sha256 != found.rows_sha256:
         yield "the certificate was made on other examples."
     if stored.verdict != found.verdict:

@@ -173,7 +173,7 @@ def _file_rows(record: RunRecord, path: Path) -> VerifiedRows:
     found.check()
     if found.labels is None:
         raise InputError(
-            f"{FLAG} {path}: the file has no labels in a column that is called as in "
+            f"{FLAG} {path}: the file has no column of labels with the name used in "
             "training. Rename its column of labels."
         )
     rows, labels = _labelled(found.table, found, found.labels)

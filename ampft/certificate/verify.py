@@ -79,9 +79,9 @@ def certify(
     run_sha256 = describe_file(run / RECORD_NAME).sha256
     if artifact.manifest.run_sha256 != run_sha256:
         raise InputError(
-            f"{folder}: this artifact was made from another run than {run}: it names the record "
-            f"{artifact.manifest.run_sha256[:12]}, and this run has {run_sha256[:12]}. Name the "
-            "run that it was made from, or export this one."
+            f"{folder}: this artifact was made from another run than {run}: its manifest states "
+            f"the record {artifact.manifest.run_sha256[:12]}, and this run has {run_sha256[:12]}. "
+            "Pass the run that it was made from, or export this one."
         )
     rows = rows or check_verification(record, request)
     load = partial(classifier.load, PredictRequest(batch_size=BATCH_SIZE))

@@ -233,8 +233,8 @@ def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str
     if len(train.names) < 2 and several:
         raise InputError(
             f"{train.origin}: the only label is {quoted(train.names[0])}, and several labels per"
-            " row need at least two. Whether a text has one label is a question for --task text,"
-            " with two classes such as yes and no."
+            " row need at least two. To predict whether a text has this label, use --task text"
+            " with two classes, such as yes and no."
         )
     if len(train.names) < 2:
         raise InputError(

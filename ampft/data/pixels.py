@@ -158,7 +158,7 @@ def _split(folder: Path, images: Path, masks: Path) -> Dataset:
         if single:
             raise InputError(
                 f"{listed(single, limit=3)}: no {what} with this name in {other_folder}. Every "
-                "image needs a mask with the same name and the other way round; suffixes may "
+                "image needs a mask with the same name, and every mask an image; suffixes may "
                 "differ."
             )
     names = sorted(image_of)
@@ -183,8 +183,8 @@ def _files(folder: Path) -> dict[str, Path]:
         name = path.relative_to(folder).with_suffix("").as_posix()
         if name in files:
             raise InputError(
-                f"{files[name]} and {path}: two files with one name, so that their mask or image "
-                "is not clear. Rename or remove one."
+                f"{files[name]} and {path}: two files have the same name, so it is unclear which "
+                "one is meant. Rename or remove one."
             )
         files[name] = path
     if strays:

@@ -106,8 +106,8 @@ class ExportSource:
         if expected is None or task.data.fingerprints.get(split) != expected:
             raise InputError(
                 f"--precision {self.request.precision}: it is calibrated with the validation split "
-                "of the run, and the data found now have another one. Pass the files of the run "
-                "with --train_file, --validation_file and --test_file."
+                "of the run, but the data found now have a different one. Pass the files of the "
+                "run with --train_file, --validation_file and --test_file."
             )
         count = len(task.data.splits[split])
         rows = np.unique(np.linspace(0, count - 1, CALIBRATION_ROWS).round().astype(np.int64))

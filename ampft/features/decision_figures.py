@@ -137,7 +137,7 @@ class FittedPart:
             title=f"thresholds, {self.split}, chosen for {parse_target(self.target).rule}",
             header=header,
             rows=[_label_row(label) for label in shown],
-            note=f"The choice is made on validation; on new rows it is no promise.{more}",
+            note=f"The choice was made on validation; new rows need not meet the target.{more}",
         )
 
     def sentences(self) -> tuple[str, ...]:

@@ -96,7 +96,7 @@ def _run_by_length(model: Any, difference: float, kind: str) -> str:
         return (
             f"{what}, so that gradients and predictions depend on how {kind} are batched; {reason}"
         )
-    return f"{what}, so {kind} run without it: those of the same length together"
+    return f"{what}, so {kind} of the same length run together, without padding"
 
 
 def _why_not_by_length(model: nn.Module) -> str | None:

@@ -98,8 +98,8 @@ def quantize_frozen(model: nn.Module) -> None:
     ]
     if not layers:
         raise InputError(
-            f"{FLAG}: {type(model).__name__} has no nn.Linear layers below its head, which are "
-            "those that are quantized. Remove the flag."
+            f"{FLAG}: {type(model).__name__} has no nn.Linear layers below its head "
+            "to quantize. Remove the flag."
         )
     for layer in layers:
         packed, scales = quantize_4bit(layer.weight.detach(), blocksize=BLOCK, quant_type="nf4")

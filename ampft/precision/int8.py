@@ -56,8 +56,8 @@ def quantize(model: nn.Module, *, flag: str = FLAG, kept: Iterable[str] = ()) ->
     quantize_(quantized, Int8DynamicActivationInt8WeightConfig(), filter_fn=is_quantized)
     if not quantized_layers(quantized) and not names:
         raise InputError(
-            f"{flag}: {type(model).__name__} has no nn.Linear layers, which are those that torchao "
-            "quantizes. Use another precision."
+            f"{flag}: {type(model).__name__} has no nn.Linear layers, and torchao quantizes "
+            "only those. Use another precision."
         )
     return quantized
 

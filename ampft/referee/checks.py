@@ -41,7 +41,7 @@ def check_unchanged(side: Side, models: Sequence[Model]) -> None:
     """Check that the models of a side predict as they did when the ledger read them first.
 
     Raises:
-        InputError: A model is missing or predicts otherwise.
+        InputError: A model is missing, or its predictions have changed.
     """
     noun = side.name.removeprefix("--")
     for model in models:
@@ -53,8 +53,8 @@ def check_unchanged(side: Side, models: Sequence[Model]) -> None:
             )
         if found.predictions_sha256 != model.predictions_sha256:
             raise InputError(
-                f"{side.name}: {found.source} predicts otherwise than when the ledger read the "
-                f"{noun} with seed {model.seed}. Restore its files."
+                f"{side.name}: the predictions of {found.source} have changed since the ledger "
+                f"read the {noun} with seed {model.seed}. Restore its files."
             )
 
 
@@ -128,8 +128,8 @@ def check_new_rows(test: TestSet, claimed: TestSet) -> None:
     own, new = next(filter(all, pairs), ((), ()))
     if not own:
         raise InputError(
-            "--final: rows are compared by their texts, or by their ids, and the ledger and the "
-            "claim have neither in common. Pass tables with a column text."
+            "--final: rows are compared by their texts or by their ids, but neither of them is in "
+            "both the ledger and the claim. Pass tables with a column text."
         )
     if used := len(set(own).intersection(new)):
         raise InputError(

@@ -215,7 +215,7 @@ class _Writer:
             )
         if is_identical(candidate, best):
             raise IdenticalPredictions(
-                f"{CANDIDATE}: it predicts as the best does, bit for bit, with all "
+                f"{CANDIDATE}: its predictions equal those of the best, bit for bit, with all "
                 f"{len(candidate.models)} seeds. The change has no effect; nothing was written."
             )
         trial = self._trial(read, seeds, claim, margin, next_level(state), is_checked=checked)
@@ -239,7 +239,7 @@ class _Writer:
             )
         check_enough_seeds(candidate, len(seeds))
         if is_identical(candidate, best):
-            raise InputError("--final: the candidate predicts as the best does, bit for bit.")
+            raise InputError("--final: both sides have equal predictions, bit for bit.")
         trial = self._trial(read, seeds, claim, margin, final_level(self.state), is_checked=False)
         models = [candidate.models[seed] for seed in seeds]
         compared = [best.models[seed] for seed in seeds]

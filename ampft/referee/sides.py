@@ -176,8 +176,8 @@ def _runs_of_side(name: str, runs: Sequence[RecordedRun]) -> dict[int, RecordedR
             )
         if run.record.metrics.get("selected"):
             raise InputError(
-                f"{name} {run.folder}: its epoch was chosen on the rows that it reports on "
-                f"({run.record.metrics.get('split')}). Judge on rows of their own: train with "
+                f"{name} {run.folder}: its best epoch was chosen on the rows of its report "
+                f"({run.record.metrics.get('split')}). Judge on separate rows: train with "
                 "--test_file."
             )
         by_seed[run.seed] = run
@@ -262,8 +262,8 @@ def absolute_source(source: str, ledger: Path) -> str:
     if separator and (ledger / path).exists():
         return arm + separator + os.path.normpath(ledger / path)
     raise InputError(
-        f"LEDGER {ledger}: {os.path.normpath(ledger / (path or source))} is missing, which holds "
-        "predictions of the best. Put it back, or pass where it is now with --best."
+        f"LEDGER {ledger}: {os.path.normpath(ledger / (path or source))} is missing. It holds "
+        "predictions of the best: restore it, or pass its new path with --best."
     )
 
 

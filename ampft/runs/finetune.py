@@ -53,8 +53,8 @@ def finetune(
     with messages_for_python():
         if int(os.environ.get("WORLD_SIZE") or 1) > 1:
             raise InputError(
-                "ampft.finetune trains in one process, and this one was started with others. Use"
-                " `accelerate launch -m ampft train` for several."
+                "ampft.finetune trains in one process, but several were started. For several, use"
+                " `accelerate launch -m ampft train`."
             )
         data, named = data_settings(settings, train=train, validation=validation, test=test)
         if precision is not None:
@@ -116,8 +116,8 @@ def data_settings(
         return None, {f"{split}_file": os.fspath(path) for split, path in given.items()}
     if paths:
         raise InputError(
-            f"{', '.join(sorted(paths))}: a path beside data in memory. Pass paths for all splits,"
-            " or read the files first, for example with pandas.read_csv."
+            f"{', '.join(sorted(paths))}: a path cannot be combined with data in memory. Pass paths"
+            " for all splits, or read the files first, for example with pandas.read_csv."
         )
     if "train" not in given:
         raise InputError(f"train is missing: received only {', '.join(given)}.")

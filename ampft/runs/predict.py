@@ -253,7 +253,7 @@ class ScoredRows:
         index = {name: number for number, name in enumerate(self.problem.label_names)}
         known = [row for row, labels in enumerate(truth) if index.keys() >= set(labels)]
         if not known:
-            return f"not scored: no row has a label of the model in column {column!r}"
+            return f"not scored: no label in column {column!r} is known to the model"
         codes = [tuple(index[name] for name in truth[row]) for row in known]
         decoded = {n: np.concatenate([p[n] for p in self._parts])[known] for n in self._parts[0]}
         outcome = self.problem.outcome("file", self.reader.targets(codes, len(index)), decoded)

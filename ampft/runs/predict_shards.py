@@ -112,7 +112,7 @@ def predict_folder(job: ShardJob, output_dir: Path, engine: Engine) -> None:
     kind = task_row(saved.record).kind
     if kind.has_files and kind.units is not None:  # masks
         raise InputError(
-            "--output_dir: the predictions of this model are files beside a table. Predict one "
+            "--output_dir: this model predicts masks, which are files next to a table. Predict one "
             "input at a time with --output_file."
         )
     shards = _shards(job.request.files, output_dir)

@@ -135,6 +135,7 @@ def _check_promise(error: float | None, rows: int, independent: int) -> None:
     possible = f", or a promise of at least {least:g}" if least < 0.5 else ""
     raise InputError(
         f"--abstain {error:g}: the promise needs {2 * needed} independent validation rows "
-        f"({needed} to choose what is answered, {needed} to prove it), and of the {rows} there are "
-        f"{independent} to prove it. Use more validation rows (--validation_fraction){possible}."
+        f"({needed} to choose what is answered, {needed} to prove it), but only "
+        f"{independent} of the {rows} can prove it. Use more validation rows "
+        f"(--validation_fraction){possible}."
     )

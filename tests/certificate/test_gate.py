@@ -131,7 +131,7 @@ def test_a_kernel_that_depends_on_the_batch_fails():
 def test_a_file_that_is_not_what_it_is_called_fails(precision):
     (found,) = dtype_failures(precision, FLOAT32)
     assert found.kind == ("products" if precision == "int8" else "weights")
-    assert f"is called {precision}" in found.text
+    assert f"the precision of the artifact is {precision}" in found.text
     assert "float32" in found.text
 
 

@@ -51,7 +51,7 @@ def test_a_damaged_certificate_is_refused(content, tmp_path):
 
 def test_the_verdict_is_said_first(faithful, faulty):
     assert certificate_text(faithful).startswith("verdict    passed: onnx int8 is equivalent")
-    assert headline(faulty) == "failed: onnx int8 is not shown to be its model; do not ship it"
+    assert headline(faulty) == "failed: onnx int8 is not shown to match its model; do not ship it"
     assert "harmful" in certificate_text(faulty)
     labels, logits = drawn(100)
     assert headline(certificate(labels, logits, logits)) == (

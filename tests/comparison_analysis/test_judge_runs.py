@@ -55,7 +55,7 @@ def test_runs_are_judged_and_their_changed_settings_written_down(ledger, tmp_pat
         ({"data": data_part(train="cd" * 32)}, "its train split is the test set of the ledger"),
         ({"data": data_part(test="ef" * 32)}, "differ from the ledger's test set"),
         ({"status": "diverged"}, "has not finished"),
-        ({"metrics": {"selected": True}}, "its epoch was chosen on the rows"),
+        ({"metrics": {"selected": True}}, "its best epoch was chosen on the rows"),
     ],
 )
 def test_runs_that_saw_the_test_rows_or_others_are_refused(ledger, tmp_path, changes, message):

@@ -47,5 +47,5 @@ def test_invalid_folds_are_refused(argv, message):
 def test_folds_do_not_choose_between_arms():
     arms = ["--arm", "a", "--arm", "b: --seed 1".replace("--seed", "--weight_decay"), "--arm"]
     arms += ["c: --weight_decay 2", "--select", "validation"]
-    with pytest.raises(InputError, match="--folds: it does not choose between arms"):
+    with pytest.raises(InputError, match="--folds does not choose between arms"):
         parse_compare_arms_arguments([*arms, "--folds", "5", *RUN])

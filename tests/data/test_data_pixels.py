@@ -204,7 +204,7 @@ def only_masks(folder: Path) -> None:
         (stray_file, r"train/notes\.txt: not an image"),
         (truncated, r"train/train02\.png: not a readable image"),
         (truncated_mask, r"valannot/val02\.png: not a readable image"),
-        (two_names, r"train02\.bmp and .*train02\.png: two files with one name"),
+        (two_names, r"train02\.bmp and .*train02\.png: two files have the same name"),
         (one_class, r"the other values of the training masks are 0"),
         (all_ignored, r"all pixels of the validation split have the ignored value 255"),
         (no_training, r"masks for validation, but not for training"),

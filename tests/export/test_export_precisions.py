@@ -204,7 +204,7 @@ def test_the_calibration_needs_the_data_of_the_run(text_run, tmp_path):
     assert batches[0].keys() == {"input_ids", "token_type_ids", "attention_mask"}
     assert all(batch["input_ids"].shape[0] == 1 for batch in batches)
     others = f"--validation_file={text_run.parent / 'test.jsonl'}"
-    with pytest.raises(InputError, match="calibrated with the validation split of the run, and"):
+    with pytest.raises(InputError, match="calibrated with the validation split of the run, but"):
         load_source(replace(request, data_flags=[others]), record).calibration()
 
 

@@ -306,7 +306,7 @@ ROWS = {"train": 10, "validation": 500, "test": 10}
         (
             {"abstain": 0.01}, "text", TWO, ROWS,
             r"--abstain 0\.01: the promise needs 598 independent validation rows \(299 to choose "
-            r"what is answered, 299 to prove it\), and of the 500 there are 250 to prove it\. Use "
+            r"what is answered, 299 to prove it\), but only 250 of the 500 can prove it\. Use "
             r"more validation rows \(--validation_fraction\), or a promise of at least 0\.012\.",
         ),
     ],

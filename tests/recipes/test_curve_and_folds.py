@@ -39,7 +39,7 @@ def test_a_curve_of_a_tiny_model(tmp_path, files, tiny_model, monkeypatch, capsy
     assert cli.main([*command, "--", *run]) == 0  # continues, with nothing to do
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert cli.main(["report", str(folder)]) == 0
-    assert "What twice the labels would add is not said" in capsys.readouterr().out
+    assert "It is unknown what twice the labels would add" in capsys.readouterr().out
     assert cli.main([*command[:4], "30,140", *command[5:], "--", *run]) == 2
     assert "the folder holds a curve with the sizes 40,80,140" in capsys.readouterr().err
 

@@ -257,7 +257,10 @@ PAIRS = [("a", "x"), ("b", "y")] * 8
         ({"train": 7}, r"^train: received int\. Allowed are a path, a pandas\.DataFrame"),
         ({"train": []}, r"^train: the list is empty"),
         ({"train": ["a"]}, r"^train: position 0 \(from 0\) is not a \(text, label\) pair: str"),
-        ({"train": PAIRS, "test": "t.csv"}, r"^test: a path beside data in memory"),
+        (
+            {"train": PAIRS, "test": "t.csv"},
+            r"^test: a path cannot be combined with data in memory",
+        ),
         ({"train": PAIRS, "dataset_name": "stdlib"}, r"^train and dataset_name both name data"),
         ({"test": PAIRS}, r"^train is missing"),
         ({"train": "no.csv"}, r"^train_file: the file no\.csv does not exist"),
@@ -285,5 +288,5 @@ def test_refused_with_one_exception(arguments, match, settings, tmp_path):
 
 def test_a_launcher_is_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ampft.InputError, match="`accelerate launch -m ampft train` for several"):
+    with pytest.raises(ampft.InputError, match="use `accelerate launch -m ampft train`"):
         ampft.finetune(PAIRS)

@@ -176,11 +176,11 @@ def test_a_best_that_changed_is_refused(tmp_path, written):
     copied = [shutil.copy(path, tmp_path) for path in written["old"]]
     ledger = ampft.judge(tmp_path / "ledger", best=copied).ledger
     write_table(tmp_path / "old-seed1.csv", 99, 0.2)
-    with pytest.raises(InputError, match="predicts otherwise than when"):
+    with pytest.raises(InputError, match="have changed since the ledger read"):
         ampft.judge(ledger, candidate=written["good"])
     for path in copied:
         (tmp_path / path.rpartition("/")[2]).unlink()
-    with pytest.raises(InputError, match="pass where it is now with --best"):
+    with pytest.raises(InputError, match="pass its new path with --best"):
         ampft.judge(ledger, candidate=written["good"])
     assert ampft.judge(ledger, candidate=written["good"], best=written["old"]).answer == "keep"
 

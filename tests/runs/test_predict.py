@@ -108,7 +108,7 @@ def test_scores(folder, file, capsys, tmp_path):
     changed["Verdict"] = "x"
     changed.to_csv(tmp_path / "other.csv", index=False)
     predict(folder, tmp_path / "other.csv", label_column_name="Verdict")
-    assert capsys.readouterr().err.startswith("not scored: no row has a label of the model")
+    assert capsys.readouterr().err.startswith("not scored: no label in column")
 
 
 @pytest.mark.slow

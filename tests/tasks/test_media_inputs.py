@@ -275,7 +275,7 @@ def test_notes_on_padding_are_right_for_each_family(tmp_path, family):
         "wav2vec2 layer norm": "padding is masked: its logits do not depend on it",
         "ast": "",
         "whisper": "",
-    }.get(family, "so sounds run without it: those of the same length together")
+    }.get(family, "so sounds of the same length run together, without padding")
     assert expected in notes
     assert bool(expected) == ("padding" in notes)
 

@@ -323,7 +323,7 @@ def learning_curve(
     scores = scores_by_size(np.array([*labels.values()], dtype=np.float64), sums, metric)
     twice, reason = _possible(extrapolate(scores), float(scores.means[-1]), metric), ""
     if twice is None:
-        reason = "the scores do not follow a power law, so the curve does not say how it goes on"
+        reason = "the scores do not follow a power law, so the curve cannot be extrapolated"
         if len(labels) < FEWEST_SIZES:
             reason = f"{len(labels)} sizes cannot show how the curve bends; pass at least "
             reason += f"{FEWEST_SIZES} with --sizes"

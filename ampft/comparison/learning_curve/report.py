@@ -52,7 +52,7 @@ def answer(curve: LearningCurve) -> str:
     """Return what twice the labels would add, in one sentence."""
     most = curve.sizes[-1].labels
     if curve.twice is None:
-        return f"What twice the labels would add is not said: {curve.reason}."
+        return f"It is unknown what twice the labels would add: {curve.reason}."
     gain, ends = _gain(curve, curve.twice.gain, curve.twice.interval)
     return f"Twice the labels ({2 * most:,}) would add {gain} ({ends})."
 

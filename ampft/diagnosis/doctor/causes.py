@@ -301,8 +301,8 @@ _TOO_LARGE = (
     "that no precision helps."
 )
 _HALF_CHECKPOINT = (
-    "Nothing: the checkpoint was saved in 16 bits, and its weights are float32 numbers now. If it "
-    "also exists in float32, that one has more digits."
+    "Nothing to fix: the checkpoint was saved in 16 bits, and its weights are float32 numbers now. "
+    "A float32 version of it, if there is one, has more digits."
 )
 REMEDIES: dict[Cause, str] = {
     Cause.PRODUCT: _OVERFLOW,
@@ -345,6 +345,6 @@ REMEDIES: dict[Cause, str] = {
     "float32's exponents.",
     Cause.ROUNDING: "Keep the module in float32 with --fp32_modules, or subtract what its values "
     "have in common: they differ by less than 16 bits can tell apart.",
-    Cause.PADDING: "Nothing: no result depends on these positions. A pooling over all positions "
-    "would.",
+    Cause.PADDING: "Nothing to fix: no result depends on these positions, but pooling over all "
+    "positions would.",
 }

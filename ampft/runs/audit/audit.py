@@ -212,7 +212,7 @@ def _data_problem(rebuilt: Rebuilt, stored: Outcome, split: str) -> str | None:
     """Return how labels or inputs in the predictions differ from the data; None if they do not."""
     task, path = rebuilt.task, rebuilt.folder / FILES["metrics"]
     if stored.split != split or stored.label_names != task.label_names:
-        return f"{path.name} is of another split or other labels"
+        return f"{path.name} has another split or other labels"
     if not np.array_equal(stored.truth, task.labels[split]):
         return f"{path.name} has other labels than the data"
     expected = task.inputs.references(split, slice(0, len(task.data.splits[split])))
@@ -223,7 +223,7 @@ def _data_problem(rebuilt: Rebuilt, stored: Outcome, split: str) -> str | None:
         except (OSError, LookupError, ValueError) as error:
             return f"{path.name} has no column {column} ({error})"
         if found != list(map(str, values)):
-            return f"{path.name} has other inputs than the data in the column {column}"
+            return f"the inputs in {path.name} differ from the data in the column {column}"
     return None
 
 

@@ -163,7 +163,7 @@ def check_ids(record: RunRecord, steps: int, batches: StepBatches) -> Check:
         if step_ids.hexdigest() != record.example_ids_sha256
         else []
     )
-    return judged("examples", problems, f"the ids of all {counted(steps, 'step')} are the recorded")
+    return judged("examples", problems, f"the ids of all {counted(steps, 'step')} are as recorded")
 
 
 def check_metrics(rebuilt: Rebuilt, outcomes: Mapping[str, Outcome]) -> Check:
