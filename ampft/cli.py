@@ -416,7 +416,7 @@ def _compare_tables(args: argparse.Namespace) -> Comparison:
     if args.runs or args.inference:
         raise InputError(
             f"--predictions and {'RUN' if args.runs else '--inference'}: a comparison reads either "
-            "tables or runs. Name only one kind."
+            "tables or runs. Pass only one kind."
         )
     names = args.label_names
     return compare_tables(
@@ -454,7 +454,7 @@ def _compare_runs(args: argparse.Namespace, folders: list[Path]) -> Comparison:
     """Compare runs. A single folder with a plan is compared as planned."""
     if not folders:
         raise InputError(
-            "compare: RUN is missing. Name folders of runs, or tables with --predictions FILE."
+            "compare: RUN is missing. Pass folders of runs, or tables with --predictions FILE."
         )
     from ampft.comparison.execution.plan import read_plan
 

@@ -112,7 +112,7 @@ def check_verification(record: RunRecord, request: VerifyRequest) -> VerifiedRow
         if not examples.get(verify):
             raise InputError(
                 f"{FLAG} {verify or SPLITS[0]}: the run has only the splits "
-                f"{', '.join(name for name, count in examples.items() if count)}. Name a file with "
+                f"{', '.join(name for name, count in examples.items() if count)}. Pass a file with "
                 "labels."
             )
         rows = split_rows(record, verify, request.data_flags)
@@ -120,7 +120,7 @@ def check_verification(record: RunRecord, request: VerifyRequest) -> VerifiedRow
         rows = _file_rows(record, Path(verify))
     if len(rows if rows.groups is None else rows.groups) < 2:
         raise InputError(
-            f"{FLAG} {verify}: a verification needs at least 2 independent rows. Name a file with "
+            f"{FLAG} {verify}: a verification needs at least 2 independent rows. Pass a file with "
             "more labelled rows."
         )
     return rows
@@ -135,7 +135,7 @@ def split_rows(record: RunRecord, split: str, flags: Sequence[str]) -> VerifiedR
     if record.data.name == IN_MEMORY and not flags:
         raise InputError(
             f"{FLAG} {split}: the run was trained on data in memory, which cannot be read again. "
-            f"Name a file with labels: {FLAG} FILE."
+            f"Pass a file with labels: {FLAG} FILE."
         )
     row = task_row(record)
     data = row.kind.load(recorded_arguments(record, flags), None)
@@ -165,7 +165,7 @@ def _file_rows(record: RunRecord, path: Path) -> VerifiedRows:
     """Return the rows of a file that have labels of the run."""
     if not path.is_file():
         raise InputError(
-            f"{FLAG} {path}: this is neither {' nor '.join(SPLITS)} nor a file. Name one of them."
+            f"{FLAG} {path}: this is neither {' nor '.join(SPLITS)} nor a file. Choose one of them."
         )
     request = PredictRequest(files=[str(path)])
     kind, trained = task_row(record).kind, trained_as(record)

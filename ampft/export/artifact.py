@@ -149,7 +149,7 @@ def read_manifest(folder: Path) -> ArtifactManifest:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"--model {folder}: this is not an artifact, because {MANIFEST_NAME} is missing or "
-            f"damaged ({type(error).__name__}: {error}). Name a folder that ampft export wrote."
+            f"damaged ({type(error).__name__}: {error}). Pass a folder that ampft export wrote."
         ) from error
 
 

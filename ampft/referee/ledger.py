@@ -308,13 +308,13 @@ def locked(folder: Path) -> Iterator[None]:
         InputError: Another process holds it for too long, or the folder holds something else.
     """
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"LEDGER {folder}: this is a file. Name a folder.")
+        raise InputError(f"LEDGER {folder}: this is a file. Pass a folder.")
     if folder.is_dir() and not is_ledger(folder):
         others = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
         if others:
             raise InputError(
                 f"LEDGER {folder}: the folder holds {sorted(others)[0]} and no {FIRST_NAME}, so it "
-                "is not a ledger. Name a ledger, or a new folder."
+                "is not a ledger. Pass a ledger, or a new folder."
             )
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK_NAME)

@@ -221,7 +221,7 @@ def test_other_runs_are_refused(runs, files, tiny_model, tmp_path):
     words = [*text_settings(files, tiny_model, other), "--num_train_epochs", 1]
     succeeded(call_here(CLASSIFY, *words, "--mixed_precision", "bf16"))
     mixed = ("--inference", "int8", runs[0], other)
-    assert_refused(mixed, "the runs were trained as fp32, bf16. Name runs of one of them", tmp_path)
+    assert_refused(mixed, "the runs were trained as fp32, bf16. Pass runs of one of them", tmp_path)
     copied = shutil.copytree(runs[0], tmp_path / "copy")
     assert_refused(("--inference", "int8", runs[0], copied), "have the same seed 42", tmp_path)
 

@@ -144,7 +144,7 @@ def group_runs(
         if run.seed in seeds:
             raise InputError(
                 f"RUN: {seeds[run.seed].folder} and {run.folder} are both runs of {run.arm} with "
-                f"seed {run.seed}. Name only one of them."
+                f"seed {run.seed}. Pass only one of them."
             )
         seeds[run.seed] = run
     _check_baseline(arms, baseline)

@@ -102,7 +102,7 @@ def _read_table(table: SourceTable, named: tuple[str, int] | None, runs: Runs) -
     if named is not None and own:
         raise InputError(
             f"{FLAG} {table.origin}: an arm is named for it, but the table has its own column "
-            f"{' and '.join(sorted(own))}. Name only the file."
+            f"{' and '.join(sorted(own))}. Pass only the file."
         )
     if named is None and own != {ARM, SEED}:
         named = _from_name(table, own)

@@ -347,9 +347,9 @@ def _incomparable(
     condition: _Condition, run: RecordedRun, reference: RecordedRun, varied: Sequence[str]
 ) -> InputError:
     value, expected = _distinct(condition.value(run.record), condition.value(reference.record))
-    remedy = "Name runs that differ only in precision, or the settings of the arms with --by."
+    remedy = "Pass runs that differ only in precision, or the settings of the arms with --by."
     if tuple(varied) != (PRECISION,):
-        remedy = "Name runs with the same classes that report on the same examples."
+        remedy = "Pass runs with the same classes that report on the same examples."
     return InputError(
         f"RUN: {reference.folder} and {run.folder} cannot be compared because they differ in "
         f"{condition.name}: {expected} and {value}. {remedy}"

@@ -198,7 +198,7 @@ def _checked_runs(runs: Sequence[RecordedRun]) -> tuple[RecordedRun, ...]:
     arms = list(dict.fromkeys(run.arm for run in runs))
     if len(arms) != 1:
         raise InputError(
-            f"{FLAG}: the runs were trained as {', '.join(arms) or 'none'}. Name runs of one of "
+            f"{FLAG}: the runs were trained as {', '.join(arms) or 'none'}. Pass runs of one of "
             "them, such as the folders that begin with fp32 in the folder runs of a comparison."
         )
     ordered = sorted(runs, key=lambda run: run.seed)
@@ -206,7 +206,7 @@ def _checked_runs(runs: Sequence[RecordedRun]) -> tuple[RecordedRun, ...]:
         if run.record.status != "finished" or not task_row(run.record).kind.has_texts:
             raise InputError(
                 f"RUN {run.folder}: the run is {run.record.status}, and its task is "
-                f"{run.record.task}. Name finished runs on texts."
+                f"{run.record.task}. Pass finished runs on texts."
             )
         if previous is not None and previous.seed == run.seed:
             raise InputError(
@@ -217,7 +217,7 @@ def _checked_runs(runs: Sequence[RecordedRun]) -> tuple[RecordedRun, ...]:
         if architectures[0] != architectures[1]:
             raise InputError(
                 f"RUN: {ordered[0].folder} and {run.folder} have different models, "
-                f"{architectures[1]} and {architectures[0]}. Name runs that differ only in the "
+                f"{architectures[1]} and {architectures[0]}. Pass runs that differ only in the "
                 "seed."
             )
         record = run.record
