@@ -117,12 +117,23 @@ def special_or_atomic_path(path: Path) -> Iterator[Path]:
 
     A device or a pipe is written directly. A file is written as by `atomic_path`; if `path` is a
     symbolic link, the link is kept and its target replaced.
+
+    Raises:
+        InputError: The disk is full or cannot be written.
     """
-    if path.exists() and not path.is_file():
-        yield path
-        return
-    with atomic_path(path.resolve()) as temporary:
-        yield temporary
+    try:
+        if path.exists() and not path.is_file():
+            yield path
+            return
+        with atomic_path(path.resolve()) as temporary:
+            yield temporary
+    except OSError as error:
+        if not is_disk_error(error):
+            raise
+        raise InputError(
+            f"{path}: the file cannot be written ({error}). Free disk space, or choose a path on "
+            "another disk."
+        ) from error
 
 
 def durably_rename(source: Path, target: Path) -> None:

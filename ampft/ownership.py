@@ -309,7 +309,11 @@ def temporary_folder(purpose: str) -> Path:
     folder = place / f"{prefix}{token}"
     new = folder.with_name(f"{folder.name}.tmp")
     new.mkdir(mode=0o700)
-    mark(new, token, folder.name)
+    try:
+        mark(new, token, folder.name)
+    except OSError:  # a full disk
+        shutil.rmtree(new, ignore_errors=True)
+        raise
     descriptor = os.open(new / OWNER_NAME, os.O_RDWR)
     lock_descriptor(descriptor, blocking=False)  # before another process can find the folder
     rename(new, folder)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import tempfile
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from ampft import ownership
 from ampft.errors import InputError
 from ampft.models.tokenizer import load_tokenizer
 from ampft.text.terminal import run_main
@@ -61,6 +64,29 @@ def test_errors_of_other_libraries_are_one_message(capsys, fail, remedy):
     assert error.startswith("error: ")
     assert error.count("\n") == 1
     assert remedy in error
+
+
+def test_a_full_disk_is_named_when_closing_the_file_fails_as_well(capsys):
+    def fail():
+        try:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        except OSError:
+            raise ValueError("I/O operation on closed file")  # noqa: B904 - as datasets does
+
+    assert run_main(fail) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: [Errno 27] File too large. Free disk space")
+
+
+def test_a_temporary_folder_that_cannot_be_marked_is_removed(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(ownership, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        ownership.temporary_folder("data")
+    assert not list(tmp_path.iterdir())
 
 
 def test_other_errors_are_not_hidden():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ import pytest
 from running import CLASSIFY, call_here, rows, write_csv
 
 from ampft.errors import InputError
-from ampft.files import atomic_path, check_disk_space
+from ampft.files import atomic_path, check_disk_space, special_or_atomic_path
 from ampft.ownership import mark, new_token, temporary_folder
 
 
@@ -118,3 +119,12 @@ def test_space_is_checked_before_the_training_and_before_each_save(
     else:
         assert json.loads((folder / "run.json").read_text())["status"] == status
         assert names(folder) == ["history.jsonl", "run.json"]
+
+
+def test_a_full_disk_names_the_output_that_the_user_asked_for(tmp_path):
+    with (
+        pytest.raises(InputError, match=r"out\.csv: the file cannot be written \(.*No space left"),
+        special_or_atomic_path(tmp_path / "out.csv"),
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert not list(tmp_path.iterdir())

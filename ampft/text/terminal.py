@@ -101,8 +101,10 @@ def failure_message(error: Exception) -> str | None:
     """
     if isinstance(error, BrokenPipeError):
         return None
-    if is_disk_error(error):
-        return f"{error}. Free disk space, or set TMPDIR to a folder on another disk."
+    # datasets closes its file after a full disk, and fails again because it is closed.
+    for failure in (error, error.__context__):
+        if failure is not None and is_disk_error(failure):
+            return f"{failure}. Free disk space, or set TMPDIR to a folder on another disk."
     if isinstance(error, OSError | ValueError) and is_path_error(error):
         return f"{error}. Choose another path."
     if isinstance(error, RuntimeError | ValueError):
