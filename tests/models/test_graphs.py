@@ -315,12 +315,14 @@ def test_a_graph_that_fails_changes_no_bit(tmp_path, monkeypatch, part, mode, fa
         (False, {"device": "cpu"}),
         (False, {"gradient_checkpointing": True}),
         (False, {"watch": "training"}),
+        (False, {"load_in_4bit": True}),
         (False, {"cuda_graphs": False}),
         (True, {"cuda_graphs": True, "padding_free": False}),
     ],
 )
 def test_where_steps_have_the_shapes_of_graphs(expected, changes):
-    values = {"cuda_graphs": None, "watch": None, "gradient_checkpointing": False} | changes
+    usual = {"cuda_graphs": None, "watch": None, "load_in_4bit": False}
+    values = usual | {"gradient_checkpointing": False} | changes
     plugin = SimpleNamespace(backend=SimpleNamespace(value="NO"))
     accelerator = SimpleNamespace(
         device=torch.device(changes.get("device", "cuda")),
