@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed import distributed_c10d
 
-from ampft.errors import AlreadyFinished
+from ampft.errors import AlreadyFinished, InputError
 
 if TYPE_CHECKING:
     from accelerate import Accelerator, PartialState
@@ -316,6 +316,9 @@ def ending_together(state: PartialState) -> Iterator[None]:
 
     Args:
         state: State of this process, whose group exists.
+
+    Raises:
+        InputError: This process lost its connection because another one failed first.
     """
     with ended_with_others(state, lambda status, reason: None):
         try:
@@ -323,5 +326,8 @@ def ending_together(state: PartialState) -> Iterator[None]:
         except AlreadyFinished:  # of all processes alike, and not a failure
             raise
         except BaseException as error:
-            first_failure(state, "interrupted", f"{type(error).__name__}: {error}")
+            own = f"{type(error).__name__}: {error}"
+            _, reason = first_failure(state, "interrupted", own)
+            if isinstance(error, RuntimeError) and reason != own:
+                raise InputError(reason) from error
             raise

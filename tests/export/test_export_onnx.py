@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from functools import partial
 from pathlib import Path
@@ -146,6 +148,15 @@ def test_nothing_remains_of_an_export_that_fails(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_names_the_output_folder(tmp_path):
+    with (
+        pytest.raises(InputError, match=r"--output_dir .*artifact: the folder cannot be written"),
+        staged(tmp_path / "artifact"),
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert list(tmp_path.iterdir()) == []
 
 
