@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -61,11 +62,11 @@ def lines_as_table(columns: Sequence[str]) -> SourceTable:
     """Return the lines of standard input that are not blank as a table; tabs separate columns.
 
     Raises:
-        InputError: A line does not have one text per column.
+        InputError: A line does not have one text per column, or is not text.
     """
     rows: list[Row] = []
-    for number, line in enumerate(sys.stdin, start=1):
-        text = line.rstrip("\r\n")
+    for number, line in enumerate(_lines_of_standard_input(), start=1):
+        text = line.rstrip("\r\n").removeprefix("\ufeff")
         if not text.strip():
             continue
         row = text.split("\t") if len(columns) > 1 else [text]
@@ -76,6 +77,18 @@ def lines_as_table(columns: Sequence[str]) -> SourceTable:
             )
         rows.append((number, row))
     return table_of_lists(columns, rows, "line", "standard input")
+
+
+def _lines_of_standard_input() -> Iterator[str]:
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="strict")  # Python's C locale turns bytes into surrogates
+    try:
+        yield from sys.stdin
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"standard input: byte 0x{error.object[error.start]:02x} is not {error.encoding}. "
+            "Convert it: iconv -f latin1 -t utf-8 FILE | ampft predict --model DIR -"
+        ) from None
 
 
 def media_as_table(

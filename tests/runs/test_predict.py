@@ -25,6 +25,7 @@ import ampft.runs.predict
 from ampft.errors import InputError
 from ampft.kinds.images import _small_vit
 from ampft.kinds.prediction import PredictedRows, PredictRequest, Trained
+from ampft.kinds.rows import lines_as_table
 from ampft.kinds.words import sentence_of, sentence_output
 from ampft.models.packing.attention import ATTENTION_NAME
 from ampft.runs.predict import predict_file, predict_inputs
@@ -180,6 +181,18 @@ def test_pairs_and_standard_input(pair_folder, capsys, monkeypatch):
     assert table(capsys)[["a", "b"]].values.tolist() == [["w1", "w2"], ["w3", "w4"]]
     predict(pair_folder, texts=["w1", "w2"])
     assert table(capsys)[["a", "b"]].values.tolist() == [["w1", "w2"]]
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_standard_input_must_be_text(monkeypatch, errors):
+    def lines(content):
+        stream = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", errors=errors)
+        monkeypatch.setattr(sys, "stdin", stream)
+        return list(lines_as_table(["text"]).read(["text"]))
+
+    assert lines("\ufeffcafé\n".encode()) == [(1, ["café"])]
+    with pytest.raises(InputError, match="standard input: byte 0xe9 is not utf-8"):
+        lines("w1\ncafé\n".encode("latin-1"))
 
 
 @pytest.fixture
