@@ -14,6 +14,8 @@ from tiny_encoders import (
     tiny,
     without_dropout,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ampft.models.packing import install, verification
 from ampft.models.packing.families import FAMILIES
@@ -174,6 +176,25 @@ def test_the_sketch_estimates_the_norm_of_a_gradient_and_keeps_small_ones():
         assert not torch.equal(verification._sketch(changed), sketch)
     bias = torch.randn(300, generator=generator)
     assert torch.equal(verification._sketch(bias), bias)
+
+
+def test_the_sketch_makes_no_copy_of_the_gradient():
+    gradient = torch.randn(4096, 8)
+    largest = 0
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            nonlocal largest
+            result = func(*args, **(kwargs or {}))
+            for tensor in tree_leaves(result):
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() != gradient.untyped_storage().data_ptr():
+                    largest = max(largest, storage.nbytes())
+            return result
+
+    with Watch():
+        verification._sketch(gradient)
+    assert 0 < largest <= gradient.nbytes / 4
 
 
 def test_verify_packing_sees_a_wrong_gradient_behind_right_logits(models, monkeypatch):

@@ -207,8 +207,9 @@ def _sketch(gradient: torch.Tensor) -> torch.Tensor:
         return gradient.detach().clone()
     generator = torch.Generator().manual_seed(0)
     signs = torch.randint(2, (len(gradient),), generator=generator).mul(2).sub(1).to(gradient)
-    signed = gradient.detach() * signs.view(-1, *[1] * (gradient.dim() - 1))
-    return torch.stack([rows.sum(0) for rows in signed.tensor_split(SKETCH_ROWS)])
+    signs = signs.view(-1, *[1] * (gradient.dim() - 1))
+    parts = (tensor.tensor_split(SKETCH_ROWS) for tensor in (gradient.detach(), signs))
+    return torch.stack([(rows * of_rows).sum(0) for rows, of_rows in zip(*parts, strict=True)])
 
 
 def _real(output: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
