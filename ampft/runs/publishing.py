@@ -158,10 +158,12 @@ def _use_of_adapter(record: RunRecord, arguments: str, model: str) -> str:
     # A list of JSON is one of Python; ASCII without backticks cannot end the block.
     names = json.dumps(list(record.label_names)).replace("`", "\\u0060")
     base = record.model.hub_id or "path/to/the/base/model"
-    packages, imports, options, quantized, merged = "peft", "", "", "", ".merge_and_unload()"
+    arguments_of_base = f'"{base}", id2label=dict(enumerate(names))'
+    packages, imports, quantized, merged = "peft", "", "", ".merge_and_unload()"
     if record.arguments.get("load_in_4bit"):
         packages, imports = "peft bitsandbytes", "PeftConfig, "
-        options, merged = ", quantization_config=four_bits", ""  # merging would quantize again
+        merged = ""  # merging would quantize again
+        arguments_of_base = f"\n    {arguments_of_base}, quantization_config=four_bits\n"
         quantized = (
             "from transformers import BitsAndBytesConfig\n\n"
             f'head = PeftConfig.from_pretrained("{model}").modules_to_save\n'
@@ -173,8 +175,7 @@ def _use_of_adapter(record: RunRecord, arguments: str, model: str) -> str:
         f"`pip install {packages}`.\n\n```python\n"
         f"from peft import {imports}PeftModel\nfrom transformers import {model_class}, pipeline\n"
         f"{quantized}\nnames = {names}\n"
-        f"base = {model_class}.from_pretrained(\n"
-        f'    "{base}", id2label=dict(enumerate(names)){options}\n)\n'
+        f"base = {model_class}.from_pretrained({arguments_of_base})\n"
         f'model = PeftModel.from_pretrained(base, "{model}"){merged}\n'
         f'classify = pipeline("{row.pipeline_tag}", model=model, {processor}="{model}")\n'
         f"classify({arguments})\n```"

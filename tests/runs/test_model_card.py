@@ -125,6 +125,18 @@ def test_the_card_says_that_pipelines_do_not_split_long_texts(make_record, make_
     assert "ampft predict" not in model_card(windows, make_report(), hub_model_id="me/mine")
 
 
+def test_the_card_of_adapters_loads_the_base_without_options_unless_it_has_4_bits(
+    make_record, make_report
+):
+    record = make_record()
+    record = replace(record, arguments={**record.arguments, "lora_r": 8})
+    base = 'from_pretrained("path/to/the/base/model", id2label=dict(enumerate(names)))\n'
+    assert f"base = AutoModelForSequenceClassification.{base}" in model_card(record, make_report())
+    four_bits = replace(record, arguments={**record.arguments, "load_in_4bit": True})
+    card = model_card(four_bits, make_report())
+    assert '    "path/to/the/base/model", id2label=dict(enumerate(names)), quantization' in card
+
+
 def test_pairs_have_an_example_of_a_pair(make_record, make_report):
     record = make_record()
     data = replace(record.data, input_columns=("sentence1", "sentence2"))
