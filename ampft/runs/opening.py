@@ -133,13 +133,19 @@ def as_checkpointed(prepared: Prepared, checkpoint: Checkpoint) -> Prepared:
         prepared = replace(
             prepared, step_batches=replace(prepared.step_batches, micro_batches=number)
         )
-    if CONFIGURATION not in manifest.settings or is_of_earlier_version(checkpoint.folder):
+    now = settings_of(prepared.record, len(prepared.step_batches))
+    has_other_flags = any(name.startswith("--") for name in manifest.settings.keys() ^ now.keys())
+    if (
+        CONFIGURATION not in manifest.settings
+        or has_other_flags
+        or is_of_earlier_version(checkpoint.folder)
+    ):
+        difference = "has other flags" if has_other_flags else "recorded less"
         raise InputError(
-            f"--resume_from_checkpoint: {where} was written by an earlier version of ampft, "
-            "which recorded less. Continue with that version (MANIFEST.json has it), or train anew "
+            f"--resume_from_checkpoint: {where} was written by another version of ampft, "
+            f"which {difference}. Continue with that version (MANIFEST.json has it), or train anew "
             "in another --output_dir."
         )
-    now = settings_of(prepared.record, len(prepared.step_batches))
     refuse_differences(
         where,
         differences(manifest.settings, now),

@@ -237,12 +237,17 @@ def test_records_and_checkpoints_of_an_earlier_version(prepared_from, tmp_path):
     del changed["configuration"]
     manifest = SimpleNamespace(settings=changed, topology={})
     checkpoint: Any = SimpleNamespace(manifest=manifest, folder=Path("checkpoints/step-2"))
-    with pytest.raises(InputError, match="step-2 was written by an earlier version of ampft"):
+    with pytest.raises(InputError, match="step-2 was written by another version of ampft"):
+        as_checkpointed(prepared, checkpoint)
+    # One of the flags did not exist.
+    manifest.settings = settings(prepared)
+    del manifest.settings["--load_in_4bit"]
+    with pytest.raises(InputError, match="another version of ampft, which has other flags"):
         as_checkpointed(prepared, checkpoint)
     # The state of features had another form.
     manifest.settings = settings(prepared)
     checkpoint.folder = tmp_path / "step-2"
     checkpoint.folder.mkdir()
     (checkpoint.folder / "state.json").write_text('{"best": {"step": null}}')
-    with pytest.raises(InputError, match="step-2 was written by an earlier version of ampft"):
+    with pytest.raises(InputError, match="step-2 was written by another version of ampft"):
         as_checkpointed(prepared, checkpoint)
