@@ -98,7 +98,7 @@ def _expected_names(columns: Sequence[str], request: DataRequest) -> tuple[str, 
 def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColumns, list[str]]:
     """Return the requested columns, or those of usual types and names, and a note on the choice."""
     dataset, named = table.dataset, request.label_columns
-    columns = [name for name in table.columns if name != INDEX_COLUMN]
+    columns = [name for name in table.columns if name != INDEX_COLUMN or not len(table.index)]
     if dataset is None:
         origin, describe = table.origin, partial(described_columns, table)
         media = _media_in_cells(table, request, describe)

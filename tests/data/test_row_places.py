@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from dataclasses import replace
 
 import openpyxl
 import pandas as pd
@@ -143,3 +144,12 @@ def test_frames_that_cannot_be_converted_are_refused(frame, message):
 def test_a_column_of_the_index_name_is_read_where_the_index_is_the_position():
     splits = splits_in_memory({"train": table(ROWS).assign(ampft_index="mine")})
     assert splits["train"]["ampft_index"][:] == ["mine"] * len(ROWS)
+
+
+def test_a_column_of_the_index_name_in_a_file_is_a_column_like_others(tmp_path):
+    frame = table(ROWS).rename(columns={"text": "ampft_index"})
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    request = DataRequest(train_file=str(tmp_path / "x.csv"), test_fraction=0)
+    for names in (None, "ampft_index"):
+        data = load_data(replace(request, text_column_names=names))
+        assert data.input_columns == ("ampft_index",)
