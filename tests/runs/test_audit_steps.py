@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from ampft.precision.resolve import resolve
 from ampft.runs.audit import steps
 from ampft.runs.audit.findings import DIFFERS, EQUAL, TOLERANCES, WITHIN
-from ampft.runs.audit.steps import Replay, check_loss, check_loss_scale
+from ampft.runs.audit.steps import Replay, check_kept_weights, check_loss, check_loss_scale
 from ampft.training.step import StepOutcome
 
 COUNT = 6
@@ -95,3 +96,22 @@ def test_loss_scales_may_be_one_halving_apart():
     for factor, status in ((1.0, EQUAL), (2.0, WITHIN), (0.5, WITHIN), (4.0, DIFFERS)):
         rows: Any = [SimpleNamespace(loss_scale=2.0**15 * factor, skipped=False, step=1)] * COUNT
         assert check_loss_scale(rebuilt(), rows, scaled).status == status
+
+
+def test_kept_weights_are_compared_without_a_copy(monkeypatch):
+    trained, saved = nn.Linear(3, 2), nn.Linear(3, 2)
+    saved.load_state_dict(trained.state_dict())
+    prepared: Any = SimpleNamespace(
+        accelerator=None, model=trained, args=SimpleNamespace(merge_lora=False)
+    )
+    monkeypatch.setattr(steps, "whole_state", lambda accelerator, model: model.state_dict())
+    kept = steps._weights(prepared)
+    assert not any(isinstance(part, torch.Tensor) for entry in kept.values() for part in entry)
+    run = rebuilt()
+    run.repeats_exactly = True
+    assert check_kept_weights(run, kept, saved).status == EQUAL
+    with torch.no_grad():
+        saved.weight[0, 0] = torch.nextafter(saved.weight[0, 0], torch.tensor(9.0))
+    found = check_kept_weights(run, kept, saved)
+    assert found.status == DIFFERS
+    assert "weight of the saved model differs" in found.text

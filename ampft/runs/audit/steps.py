@@ -6,19 +6,19 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ampft.data.steps import StepBatch
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.features.validations import all_metrics
 from ampft.models.adapters import merge_adapters
-from ampft.models.weights import perturb_weights, whole_state
+from ampft.models.weights import perturb_weights, tensors_hash, whole_state
 from ampft.precision.accelerator import numerics
 from ampft.precision.executed import ExecutedDtypes
 from ampft.runs.audit.findings import (
@@ -241,15 +241,24 @@ def _products(executed: Mapping[str, Any]) -> set[tuple[str, str]]:
     }
 
 
-def check_kept_weights(rebuilt: Rebuilt, weights: Mapping[str, Tensor], saved: nn.Module) -> Check:
+class HashedTensor(NamedTuple):
+    """The dtype and the SHA-256 of a tensor."""
+
+    dtype: torch.dtype
+    sha256: str
+
+
+def check_kept_weights(
+    rebuilt: Rebuilt, weights: Mapping[str, HashedTensor], saved: nn.Module
+) -> Check:
     """Compare the saved model with the weights that the repeated training has at its step."""
     if not rebuilt.repeats_exactly:
         return Check("model", NOT_COMPARED, "AdamW amplifies the rounding of another machine")
-    stored: Mapping[str, Tensor] = saved.state_dict()
+    stored: Mapping[str, torch.Tensor] = saved.state_dict()
     problems = [
         f"{name} of the saved model differs from the repeated training"
-        for name, weight in weights.items()
-        if name not in stored or not torch.equal(stored[name].to(weight.dtype), weight)
+        for name, (dtype, digest) in weights.items()
+        if name not in stored or tensors_hash({name: stored[name].to(dtype)}) != digest
     ]
     return judged("model", problems, "the repeated training ends in the saved weights, bit for bit")
 
@@ -263,7 +272,8 @@ class Replay:
         executed: Dtypes of the first step; None if none was completed.
         random_state: Hash of the random states after the first step, as in the record.
         validations: Outcome on the validation split by number of steps so far.
-        weights: Weights after the step that was asked for; None if it was not reached.
+        weights: Weights after the step that was asked for; None if it was not reached. Their
+            hashes take no memory while the saved model is loaded.
         stopped: Why a step could not be applied; None if all could.
     """
 
@@ -271,7 +281,7 @@ class Replay:
     executed: ExecutedDtypes | None = None
     random_state: str | None = None
     validations: dict[int, Outcome] = field(default_factory=dict)
-    weights: Mapping[str, Tensor] | None = None
+    weights: Mapping[str, HashedTensor] | None = None
     stopped: str | None = None
 
 
@@ -364,14 +374,17 @@ def _validation(prepared: Prepared) -> Outcome:
     return outcome if decisions is None else decisions.decided(outcome, lambda: outcome)
 
 
-def _weights(prepared: Prepared) -> dict[str, Tensor]:
+def _weights(prepared: Prepared) -> dict[str, HashedTensor]:
     weights = whole_state(prepared.accelerator, prepared.model)
     if prepared.args.merge_lora:
         plain = prepared.accelerator.unwrap_model(prepared.model, keep_torch_compile=False)
         merged = copy.deepcopy(plain)
         merge_adapters(merged)
         weights = merged.state_dict()
-    return {name: tensor.detach().cpu().clone() for name, tensor in weights.items()}
+    return {
+        name: HashedTensor(tensor.dtype, tensors_hash({name: tensor}))
+        for name, tensor in weights.items()
+    }
 
 
 @torch.no_grad()
