@@ -130,8 +130,9 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
 
 def _described_types(dataset: Dataset, columns: Sequence[str]) -> str:
     """Return the columns of a data set with their types."""
-    features = [dataset.features[name] for name in columns]
-    types = [f.dtype if isinstance(f, Value) else type(f).__name__ for f in features]
+    features = dataset.features  # datasets may copy all of them at each access
+    found = [features[name] for name in columns]
+    types = [f.dtype if isinstance(f, Value) else type(f).__name__ for f in found]
     pairs = zip(columns, types, strict=True)
     return listed([f"{quoted(name)} ({type_name})" for name, type_name in pairs])
 

@@ -46,9 +46,9 @@ def split_table(part: Dataset, origin: str, unit: str = POSITION) -> SourceTable
 
     def read(names: Sequence[str]) -> Iterator[Row]:
         selected = part.select_columns(list(dict.fromkeys(names)))
-        for name in selected.column_names:
+        for name, feature in selected.features.items():
             for kind, media_type in MEDIA_TYPES.items():
-                if isinstance(part.features[name], media_type):
+                if isinstance(feature, media_type):
                     selected = selected.cast_column(name, MEDIA[kind].undecoded)
         yield from enumerate(cells(selected, names), start=0 if unit == POSITION else 1)
 
