@@ -86,7 +86,7 @@ def quantize_frozen(model: nn.Module) -> None:
     if importlib.util.find_spec("bitsandbytes") is None:
         raise InputError(
             f"{FLAG}: the package bitsandbytes is not installed. Run "
-            '`pip install "ampft[4bit]"`, or remove the flag.'
+            '`pip install "ampft[4bit]"`, or train without the flag.'
         )
     from bitsandbytes.functional import quantize_4bit
 
