@@ -182,5 +182,5 @@ def test_layers_and_package_are_required(monkeypatch):
     with pytest.raises(InputError, match=r"--load_in_4bit: GPT2.* has no nn.Linear layers below"):
         quantize_frozen(tiny("gpt2"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r'bitsandbytes is not installed.*"ampft\[4bit\]"`, or train'):
+    with pytest.raises(InputError, match=r'not installed.*"ampft\[4bit\]"`, or train'):
         quantize_frozen(tiny("llama"))
