@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from media_files import image_folder, sound_table
 from PIL import Image
 from running import BIN, REPOSITORY, call_here, clean_environment, rows, succeeded, write_csv
@@ -200,6 +201,8 @@ def test_a_command_of_ampft_runs(command, reader, tiny_bert):
         words += [] if "--" in words else ["--"]
         words += ["--model_name_or_path", str(tiny_bert), "--max_train_samples", "60"]
         words[1:1] = ["--batches", "2"]
+    if words[0] == "ops" and "--" in words and torch.__version__.startswith("2.11"):
+        pytest.skip("torch 2.11 does not record the dtypes of operations")
     if words[0] in ("doctor", "ops") and "--" in words:
         words += ["--model_name_or_path", str(tiny_bert), "--cpu_threads", "1", "--use_cpu"]
     assert succeeded(call_here(AMPFT, *words, cwd=reader)).stdout

@@ -14,12 +14,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
 import torch
 from torch.autograd.profiler import profile
+from torch.autograd.profiler_util import FunctionEvent
 
 from ampft.arguments import ClassifyArguments
 from ampft.diagnosis.operations.probe import (
@@ -31,6 +33,7 @@ from ampft.diagnosis.operations.probe import (
     AutocastOperation,
     autocast_operations,
 )
+from ampft.errors import InputError
 from ampft.precision.accelerator import numerics, separate_accelerators, training_device
 from ampft.precision.resolve import resolve
 from ampft.text.escaping import inert
@@ -160,7 +163,15 @@ def unlisted_operations(
     Args:
         forward: Function that computes a forward pass.
         listed: Names of the operations that autocast knows, without overloads.
+
+    Raises:
+        InputError: This version of torch does not record dtypes.
     """
+    if "input_dtypes" not in signature(FunctionEvent).parameters:
+        raise InputError(
+            f"torch {torch.__version__} does not record the dtypes of a model's operations. "
+            "Install torch 2.13, or leave the model out."
+        )
     with _standard_error_discarded(), profile(record_shapes=True) as profiler:
         forward()
     roots = [event for event in profiler.function_events if event.cpu_parent is None]

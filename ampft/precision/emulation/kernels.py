@@ -109,7 +109,9 @@ def kernels_replaced(
             # torch warns once per process that a kernel is overridden, which is intended here.
             warnings.filterwarnings("ignore", message="Warning only once for all operators")
             for operator, kernel in kernels.items():
-                library.impl(operator, kernel, dispatch_key, with_keyset=with_keyset)
+                # Emulations of two dtypes nest; torch 2.11 allows that only where it is said.
+                options = {"with_keyset": with_keyset, "allow_override": True}
+                library.impl(operator, kernel, dispatch_key, **options)
         yield
     finally:
         library._destroy()
