@@ -31,7 +31,7 @@ def changed(values: Any, place: tuple[Any, ...], kind: str) -> str:
     """Return the JSON text with one value changed."""
     values = copy.deepcopy(values)
     if not place:
-        return {"delete": "", "repeat": json_text(values) * 2, "deep": "[" * 5000}.get(
+        return {"delete": "", "repeat": json_text(values) * 2, "deep": "[" * 20_000}.get(
             kind, json.dumps(REPLACED.get(kind, values))
         )
     *parents, last = place
@@ -52,7 +52,7 @@ def changed(values: Any, place: tuple[Any, ...], kind: str) -> str:
         parent[last] = [parent[last]] if not isinstance(parent[last], list) else {"0": 1}
     else:
         parent[last] = REPLACED.get(kind, DEEP)
-    return json.dumps(values).replace(json.dumps(DEEP), "[" * 5000 + "]" * 5000)
+    return json.dumps(values).replace(json.dumps(DEEP), "[" * 20_000 + "]" * 20_000)
 
 
 REPLACED: dict[str, Any] = {
