@@ -38,7 +38,10 @@ def sync(path: Path) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Rename a file, replacing `target`, or a folder."""
+    """Rename a file or a folder.
+
+    A file replaces `target` if it exists; for a folder, `target` must not exist.
+    """
     source.replace(target)
 
 
@@ -61,14 +64,14 @@ def remove(path: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class FilePart:
-    """The contents of a file: their SHA-256, and their number of `bytes`."""
+    """The SHA-256 of the contents of a file, and their number of `bytes`."""
 
     sha256: str
     bytes: int
 
 
 def describe_file(path: Path) -> FilePart:
-    """Return hash and size of a file."""
+    """Return the SHA-256 and the size of a file."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return FilePart(sha256=digest, bytes=file.tell())
@@ -166,7 +169,7 @@ def set_default_permissions(path: Path) -> None:
 
 
 def is_inside(name: str) -> bool:
-    """Return whether a path that was read from a file stays in the folder of that file."""
+    """Return whether a path that a file names is relative and stays in the folder of the file."""
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts and bool(path.parts)
 

@@ -44,10 +44,12 @@ OLDEST_VERSIONS = {
 
 
 def refuse_old_versions() -> None:
-    """Check that the installed versions are safe and complete.
+    """Check that torch and transformers, where installed, are new enough.
+
+    Older ones have known flaws or lack a kernel that ampft needs.
 
     Raises:
-        InputError: One is not; the message names it and the first version that is.
+        InputError: One is too old; the message names it and the oldest allowed version.
     """
     for name, (oldest, reason) in OLDEST_VERSIONS.items():
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -123,7 +125,7 @@ def resident_peak() -> int | None:
 
 
 def headroom(processes: int = 1) -> int:
-    """Return the bytes by which this process may grow before it reaches one of its limits.
+    """Return how many more bytes of memory this process can use before it reaches a limit.
 
     Args:
         processes: Number of processes that share the memory of the machine and of the control

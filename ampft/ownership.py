@@ -78,7 +78,7 @@ def is_plain_file(path: Path) -> bool:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Return what distinguishes a file from another one at the same path; None if it is missing."""
+    """Return the device and inode numbers of a file; None if it is missing."""
     try:
         found = path.lstat()
     except OSError:

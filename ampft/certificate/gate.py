@@ -33,7 +33,12 @@ from ampft.certificate.findings import (
     LogitDifferences,
     finding,
 )
-from ampft.comparison.analysis.predictions import ALPHA, ArmPredictions, analysed, check_margin
+from ampft.comparison.analysis.predictions import (
+    ALPHA,
+    ArmPredictions,
+    analysed,
+    check_margin,
+)
 from ampft.comparison.analysis.run_predictions import (
     CaseInputs,
     Cases,

@@ -57,7 +57,8 @@ def _without_gain(comparison: Comparison, arms: Sequence[ArmResult]) -> str:
     if not native or not comparison.has_disturbed_speeds:
         return f"On this machine, stay with {base}."
     title = comparison.units.title
-    return f"{listed(native)} {_be(native)} equivalent to {base} in {title}. Speeds are not ranked."
+    names = listed(native)
+    return f"{names} {_be(native)} equivalent to {base} in {title}. Speeds are not ranked."
 
 
 def _on_training(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[str]:
@@ -110,8 +111,8 @@ def _undecided(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[st
         return
     first, *others = undecided
     text = (
-        f"The difference{'s' * bool(others)} of {listed(undecided)} to {comparison.baseline.name} "
-        f"{_be(undecided)} not decided"
+        f"The difference{'s' * bool(others)} of {listed(undecided)} to "
+        f"{comparison.baseline.name} {_be(undecided)} not decided"
     )
     needed = needed_text(comparison, first.difference) if first.difference else ""
     yield f"{text}: {needed}." if needed and not others else f"{text}."
@@ -121,8 +122,8 @@ def _better_text(better: Sequence[ArmResult], baseline: ArmResult, metric: str) 
     if len(better) == 1:
         return f"Use {better[0].name}: its {metric} is better than that of {baseline.name}."
     return (
-        f"{listed(better)} are better than {baseline.name} in {metric}. Which of them is the best "
-        "is not decided here, and the largest difference overstates its gain."
+        f"{listed(better)} are better than {baseline.name} in {metric}. Which of them is "
+        "the best is not decided here, and the largest difference overstates its gain."
     )
 
 

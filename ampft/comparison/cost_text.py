@@ -62,7 +62,7 @@ def speed_words(speed_up: SpeedUp, *, base: str = "", where: str = "") -> str:
 
 
 def gain_text(comparison: Comparison, arm: ArmResult) -> str:
-    """Return what an arm that is not worse saves, such as "is 1.5x faster", or an empty string."""
+    """Return what time or memory an arm that is not worse saves, such as "is 1.5x faster"."""
     if arm.outcome not in (EQUIVALENT, BETTER):
         return ""
     if comparison.kind != INFERENCE:

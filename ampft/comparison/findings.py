@@ -103,7 +103,7 @@ def metric_infos(problem: type[Problem]) -> tuple[MetricInfo, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class MetricValues:
-    """A metric over the seeds of an arm, in the order of its runs.
+    """Mean, standard deviation and values of a metric over the seeds of an arm.
 
     `sd` is the standard deviation with S - 1 degrees of freedom; None with a single seed.
     """

@@ -226,8 +226,8 @@ def _not_excluded(comparison: Comparison, difference: Difference) -> list[str]:
         )
     if comparison.has_fixed_models:
         parts.append(
-            f"the verdict holds for {these_models(comparison)}, not for models that are trained "
-            "again"
+            f"the verdict holds for {these_models(comparison)}, not for models that are "
+            "trained again"
         )
     if difference.failure_rate is not None:
         parts.append(
@@ -238,7 +238,7 @@ def _not_excluded(comparison: Comparison, difference: Difference) -> list[str]:
 
 
 def these_models(comparison: Comparison) -> str:
-    """Return which models a verdict holds for, if it holds for no others."""
+    """Return the models that a verdict without an interval over seeds covers: "these models"."""
     if comparison.kind == INFERENCE:
         return "this model" if len(comparison.seeds) == 1 else "these models"
     models = len(comparison.arms)

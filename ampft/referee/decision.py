@@ -57,7 +57,7 @@ SMALLEST_P = 1e-13  # of the test that allows for rare losses, which is exact to
 
 @dataclass(frozen=True, kw_only=True)
 class TryLevel:
-    """The error that one try may use.
+    """The probability of a false keep that one try may use.
 
     Attributes:
         number: Number of the try, from 1.
@@ -127,7 +127,7 @@ def log_transcript_share(number: int, shown_points: Sequence[int]) -> float:
 def level_of_try(
     number: int, shown_points: Sequence[int], *, error: float, planned: int, sealed: bool
 ) -> TryLevel:
-    """Return what a try may use.
+    """Return the error that a try may use.
 
     Args:
         number: Number of the try, from 1.
@@ -143,7 +143,7 @@ def level_of_try(
 
 
 class Answer(StrEnum):
-    """What the referee says about a candidate."""
+    """The answer of the referee about one candidate."""
 
     KEEP = "keep"
     DROP = "drop"
@@ -159,7 +159,7 @@ class Claim(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked about a candidate.
+    """What a candidate must show, and by which rules it is decided on.
 
     Attributes:
         claim: What it must show.
@@ -248,7 +248,7 @@ def decide(estimate: DifferenceEstimate, allowed: TryLevel, question: Question) 
     Args:
         estimate: Estimate of candidate - best.
         allowed: What the try may use.
-        question: What is asked.
+        question: What the candidate must show, and the rules.
     """
     sign = 1.0 if question.higher_is_better else -1.0
     gain = sign * estimate.estimate

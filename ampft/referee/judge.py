@@ -22,7 +22,15 @@ from ampft.referee.checks import (
     listed_seeds,
     seeds_of,
 )
-from ampft.referee.decision import Answer, Claim, Decision, Question, TryLevel, decide, level_of_try
+from ampft.referee.decision import (
+    Answer,
+    Claim,
+    Decision,
+    Question,
+    TryLevel,
+    decide,
+    level_of_try,
+)
 from ampft.referee.ledger import (
     FINAL,
     OPEN,
@@ -332,7 +340,10 @@ class _Writer:
         entry = new_entry(kind, self.entries, self.sha256, models, note=self.note, **parts)
         sha256 = append(self.folder, entry)
         return Judgement(
-            ledger=self.folder, entry=entry, sha256=sha256, state=state_of([*self.entries, entry])
+            ledger=self.folder,
+            entry=entry,
+            sha256=sha256,
+            state=state_of([*self.entries, entry]),
         )
 
 
@@ -342,7 +353,7 @@ def _sources(given: Sequence[str | Path] | str | Path) -> list[str]:
 
 
 def next_level(state: State) -> TryLevel:
-    """Return what the next try of a ledger may use."""
+    """Return the error that the next try of a ledger may use."""
     return level_of_try(
         len(state.trials) + 1,
         state.shown_points,
@@ -353,7 +364,7 @@ def next_level(state: State) -> TryLevel:
 
 
 def final_level(state: State) -> TryLevel:
-    """Return what the final claim may use: the whole error, because its rows are new."""
+    """Return the error that the final claim may use: all of it, because its rows are new."""
     return TryLevel(number=0, level=state.settings.error / 100, log_share=0.0)
 
 
@@ -370,7 +381,7 @@ def decided(
     Args:
         read: Both sides.
         seeds: Seeds of both sides that count.
-        allowed: What the try, or the final claim, may use.
+        allowed: Error that the try, or the final claim, may use.
         settings: Settings of the ledger.
         claim: What the candidate must show.
         margin: Margin in the metric's unit.

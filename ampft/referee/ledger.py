@@ -158,7 +158,7 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A candidate and what the referee said.
+    """A candidate with the answer of the referee.
 
     Attributes:
         claim: "better" or "not_worse".
@@ -222,7 +222,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What follows from the entries of a ledger.
+    """The current state of a ledger: its best models, tries and settings.
 
     Attributes:
         settings: Its settings.
@@ -255,7 +255,7 @@ class State:
 
 
 def state_of(entries: Sequence[Entry]) -> State:
-    """Return what follows from entries.
+    """Return the state of a ledger after its entries.
 
     Args:
         entries: Entries from the first, which starts the ledger.

@@ -20,7 +20,14 @@ from ampft.ownership import check_page_file
 from ampft.referee.audit import decided_again
 from ampft.referee.checks import CANDIDATE
 from ampft.referee.decision import Answer, Claim
-from ampft.referee.ledger import OPEN, Entry, State, Trial, read_entries, state_of
+from ampft.referee.ledger import (
+    OPEN,
+    Entry,
+    State,
+    Trial,
+    read_entries,
+    state_of,
+)
 from ampft.referee.sides import read_sides, stored_sources
 from ampft.text.charts import Axis, picture
 from ampft.text.numbers import NOT_MEASURED, Units, counted, level, percent

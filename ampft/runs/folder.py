@@ -351,6 +351,6 @@ def check_creatable(folder: Path) -> None:
 
 def _is_locked(folder: Path) -> InputError:
     return InputError(
-        f"--output_dir {folder}: another run is writing to this folder (process {holder(folder)}). "
-        "Wait until it ends, stop it, or choose another folder."
+        f"--output_dir {folder}: another run is writing to this folder (process "
+        f"{holder(folder)}). Wait until it ends, stop it, or choose another folder."
     )

@@ -20,7 +20,12 @@ from ampft.comparison.analysis.prediction_tables import (
     Runs,
     read_tables,
 )
-from ampft.comparison.analysis.predictions import ALPHA, ArmPredictions, analysed, check_margin
+from ampft.comparison.analysis.predictions import (
+    ALPHA,
+    ArmPredictions,
+    analysed,
+    check_margin,
+)
 from ampft.comparison.analysis.run_predictions import (
     BINS,
     CaseInputs,
@@ -123,7 +128,7 @@ def compare_tables(
 def reduced_tables(
     runs: Runs, *, metric: str, label_names: Sequence[str] | None = None
 ) -> tuple[dict[str, dict[int, RunPredictions]], Cases]:
-    """Return what a comparison needs of tables, by arm and seed, and the cases that they share.
+    """Return the predictions in tables, by arm and seed, and the cases that they share.
 
     Args:
         runs: Rows by arm and seed.

@@ -72,7 +72,7 @@ def check_margin(margin: float) -> None:
 def analysed(
     draft: Comparison, predictions: Mapping[str, ArmPredictions], cases: Cases
 ) -> Comparison:
-    """Return a comparison with what follows from the predictions of its arms.
+    """Return a comparison with its metrics, differences and verdicts, from the predictions.
 
     Args:
         draft: Comparison without differences, verdicts and figures of predictions.

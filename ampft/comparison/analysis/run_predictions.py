@@ -144,7 +144,7 @@ def read_run_predictions(
 def cases_of(
     path: Path, outcome: Outcome, groups: Groups | None, inputs: CaseInputs | None = None
 ) -> Cases:
-    """Return the cases of an outcome, which was read from `path`."""
+    """Return the cases that an outcome predicts, which was read from `path`."""
     return Cases(
         path=path,
         kind=outcome.kind,
@@ -220,7 +220,7 @@ def _check_same_cases(path: Path, outcome: Outcome, cases: Cases) -> None:
 
 
 def reduced(outcome: Outcome, metric: str, groups: Groups | None) -> RunPredictions:
-    """Return what a comparison needs of an outcome.
+    """Reduce the predictions of one model to what a comparison needs.
 
     Args:
         outcome: Predictions of one model.

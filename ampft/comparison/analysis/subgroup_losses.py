@@ -267,7 +267,12 @@ def class_differences(
 
 
 def sums_of_class(seeds: Sequence[CaseSums | None], label: int) -> list[CaseSums]:
-    """Return the sums of one class at each seed, as if it were the only one."""
+    """Return the sums that determine the F1 of one class, at each seed.
+
+    Args:
+        seeds: Sums that determine the F1 of every class, at each seed.
+        label: Index of the class.
+    """
     result = []
     for sums in seeds:
         assert sums is not None, "all runs have the same problem"

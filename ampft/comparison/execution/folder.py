@@ -98,7 +98,7 @@ def run_ending(folder: Path, log: Path | None = None) -> RunEnding:
 
 
 def without_result(runs: Sequence[PlannedRun], folder: Path) -> tuple[PlannedRun, ...]:
-    """Return which of some runs of the comparison in `folder` have no result."""
+    """Return those of the given runs that have no result in the folder of the comparison."""
     return tuple(run for run in runs if not run_ending(run_folder(folder, run)).is_complete)
 
 

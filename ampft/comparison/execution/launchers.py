@@ -59,7 +59,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Ended:
-    """How long a program took in seconds, and the name of its node; None for this machine."""
+    """A program's duration in seconds, and the name of its node; None for this machine."""
 
     seconds: float
     node: str | None = None
@@ -310,7 +310,9 @@ def ask(
 
 
 def answer(measure: Callable[[dict[str, Any]], object], request: str, result: str) -> None:
-    """Measure, and write the result, or the message of an `InputError`, from the main process.
+    """Measure, and write the result or the message of an `InputError` to a file.
+
+    With several processes, only the main one writes.
 
     Args:
         measure: Returns the result for a request.

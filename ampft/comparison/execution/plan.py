@@ -331,7 +331,7 @@ class Plan:
 
 
 def interleaved(arms: tuple[Arm, ...], seeds: range, folds: int = 0) -> tuple[PlannedRun, ...]:
-    """Return every arm with every seed and fold, seed by seed.
+    """Return the runs of all arms with all seeds and folds, in training order: seed by seed.
 
     The order of the arms rotates from seed to seed, so that drift of the machine affects all arms
     alike: over as many seeds as there are arms, each arm takes each position once.

@@ -113,7 +113,7 @@ def _sizes(plan: Plan) -> list[str]:
 
 
 def plan_reach(plan: Plan) -> Reach | None:
-    """Return what a comparison can show at best; None if its metric is not a share."""
+    """Return what a comparison can detect at best; None if its metric is not a share."""
     metrics = [kind.metrics for kind in problem_types().values() if plan.metric in kind.metrics]
     if plan.estimate.cases is None or not all(each[plan.metric].is_share for each in metrics):
         return None

@@ -132,7 +132,7 @@ def _check_folds(trial: TrialResult) -> None:
 
 
 def requested_arguments(command: CompareCommand) -> Any:
-    """Return the settings of classify.py that a plan keeps: as JSON, with secrets redacted."""
+    """Return the settings of the runs as a plan stores them: as JSON, with secrets redacted."""
     return json_values(redact_secrets(asdict(command.classify)))
 
 

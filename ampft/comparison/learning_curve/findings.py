@@ -213,7 +213,7 @@ class SizeResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What more labels added, measured from one size to the next; positive is better."""
+    """The measured gain from one number of labels to the next; positive is better."""
 
     fewer: int
     more: int

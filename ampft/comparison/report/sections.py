@@ -340,8 +340,8 @@ def _estimand(comparison: Comparison) -> str:
     if comparison.has_one_model_each:
         return (
             f"The estimate is the expected difference in {metric} ({comparison.noun} minus {base}) "
-            f"over test examples, for {these_models(comparison)} only. It says nothing about "
-            "training them again, with other seeds or data."
+            f"over test examples, for {these_models(comparison)} only. It says nothing "
+            "about training them again, with other seeds or data."
         )
     if comparison.kind == INFERENCE and comparison.has_fixed_models:
         return (

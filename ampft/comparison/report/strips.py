@@ -85,7 +85,7 @@ def _differences(
 
 
 def difference_axis(comparison: Comparison, *, of_fp32: bool = False) -> Axis:
-    """Return a scale that covers all differences, their intervals and seeds, and the margin."""
+    """Return an axis that covers all differences, their intervals and seeds, and the margin."""
     values = [-comparison.margin, comparison.margin]
     for arm in comparison.arms:
         for difference in (arm.difference, arm.difference_fp32 if of_fp32 else None):
@@ -216,10 +216,10 @@ def _classes(comparison: Comparison, pairs: Pairs) -> Column:
 
 
 def points_head(axis: Axis, units: Units | None = None) -> Markup:
-    """Return the header of a column of differences, in points or in the unit of the metric.
+    """Return the scale that stands above a column of strips, with a number at each tick.
 
     Args:
-        axis: Scale of the column.
+        axis: Axis of the strips of this column.
         units: Units of the metric; None for points.
     """
     factor = 100 if units is None else units.factor

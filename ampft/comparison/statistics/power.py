@@ -1,8 +1,8 @@
 """The effect of more seeds, the power to detect a loss, and what a comparison can show at best.
 
-The numbers of `reach`, which are known before any run, assume the most favourable results: for
-equivalence, models that predict every case alike; for a difference, a model that loses the same
-cases at every seed. They come from the test that will judge the results.
+The numbers of `reach`, which are known before any run, assume the most favourable
+results: for equivalence, models that predict every case alike; for a difference, a model that loses
+the same cases at every seed. They come from the test that will judge the results.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ def min_support(costliest: CostliestCase, cases: int, *, margin: float, alpha: f
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """What a comparison can show at best.
+    """The smallest effects that a comparison can detect or exclude, known before any run.
 
     Attributes:
         cases: Number of independent test cases.
@@ -273,7 +273,7 @@ class Reach:
 
 
 def reach(cases: int, *, seeds: int, arms: int, margin: float, alpha: float, metric: str) -> Reach:
-    """Return what a comparison can show at best.
+    """Return the smallest effects that a comparison can detect or exclude.
 
     Args:
         cases: Number of independent test cases, at least 1.

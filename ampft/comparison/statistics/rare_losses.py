@@ -50,9 +50,10 @@ MAX_DEVIATIONS = 10  # standard deviations on each side, beyond which a distribu
 
 @dataclass(frozen=True)
 class CaseDistribution:
-    """The distribution of a case's difference over a test set, on a grid.
+    """How often each difference between two arms occurs among the cases of a test set.
 
-    Values are in the metric's unit per case, so that their mean is the difference of the metric.
+    The difference of a case is what it contributes: the mean over the cases is the difference in
+    the metric. Differences are rounded to multiples of `step`, a grid.
 
     Attributes:
         steps: (U,) int64, ascending: the values that occur, in steps of the grid.

@@ -78,7 +78,7 @@ def code_hash() -> str:
 
 
 def measure(request: Mapping[str, Any]) -> NodeFacts:
-    """Train the first steps, as a run does."""
+    """Train the first steps as a run does, and return the facts of this node."""
     from ampft.arguments import parse_classify_arguments
     from ampft.machine import hardware, versions
     from ampft.models.weights import weights_hash

@@ -40,7 +40,13 @@ from ampft.comparison.execution.cluster.parcels import (
 )
 from ampft.comparison.execution.folder import run_ending, run_folder
 from ampft.comparison.execution.launch import POLL_SECONDS, TERMINATION_SECONDS, Slot, locked_log
-from ampft.comparison.execution.launchers import Ended, Launcher, NoResult, Program, ask
+from ampft.comparison.execution.launchers import (
+    Ended,
+    Launcher,
+    NoResult,
+    Program,
+    ask,
+)
 from ampft.comparison.execution.plan import Plan
 from ampft.errors import InputError
 from ampft.ownership import private_file, remove_tree, temporary_folder

@@ -53,7 +53,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Message:
-    """News of a program.
+    """What a node reports about a program that it runs.
 
     Attributes:
         kind: One of the constants of this module.

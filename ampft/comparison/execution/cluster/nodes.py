@@ -33,7 +33,7 @@ _PASSED_ON = (
 
 @dataclass
 class Head:
-    """The head of a cluster, called now and then.
+    """Checks now and then whether the head of a cluster answers.
 
     Attributes:
         address: Its host and port.
@@ -81,7 +81,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Need:
-    """What one run needs of a node.
+    """The CPU cores, GPUs and memory that one run needs of a node.
 
     Attributes:
         cpus: CPU cores, and threads of its processes.
@@ -289,9 +289,9 @@ def connect() -> Head:
 
 
 def passed_on() -> dict[str, str]:
-    """Return the variables of this process that change numbers or reach the network.
+    """Return the environment variables that programs on nodes get from this process.
 
-    Others come from the node.
+    They change numbers or are needed to reach the network; all others come from the node.
     """
     return {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
 

@@ -23,7 +23,7 @@ _SECONDS_BETWEEN = 0.2
 
 
 def guard(mark: str) -> subprocess.Popen[bytes]:
-    """Start the process that kills what has the mark as soon as this process ends."""
+    """Start a process that kills all processes with the mark as soon as this one ends."""
     return subprocess.Popen(
         [sys.executable, __file__, mark],
         stdin=subprocess.PIPE,
