@@ -372,12 +372,12 @@ def _report(args: argparse.Namespace) -> None:
 
 def _refuse_unfinished(folder: Path) -> None:
     """Say how far a comparison without results has come."""
-    from ampft.comparison.execution.folder import run_folder, without_result
+    from ampft.comparison.execution.folder import run_folder, runs_without_result
     from ampft.comparison.execution.plan import read_plan
 
     plan = read_plan(folder)
     assert plan is not None, "its file exists"
-    runs, missing = plan.all_runs(), without_result(plan.all_runs(), folder)
+    runs, missing = plan.all_runs(), runs_without_result(plan.all_runs(), folder)
     complete = [run_folder(folder, run) for run in runs if run not in missing]
     show = f" To see one of them: ampft report {complete[0]}" if complete else ""
     raise InputError(

@@ -247,12 +247,12 @@ def write_plan(folder: Path, words: list[str]) -> None:
     from cluster_scale import plan_of
 
     from ampft.arguments import parse_compare_arguments
-    from ampft.comparison.execution.planning import requested_arguments
+    from ampft.comparison.execution.planning import redacted_settings
     from ampft.text.json_io import json_text
 
     command = parse_compare_arguments(words[1:])
     plan, _ = plan_of(3, 1)
-    plan = replace(plan, design=command.design, arguments=requested_arguments(command))
+    plan = replace(plan, design=command.design, arguments=redacted_settings(command))
     (folder / "plan.tmp").write_text(json_text(plan), encoding="utf-8")
     (folder / "plan.tmp").rename(folder / "plan.json")
 

@@ -34,8 +34,8 @@ from provenance import provenance
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution import session as module
 from ampft.comparison.execution.launch import Slot
-from ampft.comparison.execution.launchers import Ended, Launcher, Program
-from ampft.comparison.execution.plan import Estimate, ModeCost, Plan, Size
+from ampft.comparison.execution.launchers import EndedProgram, Launcher, Program
+from ampft.comparison.execution.plan import Estimate, ModeCost, Plan, TrainingSize
 from ampft.comparison.report.files import write_comparison
 from ampft.machine import status_bytes
 from ampft.runs.folder import RunFolder
@@ -58,7 +58,7 @@ class Stub:
         """Take predictions from `pool`."""
         self.slot, self._pool = slot, pool
 
-    def run(self, program: Program, watch: Callable[[], None]) -> Ended:
+    def run(self, program: Program, watch: Callable[[], None]) -> EndedProgram:
         """Write the folder of a finished run."""
         began = time.thread_time()
         time.sleep(SLEEP)
@@ -73,7 +73,7 @@ class Stub:
             write_record(folder, replace(found, files=describe_files(source)))
         with Stub.lock:
             Stub.seconds += time.thread_time() - began
-        return Ended(SLEEP, f"node{self.slot.number % 8}")
+        return EndedProgram(SLEEP, f"node{self.slot.number % 8}")
 
     def history(self, program: Program) -> Path:
         """Return the history of a run."""
@@ -118,7 +118,7 @@ def plan_of(seeds: int, slots: int) -> tuple[Plan, list[str]]:
         modes={mode: ModeCost(step=0.1, evaluated_example=0.001) for mode in MODES},
         executions=dict.fromkeys(MODES, "native"),
         device="CPU, 1 thread",
-        size=Size(epochs=1, train_examples=100),
+        size=TrainingSize(epochs=1, train_examples=100),
         effective_batch_size=10,
         validation_examples=0,
         final_examples=EXAMPLES,

@@ -3,7 +3,7 @@
     python benchmarks/speed_verdicts.py
 
 Each run has a normal error of its logarithm and is throttled with some probability. Baseline and
-arm take turns as in a comparison (`execution.plan.interleaved`), or all runs of the baseline
+arm take turns as in a comparison (`execution.plan.interleaved_runs`), or all runs of the baseline
 come first. The machine may become slower throughout. Prints percentages of 2,000 comparisons; the
 old rule called an arm faster if it was faster at every seed.
 """

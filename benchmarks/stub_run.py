@@ -63,7 +63,7 @@ class StubLauncher(launchers.LocalLauncher):
         self.forks = False
 
 
-def run_program(request: node_worker.Request) -> Iterator[node_worker.Message]:
+def run_program(request: node_worker.ProgramRequest) -> Iterator[node_worker.ProgramMessage]:
     """Run a stub on a node of a cluster as a training is run."""
     with (
         patch.object(launchers, "launch_command", launch_stub),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from ampft.arguments.compare import ComparisonDesign
-from ampft.comparison.execution.plan import Estimate, ModeCost, Plan, Size
+from ampft.comparison.execution.plan import Estimate, ModeCost, Plan, TrainingSize
 
-SIZE = Size(epochs=5, train_examples=1642)
+SIZE = TrainingSize(epochs=5, train_examples=1642)
 ESTIMATE = Estimate(
     startup=9.0,
     modes={

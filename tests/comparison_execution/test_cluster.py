@@ -29,13 +29,13 @@ from ampft.comparison.execution.cluster import nodes as module
 from ampft.comparison.execution.cluster import shard_pool
 from ampft.comparison.execution.cluster.canary import NodeFacts, code_hash
 from ampft.comparison.execution.cluster.launcher import Cluster, RayLauncher, _Lost
-from ampft.comparison.execution.cluster.node_worker import STARTED, Message
-from ampft.comparison.execution.cluster.nodes import Head, Need, Nodes
+from ampft.comparison.execution.cluster.node_worker import STARTED, ProgramMessage
+from ampft.comparison.execution.cluster.nodes import HeadMonitor, Nodes, ResourceNeed
 from ampft.comparison.execution.cluster.orphans import MARK
 from ampft.comparison.execution.cluster.parcels import (
     DamagedParcel,
     Receiver,
-    parcel,
+    pack_folder,
     put_in_place,
 )
 from ampft.comparison.execution.launch import Slot, interruptible
@@ -59,7 +59,7 @@ class Listed(Nodes):
     ids: tuple[str, ...] = ()
 
     def __init__(self):
-        super().__init__(Need(1), Mock())
+        super().__init__(ResourceNeed(1), Mock())
 
     def alive(self):
         self._names.update({id_: id_ for id_ in self.ids})
@@ -129,7 +129,7 @@ def test_a_node_without_the_data_is_left_out(capsys):
 
 
 def test_a_need_fits_only_where_everything_is():
-    need = Need(2, gpus=1, memory=10)
+    need = ResourceNeed(2, gpus=1, memory=10)
     assert need.fits({"CPU": 2, "GPU": 1, "memory": 10})
     for name in ("CPU", "GPU", "memory"):
         assert not need.fits({"CPU": 2, "GPU": 1, "memory": 10, name: 0})
@@ -141,7 +141,7 @@ def test_the_hash_of_the_code_is_that_of_its_sources():
 
 
 def sent(folder: Path, place: Path) -> tuple[str, list[bytes]]:
-    sha256, parts = parcel(folder, place / "sent")
+    sha256, parts = pack_folder(folder, place / "sent")
     return sha256, list(parts)
 
 
@@ -291,7 +291,7 @@ def test_shards_survive_a_killed_worker_with_the_same_bytes():
 
 def test_a_head_that_does_not_answer_ends_the_command_with_a_sentence(monkeypatch, capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
-        head = Head(f"127.0.0.1:{server.getsockname()[1]}")
+        head = HeadMonitor(f"127.0.0.1:{server.getsockname()[1]}")
         assert head.answers()
     monkeypatch.setattr(module, "BETWEEN_CALLS", 0.0)
     assert not head.answers()  # it may come back
@@ -315,7 +315,7 @@ class FakeRay:
             pass
 
     def __init__(self):
-        self.cancelled, self._news = [], [[Message(STARTED, text="a")]]
+        self.cancelled, self._news = [], [[ProgramMessage(STARTED, text="a")]]
         self.remote = lambda _: Mock(options=lambda **_: Mock(remote=lambda *_: self))
 
     def __iter__(self):
@@ -342,7 +342,7 @@ def test_a_program_whose_node_is_given_up_is_lost_although_ray_still_waits(monke
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setattr(launcher_module, "REFRESH_SECONDS", 0.0)
     watch = Mock(side_effect=[None] * 5 + [AssertionError("it is not given up")])
-    nodes = Nodes(Need(1), Mock())
+    nodes = Nodes(ResourceNeed(1), Mock())
     launcher = RayLauncher(Slot(), Cluster(nodes, None, ()), tmp_path / "arrivals")
     program = Program((), tmp_path / "log", tmp_path / "run")
     with pytest.raises(_Lost, match="its node does not answer"):
@@ -354,7 +354,7 @@ def test_a_shard_whose_node_is_given_up_is_lost_although_ray_still_waits(monkeyp
     ray = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", ray)
     pool = shard_pool.ShardPool.__new__(shard_pool.ShardPool)
-    pool._nodes = Nodes(Need(1), Mock())
+    pool._nodes = Nodes(ResourceNeed(1), Mock())
     pool._watch = Mock(side_effect=[None] * 5 + [AssertionError("it is not given up")])
     with pytest.raises(shard_pool._Lost, match="its node does not answer"):
         list(pool._news(ray, "a"))
@@ -402,7 +402,7 @@ def test_nodes_that_are_measured_at_the_same_time_share_no_file(monkeypatch, tmp
         (program.folder / "result.json").write_text(json_text(facts))
 
     monkeypatch.setattr(RayLauncher, "attempt", attempt)
-    cluster = Cluster(Nodes(Need(1), Head("unused:0")), None, ())
+    cluster = Cluster(Nodes(ResourceNeed(1), HeadMonitor("unused:0")), None, ())
     found = cluster._measure(["a", "b"], launcher, lambda: None)
     assert {id_: facts.bits for id_, facts in found.items()} == {"a": "a", "b": "b"}
     assert len(set(files)) == 2

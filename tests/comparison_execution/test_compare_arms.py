@@ -25,7 +25,7 @@ from ampft.comparison.execution.planning import (
     _check_selection,
     fit_to_budget,
     metric_of_task,
-    requested_arguments,
+    redacted_settings,
 )
 from ampft.comparison.execution.session import open_comparison
 from ampft.comparison.remarks import remark_texts
@@ -134,7 +134,7 @@ def test_a_plan_of_arms_reads_back_and_is_continued_with_the_same_arms_only(tmp_
     (tmp_path / PLAN_NAME).write_text(json_text(existing))
     assert read_plan(tmp_path) == existing
     command = parse_compare_arms_arguments([*ARMS, "--seeds", "3"])
-    difference = plan_difference(existing, command.design, requested_arguments(command))
+    difference = plan_difference(existing, command.design, redacted_settings(command))
     assert difference is not None
     assert difference.startswith("--arm was base,low: --learning_rate 1e-5,long: --num_train_ep")
     assert difference.endswith("and is now base,low: --learning_rate 1e-5")

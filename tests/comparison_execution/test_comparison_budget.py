@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planned import ESTIMATE, SIZE, plan
 
-from ampft.comparison.execution.plan import Estimate, ModeCost, Size
+from ampft.comparison.execution.plan import Estimate, ModeCost, TrainingSize
 from ampft.comparison.execution.planning import fit_to_budget, total_seconds
 from ampft.comparison.remarks import remark_texts
 from ampft.errors import InputError
@@ -21,7 +21,7 @@ SECONDS = st.floats(1e-4, 10)
 @st.composite
 def estimates(draw) -> Estimate:
     cost = st.builds(ModeCost, step=SECONDS, evaluated_example=SECONDS)
-    size = Size(
+    size = TrainingSize(
         epochs=draw(st.integers(1, 40)),
         train_examples=draw(st.integers(1, 100_000)),
         max_steps=draw(st.none() | st.integers(1, 5000)),
@@ -92,7 +92,7 @@ def test_a_budget_that_is_too_small_is_refused_with_the_minimum_time():
 
 
 def test_the_estimate_of_a_run_by_hand():
-    size = Size(epochs=2, train_examples=33)  # 3 steps per epoch
+    size = TrainingSize(epochs=2, train_examples=33)  # 3 steps per epoch
     evaluated = (2 * 251 + 648) * 0.002 + 648 * 0.004
     assert ESTIMATE.run_seconds("bf16", size) == pytest.approx(9 + 6 * 0.1 + evaluated)
     more_often = replace(ESTIMATE, eval_steps=2)  # 3 validations instead of 2

@@ -19,14 +19,14 @@ from planned import plan
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution import launch as module
 from ampft.comparison.execution.launch import (
-    Forked,
+    ForkedProgram,
     Slot,
     check_memory,
     make_slots,
     start_command,
     supervise,
 )
-from ampft.comparison.execution.launchers import Ended, LocalLauncher, Program, SideBySide
+from ampft.comparison.execution.launchers import EndedProgram, LocalLauncher, Program, SideBySide
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.progress import Progress
 from ampft.comparison.execution.session import open_comparison
@@ -49,7 +49,7 @@ class Direct(LocalLauncher):
     def run(self, program, watch):
         words, slot = [sys.executable, *program.argv], self.slot
         _, seconds = supervise(lambda out: start_command(words, out, slot), program.log, watch)
-        return Ended(seconds)
+        return EndedProgram(seconds)
 
 
 def program(argv, log):
@@ -173,7 +173,7 @@ def test_the_progress_line_shows_all_running_runs(tmp_path):
         progress.start(runs[1], tmp_path)
         line = progress.line((runs[0], 206, 30.0), (runs[1], 103, 30.0))
         assert line.startswith("run 1/9 fp32 seed 42, epoch 3/5, 40 %; run 2/9 placebo seed 42, ")
-        progress.finish(runs[0], Ended(60.0), "accuracy 0.8", finished=True)
+        progress.finish(runs[0], EndedProgram(60.0), "accuracy 0.8", finished=True)
         assert progress.line((runs[1], 206, 60.0)).startswith("run 2/9 placebo seed 42, epoch 3/5")
 
 
@@ -251,7 +251,7 @@ def test_a_fork_whose_parent_was_killed_is_still_waited_for():
     ours, theirs = socket.socketpair()
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     theirs.send(json.dumps({"pid": child.pid}).encode())
-    forked = Forked(ours)
+    forked = ForkedProgram(ours)
     theirs.close()
     started = time.monotonic()
     with pytest.raises(subprocess.TimeoutExpired):
@@ -274,7 +274,7 @@ class Timed(LocalLauncher):
         while time.monotonic() < end:
             watch()
             time.sleep(0.02)
-        return Ended(0.1)
+        return EndedProgram(0.1)
 
 
 def interim_session(tmp_path, monkeypatch, **changes):

@@ -18,7 +18,7 @@ from ampft.comparison.execution.folder import plan_facts
 from ampft.comparison.execution.plan import (
     Arm,
     PlannedRun,
-    interleaved,
+    interleaved_runs,
     plan_difference,
     read_plan,
     with_more_seeds,
@@ -43,7 +43,7 @@ def requested(existing, **changes):
 @pytest.mark.slow
 @given(arms=st.integers(2, 6), seeds=st.integers(3, 24), first=st.integers(0, 2**32 - 100))
 def test_runs_are_interleaved_and_every_arm_takes_every_position(arms, seeds, first):
-    runs = interleaved(ARMS[:arms], range(first, first + seeds))
+    runs = interleaved_runs(ARMS[:arms], range(first, first + seeds))
     assert len(set(runs)) == len(runs) == arms * seeds
     rounds = [runs[start : start + arms] for start in range(0, len(runs), arms)]
     for seed, of_seed in zip(range(first, first + seeds), rounds, strict=True):
@@ -149,7 +149,7 @@ def test_a_folder_with_other_contents_is_refused(tmp_path):
 
 
 def test_a_missing_file_is_refused_before_steps_are_timed(tmp_path, monkeypatch):
-    monkeypatch.setattr("ampft.comparison.execution.planning.arm_trials", None)
+    monkeypatch.setattr("ampft.comparison.execution.planning.trials_by_arm", None)
     words = ["--output_dir", str(tmp_path / "out"), "--", "--train_file", str(tmp_path / "no.csv")]
     with pytest.raises(InputError, match=r"--train_file: the file .*no\.csv"):
         plan_comparison(parse_compare_arguments(words))

@@ -17,8 +17,8 @@ from ampft.comparison.execution.launch import (
     start_command,
     supervise,
 )
-from ampft.comparison.execution.launchers import Ended
-from ampft.comparison.execution.progress import HistoryTail, Pace, Progress
+from ampft.comparison.execution.launchers import EndedProgram
+from ampft.comparison.execution.progress import HistoryTail, Progress, RunTimeForecast
 from ampft.errors import InputError
 from ampft.files import remove
 
@@ -150,7 +150,7 @@ def test_a_rewritten_history_is_counted_from_its_start(tmp_path):
 def test_remaining_time_is_based_on_durations():
     planned = plan()
     first, placebo, bf16 = planned.runs()[:3]
-    pace = Pace(planned)
+    pace = RunTimeForecast(planned)
     estimated = ESTIMATE.run_seconds("bf16", SIZE)
     assert pace.seconds(bf16) == pytest.approx(estimated)
     pace.add(first, 2 * ESTIMATE.run_seconds("fp32", SIZE))
@@ -170,11 +170,11 @@ def test_the_progress_line(tmp_path):
         assert line.startswith("run 3/9 bf16 seed 42, epoch 3/5, 40 %, ")
         assert line.endswith(" min left")
         assert "epoch 5/5, 99 %" in progress.line((runs[2], 515, 30.0))
-        line = progress.finish(runs[2], Ended(63.2), "accuracy 0.8390", finished=True)
+        line = progress.finish(runs[2], EndedProgram(63.2), "accuracy 0.8390", finished=True)
         assert line.startswith("run 3/9 bf16 seed 42: accuracy 0.8390, 63 s; about ")
         for run in (*runs[:2], *runs[3:]):
             progress.start(run, tmp_path)
-            last = progress.finish(run, Ended(1.0), "failed", finished=False)
+            last = progress.finish(run, EndedProgram(1.0), "failed", finished=False)
     assert "left" not in last
 
 

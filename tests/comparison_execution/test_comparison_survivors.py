@@ -18,8 +18,8 @@ from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution import session as session_module
 from ampft.comparison.execution.folder import log_file, run_folder
 from ampft.comparison.execution.launch import check_no_process_left, logs_in, run_command
-from ampft.comparison.execution.launchers import Ended
-from ampft.comparison.execution.progress import Pace, Progress
+from ampft.comparison.execution.launchers import EndedProgram
+from ampft.comparison.execution.progress import Progress, RunTimeForecast
 from ampft.comparison.execution.session import open_comparison
 from ampft.errors import InputError
 from ampft.runs.folder import RunFolder
@@ -149,19 +149,19 @@ def test_what_is_looked_at_before_a_run_does_not_grow_with_the_runs(tmp_path, mo
         for run in runs:
             session._begin(run)
             session.progress.start(run, tmp_path / "none")
-            session._end(run, Ended(1.0))
+            session._end(run, EndedProgram(1.0))
     assert len(runs) <= len(looked_at) <= 3 * len(runs)
 
 
 def test_the_time_left_counts_each_arm_with_its_own_runs():
     planned = plan()
     runs = planned.all_runs()
-    progress, pace = Progress(planned, runs), Pace(planned)
+    progress, pace = Progress(planned, runs), RunTimeForecast(planned)
     for number, run in enumerate(runs):
         progress.start(run, Path("none"))
         if number < len(runs) - 1:
             pace.add(run, 60.0 * (1 + number % 3))
         left = sum(map(pace.seconds, runs[number + 1 :]))
-        line = progress.finish(run, Ended(60.0 * (1 + number % 3)), "done", finished=True)
+        line = progress.finish(run, EndedProgram(60.0 * (1 + number % 3)), "done", finished=True)
         assert line.startswith(f"run {number + 1}/{len(runs)} {run.title}: done")
         assert (f"; about {approximate_duration(left)} left" in line) == (run != runs[-1])

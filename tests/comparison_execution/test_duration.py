@@ -7,7 +7,7 @@ import pytest
 from ampft import cli
 from ampft.arguments import parse_classify_arguments
 from ampft.comparison.execution import duration, planning
-from ampft.comparison.execution.plan import Estimate, ModeCost, Size, TrialResult
+from ampft.comparison.execution.plan import Estimate, ModeCost, TrainingSize, TrialResult
 
 ESTIMATE = Estimate(
     startup=10.0,
@@ -17,7 +17,7 @@ ESTIMATE = Estimate(
     },
     executions={"fp32": "native", "bf16": "emulated"},
     device="CPU, 2 threads",
-    size=Size(epochs=2, train_examples=90),
+    size=TrainingSize(epochs=2, train_examples=90),
     effective_batch_size=10,
     validation_examples=50,
     final_examples=100,

@@ -12,7 +12,7 @@ from running import CLASSIFY, REPOSITORY, call_here, succeeded
 
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution.folder import run_folder
-from ampft.comparison.execution.launchers import Ended
+from ampft.comparison.execution.launchers import EndedProgram
 from ampft.comparison.execution.plan import PlannedRun, mode_arm
 from ampft.comparison.execution.session import open_comparison
 
@@ -39,7 +39,7 @@ def train_here(session):
     session.progress.start(RUN, program.folder / "history.jsonl")
     done = call_here(*program.argv)
     program.log.write_text(done.stdout + done.stderr)
-    session._end(RUN, Ended(1.0))
+    session._end(RUN, EndedProgram(1.0))
 
 
 @pytest.mark.slow

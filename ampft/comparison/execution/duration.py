@@ -33,7 +33,7 @@ _NOT_TIMED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Duration:
+class TrainingEstimate:
     """What a training will take, from a trial of a few steps.
 
     Attributes:
@@ -97,7 +97,7 @@ def main(argv: Sequence[str]) -> None:
 
 def estimate_duration(
     args: ClassifyArguments, flags: Sequence[str], config_file: str | None = None
-) -> Duration:
+) -> TrainingEstimate:
     """Time a few steps of a training, and return what the whole will take.
 
     Args:
@@ -118,7 +118,7 @@ def estimate_duration(
     estimate = replace(trial.estimate, evaluates_fp32=args.evaluate_fp32)
     size, cost = estimate.size, estimate.modes[mode]
     steps, seconds = estimate.total_steps(size), estimate.run_seconds(mode, size)
-    return Duration(
+    return TrainingEstimate(
         mode=mode,
         execution=estimate.executions[mode],
         device=estimate.device,
@@ -157,7 +157,7 @@ def _notes(args: ClassifyArguments, seconds: float) -> list[str]:
     return notes
 
 
-def duration_text(found: Duration) -> str:
+def duration_text(found: TrainingEstimate) -> str:
     """Return the estimate in a few lines for the terminal."""
     evaluation = approximate_duration(found.evaluation_seconds)
     lines = [

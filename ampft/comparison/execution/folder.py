@@ -97,12 +97,12 @@ def run_ending(folder: Path, log: Path | None = None) -> RunEnding:
     return RunEnding("failed", record, errors[-1] if errors else None)
 
 
-def without_result(runs: Sequence[PlannedRun], folder: Path) -> tuple[PlannedRun, ...]:
+def runs_without_result(runs: Sequence[PlannedRun], folder: Path) -> tuple[PlannedRun, ...]:
     """Return those of the given runs that have no result in the folder of the comparison."""
     return tuple(run for run in runs if not run_ending(run_folder(folder, run)).is_complete)
 
 
-def with_selection(plan: Plan, folder: Path) -> Plan:
+def with_selected_arm(plan: Plan, folder: Path) -> Plan:
     """Return the plan with the arm that has the best mean validation metric; ties by order.
 
     Examples or training runs that choose an arm overstate its gain: of equal arms, the luckiest one

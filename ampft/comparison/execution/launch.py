@@ -167,7 +167,7 @@ def launch_command(
     return [*launcher, *config, *launcher_flags, "--mixed_precision", "no", *argv]
 
 
-class Forked:
+class ForkedProgram:
     """A program in a fork, with the interface of `subprocess.Popen` that `supervise` needs.
 
     Attributes:
@@ -216,7 +216,7 @@ class Forked:
         return dict(json.loads(body))
 
 
-Process = subprocess.Popen[bytes] | Forked
+Process = subprocess.Popen[bytes] | ForkedProgram
 
 
 def run_command(command: Sequence[str], log: Path, slot: Slot = WHOLE_MACHINE) -> tuple[int, float]:

@@ -22,7 +22,7 @@ import psutil
 
 from ampft.comparison.execution.launch import (
     POLL_SECONDS,
-    Forked,
+    ForkedProgram,
     Process,
     Slot,
     launch_command,
@@ -58,7 +58,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedProgram:
     """A program's duration in seconds, and the name of its node; None for this machine."""
 
     seconds: float
@@ -74,7 +74,7 @@ class Launcher(Protocol):
 
     slot: Slot
 
-    def run(self, program: Program, watch: Callable[[], None]) -> Ended:
+    def run(self, program: Program, watch: Callable[[], None]) -> EndedProgram:
         """Run a program to its end, whatever its exit code.
 
         No process of it outlives this call; after an exception, it is terminated first.
@@ -121,7 +121,7 @@ class LocalLauncher:
         self._server: Process | None = None
         self._connection: socket.socket | None = None
 
-    def run(self, program: Program, watch: Callable[[], None]) -> Ended:
+    def run(self, program: Program, watch: Callable[[], None]) -> EndedProgram:
         """Run a program to its end, as `Launcher` describes."""
         argv = program.argv
 
@@ -135,7 +135,7 @@ class LocalLauncher:
             return start_command(command, output, self.slot)
 
         _, seconds = supervise(start, program.log, watch)
-        return Ended(seconds)
+        return EndedProgram(seconds)
 
     def history(self, program: Program) -> Path:
         """Return the history in the folder of a run."""
@@ -165,7 +165,7 @@ class LocalLauncher:
             if self._connection is None or len(body) > MOST_BYTES:
                 return None
             socket.send_fds(self._connection, [body], [output.fileno()])
-            return Forked(self._connection)
+            return ForkedProgram(self._connection)
         except OSError:  # it was killed
             return None
 
@@ -205,7 +205,7 @@ class SideBySide(Generic[Key]):
         """Run one program at a time by each of `launchers`."""
         self._free = list(launchers)
         self._pool = ThreadPoolExecutor(len(launchers))
-        self._running: dict[Future[Ended], tuple[Key, Launcher]] = {}
+        self._running: dict[Future[EndedProgram], tuple[Key, Launcher]] = {}
         self._stop = threading.Event()
 
     def __enter__(self) -> SideBySide[Key]:
@@ -253,7 +253,7 @@ class SideBySide(Generic[Key]):
         self._running[work] = key, launcher
         return launcher
 
-    def ended(self) -> list[tuple[Key, Ended]]:
+    def ended(self) -> list[tuple[Key, EndedProgram]]:
         """Wait a moment; return the programs that have ended.
 
         Raises:
@@ -276,10 +276,10 @@ class NoResult(Exception):
     """The process wrote no result; the message is its first error."""
 
 
-def ask(
+def call_in_subprocess(
     module: str, name: str, request: dict[str, Any], start: Callable[[Program], object]
 ) -> dict[str, Any]:
-    """Run a module that calls `answer`, and return its result.
+    """Run a module that calls `write_subprocess_result`, and return its result.
 
     Args:
         module: Name of the module.
@@ -309,7 +309,9 @@ def ask(
     return result
 
 
-def answer(measure: Callable[[dict[str, Any]], object], request: str, result: str) -> None:
+def write_subprocess_result(
+    measure: Callable[[dict[str, Any]], object], request: str, result: str
+) -> None:
     """Measure, and write the result or the message of an `InputError` to a file.
 
     With several processes, only the main one writes.

@@ -40,7 +40,7 @@ class ModeCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class TrainingSize:
     """How much a run trains on.
 
     Attributes:
@@ -81,7 +81,7 @@ class Estimate:
     modes: Mapping[str, ModeCost]
     executions: Mapping[str, str]
     device: str
-    size: Size
+    size: TrainingSize
     effective_batch_size: Positive
     validation_examples: Count
     final_examples: Count
@@ -92,15 +92,15 @@ class Estimate:
     cases: int | None = None
     peak_bytes: Count = 0
 
-    def steps_per_epoch(self, size: Size) -> int:
+    def steps_per_epoch(self, size: TrainingSize) -> int:
         """Return the optimizer steps per epoch, including a short last one."""
         return -(-size.train_examples // self.effective_batch_size)
 
-    def total_steps(self, size: Size) -> int:
+    def total_steps(self, size: TrainingSize) -> int:
         """Return the optimizer steps of a run."""
         return size.max_steps or size.epochs * self.steps_per_epoch(size)
 
-    def run_seconds(self, mode: str, size: Size) -> float:
+    def run_seconds(self, mode: str, size: TrainingSize) -> float:
         """Return the seconds of a run in `mode`, from launch to end."""
         cost = self.modes[mode]
         steps = self.total_steps(size)
@@ -219,7 +219,7 @@ class Plan:
     design: ComparisonDesign
     arguments: Mapping[str, Any]
     estimate: Estimate
-    size: Size
+    size: TrainingSize
     overrides: Mapping[str, int] = field(default_factory=dict)
     reductions: tuple[Remark, ...] = ()
     notes: tuple[str, ...] = ()
@@ -272,7 +272,7 @@ class Plan:
     def selection_runs(self) -> tuple[PlannedRun, ...]:
         """The runs that choose an arm, in execution order."""
         arms = tuple(arm for arm in self.arms if not arm.is_perturbed)
-        return interleaved(
+        return interleaved_runs(
             arms, range(self.design.first_seed, self.design.first_seed + self.design.select_seeds)
         )
 
@@ -299,7 +299,7 @@ class Plan:
         """
         count = self.design.seed_counts[-1] if seeds is None else seeds
         first = self.design.first_seed + self.design.select_seeds
-        return interleaved(self.compared_arms, range(first, first + count), self.design.folds)
+        return interleaved_runs(self.compared_arms, range(first, first + count), self.design.folds)
 
     def expected_seconds(self, run: PlannedRun) -> float:
         """Return the estimated seconds of a run."""
@@ -309,7 +309,7 @@ class Plan:
         """Return the measurements taken for the runs of an arm."""
         return self.arm_estimates.get(arm.name, self.estimate)
 
-    def size_of(self, arm: Arm) -> Size:
+    def size_of(self, arm: Arm) -> TrainingSize:
         """Return the size of the runs of an arm, after reductions to fit the budget."""
         if self.overrides or arm.name not in self.arm_estimates:
             return self.size
@@ -330,7 +330,7 @@ class Plan:
         return replace(self, seeds_analysed=(*self.seeds_analysed, seeds))
 
 
-def interleaved(arms: tuple[Arm, ...], seeds: range, folds: int = 0) -> tuple[PlannedRun, ...]:
+def interleaved_runs(arms: tuple[Arm, ...], seeds: range, folds: int = 0) -> tuple[PlannedRun, ...]:
     """Return the runs of all arms with all seeds and folds, in training order: seed by seed.
 
     The order of the arms rotates from seed to seed, so that drift of the machine affects all arms

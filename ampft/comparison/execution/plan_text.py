@@ -41,7 +41,7 @@ def plan_lines(
         ),
         ("each run", *_sizes(plan)),
     ]
-    found = None if design.draws else plan_reach(plan)  # no verdict, or other cases
+    found = None if design.draws else plan_detection_limits(plan)  # no verdict, or other cases
     if found is not None:
         lines.append(("can show", _reach_text(plan, found)))
     if todo:
@@ -112,7 +112,7 @@ def _sizes(plan: Plan) -> list[str]:
     return [f"{', '.join(arms)}: {text}" for text, arms in names.items()]
 
 
-def plan_reach(plan: Plan) -> Reach | None:
+def plan_detection_limits(plan: Plan) -> Reach | None:
     """Return what a comparison can detect at best; None if its metric is not a share."""
     metrics = [kind.metrics for kind in problem_types().values() if plan.metric in kind.metrics]
     if plan.estimate.cases is None or not all(each[plan.metric].is_share for each in metrics):

@@ -23,18 +23,18 @@ from ampft.comparison.execution.launch import (
     launch_command,
     run_command,
 )
-from ampft.comparison.execution.launchers import NoResult, Program, ask
+from ampft.comparison.execution.launchers import NoResult, Program, call_in_subprocess
 from ampft.comparison.execution.plan import (
     KIND_OF_LABELS,
     PLAN_NAME,
     Plan,
-    Size,
+    TrainingSize,
     TrialResult,
     plan_difference,
     read_plan,
     with_more_seeds,
 )
-from ampft.comparison.execution.plan_text import plan_reach, points_text, rounded_up
+from ampft.comparison.execution.plan_text import plan_detection_limits, points_text, rounded_up
 from ampft.comparison.remarks import remark
 from ampft.data.sources.file_names import data_stem
 from ampft.errors import InputError
@@ -76,7 +76,7 @@ def plan_comparison(
             available on this device, the budget is too small, or the test data are too few for any
             verdict but "undecided" and `anyway` is not set.
     """
-    design, arguments = command.design, requested_arguments(command)
+    design, arguments = command.design, redacted_settings(command)
     output_dir = command.settings.output_dir
     folder = _default_folder(command, arguments) if output_dir is None else Path(output_dir)
     existing = read_plan(folder)
@@ -97,7 +97,7 @@ def plan_comparison(
         noun = "arm" if design.arm_settings else "mode"
         print_line(f"trial      timing a few steps of each {noun} to plan the comparison")
         with interruptible(lambda: "nothing has been written yet."):
-            trials = arm_trials(command, start)
+            trials = trials_by_arm(command, start)
     trial = next(iter(trials.values()))
     if design.folds:
         _check_folds(trial)
@@ -131,7 +131,7 @@ def _check_folds(trial: TrialResult) -> None:
         )
 
 
-def requested_arguments(command: CompareCommand) -> Any:
+def redacted_settings(command: CompareCommand) -> Any:
     """Return the settings of the runs as a plan stores them: as JSON, with secrets redacted."""
     return json_values(redact_secrets(asdict(command.classify)))
 
@@ -183,7 +183,7 @@ def _check_reach(plan: Plan, split: str) -> None:
 
     Modes are compared to find one that is equivalent, and other settings to find a better one.
     """
-    design, found = plan.design, plan_reach(plan)
+    design, found = plan.design, plan_detection_limits(plan)
     if found is None:
         return
     smallest = found.smallest_difference
@@ -199,7 +199,7 @@ def _check_reach(plan: Plan, split: str) -> None:
     )
 
 
-def total_seconds(plan: Plan, size: Size | None = None) -> float:
+def total_seconds(plan: Plan, size: TrainingSize | None = None) -> float:
     """Return the seconds of all runs if they have this size; None stands for the size of each."""
     estimates = [(plan.estimate_of(run.arm), run.arm.mode) for run in plan.all_runs()]
     return sum(each.run_seconds(mode, size or each.size) for each, mode in estimates)
@@ -229,7 +229,7 @@ def fit_to_budget(plan: Plan, budget: float) -> Plan:
             "Increase the budget, or shorten the training of the arms."
         )
 
-    def seconds(value: int, name: str, size: Size) -> float:
+    def seconds(value: int, name: str, size: TrainingSize) -> float:
         return total_seconds(plan, replace(size, **{name: value}))
 
     fewest = max(estimate.min_examples() for estimate in estimates)
@@ -249,7 +249,7 @@ def fit_to_budget(plan: Plan, budget: float) -> Plan:
     )
 
 
-def _reduced(plan: Plan, size: Size) -> Plan:
+def _reduced(plan: Plan, size: TrainingSize) -> Plan:
     overrides, reductions = {}, []
     for name, flag in SIZE_FLAGS.items():
         before, after = getattr(plan.size, name), getattr(size, name)
@@ -281,7 +281,7 @@ def _start_in(slot: Slot, config_file: str | None) -> Callable[[Program], object
     return start
 
 
-def arm_trials(
+def trials_by_arm(
     command: CompareCommand, start: Callable[[Program], object] | None = None
 ) -> dict[str, TrialResult]:
     """Return the trial of each arm by name, the baseline first; modes share a single trial.
@@ -361,7 +361,9 @@ def run_trial(
     """
     request = {"classify_argv": list(classify_argv), "modes": modes, "launched": time.time()}
     try:
-        result = ask(TRIAL_MODULE, "trial", request, start or _start_in(WHOLE_MACHINE, config_file))
+        result = call_in_subprocess(
+            TRIAL_MODULE, "trial", request, start or _start_in(WHOLE_MACHINE, config_file)
+        )
     except NoResult as error:
         raise InputError(
             f"The trial of a few steps failed: {inert(str(error))}. To find the cause, run ampft "

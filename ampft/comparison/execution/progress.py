@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ampft.comparison.execution.launchers import Ended
+from ampft.comparison.execution.launchers import EndedProgram
 from ampft.comparison.execution.plan import Arm, Plan, PlannedRun
 from ampft.text.escaping import inert
 from ampft.text.numbers import approximate_duration, percent
@@ -17,7 +17,7 @@ MAX_SHARE = 0.99  # of a run that has not ended yet
 
 
 @dataclass
-class Pace:
+class RunTimeForecast:
     """Expected duration of runs: the estimate, corrected by the runs that have ended.
 
     Attributes:
@@ -90,7 +90,7 @@ class Progress:
 
     def __init__(self, plan: Plan, todo: tuple[PlannedRun, ...]) -> None:
         """Show `todo`, the remaining runs of the plan."""
-        self._pace = Pace(plan)
+        self._pace = RunTimeForecast(plan)
         self.follow(plan, todo)
         self._bar = progress_bar(total=1, bar_format="{desc}", leave=False)
         self._running: dict[PlannedRun, tuple[HistoryTail, float]] = {}
@@ -132,7 +132,7 @@ class Progress:
         shown = "; ".join(self._state(run, steps) for run, steps, _ in states)
         return f"{shown}, {approximate_duration(left / self._plan.design.jobs)} left"
 
-    def finish(self, run: PlannedRun, end: Ended, summary: str, *, finished: bool) -> str:
+    def finish(self, run: PlannedRun, end: EndedProgram, summary: str, *, finished: bool) -> str:
         """Return the line for a run that ended."""
         del self._running[run]
         if run in self._todo:

@@ -21,9 +21,9 @@ from ampft.comparison.execution.folder import (
     log_file,
     run_ending,
     run_folder,
+    runs_without_result,
     selection_remark,
-    with_selection,
-    without_result,
+    with_selected_arm,
 )
 from ampft.comparison.execution.launch import (
     check_no_process_left,
@@ -34,7 +34,7 @@ from ampft.comparison.execution.launch import (
     wait_for_runs_left,
 )
 from ampft.comparison.execution.launchers import (
-    Ended,
+    EndedProgram,
     Launcher,
     LocalLauncher,
     Program,
@@ -102,7 +102,7 @@ class ComparisonSession:
         """
         runs = self.plan.all_runs() if seeds is None else self.plan.runs(seeds)
         unknown = [run for run in runs if run not in self._complete]
-        missing = without_result(unknown, self.folder.path)
+        missing = runs_without_result(unknown, self.folder.path)
         self._complete.update(set(unknown) - set(missing))
         return missing
 
@@ -122,7 +122,7 @@ class ComparisonSession:
         """
         if not self.plan.design.select_seeds or self.plan.selected is not None:
             return
-        self.plan = with_selection(self.plan, self.folder.path)
+        self.plan = with_selected_arm(self.plan, self.folder.path)
         self.write_plan()
         self.progress.follow(self.plan, self.missing())
         chosen = selection_remark(self.plan)
@@ -209,7 +209,7 @@ class ComparisonSession:
         self._ended = []
         self._remove_damaged_checkpoints(run)
 
-    def _end(self, run: PlannedRun, end: Ended) -> None:
+    def _end(self, run: PlannedRun, end: EndedProgram) -> None:
         """Print how a run ended, and remove what is not kept of it.
 
         Raises:
@@ -431,7 +431,7 @@ def open_comparison(
                     "this name. Move it, or choose another folder."
                 )
         seconds = wait_for_runs_left(folder / LOGS_NAME)
-        todo = without_result(plan.all_runs(), folder)
+        todo = runs_without_result(plan.all_runs(), folder)
         with contextlib.ExitStack() as stack:
             progress = stack.enter_context(Progress(plan, todo))
             launchers = make_launchers(command, plan, folder)

@@ -22,12 +22,12 @@ import torch
 from accelerate import PartialState
 
 from ampft.arguments import parse_classify_arguments
-from ampft.comparison.execution.launchers import answer
+from ampft.comparison.execution.launchers import write_subprocess_result
 from ampft.comparison.execution.plan import (
     KIND_OF_LABELS,
     Estimate,
     ModeCost,
-    Size,
+    TrainingSize,
     TrialResult,
 )
 from ampft.data.splits import dependent_groups
@@ -197,7 +197,7 @@ def _estimate(
         modes=costs,
         executions={precision.mode: precision.execution for precision in precisions},
         device=device,
-        size=Size(
+        size=TrainingSize(
             epochs=args.num_train_epochs,
             train_examples=sizes["train"],
             max_steps=args.max_train_steps,
@@ -214,4 +214,4 @@ def _estimate(
 
 
 if __name__ == "__main__":
-    answer(run_trial, *sys.argv[1:])
+    write_subprocess_result(run_trial, *sys.argv[1:])

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ampft.comparison.execution.launchers import answer
+from ampft.comparison.execution.launchers import write_subprocess_result
 
 STEPS = 3
 
@@ -77,7 +77,7 @@ def code_hash() -> str:
     return digest.hexdigest()
 
 
-def measure(request: Mapping[str, Any]) -> NodeFacts:
+def measure_node(request: Mapping[str, Any]) -> NodeFacts:
     """Train the first steps as a run does, and return the facts of this node."""
     from ampft.arguments import parse_classify_arguments
     from ampft.machine import hardware, versions
@@ -113,7 +113,7 @@ def measure(request: Mapping[str, Any]) -> NodeFacts:
     data = prepared.task.data
     machine = hardware(_gpu_names(device.type))
     return NodeFacts(
-        kind=kind_of(machine["cpu"], machine["gpus"]),
+        kind=device_kind(machine["cpu"], machine["gpus"]),
         code=code_hash(),
         versions=versions(),
         files=data.files,
@@ -124,7 +124,7 @@ def measure(request: Mapping[str, Any]) -> NodeFacts:
     )
 
 
-def kind_of(cpu: object, gpus: object) -> str:
+def device_kind(cpu: object, gpus: object) -> str:
     """Return the kind of device of a node, from the hardware in a run record."""
     names = [str(name) for name in gpus] if isinstance(gpus, (list, tuple)) else []
     return ", ".join(names) or str(cpu or "CPU")
@@ -137,4 +137,4 @@ def _gpu_names(device: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    answer(measure, *sys.argv[1:])
+    write_subprocess_result(measure_node, *sys.argv[1:])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ampft.arguments.compare import CompareCommand
-from ampft.comparison.execution.cluster.canary import NodeFacts, kind_of
+from ampft.comparison.execution.cluster.canary import NodeFacts, device_kind
 from ampft.comparison.execution.cluster.node_worker import (
     CHECKPOINT,
     HISTORY,
@@ -19,33 +19,33 @@ from ampft.comparison.execution.cluster.node_worker import (
     PART,
     RESULT,
     STARTED,
-    Message,
-    Request,
+    ProgramMessage,
+    ProgramRequest,
     run_program,
 )
 from ampft.comparison.execution.cluster.nodes import (
-    Head,
-    Need,
+    HeadMonitor,
     Nodes,
+    ResourceNeed,
     connect,
+    forwarded_environment,
     has_gpus,
-    passed_on,
     usual_cpus,
 )
 from ampft.comparison.execution.cluster.parcels import (
     DamagedParcel,
     Receiver,
-    parcel,
+    pack_folder,
     put_in_place,
 )
 from ampft.comparison.execution.folder import run_ending, run_folder
 from ampft.comparison.execution.launch import POLL_SECONDS, TERMINATION_SECONDS, Slot, locked_log
 from ampft.comparison.execution.launchers import (
-    Ended,
+    EndedProgram,
     Launcher,
     NoResult,
     Program,
-    ask,
+    call_in_subprocess,
 )
 from ampft.comparison.execution.plan import Plan
 from ampft.errors import InputError
@@ -90,7 +90,7 @@ class Cluster:
     store: Path | None = None
 
     @property
-    def need(self) -> Need:
+    def need(self) -> ResourceNeed:
         """What one run needs of a node."""
         return self.nodes.need
 
@@ -144,7 +144,9 @@ def _canary(
 
     # The launcher names files after the folder, for all nodes at once.
     try:
-        values = ask(CANARY_MODULE, f"canary-{id_}", {"classify_argv": list(argv)}, start)
+        values = call_in_subprocess(
+            CANARY_MODULE, f"canary-{id_}", {"classify_argv": list(argv)}, start
+        )
     except _OtherNodes:
         return InputError("the node is gone")
     except NoResult as error:
@@ -174,7 +176,7 @@ class RayLauncher:
     _histories: dict[Path, Path] = field(default_factory=dict)
     _task: Any = None
 
-    def run(self, program: Program, watch: Callable[[], None]) -> Ended:
+    def run(self, program: Program, watch: Callable[[], None]) -> EndedProgram:
         """Run a program to its end, whatever its exit code; see `Launcher`."""
         started, node = time.perf_counter(), None
         with locked_log(program.log) as output:
@@ -187,7 +189,7 @@ class RayLauncher:
                     output.write(text.encode())
                     output.flush()
         name = None if node is None else self.cluster.nodes.name(node)
-        return Ended(time.perf_counter() - started, name)
+        return EndedProgram(time.perf_counter() - started, name)
 
     def history(self, program: Program) -> Path:
         """Return a copy of the history that grows as messages arrive."""
@@ -300,27 +302,27 @@ class RayLauncher:
             self.cluster.nodes.leave_out(node, reason)
             raise _Lost(reason)
 
-    def _request(self, program: Program) -> Request:
+    def _request(self, program: Program) -> ProgramRequest:
         import ray
 
         need, sha256 = self.cluster.need, None
         parts: tuple[Any, ...] = ()
         if program.folder.exists():
-            sha256, packed = parcel(program.folder, self._file(f"sent-{program.folder.name}"))
+            sha256, packed = pack_folder(program.folder, self._file(f"sent-{program.folder.name}"))
             parts = tuple(ray.put(part) for part in packed)
-        return Request(
+        return ProgramRequest(
             replace(program, group=None),
             str(Path.cwd()),
             self.cluster.config_file,
             need.cpus,
             need.gpus,
-            passed_on(),
+            forwarded_environment(),
             sha256,
             parts,
         )
 
     def _take(
-        self, message: Message, program: Program, receiver: Receiver, output: BinaryIO
+        self, message: ProgramMessage, program: Program, receiver: Receiver, output: BinaryIO
     ) -> None:
         if message.kind == LOG:
             output.write(message.content)
@@ -372,7 +374,7 @@ class _Waiting:
 def messages(
     stream: Any,
     watch: Callable[[], None],
-    head: Head,
+    head: HeadMonitor,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[Any]:
     """Yield what a task or an actor yields.
@@ -437,7 +439,7 @@ def _cluster_of(command: CompareCommand, memory: int = 0) -> Cluster:
         first = design.arm_settings[0].flags if design.arm_settings else ()
         flags = first or ("--mixed_precision", BASELINE)
         argv = (*command.classify_argv, *flags, "--seed", str(design.first_seed))
-        nodes = Nodes(Need(args.cpu_threads or usual_cpus(gpus), gpus), head)
+        nodes = Nodes(ResourceNeed(args.cpu_threads or usual_cpus(gpus), gpus), head)
         _clusters[:] = [(command, Cluster(nodes, design.config_file, argv))]
     cluster = _clusters[0][1]
     cluster.nodes.need = replace(cluster.need, memory=memory)
@@ -471,7 +473,7 @@ def ray_launchers(command: CompareCommand, plan: Plan, folder: Path) -> tuple[La
         record = run_ending(run_folder(folder, run)).record
         if record is not None:
             hardware = record.hardware
-            cluster.nodes.set_kind(run.seed, kind_of(hardware.get("cpu"), hardware.get("gpus")))
+            cluster.nodes.set_kind(run.seed, device_kind(hardware.get("cpu"), hardware.get("gpus")))
     print_line(labelled("cluster", f"{counted(len(cluster.nodes.alive()), 'node')} of Ray"))
     arrivals = private_file(folder, "arrivals")
     return tuple(RayLauncher(Slot(k), cluster, arrivals) for k in range(command.design.jobs))

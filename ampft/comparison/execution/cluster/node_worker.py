@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ampft.comparison.execution.cluster.orphans import MARK, guard
-from ampft.comparison.execution.cluster.parcels import Receiver, parcel
+from ampft.comparison.execution.cluster.orphans import MARK, start_guard_process
+from ampft.comparison.execution.cluster.parcels import Receiver, pack_folder
 from ampft.comparison.execution.launch import FIRST_LINE, Slot
 from ampft.comparison.execution.launchers import LocalLauncher, Program, SideBySide
 from ampft.ownership import temporary_folder
@@ -27,7 +27,7 @@ STARTED, LOG, HISTORY, PART, CHECKPOINT, RESULT = range(6)
 
 
 @dataclass(frozen=True)
-class Request:
+class ProgramRequest:
     """A program to run on a node.
 
     Attributes:
@@ -52,7 +52,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Message:
+class ProgramMessage:
     """What a node reports about a program that it runs.
 
     Attributes:
@@ -66,7 +66,7 @@ class Message:
     text: str = ""
 
 
-def run_program(request: Request) -> Iterator[Message]:
+def run_program(request: ProgramRequest) -> Iterator[ProgramMessage]:
     """Run a program in a new folder of this node, and yield its news.
 
     No process of it outlives this generator, even if it is closed, interrupted or killed.
@@ -83,13 +83,13 @@ def run_program(request: Request) -> Iterator[Message]:
             for part in request.parts:
                 receiver.add(ray.get(part))
             receiver.unpack(request.sha256, folder)
-        yield Message(STARTED, text=ray.get_runtime_context().get_node_id())
+        yield ProgramMessage(STARTED, text=ray.get_runtime_context().get_node_id())
         yield from _supervised(request, folder, place)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _supervised(request: Request, folder: Path, place: Path) -> Iterator[Message]:
+def _supervised(request: ProgramRequest, folder: Path, place: Path) -> Iterator[ProgramMessage]:
     theirs = str(request.program.folder)
     argv = tuple(_moved(word, theirs, str(folder)) for word in request.program.argv)
     program = replace(request.program, argv=argv, log=place / "log", folder=folder)
@@ -107,12 +107,12 @@ def _supervised(request: Request, folder: Path, place: Path) -> Iterator[Message
     yield from _sent(folder, place, RESULT)
 
 
-def _sent(folder: Path, place: Path, kind: int) -> Iterator[Message]:
+def _sent(folder: Path, place: Path, kind: int) -> Iterator[ProgramMessage]:
     folder.mkdir(exist_ok=True)
-    sha256, parts = parcel(folder, place / "parcel" / "sent")
+    sha256, parts = pack_folder(folder, place / "parcel" / "sent")
     for part in parts:
-        yield Message(PART, part)
-    yield Message(kind, text=sha256)
+        yield ProgramMessage(PART, part)
+    yield ProgramMessage(kind, text=sha256)
 
 
 def _name_place(record: Path, here: str, there: str) -> None:
@@ -142,7 +142,7 @@ class _News:
         self._store = CheckpointStore(program.folder)
         self.sent_checkpoint = self._newest()
 
-    def texts(self, *, at_end: bool = False) -> Iterator[Message]:
+    def texts(self, *, at_end: bool = False) -> Iterator[ProgramMessage]:
         """Yield the new lines of the log and of the history."""
         for kind, path in self._files.items():
             if _size(path) < self._read[kind]:  # the run began anew
@@ -154,7 +154,7 @@ class _News:
                 self._read[kind] += len(new)
                 new = new.removeprefix(FIRST_LINE)  # the log of the machine that asked has it
                 if new:
-                    yield Message(kind, new.replace(*self._paths))
+                    yield ProgramMessage(kind, new.replace(*self._paths))
 
     def new_checkpoint(self) -> Path | None:
         """Return the newest checkpoint if it was not sent yet."""
@@ -182,7 +182,7 @@ def _scratch() -> Path:
 def _mark() -> str:
     """Return the mark of this worker's processes, which end with this worker."""
     mark = secrets.token_hex(16)
-    _guards.append(guard(mark))
+    _guards.append(start_guard_process(mark))
     return mark
 
 
@@ -190,7 +190,7 @@ _guards: list[object] = []  # their pipes stay open as long as this process live
 _launchers: dict[tuple[object, ...], LocalLauncher] = {}
 
 
-def _launcher(request: Request) -> LocalLauncher:
+def _launcher(request: ProgramRequest) -> LocalLauncher:
     """Return this worker's launcher, which keeps its process with the imports between programs."""
     environment = {
         **request.environment,

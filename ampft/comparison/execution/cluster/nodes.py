@@ -32,7 +32,7 @@ _PASSED_ON = (
 
 
 @dataclass
-class Head:
+class HeadMonitor:
     """Checks now and then whether the head of a cluster answers.
 
     Attributes:
@@ -80,7 +80,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Need:
+class ResourceNeed:
     """The CPU cores, GPUs and memory that one run needs of a node.
 
     Attributes:
@@ -116,8 +116,8 @@ class Nodes:
         reference: Facts that nodes must have, by kind of device.
     """
 
-    need: Need
-    head: Head
+    need: ResourceNeed
+    head: HeadMonitor
     reference: dict[str, NodeFacts] = field(default_factory=dict)
     _facts: dict[str, NodeFacts] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
@@ -259,7 +259,7 @@ class Nodes:
         )
 
 
-def connect() -> Head:
+def connect() -> HeadMonitor:
     """Connect this process to the Ray cluster of `RAY_ADDRESS`, or to the one on this machine.
 
     Returns:
@@ -279,7 +279,7 @@ def connect() -> Head:
     try:
         if not ray.is_initialized():
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, namespace="ampft")
-        return Head(ray.get_runtime_context().gcs_address)
+        return HeadMonitor(ray.get_runtime_context().gcs_address)
     except (ConnectionError, ray.exceptions.RayError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(
@@ -288,7 +288,7 @@ def connect() -> Head:
         ) from error
 
 
-def passed_on() -> dict[str, str]:
+def forwarded_environment() -> dict[str, str]:
     """Return the environment variables that programs on nodes get from this process.
 
     They change numbers or are needed to reach the network; all others come from the node.

@@ -22,7 +22,7 @@ _ROUNDS = 3  # a process may start another one while the others are being killed
 _SECONDS_BETWEEN = 0.2
 
 
-def guard(mark: str) -> subprocess.Popen[bytes]:
+def start_guard_process(mark: str) -> subprocess.Popen[bytes]:
     """Start a process that kills all processes with the mark as soon as this one ends."""
     return subprocess.Popen(
         [sys.executable, __file__, mark],

@@ -21,7 +21,7 @@ class DamagedParcel(Exception):
     """The parts that arrived are not those that were sent."""
 
 
-def parcel(folder: Path, file: Path) -> tuple[str, Iterator[bytes]]:
+def pack_folder(folder: Path, file: Path) -> tuple[str, Iterator[bytes]]:
     """Pack a folder into a new file; return the SHA-256 of the file, and its parts.
 
     A run may still write into the folder. Checkpoints are packed first, so that the rest is at
@@ -42,7 +42,7 @@ def parcel(folder: Path, file: Path) -> tuple[str, Iterator[bytes]]:
 
 
 def unpack(file: Path, sha256: str, target: Path) -> None:
-    """Unpack what `parcel` packed into the new folder `target`.
+    """Unpack what `pack_folder` packed into the new folder `target`.
 
     Raises:
         DamagedParcel: The file is not what was sent.

@@ -19,11 +19,11 @@ from ampft.arguments.compare import RAY
 from ampft.comparison.execution.cluster.canary import code_hash
 from ampft.comparison.execution.cluster.launcher import ATTEMPTS, NODE_ID, messages
 from ampft.comparison.execution.cluster.nodes import (
-    Need,
     Nodes,
+    ResourceNeed,
     connect,
+    forwarded_environment,
     has_gpus,
-    passed_on,
     usual_cpus,
 )
 from ampft.comparison.execution.cluster.parcels import PART_BYTES
@@ -104,7 +104,7 @@ class ShardPool:
         self._job, self._output_dir = job, output_dir
         head = connect()
         gpus = int(has_gpus())
-        self._nodes = Nodes(Need(usual_cpus(gpus), gpus), head)
+        self._nodes = Nodes(ResourceNeed(usual_cpus(gpus), gpus), head)
         self._own = {"the code of ampft": code_hash(), **versions()}
         self._stop = threading.Event()
         self._todo: deque[Shard] = deque()
@@ -186,7 +186,7 @@ class ShardPool:
         import ray
 
         need = self._nodes.need
-        environment = {**passed_on(), "OMP_NUM_THREADS": str(need.cpus)}
+        environment = {**forwarded_environment(), "OMP_NUM_THREADS": str(need.cpus)}
         actor: Any = ray.remote(ShardActor)
         actor = actor.options(
             num_cpus=need.cpus, num_gpus=need.gpus, label_selector={NODE_ID: f"in({place})"}
