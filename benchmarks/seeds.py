@@ -295,7 +295,7 @@ def claims(results: dict[str, Any]) -> dict[str, str]:
     """Return what the intervals say of each claim: confirmed, contradicted or undecided.
 
     Args:
-        results: Results of `analysed`.
+        results: Results of `with_prediction_results`.
     """
     long, uncorrected = (results["arms"][arm] for arm in (LONG, UNCORRECTED))
     # Of the arm that learns: seeds of the baseline can all predict the majority class.
@@ -321,7 +321,7 @@ def markdown(results: dict[str, Any]) -> str:
     """Return the tables of the page: arms, best of N, claims.
 
     Args:
-        results: Results of `analysed`.
+        results: Results of `with_prediction_results`.
     """
     lines = [
         "| arm | accuracy, % (mean ± standard deviation) | difference, points (95 %) | verdict at 1"

@@ -36,16 +36,16 @@ from ampft.certificate.findings import (
 from ampft.comparison.analysis.predictions import (
     ALPHA,
     ArmPredictions,
-    analysed,
     check_margin,
+    with_prediction_results,
 )
 from ampft.comparison.analysis.run_predictions import (
     CaseInputs,
     Cases,
     RunPredictions,
-    cases_of,
+    cases_from_outcome,
+    predictions_from_outcome,
     primary_metric,
-    reduced,
 )
 from ampft.comparison.findings import ArmResult, ClassFigures, Comparison, RunOutcome, metric_infos
 from ampft.comparison.statistics.interval import estimate_of_sums
@@ -99,9 +99,9 @@ def compare_outcomes(
     check_margin(margin)
     problem = problem_types()[model.kind]
     metric = primary_metric(metric, problem)
-    cases = cases_of(Path(name), model, groups, inputs)
+    cases = cases_from_outcome(Path(name), model, groups, inputs)
     sides = {
-        side: reduced(outcome, metric, groups)
+        side: predictions_from_outcome(outcome, metric, groups)
         for side, outcome in ((MODEL, model), (name, artifact))
     }
     draft = Comparison(
@@ -133,7 +133,7 @@ def compare_outcomes(
         varied=(),
     )
     predictions = {arm: ArmPredictions([side]) for arm, side in sides.items()}
-    comparison = analysed(draft, predictions, cases)
+    comparison = with_prediction_results(draft, predictions, cases)
     model_side, artifact_side = sides.values()
     return comparison, tuple(
         _class_check(cases, index, figures, model_side, artifact_side)

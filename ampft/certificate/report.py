@@ -248,7 +248,7 @@ def page(certificate: Certificate) -> str:
     if certificate.arm.difference is not None:
         drawn = strips.difference_strip(comparison, certificate.arm, styles[1], axis)
         strip = Markup('{}<div class="strip">{}</div>').format(
-            strips.points_head(axis, comparison.units), drawn
+            strips.difference_scale(axis, comparison.units), drawn
         )
     changed = tuple(prediction_tables.changed(comparison))
     intervals = prediction_tables.class_intervals(comparison, limit=None)

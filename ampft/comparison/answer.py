@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ampft.comparison.cost_text import gain_text, speed_up_of
+from ampft.comparison.cost_text import savings_text, speed_up_of
 from ampft.comparison.findings import INFERENCE, PREDICTIONS, ArmResult, Comparison
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, OUTCOMES, UNDECIDED, WORSE
-from ampft.comparison.verdict_text import needed_text, these_models
+from ampft.comparison.verdict_text import covered_models_text, needed_text
 
 RELATIONS = {EQUIVALENT: "equivalent to", BETTER: "better than", WORSE: "worse than"}
 
@@ -31,7 +31,7 @@ def answer_text(comparison: Comparison) -> str:
         return f"No answer: {baseline.name} did not train well with every seed."
     if comparison.kind == PREDICTIONS or comparison.has_one_model_each:
         return " ".join(_on_predictions(comparison, arms))
-    gaining = [arm for arm in arms if gain_text(comparison, arm)]
+    gaining = [arm for arm in arms if savings_text(comparison, arm)]
     best = max(gaining, key=speed_up_of, default=None)
     better = [arm for arm in arms if arm.outcome == BETTER and comparison.noun == "arm"]
     use = _without_gain(comparison, arms)
@@ -41,7 +41,7 @@ def answer_text(comparison: Comparison) -> str:
         verb, here = ("Deploy", "") if comparison.kind == INFERENCE else ("Use", " here")
         use = (
             f"{verb} {best.name}: its {comparison.units.title} is {RELATIONS[best.outcome]} that "
-            f"of {baseline.name}, and it {gain_text(comparison, best)}{here}."
+            f"of {baseline.name}, and it {savings_text(comparison, best)}{here}."
         )
     others = [arm for arm in arms if arm is not best]
     rest = _on_inference(comparison, others)
@@ -57,7 +57,7 @@ def _without_gain(comparison: Comparison, arms: Sequence[ArmResult]) -> str:
     if not native or not comparison.has_disturbed_speeds:
         return f"On this machine, stay with {base}."
     title = comparison.units.title
-    names = listed(native)
+    names = arm_names_text(native)
     return f"{names} {_be(native)} equivalent to {base} in {title}. Speeds are not ranked."
 
 
@@ -68,7 +68,7 @@ def _on_training(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[
     ]
     if emulated and comparison.baseline.execution != "emulated":
         yield (
-            f"{listed(emulated)} {_be(emulated)} not worse in {comparison.units.title} but "
+            f"{arm_names_text(emulated)} {_be(emulated)} not worse in {comparison.units.title} but "
             "emulated: measure speed on a GPU."
         )
     yield from _undecided(comparison, arms)
@@ -92,12 +92,12 @@ def _on_predictions(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterat
     for outcome, relation in RELATIONS.items():
         if some := [arm for arm in arms if arm.outcome == outcome]:
             yield (
-                f"{listed(some)} {_be(some)} {relation} {comparison.baseline.name} in "
+                f"{arm_names_text(some)} {_be(some)} {relation} {comparison.baseline.name} in "
                 f"{comparison.units.title}."
             )
     yield from _undecided(comparison, arms)
     if comparison.has_one_model_each and any(arm.outcome in OUTCOMES.values() for arm in arms):
-        models = these_models(comparison)
+        models = covered_models_text(comparison)
         yield (
             f"{models.capitalize()}, on examples like these; nothing is said about training them "
             "again."
@@ -111,7 +111,7 @@ def _undecided(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[st
         return
     first, *others = undecided
     text = (
-        f"The difference{'s' * bool(others)} of {listed(undecided)} to "
+        f"The difference{'s' * bool(others)} of {arm_names_text(undecided)} to "
         f"{comparison.baseline.name} {_be(undecided)} not decided"
     )
     needed = needed_text(comparison, first.difference) if first.difference else ""
@@ -122,7 +122,7 @@ def _better_text(better: Sequence[ArmResult], baseline: ArmResult, metric: str) 
     if len(better) == 1:
         return f"Use {better[0].name}: its {metric} is better than that of {baseline.name}."
     return (
-        f"{listed(better)} are better than {baseline.name} in {metric}. Which of them is "
+        f"{arm_names_text(better)} are better than {baseline.name} in {metric}. Which of them is "
         "the best is not decided here, and the largest difference overstates its gain."
     )
 
@@ -131,7 +131,7 @@ def _be(arms: Sequence[ArmResult]) -> str:
     return "is" if len(arms) == 1 else "are"
 
 
-def listed(arms: Sequence[ArmResult]) -> str:
+def arm_names_text(arms: Sequence[ArmResult]) -> str:
     """Return the names of arms, such as "bf16 and fp16"; empty for none."""
     *names, last = ["", *(arm.name for arm in arms)]
     return f"{', '.join(names[1:])} and {last}" if len(names) > 1 else last

@@ -61,7 +61,7 @@ def speed_words(speed_up: SpeedUp, *, base: str = "", where: str = "") -> str:
     return f"{' '.join(filter(None, (words, where)))} ({evidence})"
 
 
-def gain_text(comparison: Comparison, arm: ArmResult) -> str:
+def savings_text(comparison: Comparison, arm: ArmResult) -> str:
     """Return what time or memory an arm that is not worse saves, such as "is 1.5x faster"."""
     if arm.outcome not in (EQUIVALENT, BETTER):
         return ""

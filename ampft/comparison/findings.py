@@ -102,7 +102,7 @@ def metric_infos(problem: type[Problem]) -> tuple[MetricInfo, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetricValues:
+class MetricOverSeeds:
     """Mean, standard deviation and values of a metric over the seeds of an arm.
 
     `sd` is the standard deviation with S - 1 degrees of freedom; None with a single seed.
@@ -317,8 +317,8 @@ class ArmResult:
     executed: str | None
     status: str
     runs: tuple[RunOutcome, ...]
-    metrics: Mapping[str, MetricValues] = field(default_factory=dict)
-    metrics_fp32: Mapping[str, MetricValues] = field(default_factory=dict)
+    metrics: Mapping[str, MetricOverSeeds] = field(default_factory=dict)
+    metrics_fp32: Mapping[str, MetricOverSeeds] = field(default_factory=dict)
     difference: Difference | None = None
     difference_fp32: Difference | None = None
     speed: Speed | None = None

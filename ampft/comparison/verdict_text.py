@@ -38,7 +38,7 @@ def verdict_text(comparison: Comparison, arm: ArmResult) -> str:
     if suspect is not None:
         return suspect_text(arm, suspect)
     if arm.difference is None:
-        metric = without_interval(comparison, arm)
+        metric = mean_difference_text(comparison, arm)
     else:
         difference = difference_text(comparison, arm.difference)
         metric = f"{difference}: {decision_text(comparison, arm.difference)}"
@@ -133,7 +133,7 @@ def _lost_to_holm(comparison: Comparison, difference: Difference) -> str:
     return ""
 
 
-def without_interval(comparison: Comparison, arm: ArmResult) -> str:
+def mean_difference_text(comparison: Comparison, arm: ArmResult) -> str:
     """Return the difference of means if there are too few seeds for a confidence interval."""
     units = comparison.units
     name = f"{units.capitalized()} difference"
@@ -226,7 +226,7 @@ def _not_excluded(comparison: Comparison, difference: Difference) -> list[str]:
         )
     if comparison.has_fixed_models:
         parts.append(
-            f"the verdict holds for {these_models(comparison)}, not for models that are "
+            f"the verdict holds for {covered_models_text(comparison)}, not for models that are "
             "trained again"
         )
     if difference.failure_rate is not None:
@@ -237,7 +237,7 @@ def _not_excluded(comparison: Comparison, difference: Difference) -> list[str]:
     return parts
 
 
-def these_models(comparison: Comparison) -> str:
+def covered_models_text(comparison: Comparison) -> str:
     """Return the models that a verdict without an interval over seeds covers: "these models"."""
     if comparison.kind == INFERENCE:
         return "this model" if len(comparison.seeds) == 1 else "these models"
@@ -245,7 +245,7 @@ def these_models(comparison: Comparison) -> str:
     return f"these {'two' if models == 2 else models} models"
 
 
-def trainings(comparison: Comparison) -> str:
+def seeds_text(comparison: Comparison) -> str:
     """Return the seeds of each arm, as "seeds 1 to 5", or "one model per arm"."""
     if comparison.has_one_model_each:
         return f"one model per {comparison.noun}"

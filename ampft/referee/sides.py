@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ampft.comparison.analysis.foreign_predictions import reduced_tables, shared_columns
+from ampft.comparison.analysis.foreign_predictions import predictions_from_tables, texts_and_groups
 from ampft.comparison.analysis.loading import RecordedRun, differing_settings, find_runs
 from ampft.comparison.analysis.prediction_tables import (
     FLAG,
@@ -196,12 +196,14 @@ def _read_tables(
     metric, label_names = primary_metric(settings.metric, problem), settings.label_names
     try:
         tables = {name: _table_of_side(name, each) for name, each in sources.items()}
-        predictions, cases = reduced_tables(tables, metric=metric, label_names=label_names or None)
+        predictions, cases = predictions_from_tables(
+            tables, metric=metric, label_names=label_names or None
+        )
     except InputError as error:  # the reader calls every table --predictions
         raise InputError(str(error).replace(FLAG, "/".join(sources))) from None
     places = {name: _places(each) for name, each in sources.items()}
     first = next(iter(next(iter(tables.values())).values()))
-    texts, _ = shared_columns([run for by_seed in tables.values() for run in by_seed.values()])
+    texts, _ = texts_and_groups([run for by_seed in tables.values() for run in by_seed.values()])
     order = np.argsort(np.array(list(first.labels)), kind="stable")
     sides = {}
     for name, by_seed in tables.items():

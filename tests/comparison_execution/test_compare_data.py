@@ -7,7 +7,7 @@ from datasets import Dataset, DatasetDict, load_from_disk
 from running import rows
 
 import ampft
-from ampft.comparison.compare_data import saved
+from ampft.comparison.compare_data import save_data
 
 TABLE = rows(30, 0)
 
@@ -19,15 +19,15 @@ def data(seed: int = 0) -> DatasetDict:
 
 def test_data_in_memory_are_saved_under_their_contents(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = saved(data(), None)
-    assert saved(data(), None) == folder
+    folder = save_data(data(), None)
+    assert save_data(data(), None) == folder
     assert load_from_disk(str(folder))["train"]["text"][0] == TABLE[0][0]
-    other = saved(data(1), None)
+    other = save_data(data(1), None)
     assert other != folder
     assert {path.name for path in tmp_path.glob("comparisons/.data/*")} == {
         folder.name, other.name,
     }  # fmt: skip
-    assert saved(data(), tmp_path / "mine" / "cmp").parent == tmp_path / "mine" / ".data"
+    assert save_data(data(), tmp_path / "mine" / "cmp").parent == tmp_path / "mine" / ".data"
 
 
 @pytest.mark.parametrize(

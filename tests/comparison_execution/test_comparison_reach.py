@@ -16,7 +16,7 @@ from ampft.comparison.execution.plan import KIND_OF_LABELS, TrialResult
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.planning import plan_comparison
 from ampft.comparison.statistics.interval import estimate_difference, jackknife_differences
-from ampft.comparison.statistics.power import reach
+from ampft.comparison.statistics.power import detection_limits
 from ampft.comparison.statistics.verdict import decide
 from ampft.errors import InputError
 from ampft.metrics.sums import ACCURACY, MACRO_F1, single_label_sums
@@ -36,32 +36,36 @@ def verdicts(cases, lost, *, seeds, arms, margin=0.01, metric=ACCURACY):
 
 @pytest.mark.parametrize(("seeds", "arms", "margin"), [(5, 1, 0.01), (5, 2, 0.01), (10, 3, 0.03)])
 def test_fewer_cases_than_needed_are_undecided_with_any_number_of_seeds(seeds, arms, margin):
-    found = reach(1000, seeds=seeds, arms=arms, margin=margin, alpha=0.05, metric="accuracy")
+    found = detection_limits(
+        1000, seeds=seeds, arms=arms, margin=margin, alpha=0.05, metric="accuracy"
+    )
     cases = found.cases_needed
     assert verdicts(cases, 0, seeds=seeds, arms=arms, margin=margin) == {"equivalent"}
     assert verdicts(cases - 1, 0, seeds=60, arms=arms, margin=margin) == {"undecided"}
-    needed = reach(cases, seeds=seeds, arms=arms, margin=margin, alpha=0.05, metric="accuracy")
+    needed = detection_limits(
+        cases, seeds=seeds, arms=arms, margin=margin, alpha=0.05, metric="accuracy"
+    )
     assert needed.is_equivalence_possible
     assert needed.margin_needed <= margin
 
 
 @pytest.mark.parametrize("cases", [34, 80, 300, 648])
 def test_the_smallest_difference_is_found_and_a_smaller_one_is_not(cases):
-    found = reach(cases, seeds=3, arms=2, margin=0.01, alpha=0.05, metric="accuracy")
+    found = detection_limits(cases, seeds=3, arms=2, margin=0.01, alpha=0.05, metric="accuracy")
     lost = round(found.smallest_difference * cases)
     assert "undecided" not in verdicts(cases, lost, seeds=3, arms=2)
     assert not any("worse" in each for each in verdicts(cases, lost - 1, seeds=3, arms=2))
 
 
 def test_macro_f1_is_not_refused_where_it_can_be_decided():
-    found = reach(320, seeds=5, arms=1, margin=0.02, alpha=0.05, metric="macro_f1")
+    found = detection_limits(320, seeds=5, arms=1, margin=0.02, alpha=0.05, metric="macro_f1")
     assert verdicts(320, 0, seeds=5, arms=1, margin=0.02, metric=MACRO_F1) == {"equivalent"}
     assert found.cases >= found.cases_needed
 
 
 def test_very_few_cases_show_nothing():
     for cases in (1, 5):
-        found = reach(cases, seeds=3, arms=1, margin=0.01, alpha=0.05, metric="accuracy")
+        found = detection_limits(cases, seeds=3, arms=1, margin=0.01, alpha=0.05, metric="accuracy")
         assert (found.smallest_difference, found.is_equivalence_possible) == (None, False)
 
 

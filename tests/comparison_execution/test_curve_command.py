@@ -6,7 +6,7 @@ import pytest
 
 from ampft import cli
 from ampft.arguments.compare import ArmSettings
-from ampft.comparison.learning_curve.command import labels_of, parse_curve
+from ampft.comparison.learning_curve.command import label_counts_by_arm, parse_curve
 
 RUN = ("--train_file", "train.csv", "--test_file", "test.csv")
 
@@ -33,7 +33,7 @@ def test_invalid_settings_exit_with_2(tmp_path, monkeypatch, capsys, argv, messa
 
 def test_sizes_are_read_from_the_names_of_arms():
     arms = [ArmSettings(f"labels-{count}", (), "fp32") for count in (400, 50, 200)]
-    assert list(labels_of(arms).values()) == [50, 200, 400]
+    assert list(label_counts_by_arm(arms).values()) == [50, 200, 400]
 
 
 def test_settings_of_the_runs_are_kept():

@@ -15,7 +15,7 @@ from ampft.comparison.findings import (
     ClassFigures,
     FlippedExample,
     Flips,
-    MetricValues,
+    MetricOverSeeds,
 )
 from ampft.comparison.statistics.interval import estimate_of_sums
 from ampft.comparison.statistics.verdict import Difference, holm
@@ -34,11 +34,11 @@ METRICS = {
 }
 
 
-def metric_values(seeds: Sequence[Predictions]) -> dict[str, MetricValues]:
+def metric_values(seeds: Sequence[Predictions]) -> dict[str, MetricOverSeeds]:
     reports = [classification_report(predictions).metrics() for predictions in seeds]
     columns = {name: [float(report[key]) for report in reports] for name, key in METRICS.items()}
     return {
-        name: MetricValues(
+        name: MetricOverSeeds(
             mean=float(np.mean(column)), sd=float(np.std(column, ddof=1)), per_seed=tuple(column)
         )
         for name, column in columns.items()

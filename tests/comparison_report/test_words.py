@@ -12,7 +12,7 @@ from example_comparison import broken, realistic
 from ampft.comparison.analysis.run_figures import command
 from ampft.comparison.findings import PREDICTIONS
 from ampft.comparison.report.files import markdown_text, terminal_text
-from ampft.comparison.report.html import condition, html_text
+from ampft.comparison.report.html import html_text, recommendation_condition
 from ampft.text.numbers import MINUS, Units
 
 FORMS = (terminal_text, markdown_text, html_text)
@@ -71,7 +71,7 @@ def test_a_difference_is_undecided_and_not_an_arm(form, kind):
 
 def test_no_answer_has_no_condition():
     failed = tuple(replace(arm, difference=None) for arm in realistic().arms)
-    assert condition(replace(realistic(), arms=failed)) == ""
+    assert recommendation_condition(replace(realistic(), arms=failed)) == ""
     assert "This holds if" not in html_text(broken())
     assert "This holds if" in html_text(realistic())
 

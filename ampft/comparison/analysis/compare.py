@@ -14,16 +14,16 @@ from ampft.comparison.analysis.loading import Arms, RunGroup, find_runs, form_ar
 from ampft.comparison.analysis.predictions import (
     ALPHA,
     ArmPredictions,
-    analysed,
     check_margin,
     read_texts,
+    with_prediction_results,
 )
 from ampft.comparison.analysis.run_predictions import (
     PREDICTIONS_FP32_NAME,
     CaseInputs,
     Cases,
     RunPredictions,
-    cases_of,
+    cases_from_outcome,
     primary_metric,
     read_run_predictions,
 )
@@ -114,7 +114,7 @@ def compare_folders(
     )
     texts = partial(read_texts, first.folder / PREDICTIONS_NAME)
     inputs = CaseInputs(texts, f"{kind.case}s", has_words=kind.has_words)
-    comparison = analysed(draft, predictions, replace(cases, inputs=inputs))
+    comparison = with_prediction_results(draft, predictions, replace(cases, inputs=inputs))
     return replace(comparison, arms=_with_shown_cases(comparison.arms, groups, predictions, cases))
 
 
@@ -167,7 +167,7 @@ def _cases_without_complete_arms(groups: Sequence[RunGroup]) -> Cases:
     for group in groups:
         for run in group.finished:
             path = run.folder / PREDICTIONS_NAME
-            return cases_of(path, read_predictions(path), read_groups(path))
+            return cases_from_outcome(path, read_predictions(path), read_groups(path))
     record = groups[0].runs[0].record
     split = next((name for name in FINAL_SPLITS if name in record.data.examples), FINAL_SPLITS[0])
     names = tuple(record.label_names)

@@ -23,8 +23,8 @@ from ampft.comparison.analysis.prediction_tables import (
 from ampft.comparison.analysis.predictions import (
     ALPHA,
     ArmPredictions,
-    analysed,
     check_margin,
+    with_prediction_results,
 )
 from ampft.comparison.analysis.run_predictions import (
     BINS,
@@ -83,7 +83,7 @@ def compare_tables(
     name = primary_metric(metric, problem_types()[SingleLabel.name])
     runs = _baseline_first(read_tables(sources), baseline)
     seeds = _checked_seeds(runs)
-    by_arm, cases = reduced_tables(runs, metric=name, label_names=label_names)
+    by_arm, cases = predictions_from_tables(runs, metric=name, label_names=label_names)
     predictions = {
         arm: ArmPredictions([by_seed[seed] for seed in seeds]) for arm, by_seed in by_arm.items()
     }
@@ -122,10 +122,10 @@ def compare_tables(
         },
         environment={},
     )
-    return analysed(draft, predictions, cases)
+    return with_prediction_results(draft, predictions, cases)
 
 
-def reduced_tables(
+def predictions_from_tables(
     runs: Runs, *, metric: str, label_names: Sequence[str] | None = None
 ) -> tuple[dict[str, dict[int, RunPredictions]], Cases]:
     """Return the predictions in tables, by arm and seed, and the cases that they share.
@@ -149,7 +149,7 @@ def reduced_tables(
                 "predictions. Add a column of probabilities, or use another metric."
             )
     names = _class_names(everything, label_names)
-    texts, groups = shared_columns(everything)
+    texts, groups = texts_and_groups(everything)
     cases = Cases(
         path=Path(first.origin),
         kind=SingleLabel.name,
@@ -343,7 +343,7 @@ def _codes(values: Collection[str], names: Sequence[str], origin: str, column: s
     return np.array([index[value] for value in values], dtype=np.int64)
 
 
-def shared_columns(
+def texts_and_groups(
     everything: Sequence[ForeignRun],
 ) -> tuple[Mapping[str, str], Mapping[str, str | None]]:
     """Return the texts and the groups of the examples by id, from whichever tables have them.

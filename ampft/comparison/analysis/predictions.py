@@ -27,7 +27,7 @@ from ampft.comparison.findings import (
     Comparison,
     FlippedExample,
     Flips,
-    MetricValues,
+    MetricOverSeeds,
 )
 from ampft.comparison.statistics.folds import estimate_over_folds
 from ampft.comparison.statistics.interval import DifferenceEstimate
@@ -69,7 +69,7 @@ def check_margin(margin: float) -> None:
         )
 
 
-def analysed(
+def with_prediction_results(
     draft: Comparison, predictions: Mapping[str, ArmPredictions], cases: Cases
 ) -> Comparison:
     """Return a comparison with its metrics, differences and verdicts, from the predictions.
@@ -165,12 +165,12 @@ def _share_of_errors(baseline: ArmResult, metric: Metric, margin: float) -> floa
     return margin / (1 - values.mean)
 
 
-def _metric_values(predictions: Sequence[RunPredictions]) -> dict[str, MetricValues]:
+def _metric_values(predictions: Sequence[RunPredictions]) -> dict[str, MetricOverSeeds]:
     """Return mean, standard deviation and values over the seeds of every metric, by name."""
     columns = {name: [p.metrics[name] for p in predictions] for name in predictions[0].metrics}
     # `statistics` sums exactly, so equal values have a deviation of exactly 0.
     return {
-        name: MetricValues(
+        name: MetricOverSeeds(
             mean=statistics.fmean(values),
             sd=statistics.stdev(values) if len(values) > 1 else None,
             per_seed=tuple(values),

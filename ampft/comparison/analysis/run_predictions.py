@@ -130,10 +130,10 @@ def read_run_predictions(
     """
     outcome = read_predictions(path)
     if cases is None:
-        cases = cases_of(path, outcome, read_groups(path))
+        cases = cases_from_outcome(path, outcome, read_groups(path))
     else:
         _check_same_cases(path, outcome, cases)
-    found = reduced(outcome, primary_metric(metric, cases.problem), cases.groups)
+    found = predictions_from_outcome(outcome, primary_metric(metric, cases.problem), cases.groups)
     name = cases.problem.printed[0]
     expected = (recorded or {}).get(name)
     if expected is not None:
@@ -141,7 +141,7 @@ def read_run_predictions(
     return found, cases
 
 
-def cases_of(
+def cases_from_outcome(
     path: Path, outcome: Outcome, groups: Groups | None, inputs: CaseInputs | None = None
 ) -> Cases:
     """Return the cases that an outcome predicts, which was read from `path`."""
@@ -219,7 +219,9 @@ def _check_same_cases(path: Path, outcome: Outcome, cases: Cases) -> None:
         )
 
 
-def reduced(outcome: Outcome, metric: str, groups: Groups | None) -> RunPredictions:
+def predictions_from_outcome(
+    outcome: Outcome, metric: str, groups: Groups | None
+) -> RunPredictions:
     """Reduce the predictions of one model to what a comparison needs.
 
     Args:

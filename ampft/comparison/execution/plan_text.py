@@ -10,7 +10,7 @@ from pathlib import Path
 from ampft.arguments.compare import RAY
 from ampft.comparison.execution.plan import Arm, Plan, PlannedRun, keeps_model
 from ampft.comparison.remarks import remark_texts
-from ampft.comparison.statistics.power import Reach, reach
+from ampft.comparison.statistics.power import DetectionLimits, detection_limits
 from ampft.comparison.statistics.verdict import alpha_per_analysis
 from ampft.files import nearest_existing
 from ampft.tasks import problem_types
@@ -112,12 +112,12 @@ def _sizes(plan: Plan) -> list[str]:
     return [f"{', '.join(arms)}: {text}" for text, arms in names.items()]
 
 
-def plan_detection_limits(plan: Plan) -> Reach | None:
+def plan_detection_limits(plan: Plan) -> DetectionLimits | None:
     """Return what a comparison can detect at best; None if its metric is not a share."""
     metrics = [kind.metrics for kind in problem_types().values() if plan.metric in kind.metrics]
     if plan.estimate.cases is None or not all(each[plan.metric].is_share for each in metrics):
         return None
-    return reach(
+    return detection_limits(
         plan.estimate.cases,
         seeds=plan.design.seed_counts[-1],
         arms=sum(not arm.is_perturbed for arm in plan.compared_arms) - 1,
@@ -127,7 +127,7 @@ def plan_detection_limits(plan: Plan) -> Reach | None:
     )
 
 
-def _reach_text(plan: Plan, found: Reach) -> str:
+def _reach_text(plan: Plan, found: DetectionLimits) -> str:
     seeds = counted(plan.design.seed_counts[-1], "seed")
     equivalence = f"equivalence within {points_text(plan.design.margin)}"
     if found.cases < found.cases_needed:

@@ -19,18 +19,18 @@ from ampft.comparison.analysis.loading import READ_FILES, RecordedRun, find_runs
 from ampft.comparison.analysis.predictions import (
     ALPHA,
     ArmPredictions,
-    analysed,
     check_margin,
     read_texts,
+    with_prediction_results,
 )
 from ampft.comparison.analysis.run_figures import environment, title
 from ampft.comparison.analysis.run_predictions import (
     CaseInputs,
     Cases,
     RunPredictions,
+    predictions_from_outcome,
     primary_metric,
     read_run_predictions,
-    reduced,
 )
 from ampft.comparison.analysis.stamps import screening_stamp
 from ampft.comparison.cost_findings import BatchTiming, Inference
@@ -186,7 +186,9 @@ def compare_inference(
     )
     predictions = {arm.name: ArmPredictions(arm.predictions) for arm in arms if arm.failure is None}
     texts = partial(read_texts, runs[0].folder / PREDICTIONS_NAME)
-    return analysed(draft, predictions, replace(cases, inputs=CaseInputs(texts, has_words=True)))
+    return with_prediction_results(
+        draft, predictions, replace(cases, inputs=CaseInputs(texts, has_words=True))
+    )
 
 
 def _checked_runs(runs: Sequence[RecordedRun]) -> tuple[RecordedRun, ...]:
@@ -269,7 +271,7 @@ def _predict(
     back = np.argsort(order)
     rows = {name: np.concatenate([part[name] for part in parts])[back] for name in parts[0]}
     outcome = predictor.problem.outcome(cases.split, cases.truth, rows)
-    arm.predictions.append(reduced(outcome, metric, cases.groups))
+    arm.predictions.append(predictions_from_outcome(outcome, metric, cases.groups))
 
 
 def _timings(

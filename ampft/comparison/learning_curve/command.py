@@ -37,7 +37,7 @@ SIZE_FLAGS = ("max_train_samples", "max_eval_samples")
 
 
 @dataclass(frozen=True)
-class CurveFlags:
+class LearningCurveSettings:
     """The settings of a learning curve."""
 
     sizes: str | None = flag(
@@ -113,14 +113,14 @@ def main(argv: Sequence[str]) -> None:
     print_line(f"wrote      {folder}: curve.html, curve.json, runs, logs")
 
 
-def parse_curve(argv: Sequence[str]) -> tuple[CurveFlags, list[str], ClassifyArguments]:
+def parse_curve(argv: Sequence[str]) -> tuple[LearningCurveSettings, list[str], ClassifyArguments]:
     """Return the settings of a curve, and the settings of its runs as flags and parsed.
 
     Raises:
         InputError: A flag is unknown, has an invalid value, or is set by the curve.
     """
     settings, classify_argv, classify = parse_with_runs(
-        CurveFlags,
+        LearningCurveSettings,
         argv,
         program=PROGRAM,
         trainer=TRAINER,
@@ -151,7 +151,7 @@ def parse_curve(argv: Sequence[str]) -> tuple[CurveFlags, list[str], ClassifyArg
 
 
 def _measured(
-    settings: CurveFlags, classify_argv: Sequence[str], classify: ClassifyArguments
+    settings: LearningCurveSettings, classify_argv: Sequence[str], classify: ClassifyArguments
 ) -> tuple[TrialResult, float]:
     """Return a trial with all labels, and the share of them that are for validation."""
     from ampft.comparison.execution.launch import interruptible
@@ -202,7 +202,7 @@ def _arms(
     return tuple(arms)
 
 
-def labels_of(arms: Sequence[ArmSettings]) -> dict[str, int]:
+def label_counts_by_arm(arms: Sequence[ArmSettings]) -> dict[str, int]:
     """Return the number of labels by arm, ascending."""
     found = {arm.name: int(arm.name.removeprefix(PREFIX)) for arm in arms}
     return dict(sorted(found.items(), key=lambda item: item[1]))
@@ -223,7 +223,7 @@ def _check_same_sizes(sizes: str | None, arms: Sequence[ArmSettings]) -> None:
         raise InputError(
             "--output_dir: the folder holds a comparison of other settings. Choose another folder."
         )
-    planned = list(labels_of(arms).values())
+    planned = list(label_counts_by_arm(arms).values())
     if sizes is not None and _parse_sizes(sizes) != planned:
         raise InputError(
             f"--sizes {sizes}: the folder holds a curve with the sizes "
@@ -233,12 +233,16 @@ def _check_same_sizes(sizes: str | None, arms: Sequence[ArmSettings]) -> None:
 
 
 def _command(
-    settings: CurveFlags,
+    settings: LearningCurveSettings,
     classify_argv: Sequence[str],
     classify: ClassifyArguments,
     arms: tuple[ArmSettings, ...],
 ) -> CompareCommand:
-    shared = {f.name: getattr(settings, f.name) for f in fields(CurveFlags) if f.name != "sizes"}
+    shared = {
+        f.name: getattr(settings, f.name)
+        for f in fields(LearningCurveSettings)
+        if f.name != "sizes"
+    }
     flags = ComparisonFlags(**shared, no_placebo=True, anyway=True)
     command = comparison_command(flags, classify_argv, classify, arms=arms)
     if len(command.design.seed_counts) > 1:
@@ -272,7 +276,7 @@ def _written(command: CompareCommand, plan: Plan, folder: Path) -> LearningCurve
     from ampft.data.sources.file_names import data_stem
 
     arms = plan.design.arm_settings
-    labels = labels_of(arms)
+    labels = label_counts_by_arm(arms)
     largest = plan.arm_estimates[arms[0].name]
     counted = any("--max_eval_samples" in arm.flags for arm in arms)
     curve = learning_curve(

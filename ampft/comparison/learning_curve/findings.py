@@ -212,7 +212,7 @@ class SizeResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class MeasuredGain:
     """The measured gain from one number of labels to the next; positive is better."""
 
     fewer: int
@@ -248,7 +248,7 @@ class LearningCurve:
     seeds: tuple[int, ...]
     validation_share: float
     sizes: tuple[SizeResult, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[MeasuredGain, ...]
     twice: Extrapolation | None
     reason: str
     omitted: tuple[int, ...]
@@ -441,7 +441,7 @@ def _possible(found: Extrapolation | None, score: float, metric: Metric) -> Extr
 
 def _steps(
     labels: Mapping[str, int], sums: Sequence[Sequence[CaseSums]], metric: Metric
-) -> tuple[Step, ...]:
+) -> tuple[MeasuredGain, ...]:
     """Return what was measured between neighbouring sizes, by the statistics of a comparison."""
     found = []
     pairs = zip(itertools.pairwise(labels.values()), itertools.pairwise(sums), strict=True)
@@ -449,7 +449,9 @@ def _steps(
         sides = (above, below) if metric.higher_is_better else (below, above)
         estimate = estimate_of_sums(*sides, metric)
         found.append(
-            Step(fewer=fewer, more=more, gain=estimate.estimate, interval=estimate.interval(0.95))
+            MeasuredGain(
+                fewer=fewer, more=more, gain=estimate.estimate, interval=estimate.interval(0.95)
+            )
         )
     return tuple(found)
 

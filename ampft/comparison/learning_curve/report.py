@@ -32,7 +32,7 @@ def write_curve(curve: LearningCurve, folder: Path) -> None:
     Raises:
         InputError: A file cannot be written, or is somebody else's.
     """
-    sentences = {"answer": answer(curve), "covered": covered(curve)}
+    sentences = {"answer": doubling_text(curve), "covered": interval_coverage_text(curve)}
     texts = {
         CURVE_NAME: json_text({**asdict(curve), "sentences": sentences}),
         PAGE_NAME: page(curve),
@@ -48,7 +48,7 @@ def write_curve(curve: LearningCurve, folder: Path) -> None:
         ) from error
 
 
-def answer(curve: LearningCurve) -> str:
+def doubling_text(curve: LearningCurve) -> str:
     """Return what twice the labels would add, in one sentence."""
     most = curve.sizes[-1].labels
     if curve.twice is None:
@@ -57,7 +57,7 @@ def answer(curve: LearningCurve) -> str:
     return f"Twice the labels ({2 * most:,}) would add {gain} ({ends})."
 
 
-def measured(curve: LearningCurve) -> str:
+def last_gain_text(curve: LearningCurve) -> str:
     """Return what the last step between sizes added, in one sentence."""
     last = curve.steps[-1]
     gain, ends = _gain(curve, last.gain, last.interval)
@@ -71,7 +71,7 @@ def _gain(curve: LearningCurve, gain: float, interval: tuple[float, float]) -> t
     return curve.units.difference_with_unit(gain).removeprefix("+"), f"{low} to {high}"
 
 
-def covered(curve: LearningCurve) -> str:
+def interval_coverage_text(curve: LearningCurve) -> str:
     """Return what the intervals cover and what not."""
     counts = ""
     if curve.validation_share:
@@ -92,12 +92,12 @@ def covered(curve: LearningCurve) -> str:
 def curve_text(curve: LearningCurve) -> str:
     """Return the curve as lines for a terminal."""
     lines = [
-        labelled("answer", answer(curve)),
-        labelled("measured", measured(curve).removeprefix("Measured: ")),
+        labelled("answer", doubling_text(curve)),
+        labelled("measured", last_gain_text(curve).removeprefix("Measured: ")),
         labelled("score", f"{curve.units.title} on {counted(curve.examples, 'test example')}"),
     ]
     lines += [labelled("note", each) for each in notes(curve)]
-    lines.append(labelled("covers", covered(curve)))
+    lines.append(labelled("covers", interval_coverage_text(curve)))
     return "\n".join([*lines, "", terminal_table(sizes_table(curve))])
 
 
@@ -145,9 +145,9 @@ def page(curve: LearningCurve) -> str:
         TEMPLATE,
         has_media=False,
         curve=curve,
-        answer=answer(curve),
-        measured=measured(curve),
-        covered=covered(curve),
+        answer=doubling_text(curve),
+        measured=last_gain_text(curve),
+        covered=interval_coverage_text(curve),
         notes=list(notes(curve)),
         chart=chart(curve),
         table=sizes_table(curve),
@@ -200,6 +200,6 @@ def chart(curve: LearningCurve) -> Markup:
         plot.scale(shown, lambda place: f"{round(2**place):,}", HEIGHT, "labels"),
         text(units.heading, f"{LEFT}%", 6, "tick"),
         height=HEIGHT + 36,
-        alt=f"{units.heading} by number of labels: {means}. {answer(curve)}",
+        alt=f"{units.heading} by number of labels: {means}. {doubling_text(curve)}",
         class_="chart",
     )

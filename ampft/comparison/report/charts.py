@@ -93,7 +93,7 @@ def arm_styles(arms: Sequence[ArmResult]) -> tuple[ArmStyle, ...]:
 
 
 @dataclass(frozen=True)
-class Lines:
+class ArmLines:
     """The runs of one arm in one chart: thin lines, and their mean if the arm has one."""
 
     style: ArmStyle
@@ -210,8 +210,8 @@ def _points(steps: Sequence[int], values: Sequence[float | None]) -> Points:
 
 def _lines(
     arms: Sequence[ArmResult], styles: Sequence[ArmStyle], of: Callable[[Curve], Points]
-) -> list[Lines]:
-    lines: list[Lines] = []
+) -> list[ArmLines]:
+    lines: list[ArmLines] = []
     for arm, style in zip(arms, styles, strict=True):
         runs = tuple(run for run in map(of, arm.curves) if run)
         if not runs:
@@ -219,19 +219,19 @@ def _lines(
         shared = sorted(set.intersection(*(set(run) for run in runs)))
         has_mean = arm.status == "complete" and len(runs) > 1 and shared
         mean = {step: statistics.fmean(run[step] for run in runs) for step in shared}
-        lines.append(Lines(style, runs, mean if has_mean else None))
+        lines.append(ArmLines(style, runs, mean if has_mean else None))
     return lines
 
 
-def _steps(lines: Sequence[Lines]) -> set[int]:
+def _steps(lines: Sequence[ArmLines]) -> set[int]:
     return {step for one in lines for run in one.runs for step in run}
 
 
-def _values(lines: Sequence[Lines]) -> list[float]:
+def _values(lines: Sequence[ArmLines]) -> list[float]:
     return [value for one in lines for run in one.runs for value in run.values()]
 
 
-def _with_ends(what: str, lines: Sequence[Lines]) -> str:
+def _with_ends(what: str, lines: Sequence[ArmLines]) -> str:
     """Return the text alternative of a chart, with the last value of each arm."""
     last = ", ".join(f"{one.style.name} {number(one.end, 4)}" for one in lines)
     return f"{what} over optimizer steps; at the end {last}"
@@ -243,7 +243,7 @@ def _y_axis(low: float, high: float) -> Axis:
 
 
 def _chart(
-    lines: Sequence[Lines],
+    lines: Sequence[ArmLines],
     y_axis: Axis,
     label: Callable[[float], str],
     *,
@@ -294,7 +294,7 @@ def _corners(points: Points) -> list[tuple[float, float]]:
     return [p for pair in itertools.zip_longest(ordered, between) for p in pair if p]
 
 
-def _single_points(lines: Sequence[Lines], plot: Plot) -> list[Markup]:
+def _single_points(lines: Sequence[ArmLines], plot: Plot) -> list[Markup]:
     """Return marks of runs with a single point, whose line would be invisible."""
     return [
         one.style.mark(plot.x.percent(step), plot.y.at(value))
@@ -304,7 +304,7 @@ def _single_points(lines: Sequence[Lines], plot: Plot) -> list[Markup]:
     ]
 
 
-def _labels(lines: Sequence[Lines], y_axis: Axis) -> list[Markup]:
+def _labels(lines: Sequence[ArmLines], y_axis: Axis) -> list[Markup]:
     """Return labels at the ends of the lines, moved apart where they would overlap."""
     ordered = sorted(lines, key=lambda one: y_axis.at(one.end))
     places: list[float] = []

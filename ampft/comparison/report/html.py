@@ -9,8 +9,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ampft.comparison.answer import answer_text, listed
-from ampft.comparison.cost_text import gain_text, speed_up_of
+from ampft.comparison.answer import answer_text, arm_names_text
+from ampft.comparison.cost_text import savings_text, speed_up_of
 from ampft.comparison.findings import (
     BROKEN,
     INFERENCE,
@@ -33,7 +33,7 @@ from ampft.comparison.report.charts import (
 from ampft.comparison.report.sections import sections
 from ampft.comparison.report.tables import cost_columns
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, UNDECIDED, WORSE
-from ampft.comparison.verdict_text import these_models, trainings, verdict_text
+from ampft.comparison.verdict_text import covered_models_text, seeds_text, verdict_text
 from ampft.text.charts import Axis
 from ampft.text.numbers import NOT_MEASURED, counted, level, mean_count, signed
 from ampft.text.page import page_text
@@ -67,11 +67,11 @@ def _context(comparison: Comparison) -> dict[str, Any]:
         "units": comparison.units,
         "headline": headline(comparison),
         "answer": answer,
-        "condition": condition(comparison),
+        "condition": recommendation_condition(comparison),
         "stamps": remark_texts(comparison.stamps),
         "has_placebo": any(arm.is_placebo and arm.difference for arm in arms),
         "cards": cards(comparison, styles),
-        "seeds": trainings(comparison),
+        "seeds": seeds_text(comparison),
         "modes": _with_graphics(tables.modes(comparison), keys, strip_of["modes"]),
         "settings": tables.settings(comparison),
         "executed": tables.executed(comparison),
@@ -215,30 +215,30 @@ def headline(comparison: Comparison) -> str:
     good = [*by_verdict[EQUIVALENT], *by_verdict[BETTER]]
     no_loss = f"{'n' if losing or broken else 'N'}o loss found"
     if len(good) < len(arms):
-        no_loss += f" in {listed(good)}"
+        no_loss += f" in {arm_names_text(good)}"
     if not by_verdict[EQUIVALENT]:
-        no_loss = f"{listed(good)} {'is' if len(good) == 1 else 'are'} better"
+        no_loss = f"{arm_names_text(good)} {'is' if len(good) == 1 else 'are'} better"
     verb = "loses" if len(losing) == 1 else "lose"
     undecided, without = by_verdict[UNDECIDED], by_verdict[""]
     said = (
-        (losing, f"{listed(losing)} {verb} {comparison.units.title}"),
-        (broken, f"{listed(broken)} failed"),
+        (losing, f"{arm_names_text(losing)} {verb} {comparison.units.title}"),
+        (broken, f"{arm_names_text(broken)} failed"),
         (good, no_loss),
-        (undecided, f"{listed(undecided)} not decided"),
-        (without, f"{listed(without)} without a verdict"),
+        (undecided, f"{arm_names_text(undecided)} not decided"),
+        (without, f"{arm_names_text(without)} without a verdict"),
     )
     parts = [part for some, part in said if some]
-    gaining = [arm for arm in arms if gain_text(comparison, arm)]
+    gaining = [arm for arm in arms if savings_text(comparison, arm)]
     if gaining:
         best = max(gaining, key=speed_up_of)
-        parts.append(f"{best.name} {gain_text(comparison, best)}")
+        parts.append(f"{best.name} {savings_text(comparison, best)}")
     text = "; ".join(parts)
     if comparison.has_one_model_each and any(by_verdict[word] for word in CHIPS):
-        return f"{text} ({these_models(comparison)}, on examples like these)"
+        return f"{text} ({covered_models_text(comparison)}, on examples like these)"
     return text
 
 
-def condition(comparison: Comparison) -> str:
+def recommendation_condition(comparison: Comparison) -> str:
     """Return what the recommendation depends on; empty without a verdict."""
     units = comparison.units
     if not any(arm.outcome in CHIPS for arm in comparison.arms[1:]):
@@ -302,7 +302,7 @@ def _card(comparison: Comparison, arm: ArmResult, style: ArmStyle, axis: Axis) -
     if not is_baseline and arm.difference is not None:
         drawn = strips.difference_strip(comparison, arm, style, axis)
         strip = Markup('{}<div class="strip">{}</div>').format(
-            strips.points_head(axis, units), drawn
+            strips.difference_scale(axis, units), drawn
         )
     return Card(
         style=style,

@@ -11,7 +11,7 @@ from ampft.comparison.findings import (
     Comparison,
     Flips,
     MetricInfo,
-    MetricValues,
+    MetricOverSeeds,
 )
 from ampft.comparison.report.tables import (
     arm_table,
@@ -352,7 +352,7 @@ def metrics(comparison: Comparison) -> Table | None:
     )
 
 
-def _metric_cell(info: MetricInfo, values: MetricValues | None) -> str:
+def _metric_cell(info: MetricInfo, values: MetricOverSeeds | None) -> str:
     if values is None:
         return NOT_MEASURED
     factor, decimals = (100, 2) if info.is_share else (1, 4)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ampft.comparison.findings import DISTURBED, INFERENCE, PREDICTIONS, TRAINING, Comparison
 from ampft.comparison.remarks import remark_text
 from ampft.comparison.report import prediction_tables, tables
-from ampft.comparison.verdict_text import these_models, trainings
+from ampft.comparison.verdict_text import covered_models_text, seeds_text
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import counted, level, or_dash, percent, points
 from ampft.text.tables import Cell, Name, Quote, Table
@@ -307,7 +307,7 @@ def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
     """
     estimand = (
         f"{_estimand(comparison)} It is based on {comparison.examples:,} examples of the split "
-        f"{comparison.split} and {trainings(comparison)}. {_planning(comparison)}"
+        f"{comparison.split} and {seeds_text(comparison)}. {_planning(comparison)}"
     )
     formulas = FIXED_MODELS if comparison.has_fixed_models else FORMULAS
     parts = [
@@ -340,7 +340,7 @@ def _estimand(comparison: Comparison) -> str:
     if comparison.has_one_model_each:
         return (
             f"The estimate is the expected difference in {metric} ({comparison.noun} minus {base}) "
-            f"over test examples, for {these_models(comparison)} only. It says nothing "
+            f"over test examples, for {covered_models_text(comparison)} only. It says nothing "
             "about training them again, with other seeds or data."
         )
     if comparison.kind == INFERENCE and comparison.has_fixed_models:

@@ -73,7 +73,7 @@ def _differences(
     return Column(
         name=name,
         heading=f"difference{' in fp32' * of_fp32}{units.difference_suffix}",
-        scale=points_head(axis, units),
+        scale=difference_scale(axis, units),
         strips={
             arm.name: difference_strip(comparison, arm, style, axis, of_fp32=of_fp32)
             for arm, style in pairs
@@ -208,14 +208,14 @@ def _classes(comparison: Comparison, pairs: Pairs) -> Column:
     return Column(
         name="classes",
         heading="difference, points",
-        scale=points_head(axis),
+        scale=difference_scale(axis),
         strips=strips,
         explanation=f"Compare the marks of {comparison.an_arm} with the marks of the placebo."
         * any(arm.is_placebo for arm, _ in others),
     )
 
 
-def points_head(axis: Axis, units: Units | None = None) -> Markup:
+def difference_scale(axis: Axis, units: Units | None = None) -> Markup:
     """Return the scale that stands above a column of strips, with a number at each tick.
 
     Args:

@@ -12,7 +12,7 @@ from ampft.comparison.cost_findings import BatchTiming, Speed
 from ampft.comparison.findings import INFERENCE, PREDICTIONS, UNKNOWN, ArmResult, Comparison
 from ampft.comparison.statistics.speed_up import SpeedUp
 from ampft.comparison.statistics.verdict import Difference
-from ampft.comparison.verdict_text import trainings
+from ampft.comparison.verdict_text import seeds_text
 from ampft.text.numbers import (
     NOT_MEASURED,
     PLUS_MINUS,
@@ -65,7 +65,7 @@ def scope(comparison: Comparison) -> str:
     """Return metric, split, number of examples and seeds in one clause."""
     return (
         f"{comparison.units.capitalized()} on {comparison.split}, {comparison.examples:,} "
-        f"examples, {trainings(comparison)}"
+        f"examples, {seeds_text(comparison)}"
     )
 
 

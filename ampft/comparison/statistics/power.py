@@ -1,6 +1,6 @@
 """The effect of more seeds, the power to detect a loss, and what a comparison can show at best.
 
-The numbers of `reach`, which are known before any run, assume the most favourable
+The numbers of `detection_limits`, which are known before any run, assume the most favourable
 results: for equivalence, models that predict every case alike; for a difference, a model that loses
 the same cases at every seed. They come from the test that will judge the results.
 """
@@ -253,7 +253,7 @@ def min_support(costliest: CostliestCase, cases: int, *, margin: float, alpha: f
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reach:
+class DetectionLimits:
     """The smallest effects that a comparison can detect or exclude, known before any run.
 
     Attributes:
@@ -272,7 +272,9 @@ class Reach:
     smallest_difference: float | None
 
 
-def reach(cases: int, *, seeds: int, arms: int, margin: float, alpha: float, metric: str) -> Reach:
+def detection_limits(
+    cases: int, *, seeds: int, arms: int, margin: float, alpha: float, metric: str
+) -> DetectionLimits:
     """Return the smallest effects that a comparison can detect or exclude.
 
     Args:
@@ -287,7 +289,7 @@ def reach(cases: int, *, seeds: int, arms: int, margin: float, alpha: float, met
     level, share = alpha / arms, margin / worth  # the first step of Holm's procedure
     needed = draws_to_exclude(min(share, 0.5), probability=level)
     if cases < 2:
-        return Reach(
+        return DetectionLimits(
             cases=cases, cases_needed=needed, margin_needed=worth,
             is_equivalence_possible=False, smallest_difference=None,
         )  # fmt: skip
@@ -296,7 +298,7 @@ def reach(cases: int, *, seeds: int, arms: int, margin: float, alpha: float, met
     lost = bisect_left(
         counts, True, key=lambda n: _estimate(cases, n, seeds).p_difference() <= level
     )
-    return Reach(
+    return DetectionLimits(
         cases=cases,
         cases_needed=needed,
         margin_needed=worth * rate_upper_limit(cases, probability=level),
