@@ -40,10 +40,10 @@ from provenance import provenance
 from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.metrics.sums import MACRO_F1, single_label_sums
 from ampft.referee.decision import (
-    Answer,
+    CandidateAnswer,
+    CandidateCriteria,
     Claim,
-    Question,
-    TryLevel,
+    TryErrorBudget,
     decide,
     level_of_try,
     lower_limit,
@@ -188,16 +188,18 @@ class Referee:
             return gain > 0, 0, gain
         if self.method in (EACH, BONFERRONI):
             level = ERROR if self.method == EACH else ERROR / self.planned
-            allowed = TryLevel(number=self.number, level=level, log_share=0.0)
+            allowed = TryErrorBudget(number=self.number, level=level, log_share=0.0)
             return lower_limit(estimate, allowed, gain=gain) > 0, 0, gain
         sealed = self.method == SEALED
         allowed = level_of_try(
             self.number, self.shown, error=ERROR, planned=self.planned, sealed=sealed
         )
         seeds = len(estimate.per_seed)
-        question = Question(claim=Claim.BETTER, margin=MARGIN, max_seeds=seeds, sealed=sealed)
+        question = CandidateCriteria(
+            claim=Claim.BETTER, margin=MARGIN, max_seeds=seeds, sealed=sealed
+        )
         found = decide(estimate, allowed, question)
-        is_kept = found.answer is Answer.KEEP
+        is_kept = found.answer is CandidateAnswer.KEEP
         if is_kept:
             self.shown.append(found.shown_points)
         return is_kept, found.shown_points, 0.0 if sealed else gain

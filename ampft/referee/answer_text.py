@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from itertools import starmap
 
-from ampft.referee.decision import Answer, Claim
+from ampft.referee.decision import CandidateAnswer, Claim
 from ampft.referee.judge import Judgement
-from ampft.referee.ledger import RUNS, SEALED, Entry, Trial
+from ampft.referee.ledger import RUNS, SEALED, Entry, JudgedCandidate
 from ampft.text.json_io import JSONValue, json_values
 from ampft.text.numbers import Units, counted, level, seed_list
 from ampft.text.terminal import labelled
 
-EXIT_CODES = {Answer.KEEP: 0, Answer.DROP: 5, Answer.UNDECIDED: 6}
+EXIT_CODES = {CandidateAnswer.KEEP: 0, CandidateAnswer.DROP: 5, CandidateAnswer.UNDECIDED: 6}
 
 
 def exit_code(judgement: Judgement) -> int:
     """Return 0 for a keep and for an entry without a candidate, 5 for a drop, 6 for undecided."""
     answer = judgement.answer
-    return 0 if answer is None else EXIT_CODES[Answer(answer)]
+    return 0 if answer is None else EXIT_CODES[CandidateAnswer(answer)]
 
 
 def judgement_text(judgement: Judgement) -> str:
@@ -81,9 +81,9 @@ def next_step(judgement: Judgement) -> str:
         return f"Judge a change: ampft judge {judgement.ledger} --candidate RUN RUN RUN"
     if trial.number == 0:
         return "The ledger has ended. Report this claim with its interval."
-    if trial.answer == Answer.KEEP:
+    if trial.answer == CandidateAnswer.KEEP:
         return "Build on this candidate: it is the best now."
-    if trial.answer == Answer.DROP:
+    if trial.answer == CandidateAnswer.DROP:
         return "Go back to the best, and try another change."
     used, most = len(entry.models), state.settings.max_seeds or 0
     order = [model.seed for model in state.best]
@@ -96,7 +96,9 @@ def next_step(judgement: Judgement) -> str:
     )
 
 
-def _trial_rows(judgement: Judgement, entry: Entry, trial: Trial, seeds: str) -> dict[str, str]:
+def _trial_rows(
+    judgement: Judgement, entry: Entry, trial: JudgedCandidate, seeds: str
+) -> dict[str, str]:
     """Return the lines about a try or the final claim: text by label."""
     state, settings = judgement.state, judgement.state.settings
     units = state.test.units(trial.margin)
@@ -116,7 +118,7 @@ def _trial_rows(judgement: Judgement, entry: Entry, trial: Trial, seeds: str) ->
     if trial.changes:
         changes = [f"{name} {pair[0]} to {pair[1]}" for name, pair in trial.changes.items()]
         rows["changed"] = "; ".join(changes)
-    if trial.answer == Answer.KEEP and trial.claim == Claim.BETTER:
+    if trial.answer == CandidateAnswer.KEEP and trial.claim == Claim.BETTER:
         rows["gain"] = f"more than {_points(trial, units)}"
     if trial.estimate is not None:
         found = trial.estimate
@@ -131,7 +133,7 @@ def _trial_rows(judgement: Judgement, entry: Entry, trial: Trial, seeds: str) ->
             rows["decides"] = f"{low} to {high} seeds may decide"
         if found.cases_to_show:
             rows["cases"] = f"about {found.cases_to_show:,} would show a gain of this size"
-    elif settings.answers == SEALED and trial.answer != Answer.KEEP:
+    elif settings.answers == SEALED and trial.answer != CandidateAnswer.KEEP:
         rows["numbers"] = (
             "not shown: the answers of a sealed ledger say nothing else about its rows, so "
             "that changes may be tuned to them"
@@ -148,15 +150,15 @@ def _trial_rows(judgement: Judgement, entry: Entry, trial: Trial, seeds: str) ->
     return rows
 
 
-def _points(trial: Trial, units: Units) -> str:
+def _points(trial: JudgedCandidate, units: Units) -> str:
     gain = round(units.factor * trial.shown_points * trial.margin, 6)
     if not units.is_share:
         return f"{gain:g}"
     return f"{gain:g} points" if gain != 1 else "1 point"
 
 
-def _gain_at_least(trial: Trial) -> float | None:
+def _gain_at_least(trial: JudgedCandidate) -> float | None:
     """Return the gain that a keep shows, in the metric's unit; None for other answers."""
-    if trial.answer != Answer.KEEP or trial.claim != Claim.BETTER:
+    if trial.answer != CandidateAnswer.KEEP or trial.claim != Claim.BETTER:
         return None
     return round(trial.shown_points * trial.margin, 9)

@@ -10,9 +10,9 @@ from pathlib import Path
 from ampft.arguments.flags import ArgumentParser
 from ampft.errors import InputError
 from ampft.referee.checks import BEST, CANDIDATE, check_unchanged
-from ampft.referee.decision import Claim, Decision, LedgerEstimate, TryLevel
-from ampft.referee.judge import decided, final_level, next_level
-from ampft.referee.ledger import FINAL, TRY, Entry, State, read_entries, state_of
+from ampft.referee.decision import Claim, Decision, LedgerEstimate, TryErrorBudget
+from ampft.referee.judge import candidate_decision, final_level, next_level
+from ampft.referee.ledger import FINAL, TRY, Entry, LedgerState, ledger_state, read_entries
 from ampft.referee.sides import Sides, read_sides, stored_sources
 from ampft.text.numbers import counted
 
@@ -77,7 +77,7 @@ def audit_ledger(folder: Path) -> LedgerAudit:
     for position, entry in enumerate(entries):
         if entry.kind not in (TRY, FINAL):
             continue
-        before = state_of(entries[:position])
+        before = ledger_state(entries[:position])
         wrong += _wrong_level(entry, before)
         try:
             problem = _wrong_answer(folder, entry, before)
@@ -117,7 +117,7 @@ def audit_text(audit: LedgerAudit) -> str:
     return "\n".join(lines)
 
 
-def _wrong_level(entry: Entry, before: State) -> list[str]:
+def _wrong_level(entry: Entry, before: LedgerState) -> list[str]:
     """Return a sentence if a try used another level than its place in the ledger allows."""
     trial = entry.trial
     assert trial is not None, "it is a try"
@@ -131,7 +131,7 @@ def _wrong_level(entry: Entry, before: State) -> list[str]:
     return [] if fits else [f"entry {entry.number} was not judged at the level of its place"]
 
 
-def _wrong_answer(folder: Path, entry: Entry, before: State) -> list[str]:
+def _wrong_answer(folder: Path, entry: Entry, before: LedgerState) -> list[str]:
     """Return a sentence if the answer does not follow from the files.
 
     Raises:
@@ -139,7 +139,7 @@ def _wrong_answer(folder: Path, entry: Entry, before: State) -> list[str]:
     """
     trial = entry.trial
     assert trial is not None, "it is a try or the final claim"
-    _, found = decided_again(folder, entry, before)
+    _, found = repeat_decision(folder, entry, before)
     if (found.answer, found.shown_points) != (trial.answer, trial.shown_points):
         return [f"entry {entry.number} says {trial.answer}, but its files say {found.answer}"]
     if trial.estimate is not None and not _agree(trial.estimate, found.estimate):
@@ -147,7 +147,7 @@ def _wrong_answer(folder: Path, entry: Entry, before: State) -> list[str]:
     return []
 
 
-def decided_again(folder: Path, entry: Entry, before: State) -> tuple[Sides, Decision]:
+def repeat_decision(folder: Path, entry: Entry, before: LedgerState) -> tuple[Sides, Decision]:
     """Read both sides of a try, or of the final claim, from their files, and decide again.
 
     Args:
@@ -170,10 +170,12 @@ def decided_again(folder: Path, entry: Entry, before: State) -> tuple[Sides, Dec
     for name, each in models.items():
         check_unchanged(read.sides[name], each)
     seeds, allowed = [model.seed for model in entry.models], _allowed(entry, before)
-    return read, decided(read, seeds, allowed, settings, Claim(trial.claim), trial.margin)
+    return read, candidate_decision(
+        read, seeds, allowed, settings, Claim(trial.claim), trial.margin
+    )
 
 
-def _allowed(entry: Entry, before: State) -> TryLevel:
+def _allowed(entry: Entry, before: LedgerState) -> TryErrorBudget:
     return final_level(before) if entry.kind == FINAL else next_level(before)
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.errors import InputError, listed
-from ampft.referee.ledger import RUNS, Model, State, TestSet
+from ampft.referee.ledger import RUNS, JudgedModel, LedgerState, TestSet
 from ampft.referee.sides import Side, shared_training_rows
 
 CANDIDATE, BEST = "--candidate", "--best"  # the sides, by the flags that pass them
 
 
-def check_test(folder: Path, state: State, test: TestSet) -> None:
+def check_test(folder: Path, state: LedgerState, test: TestSet) -> None:
     """Check that both sides predict the ledger's test set.
 
     Raises:
@@ -37,7 +37,7 @@ def check_test(folder: Path, state: State, test: TestSet) -> None:
             )
 
 
-def check_unchanged(side: Side, models: Sequence[Model]) -> None:
+def check_unchanged(side: Side, models: Sequence[JudgedModel]) -> None:
     """Check that the models of a side predict as they did when the ledger read them first.
 
     Raises:
@@ -58,7 +58,7 @@ def check_unchanged(side: Side, models: Sequence[Model]) -> None:
             )
 
 
-def seeds_of(folder: Path, state: State, candidate: Side) -> list[int]:
+def candidate_seeds(folder: Path, state: LedgerState, candidate: Side) -> list[int]:
     """Return the seeds of a candidate, which must be the first ones of the ledger, in their order.
 
     Raises:

@@ -56,7 +56,7 @@ SMALLEST_P = 1e-13  # of the test that allows for rare losses, which is exact to
 
 
 @dataclass(frozen=True, kw_only=True)
-class TryLevel:
+class TryErrorBudget:
     """The probability of a false keep that one try may use.
 
     Attributes:
@@ -126,7 +126,7 @@ def log_transcript_share(number: int, shown_points: Sequence[int]) -> float:
 
 def level_of_try(
     number: int, shown_points: Sequence[int], *, error: float, planned: int, sealed: bool
-) -> TryLevel:
+) -> TryErrorBudget:
     """Return the error that a try may use.
 
     Args:
@@ -139,10 +139,10 @@ def level_of_try(
     """
     level = error * share_of_try(number, planned)
     log_share = log_transcript_share(number, shown_points) if sealed else 0.0
-    return TryLevel(number=number, level=level, log_share=log_share)
+    return TryErrorBudget(number=number, level=level, log_share=log_share)
 
 
-class Answer(StrEnum):
+class CandidateAnswer(StrEnum):
     """The answer of the referee about one candidate."""
 
     KEEP = "keep"
@@ -158,7 +158,7 @@ class Claim(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class CandidateCriteria:
     """What a candidate must show, and by which rules it is decided on.
 
     Attributes:
@@ -208,12 +208,12 @@ class Decision:
             the gain exceeds at this level, at most `MOST_STEPS`; otherwise 0.
     """
 
-    answer: Answer
+    answer: CandidateAnswer
     estimate: LedgerEstimate
     shown_points: int = 0
 
 
-def lower_limit(estimate: DifferenceEstimate, allowed: TryLevel, *, gain: float) -> float:
+def lower_limit(estimate: DifferenceEstimate, allowed: TryErrorBudget, *, gain: float) -> float:
     """Return the lower limit of a gain, at the level of a try and with allowance for reuse.
 
     Args:
@@ -236,7 +236,9 @@ def lower_limit(estimate: DifferenceEstimate, allowed: TryLevel, *, gain: float)
     return gain - limit
 
 
-def decide(estimate: DifferenceEstimate, allowed: TryLevel, question: Question) -> Decision:
+def decide(
+    estimate: DifferenceEstimate, allowed: TryErrorBudget, question: CandidateCriteria
+) -> Decision:
     """Return the decision on a candidate.
 
     A better candidate is kept if the lower limit of its gain is above 0; one that must be not worse
@@ -262,25 +264,25 @@ def decide(estimate: DifferenceEstimate, allowed: TryLevel, question: Question) 
         is_kept = _excludes_rare_losses(estimate, allowed, question)
     if is_kept:
         points = min(int(lower / question.margin), MOST_STEPS) if is_better else 0
-        return Decision(answer=Answer.KEEP, estimate=found, shown_points=points)
+        return Decision(answer=CandidateAnswer.KEEP, estimate=found, shown_points=points)
     if len(estimate.per_seed) >= question.max_seeds:
-        return Decision(answer=Answer.DROP, estimate=found)
+        return Decision(answer=CandidateAnswer.DROP, estimate=found)
     if question.sealed:
-        return Decision(answer=Answer.UNDECIDED, estimate=found)
+        return Decision(answer=CandidateAnswer.UNDECIDED, estimate=found)
     threshold = question.margin if is_better else -question.margin
     seeds = seeds_to_decide(estimate, margin=question.margin, alpha=2 * allowed.level)
     if interval[1] < threshold or seeds is None or seeds[0] > question.max_seeds:
-        return Decision(answer=Answer.DROP, estimate=found)
+        return Decision(answer=CandidateAnswer.DROP, estimate=found)
     distance = gain - (0.0 if is_better else -question.margin)
     # A half-width shrinks with the root of the number of cases.
     ratio = (gain - lower) / distance if distance > 0 else None
     cases = None if ratio is None else math.ceil(estimate.cases * ratio**2)
     undecided = replace(found, seeds_to_decide=seeds, cases_to_show=cases)
-    return Decision(answer=Answer.UNDECIDED, estimate=undecided)
+    return Decision(answer=CandidateAnswer.UNDECIDED, estimate=undecided)
 
 
 def _excludes_rare_losses(
-    estimate: DifferenceEstimate, allowed: TryLevel, question: Question
+    estimate: DifferenceEstimate, allowed: TryErrorBudget, question: CandidateCriteria
 ) -> bool:
     """Return whether rare losses of the margin are excluded, for every transcript at once."""
     if estimate.case_distribution is None:

@@ -13,6 +13,7 @@ from ampft.referee.checks import (
     BEST,
     CANDIDATE,
     IdenticalPredictions,
+    candidate_seeds,
     check_enough_seeds,
     check_new_rows,
     check_test,
@@ -20,14 +21,13 @@ from ampft.referee.checks import (
     check_unchanged,
     is_identical,
     listed_seeds,
-    seeds_of,
 )
 from ampft.referee.decision import (
-    Answer,
+    CandidateAnswer,
+    CandidateCriteria,
     Claim,
     Decision,
-    Question,
-    TryLevel,
+    TryErrorBudget,
     decide,
     level_of_try,
 )
@@ -39,17 +39,17 @@ from ampft.referee.ledger import (
     START,
     TRY,
     Entry,
+    JudgedCandidate,
+    JudgedModel,
     LedgerSettings,
-    Model,
-    State,
-    Trial,
-    append,
+    LedgerState,
+    append_entry,
     check_percent,
     is_ledger,
-    locked,
+    ledger_lock,
+    ledger_state,
     new_entry,
     read_entries,
-    state_of,
 )
 from ampft.referee.sides import (
     Side,
@@ -76,7 +76,7 @@ class Judgement:
     ledger: Path
     entry: Entry
     sha256: str
-    state: State
+    state: LedgerState
     is_repeated: bool = False
 
     @property
@@ -140,9 +140,9 @@ def judge(
         )
     if not (candidate or best):
         raise InputError("--candidate: no run was given. Pass the runs of the change.")
-    with locked(folder):
+    with ledger_lock(folder):
         entries, sha256 = read_entries(folder)
-        state = state_of(entries)
+        state = ledger_state(entries)
         if state.final is not None:
             raise InputError(
                 f"LEDGER {folder}: it ended with the final claim in entry {state.final.number}. "
@@ -184,13 +184,13 @@ def _start(
     test = replace(found.test, shared_rows=shared)
     models = list(side.models.values())
     entry = new_entry(START, [], "", models, settings=settings, test=test, note=note)
-    with locked(folder):
+    with ledger_lock(folder):
         if is_ledger(folder):
             raise InputError(
                 f"LEDGER {folder}: another process has just started it. Judge a --candidate."
             )
-        sha256 = append(folder, entry)
-    return Judgement(ledger=folder, entry=entry, sha256=sha256, state=state_of([entry]))
+        sha256 = append_entry(folder, entry)
+    return Judgement(ledger=folder, entry=entry, sha256=sha256, state=ledger_state([entry]))
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class _Writer:
     folder: Path
     entries: list[Entry]
     sha256: str
-    state: State
+    state: LedgerState
     note: str
 
     def judge_try(self, sides: dict[str, list[str]], claim: Claim, margin: float) -> Judgement:
@@ -211,7 +211,7 @@ class _Writer:
         check_test(self.folder, state, read.test)
         best, candidate = read.sides[BEST], read.sides[CANDIDATE]
         check_unchanged(best, state.best)
-        seeds = seeds_of(self.folder, state, candidate)
+        seeds = candidate_seeds(self.folder, state, candidate)
         checked = check_training(state.test, candidate)
         if (earlier := self._earlier(candidate, claim, margin)) is not None:
             return Judgement(
@@ -259,15 +259,15 @@ class _Writer:
         seeds: Sequence[int],
         claim: Claim,
         margin: float,
-        allowed: TryLevel,
+        allowed: TryErrorBudget,
         *,
         is_checked: bool,
-    ) -> Trial:
+    ) -> JudgedCandidate:
         """Return the decision on a candidate, as the ledger writes it down."""
         settings = self.state.settings
-        decision = decided(read, seeds, allowed, settings, claim, margin)
+        decision = candidate_decision(read, seeds, allowed, settings, claim, margin)
         is_shown = settings.answers == OPEN or allowed.number == 0
-        return Trial(
+        return JudgedCandidate(
             claim=claim,
             margin=margin,
             changes=changed_settings(read.sides[CANDIDATE], read.sides[BEST]),
@@ -336,14 +336,14 @@ class _Writer:
                 return entry
         return None
 
-    def _append(self, kind: str, models: list[Model], **parts: Any) -> Judgement:
+    def _append(self, kind: str, models: list[JudgedModel], **parts: Any) -> Judgement:
         entry = new_entry(kind, self.entries, self.sha256, models, note=self.note, **parts)
-        sha256 = append(self.folder, entry)
+        sha256 = append_entry(self.folder, entry)
         return Judgement(
             ledger=self.folder,
             entry=entry,
             sha256=sha256,
-            state=state_of([*self.entries, entry]),
+            state=ledger_state([*self.entries, entry]),
         )
 
 
@@ -352,7 +352,7 @@ def _sources(given: Sequence[str | Path] | str | Path) -> list[str]:
     return [str(given)] if isinstance(given, str | Path) else [str(each) for each in given]
 
 
-def next_level(state: State) -> TryLevel:
+def next_level(state: LedgerState) -> TryErrorBudget:
     """Return the error that the next try of a ledger may use."""
     return level_of_try(
         len(state.trials) + 1,
@@ -363,15 +363,15 @@ def next_level(state: State) -> TryLevel:
     )
 
 
-def final_level(state: State) -> TryLevel:
+def final_level(state: LedgerState) -> TryErrorBudget:
     """Return the error that the final claim may use: all of it, because its rows are new."""
-    return TryLevel(number=0, level=state.settings.error / 100, log_share=0.0)
+    return TryErrorBudget(number=0, level=state.settings.error / 100, log_share=0.0)
 
 
-def decided(
+def candidate_decision(
     read: Sides,
     seeds: Sequence[int],
-    allowed: TryLevel,
+    allowed: TryErrorBudget,
     settings: LedgerSettings,
     claim: Claim,
     margin: float,
@@ -396,7 +396,7 @@ def decided(
         [run.folds for run in best],
         read.metric,
     )
-    question = Question(
+    question = CandidateCriteria(
         claim=claim,
         margin=margin,
         max_seeds=settings.max_seeds,
@@ -404,6 +404,6 @@ def decided(
         higher_is_better=read.metric.higher_is_better,
     )
     decision = decide(estimate, allowed, question)
-    if allowed.number == 0 and decision.answer is Answer.UNDECIDED:
-        return replace(decision, answer=Answer.DROP)  # nothing follows a final claim
+    if allowed.number == 0 and decision.answer is CandidateAnswer.UNDECIDED:
+        return replace(decision, answer=CandidateAnswer.DROP)  # nothing follows a final claim
     return decision

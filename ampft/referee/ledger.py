@@ -23,7 +23,7 @@ from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.findings import MetricInfo
 from ampft.errors import InputError
 from ampft.files import atomic_path, write_text_non_atomically
-from ampft.referee.decision import Answer, Claim, LedgerEstimate, share_of_try
+from ampft.referee.decision import CandidateAnswer, Claim, LedgerEstimate, share_of_try
 from ampft.text.json_io import (
     JSONValue,
     Positive,
@@ -140,7 +140,7 @@ class TestSet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class JudgedModel:
     """One trained model of a side.
 
     Attributes:
@@ -157,7 +157,7 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class JudgedCandidate:
     """A candidate with the answer of the referee.
 
     Attributes:
@@ -181,7 +181,7 @@ class Trial:
     number: int
     level: float
     log_share: float
-    answer: Annotated[str, one_of(tuple(Answer))]
+    answer: Annotated[str, one_of(tuple(CandidateAnswer))]
     shown_points: int
     estimate: LedgerEstimate | None = None
     checked_rows: bool = False
@@ -211,17 +211,17 @@ class Entry:
     when: str
     who: str
     previous: str
-    models: Sequence[Model]
+    models: Sequence[JudgedModel]
     settings: LedgerSettings | None = None
     test: TestSet | None = None
-    trial: Trial | None = None
-    compared: Sequence[Model] = ()
+    trial: JudgedCandidate | None = None
+    compared: Sequence[JudgedModel] = ()
     note: str = ""
     schema: int = SCHEMA
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class LedgerState:
     """The current state of a ledger: its best models, tries and settings.
 
     Attributes:
@@ -236,7 +236,7 @@ class State:
 
     settings: LedgerSettings
     test: TestSet
-    best: tuple[Model, ...]
+    best: tuple[JudgedModel, ...]
     best_entry: int
     seeds: tuple[int, ...]
     trials: tuple[Entry, ...] = ()
@@ -246,7 +246,7 @@ class State:
     def shown_points(self) -> list[int]:
         """What the answers to the kept tries have shown."""
         every = [entry.trial for entry in self.trials if entry.trial is not None]
-        return [each.shown_points for each in every if each.answer == Answer.KEEP]
+        return [each.shown_points for each in every if each.answer == CandidateAnswer.KEEP]
 
     @property
     def spent(self) -> float:
@@ -254,7 +254,7 @@ class State:
         return sum(share_of_try(k + 1, self.settings.tries) for k in range(len(self.trials)))
 
 
-def state_of(entries: Sequence[Entry]) -> State:
+def ledger_state(entries: Sequence[Entry]) -> LedgerState:
     """Return the state of a ledger after its entries.
 
     Args:
@@ -274,9 +274,9 @@ def state_of(entries: Sequence[Entry]) -> State:
             final = entry
         else:
             trials.append(entry)
-            if entry.trial is not None and entry.trial.answer == Answer.KEEP:
+            if entry.trial is not None and entry.trial.answer == CandidateAnswer.KEEP:
                 best, best_entry = tuple(entry.models), entry.number
-    return State(
+    return LedgerState(
         settings=first.settings,
         test=first.test,
         best=best,
@@ -301,7 +301,7 @@ def entry_path(folder: Path, number: int) -> Path:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def ledger_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of a ledger, whose folder is created.
 
     Raises:
@@ -369,7 +369,7 @@ def read_entries(folder: Path) -> tuple[list[Entry], str]:
     return entries, previous
 
 
-def append(folder: Path, entry: Entry) -> str:
+def append_entry(folder: Path, entry: Entry) -> str:
     """Add an entry, whose lock is held, and return its hash."""
     values = cast("dict[str, JSONValue]", json_values(entry))
     sha256 = values_hash(values)
@@ -381,7 +381,7 @@ def append(folder: Path, entry: Entry) -> str:
 
 
 def new_entry(
-    kind: str, entries: list[Entry], previous: str, models: list[Model], **parts: Any
+    kind: str, entries: list[Entry], previous: str, models: list[JudgedModel], **parts: Any
 ) -> Entry:
     """Return the next entry of a ledger, by this user and now.
 

@@ -17,16 +17,16 @@ from ampft.comparison.report import strips
 from ampft.errors import InputError
 from ampft.files import special_or_atomic_path, write_text_non_atomically
 from ampft.ownership import check_page_file
-from ampft.referee.audit import decided_again
+from ampft.referee.audit import repeat_decision
 from ampft.referee.checks import CANDIDATE
-from ampft.referee.decision import Answer, Claim
+from ampft.referee.decision import CandidateAnswer, Claim
 from ampft.referee.ledger import (
     OPEN,
     Entry,
-    State,
-    Trial,
+    JudgedCandidate,
+    LedgerState,
+    ledger_state,
     read_entries,
-    state_of,
 )
 from ampft.referee.sides import read_sides, stored_sources
 from ampft.text.charts import Axis, picture
@@ -65,7 +65,7 @@ class LedgerReport:
     """
 
     folder: Path
-    state: State
+    state: LedgerState
     sha256: str
     numbers: dict[int, TryNumbers]
     first_score: float | None
@@ -83,7 +83,7 @@ class LedgerReport:
     @property
     def keeps(self) -> list[Entry]:
         """The entries that were kept."""
-        return [e for e in self.state.trials if e.trial and e.trial.answer == Answer.KEEP]
+        return [e for e in self.state.trials if e.trial and e.trial.answer == CandidateAnswer.KEEP]
 
 
 def ledger_report(folder: Path) -> LedgerReport:
@@ -93,7 +93,7 @@ def ledger_report(folder: Path) -> LedgerReport:
         InputError: The ledger cannot be read, or its entries were edited.
     """
     entries, sha256 = read_entries(folder)
-    state = state_of(entries)
+    state = ledger_state(entries)
     empty = LedgerReport(folder=folder, state=state, sha256=sha256, numbers={}, first_score=None)
     if not empty.is_shown:
         return empty
@@ -110,7 +110,7 @@ def ledger_report(folder: Path) -> LedgerReport:
 
 
 def _numbers(folder: Path, entry: Entry, earlier: Sequence[Entry]) -> TryNumbers:
-    read, found = decided_again(folder, entry, state_of(earlier))
+    read, found = repeat_decision(folder, entry, ledger_state(earlier))
     predictions = read.sides[CANDIDATE].predictions
     return TryNumbers(
         score=fmean(predictions[m.seed].metrics[read.metric.name] for m in entry.models),
@@ -119,7 +119,7 @@ def _numbers(folder: Path, entry: Entry, earlier: Sequence[Entry]) -> TryNumbers
     )
 
 
-def _score_of_first(folder: Path, first: Entry, state: State) -> float | None:
+def _score_of_first(folder: Path, first: Entry, state: LedgerState) -> float | None:
     try:
         sources = {CANDIDATE: stored_sources(first.models, folder)}
         read = read_sides(sources, state.settings, folder)
@@ -151,10 +151,10 @@ def summary(report: LedgerReport) -> list[str]:
     return lines
 
 
-def _final_text(trial: Trial, units: Units) -> str:
+def _final_text(trial: JudgedCandidate, units: Units) -> str:
     found = trial.estimate
     assert found is not None, "a final claim has numbers"
-    shown = "confirmed" if trial.answer == Answer.KEEP else "not confirmed"
+    shown = "confirmed" if trial.answer == CandidateAnswer.KEEP else "not confirmed"
     return (
         f"The final claim on new rows is {shown}: {units.difference_with_unit(found.gain)} "
         f"(95 % interval {units.interval(found.interval)})."
@@ -189,7 +189,7 @@ def tries_table(report: LedgerReport) -> Table:
         trial, numbers = entry.trial, report.numbers.get(entry.number)
         assert trial is not None, "it is a try"
         shown = ""
-        if trial.answer == Answer.KEEP and trial.claim == Claim.BETTER:
+        if trial.answer == CandidateAnswer.KEEP and trial.claim == Claim.BETTER:
             shown = f"{units.factor * trial.shown_points * trial.margin:g}"
         rows.append(
             (
@@ -222,7 +222,7 @@ def tries_table(report: LedgerReport) -> Table:
     )
 
 
-def _change(entry: Entry, trial: Trial) -> str:
+def _change(entry: Entry, trial: JudgedCandidate) -> str:
     settings = "; ".join(f"{name} {pair[0]} to {pair[1]}" for name, pair in trial.changes.items())
     return ", ".join(filter(None, (entry.note, settings))) or f"entry {entry.number}"
 
@@ -257,7 +257,7 @@ def _strips(report: LedgerReport) -> list[tuple[str, str, Markup]]:
     found = []
     for entry, numbers in shown:
         assert entry.trial is not None, "it is a try"
-        colour = "a0" if entry.trial.answer == Answer.KEEP else "a1"
+        colour = "a0" if entry.trial.answer == CandidateAnswer.KEEP else "a1"
         low, high = report.units.cut(numbers.interval)
         svg = picture(
             axis.upright(0.0, 0, "100%", "zero"),

@@ -33,7 +33,7 @@ from ampft.data.splits import comparable, group_equal_keys, normalized
 from ampft.errors import InputError, listed
 from ampft.files import describe_file
 from ampft.metrics.sums import Metric
-from ampft.referee.ledger import RUNS, TABLES, LedgerSettings, Model, TestSet
+from ampft.referee.ledger import RUNS, TABLES, JudgedModel, LedgerSettings, TestSet
 from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.predictions import is_input, read_rows
 from ampft.runs.show import problem_of
@@ -57,7 +57,7 @@ class Side:
     """
 
     name: str
-    models: Mapping[int, Model]
+    models: Mapping[int, JudgedModel]
     predictions: Mapping[int, RunPredictions]
     runs: Mapping[int, RecordedRun] = field(default_factory=dict)
 
@@ -269,13 +269,15 @@ def absolute_source(source: str, ledger: Path) -> str:
     )
 
 
-def stored_sources(models: Sequence[Model], ledger: Path) -> list[str]:
+def stored_sources(models: Sequence[JudgedModel], ledger: Path) -> list[str]:
     """Return the sources of some models with their paths from here, each once."""
     return [absolute_source(source, ledger) for source in dict.fromkeys(m.source for m in models)]
 
 
-def _model(seed: int, source: str, path: Path, predictions_sha256: str, ledger: Path) -> Model:
-    return Model(
+def _model(
+    seed: int, source: str, path: Path, predictions_sha256: str, ledger: Path
+) -> JudgedModel:
+    return JudgedModel(
         seed=seed,
         source=relative_source(source, ledger),
         predictions_sha256=predictions_sha256,

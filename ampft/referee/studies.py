@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ampft.errors import InputError
 from ampft.referee.checks import IdenticalPredictions
-from ampft.referee.decision import Answer
+from ampft.referee.decision import CandidateAnswer
 from ampft.referee.judge import Judgement, judge
 from ampft.referee.ledger import LedgerSettings
 
@@ -74,7 +74,7 @@ def judge_study(
             found.append(_judged(ledger, trial, runs, None))
         except IdenticalPredictions:
             continue
-        if found[-1].answer == Answer.KEEP:
+        if found[-1].answer == CandidateAnswer.KEEP:
             best = trial
     return found
 

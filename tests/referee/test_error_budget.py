@@ -11,10 +11,10 @@ from scipy.stats import norm, t
 
 from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.referee.decision import (
-    Answer,
+    CandidateAnswer,
+    CandidateCriteria,
     Claim,
-    Question,
-    TryLevel,
+    TryErrorBudget,
     decide,
     level_of_try,
     log_transcript_share,
@@ -71,7 +71,7 @@ def test_each_keep_and_each_point_shown_cost_more():
 def test_the_best_of_all_transcripts_is_within_its_bound(over_seeds):
     # An adversary who picks the luckiest of m functions on the rows, by the bound of its share.
     random, m, level = np.random.default_rng(0), 200, 0.02
-    allowed = TryLevel(number=2, level=level, log_share=-math.log(m))
+    allowed = TryErrorBudget(number=2, level=level, log_share=-math.log(m))
     luckiest = random.standard_normal((20_000, m)).max(axis=1)
     found = luckiest + over_seeds * random.standard_t(9, 20_000)
     above = (found > limit_of(allowed, seeds=over_seeds)).mean()
@@ -93,9 +93,9 @@ def estimate(gain: float, *, seeds: int = 5, spread: float = 0.002) -> Differenc
     )
 
 
-def question(**changes) -> Question:
+def question(**changes) -> CandidateCriteria:
     values = {"claim": Claim.BETTER, "margin": 0.01, "max_seeds": 10, "sealed": True}
-    return Question(**values | changes)
+    return CandidateCriteria(**values | changes)
 
 
 def test_a_keep_needs_a_limit_above_zero_and_shows_whole_steps():
@@ -104,7 +104,7 @@ def test_a_keep_needs_a_limit_above_zero_and_shows_whole_steps():
         found = decide(estimate(gain), allowed, question())
         limit = lower_limit(estimate(gain), allowed, gain=gain)
         assert found.estimate.lower == pytest.approx(limit)
-        assert (found.answer is Answer.KEEP) == (limit > 0)
+        assert (found.answer is CandidateAnswer.KEEP) == (limit > 0)
         assert found.shown_points == (max(int(limit / 0.01), 0))
     assert found.shown_points >= 1
 
@@ -112,24 +112,24 @@ def test_a_keep_needs_a_limit_above_zero_and_shows_whole_steps():
 def test_lower_values_can_be_better():
     allowed = level_of_try(1, [], **BUDGET, sealed=True)
     better, worse = question(higher_is_better=False), question()
-    assert decide(estimate(-0.05), allowed, better).answer is Answer.KEEP
-    assert decide(estimate(-0.05), allowed, worse).answer is not Answer.KEEP
+    assert decide(estimate(-0.05), allowed, better).answer is CandidateAnswer.KEEP
+    assert decide(estimate(-0.05), allowed, worse).answer is not CandidateAnswer.KEEP
 
 
 def test_other_answers_of_a_sealed_ledger_depend_on_the_number_of_seeds_only():
     allowed = level_of_try(1, [], **BUDGET, sealed=True)
     for gain in (-0.3, 0.0, 0.004):
-        assert decide(estimate(gain), allowed, question()).answer is Answer.UNDECIDED
+        assert decide(estimate(gain), allowed, question()).answer is CandidateAnswer.UNDECIDED
         found = decide(estimate(gain, seeds=10), allowed, question())
-        assert found.answer is Answer.DROP
+        assert found.answer is CandidateAnswer.DROP
 
 
 def test_an_open_ledger_drops_what_no_seeds_can_decide():
     allowed = level_of_try(1, [], **BUDGET, sealed=False)
     opened = question(sealed=False)
-    assert decide(estimate(-0.1), allowed, opened).answer is Answer.DROP
+    assert decide(estimate(-0.1), allowed, opened).answer is CandidateAnswer.DROP
     close = decide(estimate(0.012, spread=0.012), allowed, question(sealed=False, max_seeds=100))
-    assert close.answer is Answer.UNDECIDED
+    assert close.answer is CandidateAnswer.UNDECIDED
     assert close.estimate.seeds_to_decide is not None
     assert close.estimate.cases_to_show is not None
 
@@ -137,5 +137,5 @@ def test_an_open_ledger_drops_what_no_seeds_can_decide():
 def test_not_worse_is_kept_within_the_margin_only():
     allowed = level_of_try(1, [], **BUDGET, sealed=True)
     asked = question(claim=Claim.NOT_WORSE, margin=0.03)
-    assert decide(estimate(0.0), allowed, asked).answer is Answer.KEEP
-    assert decide(estimate(-0.029), allowed, asked).answer is not Answer.KEEP
+    assert decide(estimate(0.0), allowed, asked).answer is CandidateAnswer.KEEP
+    assert decide(estimate(-0.029), allowed, asked).answer is not CandidateAnswer.KEEP

@@ -19,7 +19,7 @@ from ampft import LedgerSettings, cli
 from ampft.comparison.analysis.foreign_predictions import compare_tables
 from ampft.errors import InputError
 from ampft.referee.audit import audit_ledger
-from ampft.referee.ledger import append, entry_path, new_entry, read_entries
+from ampft.referee.ledger import append_entry, entry_path, new_entry, read_entries
 from ampft.text.json_io import json_text, values_hash
 
 REPOSITORY = Path(__file__).parents[2]
@@ -217,7 +217,7 @@ def test_a_killed_writer_leaves_whole_entries(ledger):
     entries, sha256 = read_entries(ledger)
     entry = new_entry("seeds", entries, sha256, list(entries[0].models))
     with FileFaults(ledger) as faults:
-        append(ledger, entry)
+        append_entry(ledger, entry)
     assert len(faults.states) > 3
     for tree in faults.states.values():
         copy = ledger.parent / "copy"
@@ -265,7 +265,7 @@ def test_an_audit_repeats_answers_and_notices_a_wrong_one(ledger, written):
     models = list(entries[1].models)
     trial = entries[1].trial
     forged = type(trial)(**{**vars(trial), "answer": "keep", "number": 3})
-    append(ledger, new_entry("try", entries, sha256, models, trial=forged))
+    append_entry(ledger, new_entry("try", entries, sha256, models, trial=forged))
     (wrong_level, wrong_answer) = audit_ledger(ledger).wrong
     assert "entry 3 was not judged at the level" in wrong_level
     assert "entry 3 says keep, but its files say drop" in wrong_answer
