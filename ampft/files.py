@@ -63,21 +63,21 @@ def remove(path: Path) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FilePart:
+class FileDigest:
     """The SHA-256 of the contents of a file, and their number of `bytes`."""
 
     sha256: str
     bytes: int
 
 
-def describe_file(path: Path) -> FilePart:
+def describe_file(path: Path) -> FileDigest:
     """Return the SHA-256 and the size of a file."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return FilePart(sha256=digest, bytes=file.tell())
+        return FileDigest(sha256=digest, bytes=file.tell())
 
 
-def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FilePart:
+def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FileDigest:
     """Write a new file, wait until it is on the disk, and return hash and size of its contents.
 
     Args:
@@ -91,7 +91,7 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FilePart:
             digest.update(chunk)
             size += len(chunk)
     sync(path)
-    return FilePart(sha256=digest.hexdigest(), bytes=size)
+    return FileDigest(sha256=digest.hexdigest(), bytes=size)
 
 
 @contextlib.contextmanager
@@ -168,7 +168,7 @@ def set_default_permissions(path: Path) -> None:
     path.chmod(0o666 & ~mask)
 
 
-def is_inside(name: str) -> bool:
+def is_safe_relative_path(name: str) -> bool:
     """Return whether a path that a file names is relative and stays in the folder of the file."""
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts and bool(path.parts)

@@ -124,7 +124,7 @@ def resident_peak() -> int | None:
     return status_bytes("VmHWM")
 
 
-def headroom(processes: int = 1) -> int:
+def available_memory_bytes(processes: int = 1) -> int:
     """Return how many more bytes of memory this process can use before it reaches a limit.
 
     Args:

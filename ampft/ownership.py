@@ -35,7 +35,7 @@ def new_token() -> str:
     return secrets.token_hex(16)
 
 
-def mark(folder: Path, token: str, name: str | None = None) -> None:
+def write_token(folder: Path, token: str, name: str | None = None) -> None:
     """Write the token into a folder; an existing file is never replaced.
 
     Args:
@@ -51,7 +51,7 @@ def mark(folder: Path, token: str, name: str | None = None) -> None:
     sync(folder / OWNER_NAME)
 
 
-def token_of(folder: Path, name: str | None = None) -> str | None:
+def read_token(folder: Path, name: str | None = None) -> str | None:
     """Return the token in a folder; None for a link, or if this program did not create the folder.
 
     Args:
@@ -77,7 +77,7 @@ def is_plain_file(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
-def identity(path: Path) -> tuple[int, int] | None:
+def file_identity(path: Path) -> tuple[int, int] | None:
     """Return the device and inode numbers of a file; None if it is missing."""
     try:
         found = path.lstat()
@@ -108,7 +108,7 @@ class PrivateFolder:
                 _create(self.path)
             self._descriptor = _locked_owner(self.path)
         try:
-            token = token_of(self.path)
+            token = read_token(self.path)
             assert token is not None, "it is locked"
             self.token = token
             self.clear()
@@ -127,7 +127,7 @@ class PrivateFolder:
 
     def is_intact(self) -> bool:
         """Return whether the folder is still the one that this object created."""
-        return token_of(self.path) == self.token
+        return read_token(self.path) == self.token
 
     def clear(self) -> None:
         """Remove all files with the token in their names, except the token itself."""
@@ -161,7 +161,7 @@ def private_file(output_dir: Path, name: str, *, token: str | None = None) -> Pa
     Raises:
         InputError: The folder was replaced or removed during the run.
     """
-    found = token_of(output_dir / PRIVATE_NAME)
+    found = read_token(output_dir / PRIVATE_NAME)
     if found is None or token not in (None, found):
         raise InputError(
             f"--output_dir {output_dir}: another program removed or replaced {PRIVATE_NAME} during "
@@ -184,7 +184,7 @@ def check_unlocked(output_dir: Path) -> None:
         os.close(descriptor)
 
 
-def holder(output_dir: Path) -> str:
+def lock_holder_pid(output_dir: Path) -> str:
     """Return the process id of the run that has locked an output folder, or "unknown"."""
     try:
         return private_file(output_dir, "process").read_text().strip() or "unknown"
@@ -194,7 +194,7 @@ def holder(output_dir: Path) -> str:
 
 def is_leftover(path: Path) -> bool:
     """Return whether an entry of an output folder is a private folder, or an unfinished one."""
-    return (path.name == PRIVATE_NAME and token_of(path) is not None) or _is_unfinished(path)
+    return (path.name == PRIVATE_NAME and read_token(path) is not None) or _is_unfinished(path)
 
 
 def remove_unfinished(output_dir: Path) -> None:
@@ -237,7 +237,7 @@ def _create(path: Path) -> None:
     temporary = _unfinished(path, token)
     temporary.mkdir()
     try:
-        mark(temporary, token, path.name)
+        write_token(temporary, token, path.name)
         if not os.path.lexists(path):
             rename(temporary, path)
     except FileNotFoundError:  # the process with the lock took it for abandoned
@@ -267,7 +267,7 @@ def _locked_owner(path: Path) -> int | None:
         InputError: The folder is not one that this program created.
     """
     owner = path / OWNER_NAME
-    if token_of(path) is None:
+    if read_token(path) is None:
         if not os.path.lexists(path):
             return None
         raise InputError(
@@ -302,7 +302,7 @@ def temporary_folder(purpose: str) -> Path:
     for folder in place.glob(f"{prefix}*"):
         with contextlib.suppress(OSError, InputError):  # another thread or process removes it
             # The lock fails if its process is alive.
-            if token_of(folder) is not None and (lock := _locked_owner(folder)) is not None:
+            if read_token(folder) is not None and (lock := _locked_owner(folder)) is not None:
                 shutil.rmtree(folder, ignore_errors=True)
                 os.close(lock)
     token = new_token()
@@ -310,7 +310,7 @@ def temporary_folder(purpose: str) -> Path:
     new = folder.with_name(f"{folder.name}.tmp")
     new.mkdir(mode=0o700)
     try:
-        mark(new, token, folder.name)
+        write_token(new, token, folder.name)
     except OSError:  # a full disk
         shutil.rmtree(new, ignore_errors=True)
         raise
@@ -322,7 +322,7 @@ def temporary_folder(purpose: str) -> Path:
 
 
 def _remove_temporary(folder: Path, token: str, descriptor: int) -> None:
-    if token_of(folder) == token:
+    if read_token(folder) == token:
         shutil.rmtree(folder, ignore_errors=True)
     os.close(descriptor)
 

@@ -17,7 +17,7 @@ from running import CLASSIFY, call_here, rows, write_csv
 
 from ampft.errors import InputError
 from ampft.files import atomic_path, check_disk_space, special_or_atomic_path
-from ampft.ownership import mark, new_token, temporary_folder
+from ampft.ownership import new_token, temporary_folder, write_token
 
 
 def names(folder: Path) -> list[str]:
@@ -52,7 +52,7 @@ def test_a_temporary_folder_that_is_not_ours_is_kept(tmp_path, monkeypatch):
     (tmp_path / "ampft-data-mine" / ".lock").touch()
     (tmp_path / "ampft-data-mine" / "thesis.tex").write_text("mine")
     (tmp_path / "ampft-data-link").symlink_to(tmp_path / "precious")
-    mark(tmp_path / "precious", new_token(), "ampft-data-link")
+    write_token(tmp_path / "precious", new_token(), "ampft-data-link")
     shutil.copytree(left, tmp_path / "ampft-data-copy")
     mine = {"precious", "ampft-data-mine", "ampft-data-link", "ampft-data-copy"}
     subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)

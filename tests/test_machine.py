@@ -36,38 +36,40 @@ V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 def test_version_2_considers_every_parent_group(groups):
     (groups / "membership").write_text("0::/user/job\n")
     write_group(groups / "cgroup/user/job", "max", 3 * GIB, V2)
-    assert machine.headroom() == 64 * GIB
+    assert machine.available_memory_bytes() == 64 * GIB
     write_group(groups / "cgroup/user", 10 * GIB, 4 * GIB, V2)
-    assert machine.headroom() == (10 - 4 + 1) * GIB  # a GiB of cached files can be dropped
-    assert machine.headroom(processes=2) == (10 - 4 + 1) * GIB // 2
+    assert (
+        machine.available_memory_bytes() == (10 - 4 + 1) * GIB
+    )  # a GiB of cached files can be dropped
+    assert machine.available_memory_bytes(processes=2) == (10 - 4 + 1) * GIB // 2
     write_group(groups / "cgroup", 5 * GIB, 4 * GIB, V2)
-    assert machine.headroom() == 2 * GIB
+    assert machine.available_memory_bytes() == 2 * GIB
 
 
 def test_version_1_in_a_container_with_the_path_of_the_host(groups):
     (groups / "membership").write_text("9:name=systemd:/\n4:cpu,memory:/docker/1234\n0::/\n")
-    assert machine.headroom() == 64 * GIB
+    assert machine.available_memory_bytes() == 64 * GIB
     write_group(groups / "cgroup/memory", 8 * GIB, 6 * GIB, V1)
-    assert machine.headroom() == 3 * GIB
+    assert machine.available_memory_bytes() == 3 * GIB
     write_group(groups / "cgroup/memory", 2**63 - 4096, 6 * GIB, V1)  # no limit
-    assert machine.headroom() == 64 * GIB
+    assert machine.available_memory_bytes() == 64 * GIB
 
 
 def test_a_group_that_is_full_leaves_nothing(groups):
     (groups / "membership").write_text("0::/\n")
     write_group(groups / "cgroup", 2 * GIB, 4 * GIB, V2)
-    assert machine.headroom() == 0
+    assert machine.available_memory_bytes() == 0
 
 
 def test_the_address_space_is_limited_per_process(groups, monkeypatch):
     used = machine.status_bytes("VmSize")
     limits = {resource.RLIMIT_AS: (used + GIB, resource.RLIM_INFINITY)}
     monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
-    assert 0.5 * GIB < machine.headroom(processes=4) <= GIB
+    assert 0.5 * GIB < machine.available_memory_bytes(processes=4) <= GIB
 
 
 def test_this_machine_has_memory_available():
-    assert 0 < machine.headroom() < psutil.virtual_memory().total
+    assert 0 < machine.available_memory_bytes() < psutil.virtual_memory().total
 
 
 @pytest.mark.parametrize(

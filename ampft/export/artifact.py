@@ -17,7 +17,7 @@ from torch import nn
 
 from ampft.errors import InputError
 from ampft.export.formats import FORMATS
-from ampft.files import FilePart, describe_file, write_text
+from ampft.files import FileDigest, describe_file, write_text
 from ampft.kinds.inputs import Reader
 from ampft.kinds.prediction import PredictRequest
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_config
@@ -97,7 +97,7 @@ class ArtifactManifest:
     model: str
     inputs: Sequence[str]
     run_sha256: str
-    files: Mapping[str, FilePart]
+    files: Mapping[str, FileDigest]
     runtime: str
     versions: Mapping[str, str]
     text: TextPart | None = None
@@ -115,7 +115,7 @@ class ArtifactManifest:
         return values_hash({n: part.sha256 for n, part in self.files.items() if n != CARD_NAME})
 
 
-def artifact_files(folder: Path) -> dict[str, FilePart]:
+def artifact_files(folder: Path) -> dict[str, FileDigest]:
     """Return hash and size of every file of an artifact except its manifest."""
     files = describe_files(folder)
     files.pop(MANIFEST_NAME, None)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ampft.data.steps import StepBatch
-    from ampft.files import FilePart
+    from ampft.files import FileDigest
     from ampft.tasks.outcome import Outcome
     from ampft.training.step import StepOutcome
 
@@ -57,7 +57,7 @@ class SavedFeature:
     step: int
     history: bytes
     folder: Path
-    files: Mapping[str, FilePart]
+    files: Mapping[str, FileDigest]
 
 
 class Feature:

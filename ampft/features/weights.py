@@ -17,7 +17,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ampft.errors import InputError
 from ampft.features.feature import Feature, SavedFeature, StepRecord
-from ampft.files import FilePart, atomic_path, check_disk_space, describe_file
+from ampft.files import FileDigest, atomic_path, check_disk_space, describe_file
 from ampft.metrics.sums import Metric
 from ampft.models.adapters import merge_adapters
 from ampft.models.weights import load_whole_weights, whole_state
@@ -147,7 +147,7 @@ class BestModel:
     step: int | None = None
     value: float | None = None
     without_improvement: int = 0
-    file: FilePart | None = None
+    file: FileDigest | None = None
     average: AveragedWeights | None = None
 
     @property

@@ -18,7 +18,7 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedConfig
 
 from ampft.errors import InputError, listed
-from ampft.files import is_inside
+from ampft.files import is_safe_relative_path
 from ampft.hub import hub_problem
 from ampft.models.adapters import ADAPTER_CONFIG, SavedAdapter, read_adapter
 from ampft.models.freezing import POOLER, base_of, has_weights, head_names, is_in
@@ -282,7 +282,7 @@ class WeightsSource:
         for index in self.indexes():
             try:
                 names = set(read_json_object(index)["weight_map"].values())
-                outside = sorted(name for name in names if not is_inside(name))
+                outside = sorted(name for name in names if not is_safe_relative_path(name))
             except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
                 raise loading_error(str(index), error, flag=self.flag) from error
             if outside:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ampft.errors import InputError
-from ampft.machine import headroom
+from ampft.machine import available_memory_bytes
 from ampft.text.numbers import byte_size
 
 MOST_LAYERS = 2000  # each layer takes time and memory to build, even without weights
@@ -57,7 +57,7 @@ def check_memory(auto_class: Any, config: Any, where: str) -> None:
     except Exception:  # loading fails for the same reason and says so, or needs remote code
         return
     weights = sum(parameter.numel() for parameter in model.parameters())
-    available = headroom()
+    available = available_memory_bytes()
     if 4 * weights > available:  # bytes in float32
         raise InputError(
             f"{where}: its config.json describes {weights:,} weights, which take "

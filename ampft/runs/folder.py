@@ -14,7 +14,7 @@ from ampft.arguments import ClassifyArguments
 from ampft.data.sources.file_names import data_stem
 from ampft.errors import InputError
 from ampft.files import (
-    FilePart,
+    FileDigest,
     describe_file,
     durably_rename,
     is_writable_folder,
@@ -25,9 +25,9 @@ from ampft.files import (
 from ampft.ownership import (
     PrivateFolder,
     check_unlocked,
-    holder,
-    identity,
+    file_identity,
     is_leftover,
+    lock_holder_pid,
     remove_tree,
     remove_unfinished,
 )
@@ -82,7 +82,7 @@ class RunFolder:
                 created or written.
         """
         self.path = Path(path)
-        self.staged: dict[str, FilePart] = {}
+        self.staged: dict[str, FileDigest] = {}
         overwrite = overwrite or continues
         check_output_folder(path, overwrite=overwrite, keep_files=keep_files)
         try:
@@ -130,20 +130,20 @@ class RunFolder:
         temporary.open("xb").close()
         try:
             yield temporary
-            found = identity(self.path / name)
+            found = file_identity(self.path / name)
             if found is not None and found != self._own.get(name):
                 raise InputError(
                     f"--output_dir {self.path}: {name} was created or replaced by another program "
                     "during the run. Move it, and let nothing else write into this folder."
                 )
             durably_rename(temporary, self.path / name)
-            self._own[name] = identity(self.path / name)
+            self._own[name] = file_identity(self.path / name)
         finally:
             temporary.unlink(missing_ok=True)
 
     def adopt(self, name: str) -> None:
         """Let this run replace a file that was recognised as one that an earlier run wrote."""
-        self._own[name] = identity(self.path / name)
+        self._own[name] = file_identity(self.path / name)
 
     def write_text(self, name: str, text: str) -> Path:
         """Write a text file atomically, in UTF-8."""
@@ -182,7 +182,7 @@ class RunFolder:
             reason = "the folder was removed or emptied during the run"
             raise FileNotFoundError(errno.ENOENT, reason, str(self.path))
 
-    def files(self) -> dict[str, FilePart]:
+    def files(self) -> dict[str, FileDigest]:
         """Return the results, the history and the saved steps, for the record of the run."""
         history, steps = self.path / HISTORY_NAME, self.path / NONFINITE_NAME
         saved = {f"{NONFINITE_NAME}/{name}": part for name, part in describe_files(steps).items()}
@@ -352,5 +352,5 @@ def check_creatable(folder: Path) -> None:
 def _is_locked(folder: Path) -> InputError:
     return InputError(
         f"--output_dir {folder}: another run is writing to this folder (process "
-        f"{holder(folder)}). Wait until it ends, stop it, or choose another folder."
+        f"{lock_holder_pid(folder)}). Wait until it ends, stop it, or choose another folder."
     )

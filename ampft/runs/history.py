@@ -17,8 +17,8 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from ampft.errors import InputError
-from ampft.files import FilePart, write
-from ampft.ownership import identity
+from ampft.files import FileDigest, write
+from ampft.ownership import file_identity
 from ampft.runs.manifest import HISTORY_NAME
 from ampft.text.json_io import Count, JSONValue, NotNegative, Positive, from_json, read_json_lines
 from ampft.text.numbers import approximate_duration
@@ -183,10 +183,10 @@ class History:
             self.accelerator.log(numbers, step=self.steps)
         self._update_bar(row)
 
-    def position(self) -> FilePart:
+    def position(self) -> FileDigest:
         """Return hash and size of what has been written so far, on the main process."""
         digest = hashlib.sha256(self._written).hexdigest()
-        return FilePart(sha256=digest, bytes=len(self._written))
+        return FileDigest(sha256=digest, bytes=len(self._written))
 
     def verify(self) -> None:
         """Check that the file contains what was written, or restore its end if that is missing.
@@ -205,7 +205,7 @@ class History:
         assert self.path is not None
         assert self._file is not None
         found = os.fstat(self._file.fileno())
-        if identity(self.path) != (found.st_dev, found.st_ino):
+        if file_identity(self.path) != (found.st_dev, found.st_ino):
             raise self._changed()
         if found.st_size == len(self._written):
             return

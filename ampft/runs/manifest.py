@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ampft.errors import InputError
-from ampft.files import FilePart, describe_file, is_inside
+from ampft.files import FileDigest, describe_file, is_safe_relative_path
 from ampft.ownership import is_plain_file, is_plain_folder
 from ampft.text.json_io import read_json_object, values_hash
 from ampft.training.checkpoints.store import HISTORY_NAME as HISTORY_NAME
@@ -47,13 +47,13 @@ MODEL_FILES = (
 )
 
 
-def describe_files(folder: Path) -> dict[str, FilePart]:
+def describe_files(folder: Path) -> dict[str, FileDigest]:
     """Return hash and size of every file in a folder and its subfolders, by relative path."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): describe_file(path) for path in paths}
 
 
-def check_files(folder: Path, files: Mapping[str, FilePart], names: Iterable[str]) -> None:
+def check_files(folder: Path, files: Mapping[str, FileDigest], names: Iterable[str]) -> None:
     """Check that files of a run are as the run wrote them.
 
     Args:
@@ -81,7 +81,7 @@ def check_files(folder: Path, files: Mapping[str, FilePart], names: Iterable[str
             )
 
 
-def model_files(folder: Path, files: Mapping[str, FilePart]) -> set[str]:
+def model_files(folder: Path, files: Mapping[str, FileDigest]) -> set[str]:
     """Return the names of the files that loading the model of a run may read."""
     present = {path.name for path in folder.iterdir()}
     return {name for name in present | files.keys() if matches(name, MODEL_FILES)}
@@ -196,7 +196,7 @@ def _is_history(path: Path) -> bool:
 def _is_unchanged(folder: Path, name: str, part: object) -> bool:
     """Return whether a file listed in a record still has the contents that the record states."""
     path = folder / name
-    if not is_inside(name) or is_link(folder, name) or not path.is_file():
+    if not is_safe_relative_path(name) or is_link(folder, name) or not path.is_file():
         return False
     return isinstance(part, Mapping) and describe_file(path).sha256 == part.get("sha256")
 

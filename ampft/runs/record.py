@@ -17,7 +17,7 @@ from ampft.features.decision_figures import FittedPart
 from ampft.features.resources import PeakMemory
 from ampft.features.validations import BestPart as BestPart
 from ampft.features.validations import ValidationPart as ValidationPart
-from ampft.files import FilePart
+from ampft.files import FileDigest
 from ampft.machine import versions
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import RECORD_NAME
@@ -210,7 +210,7 @@ class RunRecord:
     warnings: Mapping[str, str] = field(default_factory=dict)
     decisions: FittedPart | None = None
     reason: str | None = None
-    files: Mapping[str, FilePart] = field(default_factory=dict)
+    files: Mapping[str, FileDigest] = field(default_factory=dict)
     hardware: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=versions)
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ampft.data.steps import MicroBatch, StepBatch, StepBatches
 from ampft.errors import InputError, TrainingStopped
-from ampft.machine import headroom, status_bytes
+from ampft.machine import available_memory_bytes, status_bytes
 from ampft.precision.accelerator import is_sharded
 from ampft.text.terminal import labelled
 
@@ -230,7 +230,9 @@ def fit_micro_batches(
     if accelerator.device.type == "cpu":
         # No process allocates memory before all have read how much is available.
         accelerator.wait_for_everyone()
-        budget = headroom(int(os.environ.get("LOCAL_WORLD_SIZE", accelerator.num_processes)))
+        budget = available_memory_bytes(
+            int(os.environ.get("LOCAL_WORLD_SIZE", accelerator.num_processes))
+        )
         accelerator.wait_for_everyone()
     trial = MicroBatchTrial(model, loss, step_batches, averages_weights, state_per_weight)
     number = trial.fewest_micro_batches(budget)

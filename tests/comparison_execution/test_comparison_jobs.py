@@ -102,7 +102,7 @@ def test_runs_have_gpus_of_their_own(monkeypatch):
 
 
 def test_the_memory_is_asked_first(monkeypatch):
-    monkeypatch.setattr(module, "headroom", lambda: 10 * 2**30)
+    monkeypatch.setattr(module, "available_memory_bytes", lambda: 10 * 2**30)
     check_memory(3, 3 * 2**30)
     check_memory(1, 30 * 2**30)  # as without --jobs
     check_memory(4, 0)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ampft.errors import InputError
-from ampft.files import FilePart
+from ampft.files import FileDigest
 from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, RESULT_FILES, check_files, is_result_name
 from ampft.runs.record import read_record
 from ampft.training.checkpoints.store import verify as verify_checkpoint
@@ -120,7 +120,7 @@ def test_damage_to_any_file_of_a_run_is_detected_and_named(runs, tmp_path, capsy
 
 def test_without_the_manifest_damage_is_not_detected(runs, tmp_path, monkeypatch):
     """Negative control."""
-    monkeypatch.setattr(FilePart, "__eq__", lambda *_: True)
+    monkeypatch.setattr(FileDigest, "__eq__", lambda *_: True)
     _, missed = undetected_in_run(runs, tmp_path)
     assert "flip model.safetensors: not detected" in missed
 
@@ -157,7 +157,7 @@ def test_damage_to_any_file_of_a_checkpoint_is_detected_and_named(checkpoints, t
 
 def test_without_hashes_damage_to_a_checkpoint_is_not_detected(checkpoints, tmp_path, monkeypatch):
     """Negative control."""
-    monkeypatch.setattr(FilePart, "__eq__", lambda *_: True)
+    monkeypatch.setattr(FileDigest, "__eq__", lambda *_: True)
     _, missed = undetected_in_checkpoint(checkpoints, tmp_path)
     assert "flip model.safetensors: not detected" in missed
     assert "swap optimizer.safetensors: not detected" in missed

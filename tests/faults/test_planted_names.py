@@ -197,7 +197,7 @@ def test_a_run_that_trusts_names_is_found_out(train, names, operations, tmp_path
         patch.setattr(
             "ampft.training.checkpoints.store._own_files", lambda folder: folder.iterdir()
         )
-        patch.setattr("ampft.runs.folder.identity", lambda path: None)
+        patch.setattr("ampft.runs.folder.file_identity", lambda path: None)
         found = list(problems_before(train, [f"{STORE_NAME}/step-100"], tmp_path / "a", capsys))
         taken = [name for name in names if name in ("run.json", f"{STORE_NAME}/step-1/state.json")]
         found += problems_during(train, taken, operations, tmp_path / "b", capsys, lambda _: KINDS)

@@ -37,7 +37,7 @@ from warm_processes import WarmPopen
 from word_tokenizer import save_tokenizer, tiny_config
 
 import ampft.runs.saved_state as run_state
-from ampft.ownership import mark, token_of
+from ampft.ownership import read_token, write_token
 
 pytestmark = pytest.mark.slow
 
@@ -295,7 +295,7 @@ def test_sigkill(train, files, model_with_dropout, straight, tmp_path, more):
     assert process.wait() == -signal.SIGKILL
     incomplete = folder / "checkpoints/step-99.tmp-0123456789abcdef"  # of another killed process
     incomplete.mkdir()
-    mark(incomplete, token_of(folder / "checkpoints"), "step-99")
+    write_token(incomplete, read_token(folder / "checkpoints"), "step-99")
     train(folder, *flags, *LATEST)
     assert evidence(folder) == straight
     assert len(resumes(folder)) == 1

@@ -15,7 +15,7 @@ import pytest
 
 from ampft.errors import InputError
 from ampft.files import atomic_path, describe_file
-from ampft.ownership import PRIVATE_NAME, holder, mark, new_token, private_file
+from ampft.ownership import PRIVATE_NAME, lock_holder_pid, new_token, private_file, write_token
 from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.runs.manifest import describe_files
 from ampft.runs.record import read_record, write_record
@@ -34,7 +34,7 @@ def test_writes_and_leaves_nothing_else(tmp_path: Path):
     with RunFolder(tmp_path / "new" / "run") as folder:
         folder.write_text("report.txt", "é\n")
         folder.write_json("report.json", {"nan": float("nan"), "array": np.arange(2)})
-        assert holder(folder.path) == str(os.getpid())
+        assert lock_holder_pid(folder.path) == str(os.getpid())
     folder.close()
     assert sorted(p.name for p in folder.path.iterdir()) == ["report.json", "report.txt"]
     assert (folder / "report.txt").read_text(encoding="utf-8") == "é\n"
@@ -190,7 +190,7 @@ def test_a_folder_in_which_a_run_was_killed_at_its_start_counts_as_empty(tmp_pat
     with RunFolder(tmp_path):
         assert names(tmp_path) == [PRIVATE_NAME]
     unfinished.mkdir()
-    mark(unfinished, token, PRIVATE_NAME)
+    write_token(unfinished, token, PRIVATE_NAME)
     with RunFolder(tmp_path):
         assert names(tmp_path) == [PRIVATE_NAME]
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from ampft import files
 from ampft.errors import InputError
-from ampft.files import FilePart, describe_file
+from ampft.files import FileDigest, describe_file
 from ampft.ownership import OWNER_NAME
 from ampft.training.checkpoints.interval import Interval, parse_interval
 from ampft.training.checkpoints.store import (
@@ -252,7 +252,7 @@ def test_a_damaged_history_is_noticed(tmp_path: Path, text: str):
     with pytest.raises(DamagedCheckpoint, match=r"history\.jsonl: the history is damaged"):
         verified_history(history, manifest.history)
     with pytest.raises(DamagedCheckpoint, match="cannot be read"):
-        verified_history(tmp_path / "absent", FilePart(sha256="", bytes=1))
+        verified_history(tmp_path / "absent", FileDigest(sha256="", bytes=1))
 
 
 def test_old_checkpoints_are_removed_only_after_the_new_one_is_safe(tmp_path: Path, monkeypatch):

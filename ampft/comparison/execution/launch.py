@@ -24,7 +24,7 @@ from filelock import lock_descriptor, unlock_descriptor
 from ampft.arguments.compare import CompareCommand
 from ampft.comparison.execution.warm_process import MOST_BYTES
 from ampft.errors import InputError, Preempted
-from ampft.machine import headroom
+from ampft.machine import available_memory_bytes
 from ampft.ownership import is_plain_file
 from ampft.text.numbers import byte_size, counted
 from ampft.text.terminal import labelled, print_line
@@ -135,7 +135,7 @@ def check_memory(jobs: int, peak_bytes: int) -> None:
     Raises:
         InputError: They do not fit.
     """
-    available = headroom()
+    available = available_memory_bytes()
     if jobs > 1 and jobs * peak_bytes > available:
         fitting = max(1, available // peak_bytes)
         raise InputError(

@@ -21,7 +21,7 @@ from ampft.evaluation.sanity import (
 )
 from ampft.features.decisions import decision_warnings
 from ampft.features.validations import all_metrics
-from ampft.files import describe_file, is_inside
+from ampft.files import describe_file, is_safe_relative_path
 from ampft.machine import versions
 from ampft.runs.audit.findings import DIFFERS, NOT_COMPARED, SUM_TOLERANCE, WITHIN, Check, judged
 from ampft.runs.audit.rebuild import Rebuilt
@@ -61,7 +61,7 @@ def compare_files(folder: Path, record: RunRecord) -> Check:
         problems.append(f"{RECORD_NAME} does not have the hash that it states")
     for name, part in sorted(record.files.items()):
         path = folder / name
-        if not is_inside(name) or not path.is_file():
+        if not is_safe_relative_path(name) or not path.is_file():
             problems.append(f"{inert(name)} is missing")
         elif describe_file(path) != part:
             problems.append(f"{inert(name)} was changed after the run")

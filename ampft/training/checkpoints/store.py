@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from ampft.errors import InputError
-from ampft.files import FilePart, describe_file, remove, rename, sync, write_file
+from ampft.files import FileDigest, describe_file, remove, rename, sync, write_file
 from ampft.ownership import (
     OWNER_NAME,
     is_plain_file,
     is_plain_folder,
-    mark,
     new_token,
-    token_of,
+    read_token,
+    write_token,
 )
 from ampft.text.json_io import (
     JSONValue,
@@ -91,8 +91,8 @@ class CheckpointManifest:
     settings: Mapping[str, Any]
     topology: Mapping[str, Any]
     environment: Mapping[str, Any]
-    history: FilePart
-    files: Mapping[str, FilePart]
+    history: FileDigest
+    files: Mapping[str, FileDigest]
     written: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     schema: int = SCHEMA
 
@@ -162,7 +162,7 @@ def verify(folder: Path) -> CheckpointManifest:
     return manifest
 
 
-def verified_history(path: Path, part: FilePart) -> bytes:
+def verified_history(path: Path, part: FileDigest) -> bytes:
     """Return the beginning of history.jsonl to which a checkpoint belongs.
 
     Args:
@@ -222,7 +222,7 @@ class CheckpointStore:
 
     def own(self) -> list[Path]:
         """Return the folders of the checkpoints that this run provably wrote, by ascending step."""
-        token = token_of(self.path)
+        token = read_token(self.path)
         return [folder for folder in self.complete() if self._is_own(folder, token)]
 
     def refuse_foreign(self) -> None:
@@ -238,7 +238,7 @@ class CheckpointStore:
             entry.name
             for entry in sorted(self.path.iterdir())
             if (_COMPLETE.fullmatch(entry.name) and entry not in own)
-            or (entry.name == OWNER_NAME and token_of(self.path) is None)
+            or (entry.name == OWNER_NAME and read_token(self.path) is None)
         ]
         if foreign:
             raise _foreign(self.path / foreign[0])
@@ -256,11 +256,11 @@ class CheckpointStore:
         if not os.path.lexists(self.path):
             self.path.mkdir()
             sync(self.path.parent)
-        token = token_of(self.path)
+        token = read_token(self.path)
         if token is None and is_plain_folder(self.path):
             with contextlib.suppress(FileExistsError):
-                mark(self.path, new_token())
-            token = token_of(self.path)
+                write_token(self.path, new_token())
+            token = read_token(self.path)
         if token is None:
             raise InputError(
                 f"{self.path}: another program replaced this folder or its {OWNER_NAME}, so no "
@@ -272,7 +272,7 @@ class CheckpointStore:
             raise _foreign(self.path / name)
         temporary = _hidden(self.path / name)
         temporary.mkdir()
-        mark(temporary, token, name)
+        write_token(temporary, token, name)
         return temporary
 
     def publish(self, temporary: Path) -> None:
@@ -304,15 +304,15 @@ class CheckpointStore:
 
     def remove_incomplete(self) -> None:
         """Remove what processes that were killed while they wrote a checkpoint left behind."""
-        token = token_of(self.path)
+        token = read_token(self.path)
         for entry in list(self.path.iterdir()) if token else []:
             match = _INCOMPLETE.fullmatch(entry.name)
-            if match and token_of(entry, match[1]) == token:
+            if match and read_token(entry, match[1]) == token:
                 self._remove(entry)
 
     def remove(self, folder: Path) -> bool:
         """Remove a checkpoint, even if damaged; return whether this run provably wrote it."""
-        is_own = self._is_own(folder, token_of(self.path))
+        is_own = self._is_own(folder, read_token(self.path))
         if is_own:
             self._remove(folder)
         return is_own
@@ -328,7 +328,7 @@ class CheckpointStore:
         """Remove all checkpoints of this run, and the folder if nothing else is in it."""
         self.remove_incomplete()
         self.remove_after(-1)
-        if token_of(self.path) and [entry.name for entry in self.path.iterdir()] == [OWNER_NAME]:
+        if read_token(self.path) and [entry.name for entry in self.path.iterdir()] == [OWNER_NAME]:
             remove(self.path / OWNER_NAME)
         if is_plain_folder(self.path) and not any(self.path.iterdir()):
             remove(self.path)
@@ -341,7 +341,7 @@ class CheckpointStore:
         if not is_plain_folder(folder):
             return False
         if os.path.lexists(folder / OWNER_NAME):
-            return token is not None and token_of(folder) == token
+            return token is not None and read_token(folder) == token
         manifest = _manifest(folder)
         if manifest is None or manifest.cursor.step != _step_of(folder):
             return False
@@ -364,7 +364,7 @@ class CheckpointStore:
         else:
             if _COMPLETE.fullmatch(folder.name):
                 if OWNER_NAME not in names:
-                    mark(folder, token_of(self.path) or new_token())
+                    write_token(folder, read_token(self.path) or new_token())
                 hidden = _hidden(folder)
                 rename(folder, hidden)
                 folder = hidden
@@ -395,7 +395,7 @@ def _own_files(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _is_unchanged(path: Path, part: FilePart, manifest: Path) -> bool:
+def _is_unchanged(path: Path, part: FileDigest, manifest: Path) -> bool:
     """Return whether a file is the one in the manifest.
 
     Its content is read only if it was written, moved or linked after the manifest, which is the

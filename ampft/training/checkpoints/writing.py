@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ampft.files import FilePart, describe_file, sync, write_file
+from ampft.files import FileDigest, describe_file, sync, write_file
 from ampft.ownership import OWNER_NAME
 from ampft.training.checkpoints.store import (
     MODEL_NAME,
@@ -36,7 +36,7 @@ DTYPES = {
 _CHUNK_BYTES = 2**24
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FilePart:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileDigest:
     """Write tensors to a new safetensors file; return its hash and size.
 
     Args:
