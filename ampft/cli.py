@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampft.arguments.compare import is_comparison_to_run
-from ampft.arguments.completion import complete
+from ampft.arguments.completion import print_completions
 from ampft.arguments.flags import ArgumentParser
-from ampft.arguments.predict import add_predict, check_inputs
+from ampft.arguments.predict import add_predict_command, check_inputs
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
 from ampft.text.escaping import inert_lines
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    complete(_parser)
+    print_completions(_parser)
     try:
         return run_main(lambda: _run(list(sys.argv[1:] if argv is None else argv)))
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
@@ -137,7 +137,7 @@ def _parser() -> ArgumentParser:
         action="store_true",
         help="skip the measurement of matrix product rates, which takes a few seconds",
     )
-    add_predict(commands)
+    add_predict_command(commands)
     for name, (_, summary) in _WITH_OWN_PARSERS.items():
         commands.add_parser(name, help=summary)
     report = commands.add_parser("report", help="print the report of a run or a comparison")

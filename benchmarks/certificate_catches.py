@@ -35,7 +35,7 @@ from ampft.certificate.rows import VerifyRequest, check_verification
 from ampft.certificate.verify import certify
 from ampft.cli import main as ampft
 from ampft.export import ExportRequest, export_run
-from ampft.export.artifact import opened
+from ampft.export.artifact import open_uncertified
 from ampft.export.source import ExportSource
 from ampft.kinds.logits import model_inputs
 from ampft.kinds.prediction import PredictRequest
@@ -135,7 +135,7 @@ def usual_gate(artifact: Path, run: Path) -> str:
     rows = check_verification(run_classifier(run).record, VerifyRequest())
     first = [text for (text,) in rows.rows[:NAIVE_ROWS]]
     truth = np.asarray(rows.targets)[:NAIVE_ROWS]
-    found = opened(artifact)
+    found = open_uncertified(artifact)
     names = [found.config.id2label[index] for index in range(len(LABELS))]
     guessed = [names[index] for index in found.logits(first, 32).argmax(axis=1)]
     own = run_classifier(run).record.label_names

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ampft.diagnosis.doctor import scan
-from ampft.diagnosis.doctor.case import FirstSteps, Subject
-from ampft.diagnosis.doctor.cure import prescribe
+from ampft.diagnosis.doctor.case import ExaminedModel, TrialSettings
+from ampft.diagnosis.doctor.cure import find_cure
 from ampft.precision.float32_modules import matching_modules
 from ampft.precision.resolve import resolve
 from ampft.training.optimizer import OptimizerSettings
@@ -35,7 +35,7 @@ from ampft.training.optimizer import OptimizerSettings
 WIDTH, CLASSES, ROWS, BATCHES = 32, 3, 32, 2
 CONSTANT = 4096.0  # numbers of bfloat16 are 32 apart here, those of float32 1/2048
 MODE = "bf16"
-TRIAL = FirstSteps(steps=20, optimizer=OptimizerSettings(learning_rate=1e-3))
+TRIAL = TrialSettings(steps=20, optimizer=OptimizerSettings(learning_rate=1e-3))
 
 
 class Block(nn.Module):
@@ -86,8 +86,8 @@ def examined(blocks: int, planted: int, seed: int) -> dict[str, Any]:
     diagnosis = scan(model, batches, loss, mixed_precision=MODE)
     found, verified = [], None
     if not diagnosis.holds:
-        case = Subject(model, batches, loss, resolve(MODE, torch.device("cpu")), trial=TRIAL)
-        cure = prescribe(case, diagnosis).cure
+        case = ExaminedModel(model, batches, loss, resolve(MODE, torch.device("cpu")), trial=TRIAL)
+        cure = find_cure(case, diagnosis).cure
         if cure is not None:
             found, verified = sorted(matching_modules(model, cure.fp32_modules)), cure.verified
     return {

@@ -15,14 +15,14 @@ from ampft.errors import InputError, did_you_mean
 from ampft.flag import MAX_SEED, flag
 from ampft.precision.modes import BASELINE, MODES, is_fp32, mode_hint
 from ampft.tasks import TASKS, problem_types
-from ampft.text.json_io import Count, NotNegative, Positive, Rule, is_ascending, one_of
+from ampft.text.json_io import Count, NotNegative, Positive, ValueRule, is_ascending, one_of
 
 T = TypeVar("T")
 COMPARISON, EXECUTION, OUTPUT = "comparison", "time and processes", "output"
 
 MIN_SEEDS = 3
 MOST_SEEDS = 10_000
-Seeds = Annotated[int, Rule(lambda count: 0 <= count <= MOST_SEEDS, f"0 to {MOST_SEEDS}")]
+Seeds = Annotated[int, ValueRule(lambda count: 0 <= count <= MOST_SEEDS, f"0 to {MOST_SEEDS}")]
 PLACEBO = "placebo"  # name of the arm
 PROGRAM = "compare_precision.py"
 ENGINES = (LOCAL, RAY) = ("local", "ray")
@@ -192,7 +192,7 @@ class ComparisonDesign:
     config_file: str | None
     budget: NotNegative | None
     select_seeds: Seeds
-    seed_counts: Annotated[tuple[Seeds, ...], Rule(is_ascending, "ascending, and not empty")]
+    seed_counts: Annotated[tuple[Seeds, ...], ValueRule(is_ascending, "ascending, and not empty")]
     jobs: Positive = 1
     gpus_per_run: Positive = 1
     draws: bool = False

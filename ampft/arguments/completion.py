@@ -10,12 +10,14 @@ from dataclasses import fields
 from ampft.arguments.classify import ClassifyArguments
 
 
-def complete(make_parser: Callable[[], ArgumentParser]) -> None:
-    """Answer the shell and end the process; do nothing if no shell asks.
+def print_completions(make_parser: Callable[[], ArgumentParser]) -> None:
+    """Print the completions that a shell asks for with Tab, and end the process.
+
+    Do nothing if no shell asks.
 
     Args:
-        make_parser: Function that returns the parser with its commands; `train` gets its flags
-            here.
+        make_parser: Function that returns the parser with its commands. `train` has no flags in
+            it; this function adds them.
     """
     if "_ARGCOMPLETE" not in os.environ:
         return

@@ -160,7 +160,7 @@ _HELP = re.compile(r"See \S+( \S+)? --help\.")
 _FLAG = re.compile(r"(?<![\w-])--(no-)?([a-z]\w*)")
 
 
-def as_words(settings: Mapping[str, Any]) -> list[str]:
+def command_line_words(settings: Mapping[str, Any]) -> list[str]:
     """Return keyword arguments as words of a command line.
 
     Args:

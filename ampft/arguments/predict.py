@@ -39,7 +39,7 @@ def check_inputs(args: argparse.Namespace) -> None:
         check_file(path, flag="FILE")
 
 
-def add_predict(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
+def add_predict_command(commands: argparse._SubParsersAction[ArgumentParser]) -> None:
     """Add the command `predict` and its flags."""
     predict = commands.add_parser(
         "predict",

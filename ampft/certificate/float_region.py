@@ -17,7 +17,13 @@ import numpy as np
 
 from ampft.certificate.gate import BATCH_SIZES, TOLERANCES, depends_on_batch
 from ampft.certificate.rows import VerifiedRows, VerifyRequest, split_rows
-from ampft.certificate.verify import BATCH_SIZE, INVARIANCE_ROWS, Predicted, batches, predicted
+from ampft.certificate.verify import (
+    BATCH_SIZE,
+    INVARIANCE_ROWS,
+    RowPredictions,
+    batches,
+    predict_rows,
+)
 from ampft.export.artifact import load_artifact
 from ampft.export.export import write_artifact
 from ampft.export.formats import FORMATS, Write
@@ -72,7 +78,7 @@ def smallest_region(
     rows = split_rows(record, split, verification.data_flags)
     model = classifier.load(PredictRequest(batch_size=BATCH_SIZE))
     source = load_source(request, record)
-    with model.numerics, FORMATS[request.format].code.prepared(source) as write:
+    with model.numerics, FORMATS[request.format].code.model_writer(source) as write:
         search = _Search(source, write, rows, model, verification.margin)
         broken = [rule for rule, holds in enumerate(search.holds(())) if not holds]
         found = None
@@ -105,7 +111,7 @@ class _Search:
         self._source, self._write, self._rows, self._margin = source, write, rows, margin
         self._order = np.concatenate(batches(model, rows, range(len(rows)), BATCH_SIZE))
         self.results: dict[frozenset[str], tuple[bool, ...]] = {}
-        self._expected = predicted(model, rows, self._order, BATCH_SIZE)
+        self._expected = predict_rows(model, rows, self._order, BATCH_SIZE)
         self._outcome = self._outcome_of(model, self._expected)
 
     def holds(self, paths: Sequence[str]) -> tuple[bool, ...]:
@@ -125,9 +131,9 @@ class _Search:
         with TemporaryDirectory() as folder:
             manifest = write_artifact(Path(folder), source, self._write)
             artifact = load_artifact(Path(folder), manifest, source.record).predictor(BATCH_SIZE)
-            together = predicted(artifact, self._rows, self._order, BATCH_SIZE)
+            together = predict_rows(artifact, self._rows, self._order, BATCH_SIZE)
             step = max(len(self._order) // INVARIANCE_ROWS, 1)
-            alone = predicted(artifact, self._rows, self._order[::step], BATCH_SIZES[0])
+            alone = predict_rows(artifact, self._rows, self._order[::step], BATCH_SIZES[0])
         outcome = self._outcome_of(artifact, together)
         before, after = self._outcome.correct, outcome.correct
         differ = self._outcome.choices != outcome.choices
@@ -146,5 +152,5 @@ class _Search:
         found = (loss - Z * (lost + gained) ** 0.5, loss, changed)
         return tuple(is_sound and each <= allowed for each in found)
 
-    def _outcome_of(self, predictor: Predictor, found: Predicted) -> Outcome:
+    def _outcome_of(self, predictor: Predictor, found: RowPredictions) -> Outcome:
         return predictor.problem.outcome(self._rows.name, self._rows.targets, found.decoded)

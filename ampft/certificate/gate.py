@@ -242,7 +242,7 @@ class LogitTally:
         )
 
 
-def judged(draft: Certificate) -> Certificate:
+def with_verdict(draft: Certificate) -> Certificate:
     """Return a certificate with its verdict, its failures and its notes.
 
     Args:

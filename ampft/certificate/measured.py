@@ -35,7 +35,7 @@ from ampft.kinds.logits import forward_logits, model_inputs
 from ampft.precision.executed import ProductRecorder
 from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import resolve
-from ampft.runs.manifest import WEIGHT_FILES, matches
+from ampft.runs.manifest import WEIGHT_FILES, matches_any_pattern
 from ampft.runs.predictor import Predictor
 
 Feeds = Mapping[str, npt.NDArray[Any]]
@@ -254,7 +254,7 @@ def measured_cost(
     model_size = sum(
         path.stat().st_size
         for path in run.iterdir()
-        if matches(path.name, WEIGHT_FILES) and path.name != "raw_weights.safetensors"
+        if matches_any_pattern(path.name, WEIGHT_FILES) and path.name != "raw_weights.safetensors"
     )
     if not measure:
         return Cost(size=size, model_size=model_size)

@@ -41,7 +41,7 @@ from ampft.text.numbers import (
     ratio_text,
 )
 from ampft.text.page import page_text
-from ampft.text.tables import Detailed, Name, Table, markdown_table
+from ampft.text.tables import Name, Table, ValueWithDetail, markdown_table
 from ampft.text.terminal import labelled
 
 PAGE_NAME = "certificate.html"
@@ -196,7 +196,7 @@ def dtype_table(certificate: Certificate) -> Table:
 def cost_table(certificate: Certificate) -> Table:
     """Return size, times and memory of the artifact and of its model."""
     cost, name = certificate.cost, certificate.name
-    rows: list[tuple[str | Detailed, ...]] = [
+    rows: list[tuple[str | ValueWithDetail, ...]] = [
         (
             *("size on disk", _size(cost.model_size), _size(cost.size)),
             f"{ratio_text(cost.model_size / cost.size)}x" if cost.size else NOT_MEASURED,
@@ -220,9 +220,11 @@ def cost_table(certificate: Certificate) -> Table:
     )
 
 
-def _time(timing: BatchTiming) -> Detailed:
+def _time(timing: BatchTiming) -> ValueWithDetail:
     low, high = timing.quartiles
-    return Detailed(milliseconds(timing.seconds), f"{milliseconds(low)} to {milliseconds(high)}")
+    return ValueWithDetail(
+        milliseconds(timing.seconds), f"{milliseconds(low)} to {milliseconds(high)}"
+    )
 
 
 def card_section(certificate: Certificate) -> str:

@@ -15,15 +15,15 @@ from torch import Tensor
 from ampft.comparison.analysis.predictions import check_margin
 from ampft.comparison.analysis.run_predictions import primary_metric
 from ampft.data.load import IN_MEMORY
-from ampft.data.masks import Masks, padded
+from ampft.data.masks import Masks, pad_masks
 from ampft.data.row_labels import Targets
 from ampft.data.sources.table import SourceTable
-from ampft.data.splits import Groups, comparable, dependent_groups, group_equal_keys
+from ampft.data.splits import Groups, dependent_groups, group_equal_keys, normalized_value
 from ampft.errors import InputError, quoted_list
 from ampft.files import describe_file
 from ampft.kinds.prediction import LabelReader, PredictRequest
 from ampft.runs.audit.rebuild import recorded_arguments
-from ampft.runs.predict import trained_as
+from ampft.runs.predict import recorded_training
 from ampft.runs.record import RunRecord
 from ampft.runs.show import problem_of, task_row
 from ampft.text.numbers import counted
@@ -81,7 +81,7 @@ class VerifiedRows:
         """Return the inputs of a batch with the masks by which its predictions are counted."""
         if not isinstance(self.targets, Masks):
             return inputs
-        labels, sizes = padded(self.targets.decoded(np.asarray(batch)))
+        labels, sizes = pad_masks(self.targets.decoded(np.asarray(batch)))
         return {
             **inputs,
             "labels": torch.from_numpy(labels),
@@ -153,7 +153,7 @@ def split_rows(record: RunRecord, split: str, flags: Sequence[str]) -> VerifiedR
     best = record.best is not None and split == "validation"
     return VerifiedRows(
         name=split,
-        rows=row.kind.rows_in_memory(cells, trained_as(record)),
+        rows=row.kind.rows_in_memory(cells, recorded_training(record)),
         targets=data.labels(split),
         groups=dependent_groups(data, split),
         sha256=str(found),
@@ -168,7 +168,7 @@ def _file_rows(record: RunRecord, path: Path) -> VerifiedRows:
             f"{FLAG} {path}: this is neither {' nor '.join(SPLITS)} nor a file. Choose one of them."
         )
     request = PredictRequest(files=[str(path)])
-    kind, trained = task_row(record).kind, trained_as(record)
+    kind, trained = task_row(record).kind, recorded_training(record)
     found = kind.open_rows(request, trained)
     found.check()
     if found.labels is None:
@@ -185,7 +185,7 @@ def _file_rows(record: RunRecord, path: Path) -> VerifiedRows:
             f"The model knows {quoted_list(record.label_names)}."
         )
     codes = [tuple(index[name] for name in row) for row in labels]
-    groups = group_equal_keys(tuple(map(comparable, map(_content, row))) for row in rows)
+    groups = group_equal_keys(tuple(map(normalized_value, map(_content, row))) for row in rows)
     return VerifiedRows(
         name="file",
         rows=rows,

@@ -28,20 +28,20 @@ from ampft.certificate.gate import (
     TOLERANCES,
     LogitTally,
     compare_outcomes,
-    judged,
+    with_verdict,
 )
 from ampft.certificate.measured import artifact_dtypes, measured_cost
 from ampft.certificate.rows import VerifiedRows, VerifyRequest, check_verification
 from ampft.comparison.analysis.run_predictions import CaseInputs
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
-from ampft.export.artifact import SOURCE_NAME, Artifact, opened
+from ampft.export.artifact import SOURCE_NAME, Artifact, open_uncertified
 from ampft.export.formats import INT8
 from ampft.files import describe_file
 from ampft.kinds.logits import forward_logits, logits_of_rows
 from ampft.kinds.prediction import PredictRequest
 from ampft.machine import hardware
-from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches
+from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches_any_pattern
 from ampft.runs.predict import run_classifier
 from ampft.runs.predictor import Predictor
 from ampft.runs.publishing import published_data_name, published_model_name
@@ -75,7 +75,7 @@ def certify(
     """
     classifier = run_classifier(run)
     record = classifier.record
-    artifact = opened(folder)
+    artifact = open_uncertified(folder)
     run_sha256 = describe_file(run / RECORD_NAME).sha256
     if artifact.manifest.run_sha256 != run_sha256:
         raise InputError(
@@ -171,7 +171,7 @@ class _Verification:
             rows_sha256=rows.sha256,
             verify=request.verify or rows.name,
         )
-        return judged(draft)
+        return with_verdict(draft)
 
     def _known_failures(self) -> Iterator[Finding]:
         """Yield other labels, and copies of the run's tokenizer and record that are no copies."""
@@ -184,8 +184,10 @@ class _Verification:
         changed = [
             name
             for name in self.opened.manifest.files
-            if matches(name, MODEL_FILES)
-            and not matches(name, ("config.json", "generation_config.json", *WEIGHT_FILES))
+            if matches_any_pattern(name, MODEL_FILES)
+            and not matches_any_pattern(
+                name, ("config.json", "generation_config.json", *WEIGHT_FILES)
+            )
             and (self.run / name).is_file()
             and describe_file(self.opened.folder / name) != describe_file(self.run / name)
         ]
@@ -204,7 +206,7 @@ class _Verification:
         """
         rows, sides = self.rows, (self.model, self.artifact)
         tally, rounding = LogitTally(self.tolerance), LogitTally()
-        decoded = (Parts(), Parts())
+        decoded = (DecodedBatches(), DecodedBatches())
         not_finite = other_inputs = 0
         # The logits of the artifact in the order of the model's labels.
         names = self.model.problem.label_names
@@ -245,7 +247,7 @@ class _Verification:
         some = np.sort(generator.choice(len(self.rows), count, replace=False))
 
         def changes(predictor: Predictor, tolerance: float | None) -> BatchInvariance:
-            alone, together = (predicted(predictor, self.rows, some, n) for n in BATCH_SIZES)
+            alone, together = (predict_rows(predictor, self.rows, some, n) for n in BATCH_SIZES)
             return together.against(alone, tolerance)
 
         model_changed = changes(self.model, None).changed
@@ -261,7 +263,7 @@ def _are_equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 
 
 @dataclass
-class Parts:
+class DecodedBatches:
     """Decoded rows of several batches."""
 
     rows: list[npt.NDArray[np.int64]] = field(default_factory=list)
@@ -281,7 +283,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Predicted:
+class RowPredictions:
     """Predictions of rows: labels and (m, ...) logits by row, and decoded outputs in order."""
 
     labels: Mapping[int, str]
@@ -293,7 +295,7 @@ class Predicted:
         """Whether all logits are finite."""
         return all(bool(torch.isfinite(each).all()) for each in self.logits.values())
 
-    def tally(self, other: Predicted, tolerance: float | None) -> LogitTally:
+    def tally(self, other: RowPredictions, tolerance: float | None) -> LogitTally:
         """Return the differences of another prediction of some of these rows.
 
         Args:
@@ -306,7 +308,7 @@ class Predicted:
                 tally.add(self.logits[row].numpy(), logits.numpy())
         return tally
 
-    def against(self, alone: Predicted, tolerance: float | None) -> BatchInvariance:
+    def against(self, alone: RowPredictions, tolerance: float | None) -> BatchInvariance:
         """Return what changes if some of these rows are predicted alone."""
         return BatchInvariance(
             sizes=BATCH_SIZES,
@@ -341,7 +343,9 @@ def forward(
     return inputs, logits.float().cpu()
 
 
-def predicted(predictor: Predictor, rows: VerifiedRows, some: Numbers, size: int) -> Predicted:
+def predict_rows(
+    predictor: Predictor, rows: VerifiedRows, some: Numbers, size: int
+) -> RowPredictions:
     """Predict some rows in batches of similar length.
 
     Args:
@@ -352,7 +356,7 @@ def predicted(predictor: Predictor, rows: VerifiedRows, some: Numbers, size: int
     """
     labels: dict[int, str] = {}
     logits: dict[int, Tensor] = {}
-    parts = Parts()
+    parts = DecodedBatches()
     for batch in batches(predictor, rows, some, size):
         inputs, found = forward(predictor, columns_of(rows, batch))
         with_masks = rows.with_masks(inputs, batch)
@@ -361,7 +365,7 @@ def predicted(predictor: Predictor, rows: VerifiedRows, some: Numbers, size: int
         pairs = zip(batch.tolist(), predictor.problem.predicted(decoded), own, strict=True)
         for row, (label, _), each in pairs:
             labels[row], logits[row] = str(label), each
-    return Predicted(labels, logits, parts.joined())
+    return RowPredictions(labels, logits, parts.joined())
 
 
 @torch.no_grad()

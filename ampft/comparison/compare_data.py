@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from ampft.arguments import parse_compare_arguments
 from ampft.arguments.compare import CompareArguments
-from ampft.arguments.parsing import as_words, messages_for_python
+from ampft.arguments.parsing import command_line_words, messages_for_python
 from ampft.comparison.execution.compare import compare as compare_runs
 from ampft.comparison.findings import Comparison
 from ampft.comparison.report.files import read_comparison, terminal_text
@@ -87,7 +87,9 @@ def compare(
             named = {"dataset_name": save_data(data, own.get("output_dir"))}
         runs = {**named, **{k: v for k, v in settings.items() if k not in of_comparison}}
         command = parse_compare_arguments(
-            [*as_words(own), "--", *as_words(runs)], program="ampft.compare", trainer="ampft train"
+            [*command_line_words(own), "--", *command_line_words(runs)],
+            program="ampft.compare",
+            trainer="ampft train",
         )
         try:
             session = compare_runs(replace(command, started=time.time()))

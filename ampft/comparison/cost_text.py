@@ -18,7 +18,7 @@ from ampft.comparison.statistics.speed_up import (
     is_reliable_speed,
 )
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT
-from ampft.text.numbers import level, percent, ratio_range, ratio_text
+from ampft.text.numbers import confidence_percent, percent, ratio_range, ratio_text
 
 MEMORY_TOLERANCE = 0.01  # relative; two runs of the same mode differ by up to about this much
 MIN_SAVING = 0.05  # of the baseline's memory or size; smaller savings do not justify a change
@@ -55,7 +55,9 @@ def speed_words(speed_up: SpeedUp, *, base: str = "", where: str = "") -> str:
         words = f"{ratio_text(ratio)}x {speed_up.verdict}"
     if base and speed_up.verdict != AS_FAST:
         words += f" than {base}"
-    evidence = f"{level(confidence)} CI {ratio_range(*interval)}" if interval else "one seed"
+    evidence = (
+        f"{confidence_percent(confidence)} CI {ratio_range(*interval)}" if interval else "one seed"
+    )
     if speed_up.verdict in (AS_FAST, NOT_DECIDED):
         evidence = f"speed-up {ratio_text(ratio)}x, {evidence}"
     return f"{' '.join(filter(None, (words, where)))} ({evidence})"

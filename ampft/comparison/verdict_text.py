@@ -7,7 +7,14 @@ from ampft.comparison.cost_text import cost_text
 from ampft.comparison.findings import INFERENCE, ArmResult, Comparison
 from ampft.comparison.statistics.power import MAX_SEEDS
 from ampft.comparison.statistics.verdict import OUTCOMES, Difference, Verdict
-from ampft.text.numbers import counted, level, mean_count, percent, points, seed_list
+from ampft.text.numbers import (
+    confidence_percent,
+    counted,
+    mean_count,
+    percent,
+    points,
+    seed_list,
+)
 
 MAX_CLASS_LOSSES = 3  # in a verdict
 
@@ -96,8 +103,8 @@ def difference_text(comparison: Comparison, difference: Difference) -> str:
         samples = "one model each"
     return (
         f"{units.capitalized()} difference {units.difference_with_unit(difference.estimate)} "
-        f"({level(difference.level95)} CI {units.interval(difference.interval95)}{cut}, "
-        f"{samples}{analysis})"
+        f"({confidence_percent(difference.level95)} CI {units.interval(difference.interval95)}"
+        f"{cut}, {samples}{analysis})"
     )
 
 
@@ -107,7 +114,10 @@ def decision_text(comparison: Comparison, difference: Difference) -> str:
     verdict = difference.verdict or Verdict.UNDECIDED
     if verdict == Verdict.EQUIVALENT:
         within = comparison.units.interval(difference.interval90)
-        return f"equivalent at a margin of {margin} ({level(difference.level90)} CI {within})"
+        return (
+            f"equivalent at a margin of {margin} "
+            f"({confidence_percent(difference.level90)} CI {within})"
+        )
     if verdict in (Verdict.WORSE_BEYOND, Verdict.BETTER_BEYOND):
         return f"{OUTCOMES[verdict]} beyond the margin of {margin}"
     lost_to_holm = _lost_to_holm(comparison, difference)
@@ -120,7 +130,7 @@ def decision_text(comparison: Comparison, difference: Difference) -> str:
 def _lost_to_holm(comparison: Comparison, difference: Difference) -> str:
     """Return why a verdict is weaker than its confidence interval suggests, or an empty string."""
     each = difference
-    at95, at90 = level(each.level95), level(each.level90)
+    at95, at90 = confidence_percent(each.level95), confidence_percent(each.level90)
     claims = (
         (f"its {at95} CI lies beyond the margin", each.p_beyond, each.p_beyond_holm),
         (f"its {at95} CI excludes 0", each.p_difference, each.p_difference_holm),
@@ -180,7 +190,8 @@ def class_losses(comparison: Comparison, arm: ArmResult) -> str:
         return ""
     listed = [
         f"{name!r} {points(loss.estimate)} points "
-        f"({level(loss.level)} CI {points(loss.interval[0])} to {points(loss.interval[1])})"
+        f"({confidence_percent(loss.level)} CI {points(loss.interval[0])} to "
+        f"{points(loss.interval[1])})"
         for loss, name in losses[:MAX_CLASS_LOSSES]
     ]
     more = len(losses) - len(listed)

@@ -33,7 +33,7 @@ from ampft.data.pixels import (
     check_masks,
     mask_fingerprint,
     masks_of,
-    with_labels,
+    with_labelled_pixels,
 )
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows
@@ -41,8 +41,8 @@ from ampft.data.row_labels import RowLabels
 from ampft.data.splits import (
     FILE_COLUMN,
     GROUP_COLUMN,
-    comparable,
     group_equal_keys,
+    normalized_value,
     subsample,
     with_missing_splits,
     without_invisible,
@@ -135,7 +135,7 @@ def assemble_masks(
     hashes = [int.from_bytes(value[:8], "little") for value in parts["train"][IMAGE_HASH][:]]
     images = np.array(hashes, dtype=np.uint64)
     all_splits, split_notes = with_missing_splits(parts, None, images, request)
-    all_splits["train"], empty_notes = with_labels(all_splits["train"])
+    all_splits["train"], empty_notes = with_labelled_pixels(all_splits["train"])
     all_notes = [*notes, *check_notes, *split_notes, *empty_notes]
     return finalize(all_splits, request, (IMAGE,), KIND, name, all_notes, classes)
 
@@ -374,15 +374,15 @@ def _input_digests(
 ) -> DigestArray:
     """Return 64 bits of BLAKE2 for each row's inputs: equal rows have equal digests.
 
-    With `normalize`, rows whose texts are equal after `normalized` have equal digests too. With a
-    million rows in each of two splits, the probability that two different rows have equal
+    With `normalize`, rows whose texts are equal after `normalized_text` have equal digests too.
+    With a million rows in each of two splits, the probability that two different rows have equal
     digests is 5e-8.
     """
     digests = bytearray()
     for values in cells(part.inputs, content_columns(part.inputs, columns)):
         digest = hashlib.blake2b(digest_size=8)
         for value in values:
-            digest.update(value_bytes(comparable(value) if normalize else value))
+            digest.update(value_bytes(normalized_value(value) if normalize else value))
         digests += digest.digest()
     return np.frombuffer(bytes(digests), dtype=np.uint64)
 

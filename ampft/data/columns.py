@@ -51,7 +51,7 @@ Describe = Callable[[], str]
 USUAL_NAMES = frozenset({*LABELS, *TEXTS, *chain.from_iterable(PAIRS)})
 
 
-def folded(name: str) -> str:
+def case_folded_name(name: str) -> str:
     """Return a column name without case and surrounding spaces."""
     return name.strip().casefold()
 
@@ -105,7 +105,7 @@ class InputColumns:
             name: as_text(value, location, name)
             for name, value in zip(self.sources, values, strict=True)
         }
-        return [joined(cells[name] for name in part) for part in self.parts]
+        return [join_texts(cells[name] for name in part) for part in self.parts]
 
 
 def joined_parts(name: str) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ def joined_parts(name: str) -> tuple[str, ...]:
     return parts if len(parts) > 1 and all(parts) else (name,)
 
 
-def joined(texts: Iterable[str | None]) -> str | None:
+def join_texts(texts: Iterable[str | None]) -> str | None:
     """Return the texts that exist with a space between them; None if none exists."""
     return BLANK.join(text for text in texts if text is not None) or None
 
@@ -153,10 +153,10 @@ class DataColumns:
             origin: The file or data set, for the message.
         """
         sources = InputColumns.of(self.inputs, available).sources
-        require(sources, available, INPUT_FLAGS[self.kind], origin=origin)
-        require(self.labels.columns, available, LABEL_FLAG, origin=origin)
+        require_columns(sources, available, INPUT_FLAGS[self.kind], origin=origin)
+        require_columns(self.labels.columns, available, LABEL_FLAG, origin=origin)
         for name, column in self.extra.items():
-            require((column,), available, EXTRA_FLAGS[name], origin=origin)
+            require_columns((column,), available, EXTRA_FLAGS[name], origin=origin)
 
 
 def extra_columns(request: DataRequest) -> dict[str, str]:
@@ -174,8 +174,10 @@ def column_renames(columns: Sequence[str], expected: Sequence[str]) -> dict[str,
     alike: dict[str, list[str]] = defaultdict(list)
     for column in columns:
         if column not in exact:
-            alike[folded(column)].append(column)
-    matches = {name: alike.get(folded(name), []) for name in expected if name not in exact}
+            alike[case_folded_name(column)].append(column)
+    matches = {
+        name: alike.get(case_folded_name(name), []) for name in expected if name not in exact
+    }
     return {columns[0]: name for name, columns in matches.items() if len(columns) == 1}
 
 
@@ -189,7 +191,7 @@ def rename_columns(table: SourceTable, expected: Sequence[str]) -> SourceTable:
     return table.renamed(names, note)
 
 
-def require(
+def require_columns(
     names: Sequence[str],
     columns: Sequence[str],
     flag: str,
@@ -231,7 +233,7 @@ def header_hint(columns: Sequence[str]) -> str:
     return hint
 
 
-def hold_tokens(columns: Sequence[str]) -> bool:
+def are_token_columns(columns: Sequence[str]) -> bool:
     """Return whether columns show that they hold words with tags, or a text with spans.
 
     A text with spans that also has a label can be meant as either.
@@ -265,8 +267,8 @@ def choose_token_columns(
             f"{flag}: received {listed(named_words, separator=',')}, but words with tags"
             " are in one column. Pass one."
         )
-    require(named_words or (), available, flag, origin=origin)
-    require(named_tags or (), available, LABEL_FLAG, origin=origin)
+    require_columns(named_words or (), available, flag, origin=origin)
+    require_columns(named_tags or (), available, LABEL_FLAG, origin=origin)
     candidates = named_words or [n for n in (*WORD_COLUMNS, *TEXT_COLUMNS) if n in available]
     words = candidates[0] if candidates else None
     usual = SPAN_COLUMNS if words in TEXT_COLUMNS else (*TAG_COLUMNS, *SPAN_COLUMNS)

@@ -173,12 +173,12 @@ SHIFT = 10  # a sound is shifted by at most a tenth of its length
 MAX_GAIN = 6.0  # decibels
 
 
-def flip(image: Array, random: np.random.Generator) -> Array:
+def random_flip(image: Array, random: np.random.Generator) -> Array:
     """Return a (C, H, W) image, mirrored left to right with probability 1/2."""
     return image[:, :, ::-1] if random.random() < 0.5 else image
 
 
-def crop(image: Array, random: np.random.Generator) -> Array:
+def random_crop(image: Array, random: np.random.Generator) -> Array:
     """Return a (C, H, W) image moved by up to an eighth of its size, its margin reflected.
 
     Source: He et al. (2016), "Deep Residual Learning for Image Recognition", section 4.2, which
@@ -191,7 +191,7 @@ def crop(image: Array, random: np.random.Generator) -> Array:
     return padded[:, y : y + height, x : x + width]
 
 
-def shift(samples: Array, random: np.random.Generator) -> Array:
+def random_time_shift(samples: Array, random: np.random.Generator) -> Array:
     """Return (frames,) samples moved in time by up to a tenth of their length, with silence."""
     most = len(samples) // SHIFT
     offset = int(random.integers(-most, most + 1))
@@ -200,15 +200,15 @@ def shift(samples: Array, random: np.random.Generator) -> Array:
     return moved
 
 
-def volume(samples: Array, random: np.random.Generator) -> Array:
+def random_volume(samples: Array, random: np.random.Generator) -> Array:
     """Return (frames,) samples made louder or softer by up to 6 decibels."""
     return samples * np.float32(10 ** (random.uniform(-MAX_GAIN, MAX_GAIN) / 20))
 
 
 CHANGES: Mapping[str, Mapping[str, Change]] = {
-    "image": {"flip": flip, "crop": crop},
-    "pixels": {"flip": flip},  # a crop would change how many pixels count
-    "sound": {"shift": shift, "volume": volume},
+    "image": {"flip": random_flip, "crop": random_crop},
+    "pixels": {"flip": random_flip},  # a crop would change how many pixels count
+    "sound": {"shift": random_time_shift, "volume": random_volume},
 }
 PLURALS = {"image": "images", "pixels": "images with masks", "sound": "sounds"}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from datasets import Audio, DatasetDict
 
 from ampft.data.assembly import assemble, assemble_masks, finalize
-from ampft.data.columns import hold_tokens
+from ampft.data.columns import are_token_columns
 from ampft.data.dataset import ClassificationData
 from ampft.data.pixels import find_mask_folders, read_masks
 from ampft.data.request import DataRequest, refuse_unused_options
@@ -91,7 +91,7 @@ def load_splits(data: DatasetDict, request: DataRequest, name: str) -> Classific
     origin = str(request.dataset_name)
     has_tokens = request.labels_tokens
     if has_tokens is None:
-        has_tokens = hold_tokens(first.column_names)
+        has_tokens = are_token_columns(first.column_names)
     splits, notes = standard_splits(data, origin)
     tables = {s: [split_table(part, f"{origin}, split {s}")] for s, part in splits.items()}
     read = read_token_tables if has_tokens else read_tables

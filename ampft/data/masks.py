@@ -189,7 +189,7 @@ def class_pixels(mask: MaskArray, classes: int) -> IntArray:
     return np.bincount(mask.ravel(), minlength=IGNORED + 1)[:classes].astype(np.int64)
 
 
-def padded(masks: Sequence[MaskArray]) -> tuple[IntArray, IntArray]:
+def pad_masks(masks: Sequence[MaskArray]) -> tuple[IntArray, IntArray]:
     """Return (m, H, W) masks padded to one size, and their heights and widths (m, 2)."""
     sizes = np.array([mask.shape for mask in masks], dtype=np.int64)
     labels = np.full((len(masks), *sizes.max(axis=0)), IGNORED, dtype=np.int64)

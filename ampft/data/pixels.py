@@ -16,7 +16,7 @@ from datasets import Dataset, DatasetDict, Features, Image, Value
 from datasets import load_dataset as read_dataset
 from PIL import ImageOps
 
-from ampft.data.columns import INPUT_FLAGS, LABEL_FLAG, require
+from ampft.data.columns import INPUT_FLAGS, LABEL_FLAG, require_columns
 from ampft.data.dataset import value_bytes
 from ampft.data.images import (
     IMAGE_SUFFIXES,
@@ -225,7 +225,7 @@ def _find_columns(features: Features, request: DataRequest, name: str) -> tuple[
     listing = partial(quoted_list, features)
     named, image = request.label_columns, request.image_column_name
     if named is not None:
-        require(named, images, LABEL_FLAG, origin=name, describe=listing)
+        require_columns(named, images, LABEL_FLAG, origin=name, describe=listing)
     usual = named or [column for column in images if column.lower() in MASK_NAMES]
     if named is None and len(usual) != 1:
         raise InputError(
@@ -235,7 +235,7 @@ def _find_columns(features: Features, request: DataRequest, name: str) -> tuple[
     mask = usual[0]
     others = [column for column in images if column != mask]
     if image is not None:
-        require((image,), images, INPUT_FLAGS["image"], origin=name, describe=listing)
+        require_columns((image,), images, INPUT_FLAGS["image"], origin=name, describe=listing)
     elif len(others) != 1:
         raise InputError(
             f"{INPUT_FLAGS['image']}: besides the masks, {name} has {len(others)} columns of"
@@ -251,8 +251,8 @@ def _read_columns(
     parts = {}
     for split, part in splits.items():
         origin = f"{name}, split {split}"
-        require((image,), part.column_names, INPUT_FLAGS["image"], origin=origin)
-        require((mask,), part.column_names, LABEL_FLAG, origin=origin)
+        require_columns((image,), part.column_names, INPUT_FLAGS["image"], origin=origin)
+        require_columns((mask,), part.column_names, LABEL_FLAG, origin=origin)
         chosen = part.select_columns([image, mask]).rename_columns({image: IMAGE, mask: MASK})
         chosen = chosen.cast_column(IMAGE, Image()).cast_column(MASK, Image(decode=False))
         first = 0 if unit == POSITION else 1
@@ -405,7 +405,7 @@ def _shared_images(splits: Mapping[str, Dataset], *, refuse: bool) -> list[str]:
     return notes
 
 
-def with_labels(train: Dataset) -> tuple[Dataset, list[str]]:
+def with_labelled_pixels(train: Dataset) -> tuple[Dataset, list[str]]:
     """Return the training images with a labelled pixel, because a batch of others has no loss."""
     kept = [row for row, counts in enumerate(train[PIXELS][:]) if any(counts)]
     left_out = len(train) - len(kept)

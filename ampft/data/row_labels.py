@@ -102,7 +102,7 @@ class UnitLabels:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         """Return `padded(codes, counts)`."""
         del copy  # it is always a new array
-        return padded(self.codes, self.counts).astype(dtype or np.int32, copy=False)
+        return padded_codes(self.codes, self.counts).astype(dtype or np.int32, copy=False)
 
 
 Targets = npt.NDArray[Any] | UnitLabels | Masks
@@ -122,7 +122,7 @@ def unit_indices(counts: IntArray, ids: IntArray) -> IntArray:
     return indices
 
 
-def padded(codes: npt.NDArray[np.integer[Any]], counts: IntArray) -> npt.NDArray[np.int32]:
+def padded_codes(codes: npt.NDArray[np.integer[Any]], counts: IntArray) -> npt.NDArray[np.int32]:
     """Return (n, L) int32 codes of the units of each example, -1 after its last one."""
     result = np.full((len(counts), int(counts.max(initial=0))), -1, dtype=np.int32)
     result[np.arange(result.shape[1]) < counts[:, None]] = codes

@@ -351,7 +351,7 @@ class Groups:
 def dependent_groups(data: ClassificationData, split: str) -> Groups | None:
     """Return the groups of a split's examples; None if all its examples are independent.
 
-    Without a group column, examples whose inputs are equal after `normalized` form a group.
+    Without a group column, examples whose inputs are equal after `normalized_text` form a group.
     """
     from ampft.data.dataset import cells, content_columns, value_bytes
 
@@ -362,7 +362,7 @@ def dependent_groups(data: ClassificationData, split: str) -> Groups | None:
         )
 
     def key(value: Any) -> str | bytes:
-        text = comparable(value)
+        text = normalized_value(value)
         if isinstance(text, str):
             return text
         return hashlib.blake2b(value_bytes(value), digest_size=16).digest()
@@ -379,14 +379,14 @@ def group_equal_keys(keys: Iterable[Hashable | None], column: str | None = None)
     return Groups(np.array(ids, dtype=np.int64), column)
 
 
-def comparable(value: Any) -> Any:
+def normalized_value(value: Any) -> Any:
     """Return the normalized text of a text or of a list of words or numbers; others unchanged."""
     if isinstance(value, list):
         value = " ".join(map(str, value))
-    return normalized(value) if isinstance(value, str) else value
+    return normalized_text(value) if isinstance(value, str) else value
 
 
-def normalized(text: str) -> str:
+def normalized_text(text: str) -> str:
     """Return a text without differences in case, punctuation, white space and Unicode form.
 
     A text that consists only of punctuation is returned unchanged.

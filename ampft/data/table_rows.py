@@ -20,11 +20,11 @@ from ampft.data.columns import (
     TEXTS,
     DataColumns,
     InputColumns,
+    case_folded_name,
     extra_columns,
-    folded,
     header_hint,
     rename_columns,
-    require,
+    require_columns,
 )
 from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.request import DataRequest
@@ -153,9 +153,9 @@ def _label_columns(
 ) -> tuple[str, ...]:
     """Return the label columns: those named, `label`, or the only one with a usual name."""
     if named is not None:
-        require(named, columns, LABEL_FLAG, origin=origin, describe=describe)
+        require_columns(named, columns, LABEL_FLAG, origin=origin, describe=describe)
         return named
-    candidates = [name for name in columns if folded(name) in LABELS]
+    candidates = [name for name in columns if case_folded_name(name) in LABELS]
     if "label" in candidates:
         return ("label",)
     if len(candidates) == 1:
@@ -199,7 +199,7 @@ def _text_columns(
                 f" to join (a{JOIN}b). None may be a label column ({quoted_list(labels)}) or be"
                 " called 'label'."
             )
-        require(sources, columns, "--text_column_names", origin=origin, describe=describe)
+        require_columns(sources, columns, "--text_column_names", origin=origin, describe=describe)
         return named
     not_texts = (*labels, "label", *extra_columns(request).values())
     others = [name for name in columns if name not in not_texts]
@@ -242,7 +242,9 @@ def _media_in_cells(
     one kind, in a file without a usual text column.
     """
     for kind, column in _named_media(request).items():
-        require((column,), table.columns, INPUT_FLAGS[kind], origin=table.origin, describe=describe)
+        require_columns(
+            (column,), table.columns, INPUT_FLAGS[kind], origin=table.origin, describe=describe
+        )
         return column, kind
     if request.text_columns or request.data_kind not in (None, *MEDIA):
         return None
@@ -290,7 +292,9 @@ def _media_by_type(
         for kind, media_type in MEDIA_TYPES.items()
     }
     for kind, column in named.items():
-        require((column,), found[kind], INPUT_FLAGS[kind], origin=str(origin), describe=describe)
+        require_columns(
+            (column,), found[kind], INPUT_FLAGS[kind], origin=str(origin), describe=describe
+        )
         return column, kind
     present = [kind for kind, columns in found.items() if columns]
     if request.text_columns or request.data_kind == "text" or not present:

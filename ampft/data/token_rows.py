@@ -24,8 +24,8 @@ from ampft.data.columns import (
     TEXT,
     WORDS,
     DataColumns,
+    are_token_columns,
     choose_token_columns,
-    hold_tokens,
 )
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows, concatenated
@@ -78,7 +78,7 @@ def are_token_files(request: DataRequest) -> bool:
     if suffix not in NESTING_SUFFIXES or request.label_columns or request.several_labels:
         return False
     table = open_table(first, flag=FLAGS["train"], encoding=request.encoding)
-    return hold_tokens(table.columns)
+    return are_token_columns(table.columns)
 
 
 def declared_tags(table: SourceTable, column: str) -> tuple[str, ...] | None:

@@ -98,7 +98,7 @@ def _is_one_of(character: str, listed: frozenset[str], categories: tuple[str, ..
     return character in listed or unicodedata.category(character) in categories
 
 
-def joined(words: Sequence[str]) -> list[Word]:
+def words_of_joined_text(words: Sequence[str]) -> list[Word]:
     """Return words with their places in the text that has one space between them."""
     result, start = [], 0
     for text in words:

@@ -65,7 +65,9 @@ def main(argv: Sequence[str]) -> None:
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 raise InputError(f"--output_dir {folder}: it exists and is not an empty folder.")
             folder.mkdir(parents=True, exist_ok=True)
-        stops = check(command, folder, interruptions=args.interruptions, seed=args.seed)
+        stops = train_with_interruptions(
+            command, folder, interruptions=args.interruptions, seed=args.seed
+        )
         found = list(differences(folder / STRAIGHT, folder / INTERRUPTED))
     from ampft.text.terminal import labelled, print_line
 
@@ -78,7 +80,9 @@ def main(argv: Sequence[str]) -> None:
         raise SystemExit(1)
 
 
-def check(command: Sequence[str], folder: Path, *, interruptions: int, seed: int) -> list[int]:
+def train_with_interruptions(
+    command: Sequence[str], folder: Path, *, interruptions: int, seed: int
+) -> list[int]:
     """Train into two subfolders, the second time with interruptions.
 
     Args:

@@ -25,7 +25,7 @@ from ampft.precision.accelerator import numerics
 from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import resolve
 from ampft.runs.manifest import describe_files
-from ampft.runs.predict import SavedClassifier, trained_as
+from ampft.runs.predict import SavedClassifier, recorded_training
 from ampft.runs.predictor import Predictor, saved_problem
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import task_row
@@ -49,7 +49,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextPart:
+class TokenizationSettings:
     """How texts become tokens: at most `max_length` of them, special tokens included.
 
     Longer texts are truncated if `stride` is None; otherwise they are split into windows that share
@@ -100,7 +100,7 @@ class ArtifactManifest:
     files: Mapping[str, FileDigest]
     runtime: str
     versions: Mapping[str, str]
-    text: TextPart | None = None
+    text: TokenizationSettings | None = None
     decision: Mapping[str, Any] = field(default_factory=dict)
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     int8: str | None = None
@@ -251,7 +251,7 @@ class Artifact:
             InputError: There is no example, one is not what the model reads, or a logit is not
                 finite.
         """
-        rows = task_row(self.record).kind.rows_in_memory(examples, trained_as(self.record))
+        rows = task_row(self.record).kind.rows_in_memory(examples, recorded_training(self.record))
         if not rows:
             raise InputError("the list is empty. Pass at least one row.")
         predictor = self.predictor(batch_size)
@@ -269,14 +269,14 @@ def open_artifact(folder: str | Path) -> Artifact:
         InputError: It is not an artifact, one of its files was changed, or its runtime is not
             installed.
     """
-    artifact = opened(Path(folder))
+    artifact = open_uncertified(Path(folder))
     problem = certificate_problem(artifact.folder, artifact.manifest)
     if problem is not None:
         warnings.warn(problem, stacklevel=2)
     return artifact
 
 
-def opened(path: Path) -> Artifact:
+def open_uncertified(path: Path) -> Artifact:
     """Open an artifact that may have no certificate yet.
 
     Raises:

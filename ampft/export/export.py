@@ -13,7 +13,7 @@ from ampft.errors import InputError
 from ampft.export.artifact import (
     SOURCE_NAME,
     ArtifactManifest,
-    TextPart,
+    TokenizationSettings,
     artifact_files,
     checked_manifest,
     write_manifest,
@@ -24,7 +24,7 @@ from ampft.export.source import KEEP_FLOAT, ExportRequest, ExportSource, load_so
 from ampft.files import describe_file, is_disk_error, rename, sync, write_text
 from ampft.ownership import new_token, remove_tree
 from ampft.runs.folder import check_creatable
-from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches
+from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches_any_pattern
 from ampft.runs.predict import run_classifier
 from ampft.runs.record import hashed_values, read_record
 from ampft.runs.redaction import published_record
@@ -50,7 +50,7 @@ def export_run(request: ExportRequest) -> ArtifactManifest:
     """
     row = check_request(request)
     source = load_source(request, run_classifier(request.run).record)
-    with row.code.prepared(source) as write, staged(request.output_dir) as folder:
+    with row.code.model_writer(source) as write, staged(request.output_dir) as folder:
         return write_artifact(folder, source, write)
 
 
@@ -65,7 +65,9 @@ def write_artifact(folder: Path, source: ExportSource, write: Write) -> Artifact
     request, record = source.request, source.record
     row = FORMATS[request.format]
     for own in request.run.iterdir():
-        is_of_processor = matches(own.name, MODEL_FILES) and not matches(own.name, OF_MODEL)
+        is_of_processor = matches_any_pattern(own.name, MODEL_FILES) and not matches_any_pattern(
+            own.name, OF_MODEL
+        )
         if own.is_file() and is_of_processor:
             shutil.copyfile(own, folder / own.name)
     (folder / SOURCE_NAME).mkdir()
@@ -91,7 +93,9 @@ def write_artifact(folder: Path, source: ExportSource, write: Write) -> Artifact
         files=artifact_files(folder),
         runtime=row.runtime,
         versions={name: version(name) for name in packages},
-        text=None if max_length is None else TextPart(max_length=max_length, stride=reader.stride),
+        text=None
+        if max_length is None
+        else TokenizationSettings(max_length=max_length, stride=reader.stride),
         decision={name: value for name, value in decision if value is not None},
         preprocessing=record.model.preprocessing or {},
         int8=request.scheme,

@@ -45,7 +45,7 @@ class Format:
 
     Attributes:
         name: Value of `--format`.
-        module: Module with the functions `prepared`, a context in which the model file can be
+        module: Module with the functions `model_writer`, a context in which the model file can be
             written several times with other modules in float32 (`Write`), and `load`, which
             returns a module that predicts with it.
         runtime: Package that runs the artifact.

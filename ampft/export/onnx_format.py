@@ -31,7 +31,7 @@ from transformers.modeling_outputs import ModelOutput
 from ampft.errors import InputError
 from ampft.export.artifact import ArtifactManifest
 from ampft.export.formats import BLOCKS, DYNAMIC, FP16, FP32, STATIC, Write
-from ampft.export.source import ExportSource, quiet
+from ampft.export.source import ExportSource, silenced_packages
 
 PROVIDERS = ["CPUExecutionProvider"]
 ERRORS = 3  # severity of onnxruntime's log
@@ -82,7 +82,7 @@ class RuntimeModel(nn.Module):
 
 
 @contextmanager
-def prepared(source: ExportSource) -> Iterator[Write]:
+def model_writer(source: ExportSource) -> Iterator[Write]:
     """Trace a model; return what writes it with some modules in float32.
 
     Args:
@@ -113,9 +113,10 @@ def prepared(source: ExportSource) -> Iterator[Write]:
             if request.scheme is not None and not nodes:
                 _check_int8(path, INT8_OPERATORS[request.scheme])
 
-        with quiet("", QUANTIZER):
+        with silenced_packages("", QUANTIZER):
             import_module(QUANTIZER)  # which changes the level of all loggers
-            with quiet("", QUANTIZER):  # a report of every node, and of a finished preprocessing
+            # A report of every node, and of a finished preprocessing.
+            with silenced_packages("", QUANTIZER):
                 yield write
 
 

@@ -20,7 +20,7 @@ from ampft.errors import InputError
 from ampft.export.artifact import ArtifactManifest
 from ampft.export.formats import FP16, FP32, INT8, Write
 from ampft.export.onnx_format import RuntimeModel, float_nodes
-from ampft.export.source import ExportSource, quiet
+from ampft.export.source import ExportSource, silenced_packages
 
 TELEMETRY_OFF = "NNCF_CI"  # a variable of nncf, for those who test it
 # Without a hint, OpenVINO chooses bfloat16 on CPUs that have it, whatever the file holds.
@@ -28,7 +28,7 @@ HINTS = {FP32: "f32", FP16: "f16", INT8: "f32"}  # for int8, the precision of al
 
 
 @contextmanager
-def prepared(source: ExportSource) -> Iterator[Write]:
+def model_writer(source: ExportSource) -> Iterator[Write]:
     """Trace a model; return what writes its two files with some modules in float32.
 
     Args:
@@ -70,7 +70,7 @@ def _quantized(model: Any, batches: list[Any], kept: Sequence[str]) -> Any:
     names = [operation.get_friendly_name() for operation in model.get_ops()]
     # OpenVINO splits some nodes, such as Gemm into Gemm/WithoutBiases and a sum.
     ignored = [name for name in names if name.partition("/")[0] in kept]
-    with quiet("nncf"):
+    with silenced_packages("nncf"):
         return nncf.quantize(
             model,
             nncf.Dataset(batches),

@@ -25,7 +25,7 @@ from ampft.models.by_length import padded_inputs, parts_by_length
 from ampft.models.pretrained import load_saved
 from ampft.precision.float32_modules import float32_forwards, matching_modules
 from ampft.runs.audit.rebuild import recorded_arguments
-from ampft.runs.predict import trained_as
+from ampft.runs.predict import recorded_training
 from ampft.runs.prepare import load_task
 from ampft.runs.record import RunRecord
 from ampft.runs.show import task_row
@@ -149,7 +149,7 @@ def sample_rows(record: RunRecord) -> Sequence[tuple[Any, ...]]:
     Raises:
         InputError: The kind of data has none, as one that another package adds.
     """
-    kind, trained = task_row(record).kind, trained_as(record)
+    kind, trained = task_row(record).kind, recorded_training(record)
     if kind.samples is None:
         raise InputError(
             f"RUN: models of the kind {kind.name!r} cannot be exported, because the kind has no "
@@ -197,7 +197,7 @@ def write_onnx(model: nn.Module, inputs: Mapping[str, Tensor], axes: Axes, path:
     """
     hook = model.register_forward_hook(lambda module, arguments, output: output.logits.float())
     try:
-        with quiet("torch.onnx", "onnxscript", "onnx_ir"), torch.no_grad():
+        with silenced_packages("torch.onnx", "onnxscript", "onnx_ir"), torch.no_grad():
             try:
                 program = torch.onnx.export(
                     model,
@@ -251,7 +251,7 @@ def _refusal(model: nn.Module, inputs: Mapping[str, Tensor], error: Exception) -
 
 
 @contextmanager
-def quiet(*names: str) -> Iterator[None]:
+def silenced_packages(*names: str) -> Iterator[None]:
     """Keep packages from printing what concerns their own authors.
 
     Args:

@@ -28,7 +28,7 @@ DTYPES = {FP32: torch.float32, FP16: torch.float16, BF16: torch.bfloat16}
 
 
 @contextmanager
-def prepared(source: ExportSource) -> Iterator[Write]:
+def model_writer(source: ExportSource) -> Iterator[Write]:
     """Return what writes the weights of a model, `model.safetensors`, with modules in float32.
 
     Args:

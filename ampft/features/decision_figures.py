@@ -17,8 +17,8 @@ from ampft.tasks.loss_settings import DecisionSettings
 from ampft.tasks.outcome import TunableOutcome
 from ampft.tasks.tuning import calibration_error, label_columns, proper_scores, with_decisions
 from ampft.text.escaping import inert
-from ampft.text.numbers import counted, percent, signed
-from ampft.text.tables import Cell, Detailed, Name, Table, terminal_table
+from ampft.text.numbers import counted, percent, signed_number
+from ampft.text.tables import Cell, Name, Table, ValueWithDetail, terminal_table
 
 MAX_SHOWN_LABELS = 30
 USE = (
@@ -393,12 +393,14 @@ def _figure_row(figure: FigurePart) -> tuple[Cell, ...]:
     difference: Cell = "no row changes"
     if figure.difference_interval is not None:
         low, high = figure.difference_interval
-        value = signed(figure.fitted - figure.untouched, 4)
-        difference = Detailed(value, f"({signed(low, 4)} to {signed(high, 4)})")
+        value = signed_number(figure.fitted - figure.untouched, 4)
+        difference = ValueWithDetail(
+            value, f"({signed_number(low, 4)} to {signed_number(high, 4)})"
+        )
     return (
         figure.title,
-        Detailed(f"{figure.untouched:.4f}", _interval(figure.untouched_interval)),
-        Detailed(f"{figure.fitted:.4f}", _interval(figure.fitted_interval)),
+        ValueWithDetail(f"{figure.untouched:.4f}", _interval(figure.untouched_interval)),
+        ValueWithDetail(f"{figure.fitted:.4f}", _interval(figure.fitted_interval)),
         difference,
     )
 
@@ -418,7 +420,7 @@ def _share(count: int, total: int, ends: Ends | None = None) -> Cell:
     if not total:
         return "none"
     share = f"{count / total:.3f}"
-    return share if ends is None else Detailed(share, f"({ends[0]:.3f} to {ends[1]:.3f})")
+    return share if ends is None else ValueWithDetail(share, f"({ends[0]:.3f} to {ends[1]:.3f})")
 
 
 def _interval(ends: Ends) -> str:

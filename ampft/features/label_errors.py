@@ -197,7 +197,7 @@ def label_errors_csv(found: list[LabelError]) -> str:
     return buffer.getvalue()
 
 
-class InspectedData(Feature):
+class LabelErrorInspection(Feature):
     """The probably wrong labels of a run with `--inspect_data`: printed, and saved as a table."""
 
     name = "inspected_data"

@@ -167,7 +167,7 @@ def device_memory(statistics: Mapping[str, int]) -> PeakMemory:
 
 
 @dataclass
-class MemoryUse(Feature):
+class PeakMemoryMonitor(Feature):
     """The peak memory of a run over all its processes, on the training device.
 
     Attributes:
@@ -308,7 +308,7 @@ def flops_per_token(model: nn.Module) -> int:
     return operations
 
 
-class MeasuredUtilisation(Feature):
+class UtilisationMeasurement(Feature):
     """Measures, after training, the share of the rate of matrix products that it reached."""
 
     name = "utilisation"

@@ -31,7 +31,7 @@ class TrackerState:
 
 
 @dataclass
-class Tracking(Feature):
+class TrackerReporting(Feature):
     """Sends settings, and the final report, to the trackers of an Accelerator.
 
     TensorBoard receives the report and the confusion matrix as texts, MLflow as files, and Trackio

@@ -42,8 +42,8 @@ FALLING_SCALE = "falling_loss_scale"
 
 
 @dataclass
-class NonfiniteWatch:
-    """Counts what went wrong in the steps so far.
+class SkippedStepCounts:
+    """Counts of steps skipped so far, and of falls of the loss scale.
 
     Attributes:
         skipped: Steps skipped because their loss or gradient was not finite, without a scaler.
@@ -98,7 +98,7 @@ class NonfiniteWatch:
 
 
 @dataclass
-class NonfiniteSteps(Feature):
+class NonfiniteStepMonitor(Feature):
     """Counts, prints and saves the steps of a run whose loss or gradient is not finite.
 
     Attributes:
@@ -119,7 +119,7 @@ class NonfiniteSteps(Feature):
     mode: str
     skips: bool
     write: Write
-    watch: NonfiniteWatch = field(default_factory=NonfiniteWatch)
+    watch: SkippedStepCounts = field(default_factory=SkippedStepCounts)
     _start: StepStart | None = None
 
     @property
@@ -182,7 +182,7 @@ class NonfiniteSteps(Feature):
         """Return the warnings of the watch."""
         return self.watch.warnings()
 
-    def state(self) -> NonfiniteWatch:
+    def state(self) -> SkippedStepCounts:
         """Return the counts."""
         return self.watch
 
@@ -197,7 +197,7 @@ LARGEST, SUBNORMAL, NONZERO, SQUARES = range(4)  # columns of the table
 
 
 @dataclass
-class RangeWatch(Feature):
+class ValueRangeMonitor(Feature):
     """Measures the ranges of every N-th step.
 
     Per block of the model it gives

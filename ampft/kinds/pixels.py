@@ -19,7 +19,7 @@ from transformers import SegformerImageProcessorPil
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.images import Augmentation, as_rgb, parse_augmentation
-from ampft.data.masks import Color, IntArray, Masks, padded
+from ampft.data.masks import Color, IntArray, Masks, pad_masks
 from ampft.data.pixels import FILE
 from ampft.errors import InputError
 from ampft.kinds.images import ImageReader
@@ -89,7 +89,7 @@ class PixelExamples:
             if self.epoch is not None and self.augmentation is not None:
                 pixels, labels = self._augmented(ids, pixels, labels, self.augmentation, self.epoch)
             return {"pixel_values": self._scaled(pixels), "labels": labels}
-        labels, sizes = map(torch.from_numpy, padded(masks))
+        labels, sizes = map(torch.from_numpy, pad_masks(masks))
         return {"pixel_values": pixels, "labels": labels, "label_sizes": sizes}
 
     @staticmethod

@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ampft.data.columns import LABEL_FLAG, LABELS, InputColumns, column_renames, folded, require
+from ampft.data.columns import (
+    LABEL_FLAG,
+    LABELS,
+    InputColumns,
+    case_folded_name,
+    column_renames,
+    require_columns,
+)
 from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.row_labels import LabelParser
 from ampft.data.sounds import Sound
@@ -233,7 +240,7 @@ def _table(
     columns = InputColumns.of(names, table.columns)
     # Their names in the table differ at most in case and blanks.
     renamed = {new: old for old, new in column_renames(table.columns, columns.sources).items()}
-    require(
+    require_columns(
         [name for name in columns.sources if name not in renamed],
         table.columns,
         flag,
@@ -277,9 +284,9 @@ def find_labels(
     if requested:
         names = tuple(name for name in columns if name is not None)
         describe = lambda: described_columns(table)  # noqa: E731
-        require(names, table.columns, LABEL_FLAG, origin=table.origin, describe=describe)
+        require_columns(names, table.columns, LABEL_FLAG, origin=table.origin, describe=describe)
     elif named is None or not set(columns) <= set(table.columns):
-        usual = [c for c in table.columns if folded(c) in LABELS and c not in inputs]
+        usual = [c for c in table.columns if case_folded_name(c) in LABELS and c not in inputs]
         usual = [c for c in usual if c == "label"] or usual
         if len(usual) != 1:
             return None

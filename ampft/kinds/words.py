@@ -27,14 +27,21 @@ from ampft.data.columns import (
     TEXT_COLUMNS,
     WORD_COLUMNS,
     DataColumns,
-    require,
+    require_columns,
 )
 from ampft.data.dataset import ClassificationData, row_labels
 from ampft.data.sources.files import open_table
 from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
 from ampft.data.sources.text_files import CONLL_SEPARATORS, CONLL_SUFFIXES, read_as_conll
 from ampft.data.token_rows import TagReader, declared_tags
-from ampft.data.words import Word, entities, is_bio, joined, split_at_spaces, split_words
+from ampft.data.words import (
+    Word,
+    entities,
+    is_bio,
+    split_at_spaces,
+    split_words,
+    words_of_joined_text,
+)
 from ampft.errors import InputError, quoted
 from ampft.kinds.prediction import InputRows, PredictedRows, PredictRequest, RowOutput, Trained
 from ampft.kinds.rows import STANDARD_INPUT, lines_as_table, texts_as_table
@@ -176,7 +183,7 @@ def sentence_of(cell: Any, trained: Trained) -> Sentence:
     """
     if isinstance(cell, list | tuple):
         words = [str(word) for word in cell]
-        return Sentence(" ".join(words), tuple(joined(words)))
+        return Sentence(" ".join(words), tuple(words_of_joined_text(words)))
     text = "" if cell is None else cell
     if not isinstance(text, str):
         raise InputError(f"received {quoted(cell)}; a row must be a text or a list of words.")
@@ -204,7 +211,7 @@ def _table(request: PredictRequest, trained: Trained) -> tuple[SourceTable, str]
     of_training = trained.arguments.get("text_column_names")
     usual = (*((of_training,) if of_training else ()), *WORD_COLUMNS, *TEXT_COLUMNS)
     column = named or next((name for name in usual if name in table.columns), TEXT)
-    require((column,), table.columns, INPUT_FLAGS["token"], origin=table.origin)
+    require_columns((column,), table.columns, INPUT_FLAGS["token"], origin=table.origin)
     return table, column
 
 
@@ -225,7 +232,7 @@ def _labels(
     """Return where the tags of words are; None if the rows have none."""
     requested = request.label_column_name
     if requested is not None:
-        require((requested,), table.columns, LABEL_FLAG, origin=table.origin)
+        require_columns((requested,), table.columns, LABEL_FLAG, origin=table.origin)
     are_spans = trained.input_columns == (TEXT,) and column not in WORD_COLUMNS
     named = requested or trained.arguments.get("label_column_name")
     usual = SPAN_COLUMNS if are_spans else TAG_COLUMNS

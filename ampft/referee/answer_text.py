@@ -8,7 +8,7 @@ from ampft.referee.decision import CandidateAnswer, Claim
 from ampft.referee.judge import Judgement
 from ampft.referee.ledger import RUNS, SEALED, Entry, JudgedCandidate
 from ampft.text.json_io import JSONValue, json_values
-from ampft.text.numbers import Units, counted, level, seed_list
+from ampft.text.numbers import Units, confidence_percent, counted, seed_list
 from ampft.text.terminal import labelled
 
 EXIT_CODES = {CandidateAnswer.KEEP: 0, CandidateAnswer.DROP: 5, CandidateAnswer.UNDECIDED: 6}
@@ -141,11 +141,12 @@ def _trial_rows(
     if trial.number:
         rows["spent"] = (
             f"try {trial.number} of {settings.tries} planned, at the level "
-            f"{level(trial.level)}; {level(judgement.spent * settings.error / 100)} of "
+            f"{confidence_percent(trial.level)}; "
+            f"{confidence_percent(judgement.spent * settings.error / 100)} of "
             f"{settings.error:g} % in all"
         )
     else:
-        rows["level"] = f"{level(trial.level)}, for this claim only"
+        rows["level"] = f"{confidence_percent(trial.level)}, for this claim only"
     rows["next"] = next_step(judgement)
     return rows
 

@@ -27,7 +27,7 @@ from ampft.referee.decision import CandidateAnswer, Claim, LedgerEstimate, share
 from ampft.text.json_io import (
     JSONValue,
     Positive,
-    Rule,
+    ValueRule,
     check_schema,
     from_json,
     json_text,
@@ -78,8 +78,10 @@ class LedgerSettings:
     """
 
     metric: str | None = None
-    margin: Annotated[float, Rule(lambda value: 0 < value < 100, "above 0 and below 100")] = 1.0
-    error: Annotated[float, Rule(lambda value: 0 < value < 50, "above 0 and below 50")] = 5.0
+    margin: Annotated[float, ValueRule(lambda value: 0 < value < 100, "above 0 and below 100")] = (
+        1.0
+    )
+    error: Annotated[float, ValueRule(lambda value: 0 < value < 50, "above 0 and below 50")] = 5.0
     tries: Positive = 100
     max_seeds: Positive | None = None
     answers: Annotated[str, one_of((SEALED, OPEN))] = SEALED

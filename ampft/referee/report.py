@@ -30,9 +30,9 @@ from ampft.referee.ledger import (
 )
 from ampft.referee.sides import read_sides, stored_sources
 from ampft.text.charts import Axis, picture
-from ampft.text.numbers import NOT_MEASURED, Units, counted, level, percent
+from ampft.text.numbers import NOT_MEASURED, Units, confidence_percent, counted, percent
 from ampft.text.page import page_text
-from ampft.text.tables import Detailed, Quote, Table
+from ampft.text.tables import Quote, Table, ValueWithDetail
 
 TEMPLATE = Path(__file__).with_name("ledger.html.j2")
 
@@ -136,7 +136,7 @@ def summary(report: LedgerReport) -> list[str]:
     lines = [
         f"{counted(tries, 'try').replace('trys', 'tries')}: {len(report.keeps)} kept. At most "
         f"{settings.error:g} % of such sequences contain a false keep; these tries may have used "
-        f"{level(state.spent * settings.error / 100)} of it."
+        f"{confidence_percent(state.spent * settings.error / 100)} of it."
     ]
     if state.final is not None and state.final.trial is not None:
         lines.append(_final_text(state.final.trial, units))
@@ -200,11 +200,11 @@ def tries_table(report: LedgerReport) -> Table:
                 shown,
                 NOT_MEASURED
                 if numbers is None
-                else Detailed(
+                else ValueWithDetail(
                     units.difference(numbers.gain), f"({units.interval(numbers.interval)})"
                 ),
                 NOT_MEASURED if numbers is None else units.value(numbers.score),
-                level(trial.level),
+                confidence_percent(trial.level),
             )
         )
     suffix = units.difference_suffix

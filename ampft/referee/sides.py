@@ -29,7 +29,7 @@ from ampft.comparison.analysis.run_predictions import (
 from ampft.comparison.findings import metric_info
 from ampft.data.sources.file_names import named_files
 from ampft.data.sources.files import open_table
-from ampft.data.splits import comparable, group_equal_keys, normalized
+from ampft.data.splits import group_equal_keys, normalized_text, normalized_value
 from ampft.errors import InputError, listed
 from ampft.files import describe_file
 from ampft.metrics.sums import Metric
@@ -337,13 +337,13 @@ def _test_set(
 
 
 def _keys(inputs: Iterable[str]) -> tuple[str, ...]:
-    """Return the distinct hashes of inputs, sorted. Equal after `normalized` is the same row."""
-    hashes = {hashlib.sha256(normalized(text).encode()).hexdigest() for text in inputs}
+    """Return the distinct hashes of inputs, sorted. Equal `normalized_text` is one row."""
+    hashes = {hashlib.sha256(normalized_text(text).encode()).hexdigest() for text in inputs}
     return tuple(sorted(key[:KEY_LENGTH] for key in hashes))
 
 
 def _joined(values: Iterable[Any]) -> str:
-    return "\x1f".join(str(comparable(value)) for value in values)
+    return "\x1f".join(str(normalized_value(value)) for value in values)
 
 
 def shared_training_rows(run: RecordedRun, test: TestSet) -> int | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ampft.arguments import parse_classify_arguments
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
-from ampft.arguments.parsing import as_words, messages_for_python
+from ampft.arguments.parsing import command_line_words, messages_for_python
 from ampft.errors import AlreadyFinished, InputError
 from ampft.features.trackers import own_trackers
 from ampft.runs.finished import FinishedRun
@@ -68,7 +68,7 @@ def finetune(
             settings["report_to"], trackers = own_trackers(settings["report_to"])
             if settings["report_to"] is not None:
                 settings.setdefault("with_tracking", True)
-        words = as_words({**named, **settings})
+        words = command_line_words({**named, **settings})
         from ampft.runs.caller_state import caller_state_kept
         from ampft.runs.train import train as train_run
 

@@ -84,12 +84,12 @@ def check_files(folder: Path, files: Mapping[str, FileDigest], names: Iterable[s
 def model_files(folder: Path, files: Mapping[str, FileDigest]) -> set[str]:
     """Return the names of the files that loading the model of a run may read."""
     present = {path.name for path in folder.iterdir()}
-    return {name for name in present | files.keys() if matches(name, MODEL_FILES)}
+    return {name for name in present | files.keys() if matches_any_pattern(name, MODEL_FILES)}
 
 
 def is_result_name(name: str) -> bool:
     """Return whether a run may write a file of this name, or load it as part of its model."""
-    return matches(name, (*RESULT_FILES, PICTURES_NAME, *MODEL_FILES))
+    return matches_any_pattern(name, (*RESULT_FILES, PICTURES_NAME, *MODEL_FILES))
 
 
 def earlier_results(folder: Path) -> Iterator[Path]:
@@ -134,7 +134,7 @@ def remove_earlier_run(folder: Path, *, continues: bool = False) -> None:
 def remove_weights(folder: Path) -> None:
     """Remove the weights that the run in `folder` saved, if nobody has changed them since."""
     for path in list(earlier_results(folder)):
-        if matches(path.name, WEIGHT_FILES):
+        if matches_any_pattern(path.name, WEIGHT_FILES):
             path.unlink(missing_ok=True)
 
 
@@ -201,7 +201,7 @@ def _is_unchanged(folder: Path, name: str, part: object) -> bool:
     return isinstance(part, Mapping) and describe_file(path).sha256 == part.get("sha256")
 
 
-def matches(name: str, patterns: Iterable[str]) -> bool:
+def matches_any_pattern(name: str, patterns: Iterable[str]) -> bool:
     """Return whether a name of a file has one of the patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 

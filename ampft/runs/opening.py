@@ -29,7 +29,7 @@ from ampft.runs.resume import (
     MICRO_BATCHES,
     Checkpoint,
     ResumePoint,
-    advice,
+    damage_advice,
     differences,
     environment_of,
     refuse_differences,
@@ -169,7 +169,7 @@ def _restore_checkpoint(state: RunState, point: ResumePoint, checkpoint: Checkpo
         saved = read_saved_state(checkpoint.folder, state, history)
     except DamagedCheckpoint as error:
         raise InputError(
-            f"--resume_from_checkpoint: {error} {advice(checkpoint.folder)}"
+            f"--resume_from_checkpoint: {error} {damage_advice(checkpoint.folder)}"
         ) from error
     part = ResumePart(
         checkpoint=checkpoint.folder.name,

@@ -127,12 +127,12 @@ def checked_rows(request: PredictRequest, record: RunRecord) -> InputRows:
     Raises:
         InputError: They cannot be read, or some lack their inputs.
     """
-    rows = task_row(record).kind.open_rows(request, trained_as(record))
+    rows = task_row(record).kind.open_rows(request, recorded_training(record))
     rows.check()
     return rows
 
 
-def trained_as(record: RunRecord) -> Trained:
+def recorded_training(record: RunRecord) -> Trained:
     """Return what a prediction needs to know of the training."""
     return Trained(
         input_columns=tuple(record.data.input_columns),
@@ -177,14 +177,14 @@ def write_rows(
             columns = output.columns(inputs, predictions).values()
             write(
                 [
-                    (*map(shown, cells), *more)
+                    (*map(output_cell, cells), *more)
                     for (_, cells), *more in zip(chunk, *columns, strict=True)
                 ]
             )
     return count
 
 
-def shown(cell: Any) -> Any:
+def output_cell(cell: Any) -> Any:
     """Return a cell for the output; of an image with its bytes, only its path."""
     is_image = isinstance(cell, dict) and cell.keys() == {"bytes", "path"}
     return cell["path"] if is_image else cell
@@ -295,7 +295,7 @@ def predict_inputs(folder: Path, inputs: Any, request: PredictRequest) -> pd.Dat
                 f"inputs: received a {type(inputs).__name__}, whose items are not its rows in "
                 f"order. Pass a list, such as list(frame[{record.data.input_columns[0]!r}])."
             )
-        rows = kind.rows_in_memory(inputs, trained_as(record))
+        rows = kind.rows_in_memory(inputs, recorded_training(record))
         if not rows:
             raise InputError("the list is empty. Pass at least one row.")
         predictor = saved.load(request)

@@ -23,7 +23,7 @@ from ampft.runs.predict import (
     check_batch_size,
     check_output_columns,
     checked_rows,
-    trained_as,
+    recorded_training,
     write_rows,
 )
 from ampft.runs.show import task_row
@@ -165,7 +165,7 @@ def shard_writer(job: ShardJob) -> Iterator[Callable[[Shard, Path], int]]:
                 "inputs stay as they are, on every node."
             )
         request = replace(job.request, files=[shard.source], output_file=str(target))
-        rows = kind.open_rows(request, trained_as(saved.record))
+        rows = kind.open_rows(request, recorded_training(saved.record))
         output = kind.new_output(request, predictor.config)
         return write_rows(rows, predictor, output, None, request)
 

@@ -1,6 +1,6 @@
 """predictions.parquet: one row per example, with its inputs, its label and its prediction.
 
-`CaseViews` shows its cases, with the data of the run where they are needed.
+`CaseViewer` shows its cases, with the data of the run where they are needed.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ MOST_READ_AGAIN = 100_000  # examples; reading more would take many minutes
 
 
 @dataclass
-class CaseViews:
+class CaseViewer:
     """Shows the cases of the final split of a run.
 
     Attributes:

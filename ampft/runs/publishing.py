@@ -434,7 +434,7 @@ def _reason(error: Exception) -> str:
 
 
 @dataclass
-class Pushing(Feature):
+class PushToHub(Feature):
     """Pushes the results of a run with `--push_to_hub`.
 
     Attributes:

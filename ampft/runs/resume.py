@@ -126,12 +126,14 @@ def _find(args: ClassifyArguments) -> ResumePoint:
                 f"{LATEST}."
             )
     try:
-        return ResumePoint(output_dir=output_dir, checkpoint=verified(checkpoint))
+        return ResumePoint(output_dir=output_dir, checkpoint=verified_checkpoint(checkpoint))
     except DamagedCheckpoint as error:
-        raise InputError(f"--resume_from_checkpoint: {error} {advice(checkpoint)}") from error
+        raise InputError(
+            f"--resume_from_checkpoint: {error} {damage_advice(checkpoint)}"
+        ) from error
 
 
-def verified(folder: Path) -> Checkpoint:
+def verified_checkpoint(folder: Path) -> Checkpoint:
     """Return a checkpoint whose files, and whose part of the history, are as they were written.
 
     Raises:
@@ -142,12 +144,12 @@ def verified(folder: Path) -> Checkpoint:
     return checkpoint
 
 
-def advice(damaged: Path) -> str:
+def damage_advice(damaged: Path) -> str:
     """Return what to do about a damaged checkpoint: the older ones that can be used."""
     usable = [
         folder
         for folder in CheckpointStore(run_folder(damaged)).complete()
-        if folder.name != damaged.name and damage(folder) is None
+        if folder.name != damaged.name and checkpoint_damage(folder) is None
     ]
     if not usable:
         return "No other checkpoint of the run can be used. Restore it from a copy, or start anew."
@@ -158,10 +160,10 @@ def advice(damaged: Path) -> str:
     )
 
 
-def damage(checkpoint: Path) -> DamagedCheckpoint | None:
+def checkpoint_damage(checkpoint: Path) -> DamagedCheckpoint | None:
     """Return what is wrong with a checkpoint or its part of the history; None if all is right."""
     try:
-        verified(checkpoint)
+        verified_checkpoint(checkpoint)
     except DamagedCheckpoint as error:
         return error
     return None
@@ -210,7 +212,7 @@ def verify_checkpoints(path: Path) -> str:
     intact, damaged = [], []
     for folder in _checkpoints_at(path):
         try:
-            manifest = verified(folder).manifest
+            manifest = verified_checkpoint(folder).manifest
         except DamagedCheckpoint as error:
             damaged.append(f"damaged   {error}")
         else:

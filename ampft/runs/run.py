@@ -31,7 +31,7 @@ from ampft.evaluation.sanity import (
 from ampft.features.feature import StepRecord, the_feature
 from ampft.features.resources import Clock
 from ampft.features.validations import Validations, all_metrics
-from ampft.features.value_ranges import NonfiniteSteps
+from ampft.features.value_ranges import NonfiniteStepMonitor
 from ampft.files import check_disk_space, write_text
 from ampft.models.adapters import save_trained
 from ampft.models.training_mode import batch_norm_note
@@ -51,7 +51,7 @@ from ampft.runs.publishing import model_card
 from ampft.runs.record import RunRecord, write_record
 from ampft.runs.saved_state import model_tensors
 from ampft.runs.show import decisions_text, report_with_heading, result_line
-from ampft.runs.state import RunState, entered
+from ampft.runs.state import RunState, entered_in_order
 from ampft.tasks.outcome import Outcome
 from ampft.text.json_io import json_text
 from ampft.text.terminal import labelled, print_line
@@ -171,7 +171,9 @@ class Run:
         whole = compute_with_shared_cache
         if self.state.graphs is not None:
             whole = partial(self.state.graphs[0].gradient, compute_with_shared_cache)
-        with entered(feature.around_gradient(self.steps + 1) for feature in self.state.features):
+        with entered_in_order(
+            feature.around_gradient(self.steps + 1) for feature in self.state.features
+        ):
             self.current_batch, losses = self.state.retries.gradient(whole, step_batch)
         self.losses = losses
         return losses
@@ -179,7 +181,7 @@ class Run:
     @property
     def may_skip_nonfinite(self) -> bool:
         """Whether to skip a step that is not finite, without a scaler, instead of stopping."""
-        return the_feature(self.state.features, NonfiniteSteps).may_skip
+        return the_feature(self.state.features, NonfiniteStepMonitor).may_skip
 
     @property
     def votes(self) -> list[float]:
@@ -211,7 +213,7 @@ class Run:
         validations = the_feature(state.features, Validations)
         if not (self.prepared.selects_best and validations.is_due(self.steps, self.is_over)):
             return
-        with entered(feature.around_evaluation() for feature in state.features):
+        with entered_in_order(feature.around_evaluation() for feature in state.features):
             outcome = self.state.predict(model, "validation", poll=self.stop.poll)
             for feature in state.features:
                 feature.at_validation(self.steps, outcome)

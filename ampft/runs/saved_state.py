@@ -21,7 +21,7 @@ from ampft.precision.executed import ExecutedDtypes
 from ampft.runs.history import parse_rows
 from ampft.runs.record import ResumePart
 from ampft.runs.state import RunState
-from ampft.text.json_io import Count, Rule, from_json, parse_json_object
+from ampft.text.json_io import Count, ValueRule, from_json, parse_json_object
 from ampft.training.checkpoints.store import (
     MODEL_NAME,
     OPTIMIZER_NAME,
@@ -43,9 +43,12 @@ from ampft.training.optimizer import expected_state
 
 STATE_SCHEMA = 2  # in the first one, each feature had its own form
 Sha256 = Annotated[
-    str, Rule(lambda text: len(text) == 64 and not set(text) - set("0123456789abcdef"), "a SHA-256")
+    str,
+    ValueRule(
+        lambda text: len(text) == 64 and not set(text) - set("0123456789abcdef"), "a SHA-256"
+    ),
 ]
-StateSchema = Annotated[int, Rule(lambda schema: schema == STATE_SCHEMA, f"{STATE_SCHEMA}")]
+StateSchema = Annotated[int, ValueRule(lambda schema: schema == STATE_SCHEMA, f"{STATE_SCHEMA}")]
 Header = dict[str, tuple[list[int], str]]  # shape and dtype by name
 
 
@@ -98,7 +101,7 @@ class SavedState:
     features: Mapping[str, Any]
     schedule: Mapping[str, Any]
     scaler: Mapping[str, Any] | None
-    random: Annotated[Sequence[Mapping[str, Any]], Rule(bool, "at least one process")]
+    random: Annotated[Sequence[Mapping[str, Any]], ValueRule(bool, "at least one process")]
     step_ids: Sha256
     first_step: FirstStepValues
     resumes: Sequence[ResumePart]

@@ -12,18 +12,18 @@ from torch import nn
 from ampft.evaluation.evaluate import evaluate
 from ampft.features.decisions import FittedDecisions
 from ampft.features.feature import Feature, Write, the_feature
-from ampft.features.label_errors import InspectedData
-from ampft.features.resources import Clock, MeasuredUtilisation, MemoryUse, PeakMemory
-from ampft.features.trackers import Tracking
+from ampft.features.label_errors import LabelErrorInspection
+from ampft.features.resources import Clock, PeakMemory, PeakMemoryMonitor, UtilisationMeasurement
+from ampft.features.trackers import TrackerReporting
 from ampft.features.validations import Validations
-from ampft.features.value_ranges import NonfiniteSteps, RangeWatch
+from ampft.features.value_ranges import NonfiniteStepMonitor, ValueRangeMonitor
 from ampft.features.weights import AveragedWeights, BestModel, MergedAdapters
 from ampft.models.weights import reshard
 from ampft.runs.graphs import graphs_of
 from ampft.runs.history import History
 from ampft.runs.manifest import HISTORY_NAME, NONFINITE_NAME
 from ampft.runs.prepared import Prepared
-from ampft.runs.publishing import Pushing
+from ampft.runs.publishing import PushToHub
 from ampft.runs.record import RunRecord, StepIdsHash
 from ampft.runs.redaction import redact_secrets
 from ampft.tasks.outcome import Outcome
@@ -49,10 +49,12 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
     metric = metrics[args.metric_for_best_model or next(iter(metrics))]
     best = BestModel(prepared.folder, metric, args.early_stopping_patience, average=average)
     features = (
-        Tracking(accelerator, redact_secrets(asdict(args)) if accelerator.log_with else None),
-        InspectedData(prepared.task, write) if inspects else None,
-        MemoryUse(accelerator.device, prepared.started.memory),
-        NonfiniteSteps(
+        TrackerReporting(
+            accelerator, redact_secrets(asdict(args)) if accelerator.log_with else None
+        ),
+        LabelErrorInspection(prepared.task, write) if inspects else None,
+        PeakMemoryMonitor(accelerator.device, prepared.started.memory),
+        NonfiniteStepMonitor(
             prepared.folder / NONFINITE_NAME,
             accelerator,
             prepared.model,
@@ -62,7 +64,9 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
         ),
         None
         if args.watch is None
-        else RangeWatch(args.watch, accelerator, prepared.loaded.model, prepared.precision, write),
+        else ValueRangeMonitor(
+            args.watch, accelerator, prepared.loaded.model, prepared.precision, write
+        ),
         average,
         fitted_decisions(prepared),
         Validations(
@@ -75,7 +79,7 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
             args.eval_steps,
         ),
         MergedAdapters(prepared.plain_model) if args.merge_lora else None,
-        MeasuredUtilisation(
+        UtilisationMeasurement(
             accelerator,
             prepared.plain_model,
             prepared.precision,
@@ -86,7 +90,7 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
             args.max_time,
             prepared.total_steps,
         ),
-        Pushing(args.hub_model_id, private=args.hub_private_repo) if args.push_to_hub else None,
+        PushToHub(args.hub_model_id, private=args.hub_private_repo) if args.push_to_hub else None,
     )
     return tuple(feature for feature in features if feature is not None)
 
@@ -104,7 +108,7 @@ def fitted_decisions(prepared: Prepared) -> FittedDecisions | None:
 
 
 @contextmanager
-def entered(contexts: Iterable[AbstractContextManager[None]]) -> Iterator[None]:
+def entered_in_order(contexts: Iterable[AbstractContextManager[None]]) -> Iterator[None]:
     """Enter contexts of features in their order."""
     with ExitStack() as stack:
         for context in contexts:
@@ -198,7 +202,7 @@ class RunState:
 
     def memory(self) -> PeakMemory:
         """Return the peak memory so far, with its parts if the first step has measured them."""
-        memory, parts = the_feature(self.features, MemoryUse).peak, self.first_step.memory
+        memory, parts = the_feature(self.features, PeakMemoryMonitor).peak, self.first_step.memory
         return memory if parts is None else memory.split(**parts)
 
     def warnings(self) -> dict[str, str]:

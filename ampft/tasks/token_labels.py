@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ampft.data.row_labels import UnitLabels, padded
+from ampft.data.row_labels import UnitLabels, padded_codes
 from ampft.data.words import entities, entity_types, is_bio
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
 from ampft.metrics.entities import (
@@ -143,12 +143,12 @@ class TokenPredictions:
     @property
     def truth(self) -> npt.NDArray[np.int32]:
         """The labels, shape (n, L); -1 after the last word of a sentence."""
-        return padded(self.labels, self.counts)
+        return padded_codes(self.labels, self.counts)
 
     @property
     def choices(self) -> npt.NDArray[np.int32]:
         """The predicted tags, shape (n, L); -1 after the last word of a sentence."""
-        return padded(self.predicted, self.counts)
+        return padded_codes(self.predicted, self.counts)
 
     @property
     def correct(self) -> npt.NDArray[np.bool_]:

@@ -187,7 +187,7 @@ def decimal_tick_label(value: float) -> str:
     return f"{value:.4g}".replace("-", MINUS)
 
 
-def exponent(value: float) -> Markup:
+def power_of_two_label(value: float) -> Markup:
     """Return a tick label for a base-2 logarithm, as a power of two."""
     power = element("tspan", f"{round(value)}".replace("-", MINUS), dy=-4, class_="power")
     return Markup("2{}").format(power)

@@ -24,8 +24,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Rule:
-    """A condition on a value, in `Annotated[type, Rule(...)]`.
+class ValueRule:
+    """A condition on a value, in `Annotated[type, ValueRule(...)]`.
 
     Attributes:
         holds: Function that returns whether a value, converted to its type, is allowed.
@@ -36,9 +36,9 @@ class Rule:
     allowed: str
 
 
-def one_of(values: Sequence[str]) -> Rule:
+def one_of(values: Sequence[str]) -> ValueRule:
     """Return the rule that a value is one of `values`."""
-    return Rule(lambda value: value in values, f"one of {', '.join(values)}")
+    return ValueRule(lambda value: value in values, f"one of {', '.join(values)}")
 
 
 def is_ascending(values: Sequence[int]) -> bool:
@@ -46,9 +46,9 @@ def is_ascending(values: Sequence[int]) -> bool:
     return len(values) > 0 and all(a < b for a, b in pairwise(values))
 
 
-Count: TypeAlias = Annotated[int, Rule(lambda value: 0 <= value < 2**63, "at least 0")]
-Positive: TypeAlias = Annotated[int, Rule(lambda value: 0 < value < 2**63, "at least 1")]
-NotNegative: TypeAlias = Annotated[float, Rule(lambda value: not value < 0, "at least 0")]
+Count: TypeAlias = Annotated[int, ValueRule(lambda value: 0 <= value < 2**63, "at least 0")]
+Positive: TypeAlias = Annotated[int, ValueRule(lambda value: 0 < value < 2**63, "at least 1")]
+NotNegative: TypeAlias = Annotated[float, ValueRule(lambda value: not value < 0, "at least 0")]
 
 
 def json_values(value: object) -> JSONValue:
@@ -209,8 +209,8 @@ def from_json(kind: type[T], values: object, where: str = "value") -> T:
 
     Args:
         kind: A dataclass whose fields are annotated with plain types, `tuple`, `Sequence`,
-            `Mapping`, optional types, other dataclasses and `Annotated[type, Rule(...)]`. `Any`
-            accepts every value unchanged.
+            `Mapping`, optional types, other dataclasses and `Annotated[type, ValueRule(...)]`.
+            `Any` accepts every value unchanged.
         values: JSON values, as `json.loads` returns them.
         where: Name of `values` in error messages.
 

@@ -35,7 +35,7 @@ def number(value: float, decimals: int) -> str:
     return text.lstrip("-") if is_zero else text.replace("-", MINUS)
 
 
-def signed(value: float, decimals: int) -> str:
+def signed_number(value: float, decimals: int) -> str:
     """Return a number with its sign; one that rounds to zero has no sign."""
     text = number(value, decimals)
     return text if text.startswith(MINUS) or not float(text) else f"+{text}"
@@ -43,7 +43,7 @@ def signed(value: float, decimals: int) -> str:
 
 def points(difference: float, decimals: int = 1) -> str:
     """Return a difference of shares in points, without the unit: "+0.3"."""
-    return signed(100 * difference, decimals)
+    return signed_number(100 * difference, decimals)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Units:
 
     def difference(self, value: float, extra_decimals: int = 0) -> str:
         """Return a difference with its sign: "+0.3"."""
-        return signed(self.factor * value, self.decimals + extra_decimals)
+        return signed_number(self.factor * value, self.decimals + extra_decimals)
 
     def interval(self, ends: tuple[float, float], extra_decimals: int = 0) -> str:
         """Return an interval of a difference, within the scale: "+0.1 to +0.9"."""
@@ -128,7 +128,7 @@ def percent(share: float, decimals: int = 0) -> str:
     return f"{number(100 * share, decimals)} %"
 
 
-def level(value: float) -> str:
+def confidence_percent(value: float) -> str:
     """Return the confidence level of an interval as "95 %" or "97.5 %"."""
     return f"{round(100 * value, 2):g} %"
 

@@ -39,7 +39,7 @@ def page_text(template: Path, **values: object) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    filters = (counted, html_table, isolated, no_break_units, one_line, percent, rows)
+    filters = (counted, html_table, isolated, no_break_units, one_line, percent, table_slice)
     environment.filters |= {each.__name__: each for each in filters}
     environment.globals["max_rows"] = MAX_ROWS
     return environment.get_template(template.name).render(values)
@@ -50,6 +50,6 @@ def no_break_units(text: str) -> Markup:
     return isolated(_UNIT.sub(NO_BREAK, text))
 
 
-def rows(table: Table, start: int, stop: int | None = None) -> Table:
+def table_slice(table: Table, start: int, stop: int | None = None) -> Table:
     """Return a table with only the rows from `start` to `stop`."""
     return replace(table, rows=table.rows[start:stop])

@@ -35,7 +35,7 @@ class Quote:
 
 
 @dataclass(frozen=True)
-class Detailed:
+class ValueWithDetail:
     """A value of ampft's own with a detail such as its interval, which a page shows below it."""
 
     value: str
@@ -47,7 +47,7 @@ class Detailed:
         return f"{self.value} {self.detail}"
 
 
-Cell: TypeAlias = str | Name | Quote | Detailed
+Cell: TypeAlias = str | Name | Quote | ValueWithDetail
 """A plain string is ampft's own text; the writers make a `Name` or `Quote` inert."""
 
 
@@ -158,7 +158,7 @@ def _in_markdown(cell: Cell) -> str:
 def _in_html(cell: Cell) -> str:
     if isinstance(cell, Name):  # of data, not a word of the report
         return isolated(cell.text).replace("<bdi>", Markup('<bdi translate="no">'), 1)
-    if isinstance(cell, Detailed):
+    if isinstance(cell, ValueWithDetail):
         return Markup("{}<br><small>{}</small>").format(cell.value, cell.detail)
     return cell if isinstance(cell, str) else isolated(cell.text)
 

@@ -23,7 +23,7 @@ from ampft.certificate.gate import (
     TOLERANCES,
     LogitTally,
     compare_outcomes,
-    judged,
+    with_verdict,
 )
 from ampft.comparison.cost_findings import BatchTiming
 from ampft.tasks.single_label import Predictions
@@ -109,7 +109,7 @@ def certificate(
         rows_sha256="c" * 64,
         verify="test",
     )
-    return judged(replace(draft, **measured))
+    return with_verdict(replace(draft, **measured))
 
 
 def invariance(one: np.ndarray, other: np.ndarray, precision: str) -> BatchInvariance:

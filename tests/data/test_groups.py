@@ -6,7 +6,7 @@ from tiny_files import csv_of, load
 
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
-from ampft.data.splits import GROUP_COLUMN, dependent_groups, normalized
+from ampft.data.splits import GROUP_COLUMN, dependent_groups, normalized_text
 from ampft.errors import InputError
 
 COPIES = [("Good film!", "a"), ("bad film", "b"), (" good  FILM ", "a"), ("good film?", "b")]
@@ -17,16 +17,16 @@ COPIES = [("Good film!", "a"), ("bad film", "b"), (" good  FILM ", "a"), ("good 
     [("It's late.", "it s   LATE"), ("ﬁne", "fine"), ("straße", "STRASSE"), ("a\u00a0b", "a b")],
 )
 def test_texts_that_are_nearly_identical(one, other):
-    assert normalized(one) == normalized(other)
+    assert normalized_text(one) == normalized_text(other)
 
 
 @pytest.mark.parametrize(("one", "other"), [("good", "goods"), ("fine 😀", "fine 😡"), ("!", "?")])
 def test_texts_that_are_not(one, other):
-    assert normalized(one) != normalized(other)
+    assert normalized_text(one) != normalized_text(other)
 
 
 def test_marks_of_other_scripts_are_kept():
-    assert normalized("कि") != normalized("का")
+    assert normalized_text("कि") != normalized_text("का")
 
 
 def test_duplicates_are_groups(tmp_path):

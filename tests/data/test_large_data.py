@@ -10,7 +10,7 @@ from datasets import Dataset, DatasetDict
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.assembly import class_names
-from ampft.data.columns import InputColumns, column_renames, require
+from ampft.data.columns import InputColumns, column_renames, require_columns
 from ampft.data.load import load_data
 from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import RowLabels
@@ -62,9 +62,11 @@ WORK = {
     "known labels": lambda: class_names(
         {"train": rows(names("a")), "test": rows(names("a"))}, several=False
     ),
-    "columns that are there": lambda: require(names("a"), names("a"), "--x", origin="x.csv"),
+    "columns that are there": lambda: require_columns(
+        names("a"), names("a"), "--x", origin="x.csv"
+    ),
     "missing columns": lambda: refused(
-        lambda: require(names("a"), names("b"), "--x", origin="x.csv")
+        lambda: require_columns(names("a"), names("b"), "--x", origin="x.csv")
     ),
     "duplicate columns": lambda: refused(lambda: refuse_duplicates(names("a") * 2, "x.csv")),
     "other spellings": lambda: column_renames(names(" A"), names("a")),

@@ -17,8 +17,8 @@ from ampft.data.steps import StepBatches
 from ampft.diagnosis.yardstick.command import main
 from ampft.diagnosis.yardstick.figures import Yardstick, format_yardstick
 from ampft.diagnosis.yardstick.measure import (
-    Float64Gradients,
-    ModeGradients,
+    GradientInFloat64,
+    GradientInMode,
     measure_yardstick,
 )
 from ampft.models.blocks import blocks_of
@@ -102,10 +102,10 @@ def sources(folder, *modes, **settings):
     task = tiny_task(folder, train=40, **settings)
     padded = tiny_task(folder, train=40, remove_padding=False)
     steps = StepBatches(task.examples("train"), 8)
-    reference = Float64Gradients(padded, padded.load_model().model, CPU)
+    reference = GradientInFloat64(padded, padded.load_model().model, CPU)
     args = ClassifyArguments(per_device_train_batch_size=8)
     gradients = [
-        ModeGradients(prepare_mode(args, resolve(mode, CPU), task, started=start_clock()))
+        GradientInMode(prepare_mode(args, resolve(mode, CPU), task, started=start_clock()))
         for mode in modes
     ]
     return steps, reference, gradients
@@ -120,7 +120,7 @@ def difference(one, other):
 def test_the_reference_is_float64_for_all_micro_batches_and_paddings(tiny_bert):
     steps, reference, _ = sources(tiny_bert)
     packed_task = tiny_task(tiny_bert, train=40)
-    packed = Float64Gradients(packed_task, packed_task.load_model().model, CPU)
+    packed = GradientInFloat64(packed_task, packed_task.load_model().model, CPU)
     (whole,) = steps.epoch(0, stop=1)
     (parts,) = dataclasses.replace(steps, micro_batches=3).epoch(0, stop=1)
     exact = {k: g.clone() for k, g in reference(whole).gradient.items()}

@@ -10,10 +10,10 @@ from scipy import stats
 from torch import nn
 
 import ampft
-from ampft.diagnosis.doctor.alignment import align, batch_mean, role
-from ampft.diagnosis.doctor.case import Subject
+from ampft.diagnosis.doctor.alignment import align, batch_mean, error_role
+from ampft.diagnosis.doctor.case import ExaminedModel
 from ampft.diagnosis.doctor.page import alignment_chart
-from ampft.diagnosis.doctor.show import alignment_table, summary
+from ampft.diagnosis.doctor.show import alignment_summary, alignment_table
 from ampft.precision.harm import GradientChange
 from ampft.precision.resolve import resolve
 
@@ -47,7 +47,7 @@ def loss(model, batch):
 @pytest.fixture
 def case():
     torch.manual_seed(0)
-    return Subject(Model(), [torch.randn(6, 8) for _ in range(4)], loss, resolve("fp16", CPU))
+    return ExaminedModel(Model(), [torch.randn(6, 8) for _ in range(4)], loss, resolve("fp16", CPU))
 
 
 def aligned(case, mode, **options):
@@ -79,7 +79,7 @@ def test_the_module_that_loses_bits_is_named(case):
     assert by_name["cancel"].role == "born"
     assert by_name["cancel"].outputs.mean > 100 * by_name["first"].outputs.mean
     assert by_name["dropout"].role == "carried"
-    assert summary(found).startswith("The error is born in `cancel`, ")
+    assert alignment_summary(found).startswith("The error is born in `cancel`, ")
 
 
 def test_gradients_and_loss_are_compared_too(case):
@@ -157,7 +157,7 @@ def test_intervals_are_students():
     ],
 )  # fmt: skip
 def test_roles(before, after, expected):
-    assert role(before, after) == expected
+    assert error_role(before, after) == expected
 
 
 def test_the_picture_has_every_module_and_its_interval(case):

@@ -10,8 +10,8 @@ from representatives import full_except
 
 import ampft
 from ampft.diagnosis.doctor import scan
-from ampft.diagnosis.doctor.case import FirstSteps, Subject
-from ampft.diagnosis.doctor.cure import prescribe
+from ampft.diagnosis.doctor.case import ExaminedModel, TrialSettings
+from ampft.diagnosis.doctor.cure import find_cure
 from ampft.precision.resolve import resolve
 
 CPU = torch.device("cpu")
@@ -31,15 +31,15 @@ def cured(name):
     found = scan(planted.model, planted.batches, planted.loss, **planted.options)
     assert not found.holds
     assert found.faults[0].module == planted.module
-    case = Subject(
+    case = ExaminedModel(
         planted.model,
         planted.batches,
         planted.loss,
         resolve("fp16", CPU),
         loss_scale=planted.options.get("loss_scale"),
-        trial=FirstSteps(steps=3),
+        trial=TrialSettings(steps=3),
     )
-    return prescribe(case, found).cure
+    return find_cure(case, found).cure
 
 
 def final_loss(name, mode, seed, patterns):
@@ -50,7 +50,7 @@ def final_loss(name, mode, seed, patterns):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", enabled=precision.uses_scaler)
     order = torch.Generator().manual_seed(seed)
-    case, losses = Subject(model, planted.batches, planted.loss, precision), []
+    case, losses = ExaminedModel(model, planted.batches, planted.loss, precision), []
     with ampft.numerics(precision):
         scaler.scale(torch.ones(()))  # creates the scale
         for _ in range(STEPS):

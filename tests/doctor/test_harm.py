@@ -9,8 +9,8 @@ import torch
 from planted_faults import FAULTS, around, cross, inputs, nan_beside, plain, tiny_loss
 from torch.nn import functional
 
-from ampft.diagnosis.doctor.case import FirstSteps, Subject
-from ampft.diagnosis.doctor.cure import prescribe
+from ampft.diagnosis.doctor.case import ExaminedModel, TrialSettings
+from ampft.diagnosis.doctor.cure import find_cure
 from ampft.diagnosis.doctor.examine import scan
 from ampft.precision import harm
 from ampft.precision.float32_modules import keep_in_fp32
@@ -102,13 +102,15 @@ def test_a_trial_is_compared_with_its_start_and_with_float32(before, after, step
 
 def test_diagnosis_cure_and_check_ask_the_same_function(monkeypatch):
     """With a limit that nothing can keep, a healthy model fails each of them."""
-    case = Subject(plain(), [inputs()], cross, resolve("bf16", CPU), trial=FirstSteps(steps=2))
+    case = ExaminedModel(
+        plain(), [inputs()], cross, resolve("bf16", CPU), trial=TrialSettings(steps=2)
+    )
     healthy = scan(case.model, case.batches, cross, mixed_precision="bf16")
     assert healthy.holds
     monkeypatch.setattr(harm, "MIN_COSINE", 1.1)
     sick = scan(case.model, case.batches, cross, mixed_precision="bf16")
     assert not sick.holds
-    cure = prescribe(case, sick).cure
+    cure = find_cure(case, sick).cure
     assert cure is None or not cure.verified
     assert change([1.0, 0.01], [1.0, 0.0]).harm == Harm.DIRECTION  # as in `precision_check`
 
@@ -151,11 +153,11 @@ def test_a_cured_case_passes_the_check_that_it_failed(name):
     planted = FAULTS[name]()
     found = scan(planted.model, planted.batches, planted.loss, **planted.options)
     assert not found.holds
-    case = Subject(
+    case = ExaminedModel(
         planted.model, planted.batches, planted.loss, resolve("fp16", CPU),
-        loss_scale=planted.options.get("loss_scale"), trial=FirstSteps(steps=2),
+        loss_scale=planted.options.get("loss_scale"), trial=TrialSettings(steps=2),
     )  # fmt: skip
-    cure = prescribe(case, found).cure
+    cure = find_cure(case, found).cure
     assert cure is not None
     assert cure.verified
     keep_in_fp32(planted.model, cure.fp32_modules)
@@ -166,10 +168,10 @@ def test_a_cured_case_passes_the_check_that_it_failed(name):
 
 @pytest.mark.parametrize("scale", [1.0, 256.0, 2.0**12, 2.0**20])
 def test_a_cure_of_a_fixed_scale_passes_the_check_too(scale):
-    case = Subject(plain(), [inputs()], tiny_loss, resolve("fp16", CPU), loss_scale=scale,
-                trial=FirstSteps(steps=2))  # fmt: skip
+    case = ExaminedModel(plain(), [inputs()], tiny_loss, resolve("fp16", CPU), loss_scale=scale,
+                trial=TrialSettings(steps=2))  # fmt: skip
     found = scan(case.model, case.batches, tiny_loss, loss_scale=scale)
-    cure = prescribe(case, found).cure
+    cure = find_cure(case, found).cure
     assert (cure is None) == found.holds
     assert cure is None or scan(case.model, case.batches, tiny_loss).holds
 
@@ -184,8 +186,8 @@ def test_an_example_that_is_nan_does_not_hide_an_overflow_beside_it(in_one_batch
     assert (overflow.module, overflow.cause) == ("0", "overflow of a product")
     assert overflow.example_ids == ((3,) if in_one_batch else (11,))
     assert not overflow.in_float32
-    case = Subject(model, batches, cross, resolve("fp16", CPU), trial=FirstSteps(steps=2))
-    cure = prescribe(case, found).cure
+    case = ExaminedModel(model, batches, cross, resolve("fp16", CPU), trial=TrialSettings(steps=2))
+    cure = find_cure(case, found).cure
     assert cure is not None
     assert cure.verified is not in_one_batch  # no batch is left to train with
 

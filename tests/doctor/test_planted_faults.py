@@ -9,7 +9,7 @@ import torch
 from historical import HISTORICAL
 from planted_faults import FAULTS
 
-from ampft.diagnosis.doctor.case import Subject
+from ampft.diagnosis.doctor.case import ExaminedModel
 from ampft.diagnosis.doctor.examine import examine, scan
 from ampft.precision.resolve import resolve
 
@@ -42,7 +42,7 @@ def test_the_twin_of_tf32_is_float32():
         return model(batch["x"]).sum() / 0
 
     tf32 = replace(resolve("fp32", torch.device("cpu")), mode="tf32")
-    case = Subject(torch.nn.Linear(2, 2), [{"x": torch.ones(1, 2)}], loss, tf32)
+    case = ExaminedModel(torch.nn.Linear(2, 2), [{"x": torch.ones(1, 2)}], loss, tf32)
     (fault,) = examine(case, only_first=True).faults
     assert fault.in_float32
     assert policies == ["tf32", "ieee"]

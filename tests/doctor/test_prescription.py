@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import ampft
-from ampft.diagnosis.doctor.case import FirstSteps, Subject
-from ampft.diagnosis.doctor.cure import _holds, prescribe
-from ampft.diagnosis.doctor.findings import Cause, Diagnosis, Examined, Fault
+from ampft.diagnosis.doctor.case import ExaminedModel, TrialSettings
+from ampft.diagnosis.doctor.cure import _holds, find_cure
+from ampft.diagnosis.doctor.findings import Cause, Diagnosis, ExaminedSetup, Fault
 from ampft.models.module_search import shortest_patterns, smallest_modules
 from ampft.precision.float32_modules import float32_forwards, matching_modules
 from ampft.precision.harm import Harm
@@ -22,7 +22,7 @@ FP16 = resolve("fp16", CPU)
 
 
 def trial(rate=1e-3, steps=3):
-    return FirstSteps(steps=steps, optimizer=OptimizerSettings(learning_rate=rate))
+    return TrialSettings(steps=steps, optimizer=OptimizerSettings(learning_rate=rate))
 
 
 class Block(nn.Module):
@@ -66,7 +66,7 @@ def loss(model, batch):
 def case(model, *, batches=2, loss=loss, **options):
     generator = torch.Generator().manual_seed(0)
     tensors = [torch.randn(4, 8, generator=generator) for _ in range(batches)]
-    return Subject(model, tensors, loss, FP16, **{"trial": trial(), **options})
+    return ExaminedModel(model, tensors, loss, FP16, **{"trial": trial(), **options})
 
 
 def fault(module, cause=Cause.SUM, **more):
@@ -75,7 +75,7 @@ def fault(module, cause=Cause.SUM, **more):
 
 def found(faults):
     """The diagnosis of a case that has these faults."""
-    setting = Examined(
+    setting = ExaminedSetup(
         model="made", data="made", mode="fp16", execution="emulated", device="cpu", batches=2,
         examples=8,
     )  # fmt: skip
@@ -83,7 +83,7 @@ def found(faults):
 
 
 def cure_of(case, faults):
-    return prescribe(case, found(faults)).cure
+    return find_cure(case, found(faults)).cure
 
 
 # Search
@@ -301,7 +301,7 @@ def test_a_rate_that_is_too_high_in_float32_has_no_cure_of_the_precision():
     """The trial has the settings of the run, and float32 is tried with them first."""
     for rate, harm in ((1e-3, None), (300.0, Harm.DIVERGES), (1e30, Harm.NOT_FINITE)):
         made = case(model(1), trial=trial(rate, steps=20))
-        tried = prescribe(made, found([fault("layers.1.wo")]))
+        tried = find_cure(made, found([fault("layers.1.wo")]))
         assert tried.float32_trial.learning_rate == rate
         assert tried.float32_trial.harm() == harm
         assert (tried.cure is None) == (harm is not None)

@@ -10,8 +10,8 @@ from torch.nn import functional
 from transformers import BertConfig, BertForSequenceClassification
 
 from ampft.diagnosis.doctor.examine import scan
-from ampft.diagnosis.doctor.ranges import RangeRecorder, Values
-from ampft.diagnosis.doctor.show import answer
+from ampft.diagnosis.doctor.ranges import ExponentCounts, RangeRecorder
+from ampft.diagnosis.doctor.show import diagnosis_answer
 from ampft.precision.accelerator import numerics
 from ampft.precision.resolve import resolve
 
@@ -146,7 +146,7 @@ def test_lost_gradients_of_a_model_without_modules_inside_are_reported():
 
     (fault,) = diagnosis.faults
     assert (fault.module, fault.cause) == ("", "gradients lost to underflow")
-    assert "loses 100.0 % of the gradient, most of it in `(model)`" in answer(diagnosis)
+    assert "loses 100.0 % of the gradient, most of it in `(model)`" in diagnosis_answer(diagnosis)
 
 
 def test_updates_that_bfloat16_loses_are_counted(model):
@@ -162,7 +162,7 @@ def test_updates_that_bfloat16_loses_are_counted(model):
 
 
 def test_exponents_are_counted_exactly():
-    values = Values()
+    values = ExponentCounts()
     values.add(torch.tensor([0.0, 1.0, -1.5, 2.0**-24, 2.0**-25, 65504.0, 2.0**-149, 3e38]))
 
     assert values.zeros == 1
@@ -172,7 +172,7 @@ def test_exponents_are_counted_exactly():
 
 
 def test_the_values_of_several_processes_add_up(model):
-    whole, parts = Values(), [Values(), Values()]
+    whole, parts = ExponentCounts(), [ExponentCounts(), ExponentCounts()]
     for index, seed in enumerate((1, 2)):
         values = torch.randn(100, generator=torch.Generator().manual_seed(seed))
         whole.add(values)

@@ -12,7 +12,7 @@ from transformers import BertConfig, BertForSequenceClassification
 import ampft
 from ampft.diagnosis.doctor.batch import Examination
 from ampft.diagnosis.doctor.findings import Fault
-from ampft.diagnosis.doctor.watch import Event, OperationWatch, Origins
+from ampft.diagnosis.doctor.watch import NonfiniteEvent, NonfiniteOrigins, OperationWatch
 from ampft.models.packing.install import install_packing
 
 LENGTHS = (9, 3, 7, 1)
@@ -179,7 +179,8 @@ def test_a_write_into_a_part_of_a_buffer_keeps_the_origin_of_the_rest(way):
 
 def test_memory_that_nothing_wrote_has_no_origin():
     """What new memory contains is not a result; without the record it would hide one."""
-    origins, event = Origins(), Event(("", "forward", "mul", 0), "overflow of a product")
+    origins = NonfiniteOrigins()
+    event = NonfiniteEvent(("", "forward", "mul", 0), "overflow of a product")
     memory = torch.full((2, 3), float("nan"))
     assert bool(origins.bad(memory).all())
     origins.allocated(memory)

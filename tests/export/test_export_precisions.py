@@ -295,7 +295,7 @@ def test_a_signal_is_handled_after_openvino_models_of_any_order(text_run, tmp_pa
         run=text_run, format="openvino", precision="fp32", output_dir=tmp_path / "new"
     )
     source = load_source(request, read_record(text_run))
-    with FORMATS["openvino"].code.prepared(source) as write:
+    with FORMATS["openvino"].code.model_writer(source) as write:
         write(tmp_path / "openvino_model.xml", ())
     program = (
         "import gc, os, signal, sys\n"
@@ -335,7 +335,7 @@ def test_openvino_keeps_a_planted_module_in_float32(text_run, tmp_path):
         batches = [model_inputs(source.reader.collate([[text]])) for text in TEXTS]
         expected = torch.cat([source.model(**batch).logits for batch in batches]).numpy()
     errors = []
-    with FORMATS["openvino"].code.prepared(source) as write:
+    with FORMATS["openvino"].code.model_writer(source) as write:
         for kept in ((), (planted.replace("1", "0"),), (planted,)):
             path = tmp_path / f"{len(errors)}.xml"
             write(path, kept)

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from ampft.features.feature import Feature, SavedFeature, StepRecord
-from ampft.features.resources import Clock, MemoryUse
-from ampft.features.trackers import Tracking
+from ampft.features.resources import Clock, PeakMemoryMonitor
+from ampft.features.trackers import TrackerReporting
 from ampft.features.validations import ValidationPart, Validations
-from ampft.features.value_ranges import MAX_SKIPPED, SKIPPED_NONFINITE, NonfiniteSteps
+from ampft.features.value_ranges import MAX_SKIPPED, SKIPPED_NONFINITE, NonfiniteStepMonitor
 from ampft.features.weights import AveragedWeights
 from ampft.text.json_io import from_json
 from ampft.training.ending import TimeLimit
@@ -40,9 +40,9 @@ def record(number: int, *, skipped: bool = False) -> StepRecord:
     return StepRecord(number, nothing, (), outcome)
 
 
-def nonfinite() -> NonfiniteSteps:
+def nonfinite() -> NonfiniteStepMonitor:
     nothing: Any = None
-    return NonfiniteSteps(Path(), nothing, nothing, mode="bf16", skips=True, write=print)
+    return NonfiniteStepMonitor(Path(), nothing, nothing, mode="bf16", skips=True, write=print)
 
 
 def test_steps_that_are_not_finite():
@@ -76,7 +76,7 @@ def test_the_clock_counts_the_time_of_earlier_processes():
 
 
 def test_the_peak_of_the_memory_is_the_largest():
-    first, second = (MemoryUse(torch.device("cpu"), None) for _ in range(2))
+    first, second = (PeakMemoryMonitor(torch.device("cpu"), None) for _ in range(2))
     state = saved(first)
     peak = state.state.peak
     object.__setattr__(state.state, "peak", 2 * peak)
@@ -117,11 +117,11 @@ def test_trackers_continue_their_runs():
     accelerator: Any = SimpleNamespace(
         is_main_process=True, trackers=[tracker], init_trackers=lambda *call: calls.append(call)
     )
-    first, second = (Tracking(accelerator, {"seed": 1, "files": ["a"]}) for _ in range(2))
+    first, second = (TrackerReporting(accelerator, {"seed": 1, "files": ["a"]}) for _ in range(2))
     first.begin()
     second.restore(saved(first))
     second.begin()
-    Tracking(accelerator, None).begin()
+    TrackerReporting(accelerator, None).begin()
     arguments = {"tensorboard": {"purge_step": 4}, "wandb": {"id": "a1", "resume": "allow"}}
     assert calls == [("ampft", {"seed": 1}, {}), ("ampft", {"seed": 1}, arguments)]
 

@@ -14,7 +14,7 @@ from torch import nn
 from ampft.precision.resolve import resolve
 from ampft.runs.audit import steps
 from ampft.runs.audit.findings import DIFFERS, EQUAL, TOLERANCES, WITHIN
-from ampft.runs.audit.steps import Replay, check_kept_weights, check_loss, check_loss_scale
+from ampft.runs.audit.steps import ReplayedSteps, check_kept_weights, check_loss, check_loss_scale
 from ampft.training.step import StepOutcome
 
 COUNT = 6
@@ -44,7 +44,7 @@ def rebuilt(*, has_masks: bool = True) -> Any:
 
 def check(recorded: list[StepOutcome], run: Any = None) -> Any:
     rows: Any = [replace(row) for row in recorded]
-    return check_loss(run or rebuilt(), rows, Replay(outcomes=outcomes(), random_state="a"))
+    return check_loss(run or rebuilt(), rows, ReplayedSteps(outcomes=outcomes(), random_state="a"))
 
 
 @pytest.fixture
@@ -53,7 +53,9 @@ def replays(monkeypatch):
 
     def plan(*planned: list[StepOutcome]) -> None:
         each = iter(planned)
-        monkeypatch.setattr(steps, "replay", lambda *a, **k: Replay(outcomes=next(each)))
+        monkeypatch.setattr(
+            steps, "replay_first_steps", lambda *a, **k: ReplayedSteps(outcomes=next(each))
+        )
 
     return plan
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ampft
 from ampft.features.feature import SavedFeature
-from ampft.features.value_ranges import RangeWatch
+from ampft.features.value_ranges import ValueRangeMonitor
 from ampft.precision.accelerator import forget_accelerator
 from ampft.precision.float32_modules import keep_in_fp32
 from ampft.precision.resolve import resolve
@@ -70,7 +70,7 @@ def watched(model, mode="fp16", *, number=1, every=1, factor=1.0, lines=None, wa
         if accelerator.scaler is not None:
             accelerator.scaler.scale(torch.ones(()))  # creates the scale, 2^16
         write = [].append if lines is None else lines.append
-        watch = RangeWatch(every, accelerator, model, precision, write)
+        watch = ValueRangeMonitor(every, accelerator, model, precision, write)
     model.zero_grad()
     with ampft.numerics(precision), watch.around_gradient(number):
         step(model, precision, factor=factor)
@@ -203,7 +203,7 @@ def test_hooks_are_removed_after_an_error():
 
 def watch_and_fail(network):
     precision = resolve("bf16", torch.device("cpu"))
-    watch = RangeWatch(1, ampft.make_accelerator(precision), network, precision, print)
+    watch = ValueRangeMonitor(1, ampft.make_accelerator(precision), network, precision, print)
     with watch.around_gradient(1):
         raise ZeroDivisionError("division")
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import ampft
-from ampft.features.value_ranges import RangeWatch
+from ampft.features.value_ranges import ValueRangeMonitor
 from ampft.precision.resolve import resolve
 from ampft.training.step import StepOutcome
 
@@ -25,7 +25,7 @@ def main(folder: Path) -> None:
     loaded = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
     model = accelerator.prepare(loaded)
     accelerator.scaler.scale(torch.ones(()))  # creates the scale
-    watch = RangeWatch(1, accelerator, loaded, precision, print)
+    watch = ValueRangeMonitor(1, accelerator, loaded, precision, print)
     inputs = torch.ones(2, 4) * 8.0**accelerator.process_index
     with ampft.numerics(precision), watch.around_gradient(1):
         accelerator.backward(model(inputs).float().mean() * 1e-2)

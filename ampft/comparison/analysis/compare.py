@@ -43,7 +43,7 @@ from ampft.errors import InputError
 from ampft.kinds.views import CasePrediction
 from ampft.precision.modes import BASELINE
 from ampft.runs.finished import PREDICTIONS_NAME
-from ampft.runs.predictions import CaseViews, is_input, read_groups, read_predictions, read_rows
+from ampft.runs.predictions import CaseViewer, is_input, read_groups, read_predictions, read_rows
 from ampft.runs.show import problem_of, task_row
 
 FINAL_SPLITS = ("test", "validation")  # a run reports on the first of these that it has
@@ -238,7 +238,7 @@ def _with_shown_cases(
     changed = [arm for arm in arms if arm.flips is not None and arm.flips.examples]
     if task_row(record).kind.view is None or not changed:
         return tuple(arms)
-    views = CaseViews(record, cases.split, cases.label_names)
+    views = CaseViewer(record, cases.split, cases.label_names)
     limit = max(1, MAX_SHOWN // len(changed))
 
     def shown(group: RunGroup, example: FlippedExample) -> FlippedExample:

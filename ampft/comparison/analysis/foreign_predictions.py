@@ -44,7 +44,7 @@ from ampft.comparison.findings import (
     metric_infos,
 )
 from ampft.comparison.remarks import Remark, remark
-from ampft.data.splits import Groups, group_equal_keys, normalized
+from ampft.data.splits import Groups, group_equal_keys, normalized_text
 from ampft.errors import InputError, did_you_mean
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
 from ampft.metrics.scores import class_scores, confusion, confusion_counts
@@ -353,7 +353,9 @@ def texts_and_groups(
     """
     texts = [(run.origin, run.texts) for run in everything if run.texts]
     groups = [(run.origin, run.groups) for run in everything if run.groups]
-    compared = [(name, {i: normalized(text) for i, text in found.items()}) for name, found in texts]
+    compared = [
+        (name, {i: normalized_text(text) for i, text in found.items()}) for name, found in texts
+    ]
     _check_same_column(TEXT, compared)
     _check_same_column(GROUP, groups)
     return texts[0][1] if texts else {}, groups[0][1] if groups else {}
@@ -379,7 +381,7 @@ def _groups(
         return group_equal_keys((groups[id_] for id_ in ids), GROUP)
     if not texts:
         return None
-    found = group_equal_keys(normalized(texts[id_]) or None for id_ in ids)
+    found = group_equal_keys(normalized_text(texts[id_]) or None for id_ in ids)
     return found if len(found) < len(ids) else None
 
 

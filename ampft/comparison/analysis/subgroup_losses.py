@@ -19,7 +19,7 @@ from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.comparison.statistics.power import power
 from ampft.comparison.statistics.verdict import holm
 from ampft.comparison.subgroups import SubgroupLoss, SubgroupLosses
-from ampft.data.splits import normalized
+from ampft.data.splits import normalized_text
 from ampft.metrics.sums import ACCURACY, MACRO_F1, CaseSums, single_label_sums
 
 ALPHA = 0.05  # of all intervals together
@@ -132,7 +132,7 @@ def _subgroups(cases: Cases) -> Iterator[_Subgroup]:
     if not cases.inputs.has_words or len(truth) > MAX_TEXTS:
         return
     texts = cases.inputs.read(range(len(truth)))
-    words = [normalized(texts[row]).split() for row in range(len(truth))]
+    words = [normalized_text(texts[row]).split() for row in range(len(truth))]
     if not any(len(each) > 1 for each in words):
         return
     yield from _by_length(np.array([len(each) for each in words]))

@@ -51,7 +51,7 @@ from ampft.ownership import is_plain_folder
 from ampft.precision.modes import MODE_TABLE
 from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.runs.manifest import remove_earlier_run, remove_weights
-from ampft.runs.resume import damage
+from ampft.runs.resume import checkpoint_damage
 from ampft.text.escaping import inert
 from ampft.text.numbers import counted, percent
 from ampft.text.terminal import labelled, print_line
@@ -264,7 +264,7 @@ class ComparisonSession:
         """Let a run continue from its last intact checkpoint, or begin again without one."""
         store = CheckpointStore(run_folder(self.folder.path, run))
         for checkpoint in reversed(store.complete()):
-            error = damage(checkpoint)
+            error = checkpoint_damage(checkpoint)
             if error is None:
                 return
             is_removed = store.remove(checkpoint)

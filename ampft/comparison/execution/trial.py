@@ -34,7 +34,7 @@ from ampft.data.splits import dependent_groups
 from ampft.data.steps import IntArray, StepBatches
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import as_array
-from ampft.features.resources import MemoryUse
+from ampft.features.resources import PeakMemoryMonitor
 from ampft.features.trackers import installed_trackers
 from ampft.machine import resident_peak
 from ampft.precision.accelerator import numerics, separate_accelerators, training_device
@@ -82,7 +82,7 @@ def run_trial(request: dict[str, Any]) -> TrialResult:
         tuple(precision.mode for precision in precisions),
         splits=dict(task.data.fingerprints),
         compared=_compared(prepared),
-        peak_memory=MemoryUse(device, process_start.memory).peak.peak,
+        peak_memory=PeakMemoryMonitor(device, process_start.memory).peak.peak,
         disk_bytes=disk_bytes(prepared, planned_checkpoints(prepared)),
     )
 

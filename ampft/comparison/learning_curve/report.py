@@ -17,7 +17,7 @@ from ampft.text.charts import Axis, Plot, element, picture, text
 from ampft.text.json_io import json_text
 from ampft.text.numbers import counted, percent, seed_list
 from ampft.text.page import page_text
-from ampft.text.tables import Detailed, Table, terminal_table
+from ampft.text.tables import Table, ValueWithDetail, terminal_table
 from ampft.text.terminal import labelled
 
 PAGE_NAME = "curve.html"
@@ -124,10 +124,14 @@ def sizes_table(curve: LearningCurve) -> Table:
             (
                 f"{size.labels:,}",
                 f"{size.train:,}",
-                Detailed(units.value(size.mean), f"({units.value(low)} to {units.value(high)})"),
+                ValueWithDetail(
+                    units.value(size.mean), f"({units.value(low)} to {units.value(high)})"
+                ),
                 ""
                 if step is None
-                else Detailed(units.difference(step.gain), f"({units.interval(step.interval)})"),
+                else ValueWithDetail(
+                    units.difference(step.gain), f"({units.interval(step.interval)})"
+                ),
             )
         )
     return Table(

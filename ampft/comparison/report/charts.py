@@ -22,7 +22,16 @@ from ampft.comparison.findings import (
     Comparison,
     Curve,
 )
-from ampft.text.charts import Axis, Plot, decimal_tick_label, element, exponent, line, picture, text
+from ampft.text.charts import (
+    Axis,
+    Plot,
+    decimal_tick_label,
+    element,
+    line,
+    picture,
+    power_of_two_label,
+    text,
+)
 from ampft.text.escaping import one_line
 from ampft.text.numbers import number, percent
 
@@ -196,7 +205,7 @@ def scale_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | N
     )
     y_axis = _y_axis(math.floor(min(values)) - 0.5, math.ceil(max(values)) + 0.5)
     rows = [(style, steps) for style, seeds in skipped for steps in seeds]
-    return _chart(lines, y_axis, exponent, alt=alt, rug=rows)
+    return _chart(lines, y_axis, power_of_two_label, alt=alt, rug=rows)
 
 
 def _losses(one: Curve) -> Points:

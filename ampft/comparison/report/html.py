@@ -35,7 +35,13 @@ from ampft.comparison.report.tables import cost_columns
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from ampft.comparison.verdict_text import covered_models_text, seeds_text, verdict_text
 from ampft.text.charts import Axis
-from ampft.text.numbers import NOT_MEASURED, counted, level, mean_count, signed
+from ampft.text.numbers import (
+    NOT_MEASURED,
+    confidence_percent,
+    counted,
+    mean_count,
+    signed_number,
+)
 from ampft.text.page import page_text
 from ampft.text.tables import Cell, Name, Table, isolated, plain
 
@@ -157,7 +163,7 @@ def matrix_cells(arm: ArmResult, base: ArmResult | None) -> tuple[tuple[MatrixCe
     return tuple(
         tuple(
             MatrixCell(
-                signed(count - other, 0) if base else f"{count}",
+                signed_number(count - other, 0) if base else f"{count}",
                 _shade(abs(count - other), sum(row)),
                 column == index,
             )
@@ -286,7 +292,8 @@ def _card(comparison: Comparison, arm: ArmResult, style: ArmStyle, axis: Axis) -
     if arm.difference is not None:
         difference = (
             f"{units.difference_with_unit(arm.difference.estimate)}, "
-            f"{level(arm.difference.level95)} CI {units.interval(arm.difference.interval95)}"
+            f"{confidence_percent(arm.difference.level95)} CI "
+            f"{units.interval(arm.difference.interval95)}"
         )
     facts = [(f"--{name}", value) for name, value in arm.settings.items()]
     facts += [("execution", arm.execution)] * (arm.execution == "emulated")

@@ -22,7 +22,7 @@ from ampft.comparison.report.tables import (
 from ampft.text.numbers import (
     NOT_MEASURED,
     PLUS_MINUS,
-    level,
+    confidence_percent,
     mean_count,
     number,
     or_dash,
@@ -58,7 +58,10 @@ def seeds(comparison: Comparison) -> Iterator[Table]:
     tested = [(arm, arm.difference) for arm in comparison.arms if arm.difference is not None]
     if not tested:
         return
-    wide, narrow = level(tested[0][1].level95), level(tested[0][1].level90)
+    wide, narrow = (
+        confidence_percent(tested[0][1].level95),
+        confidence_percent(tested[0][1].level90),
+    )
     yield arm_table(
         comparison,
         f"Difference to {comparison.baseline.name}{units.difference_suffix}",
@@ -282,7 +285,7 @@ def class_intervals(comparison: Comparison, *, limit: int | None = None) -> Tabl
         title=f"Difference in F1 to {comparison.baseline.name} in points, with intervals",
         header=(
             *(comparison.noun, "class", "examples", "difference"),
-            *(f"{level(rows[0][2].level)} CI", "p (difference)", "after Holm"),
+            *(f"{confidence_percent(rows[0][2].level)} CI", "p (difference)", "after Holm"),
         ),
         rows=[
             (

@@ -10,7 +10,13 @@ from ampft.comparison.remarks import remark_text
 from ampft.comparison.report import prediction_tables, tables
 from ampft.comparison.verdict_text import covered_models_text, seeds_text
 from ampft.text.json_io import JSONValue
-from ampft.text.numbers import counted, level, or_dash, percent, points
+from ampft.text.numbers import (
+    confidence_percent,
+    counted,
+    or_dash,
+    percent,
+    points,
+)
 from ampft.text.tables import Cell, Name, Quote, Table
 
 EXPLORATORY, FOLDED = "exploratory", "folded"
@@ -209,8 +215,9 @@ def subgroup_losses(comparison: Comparison) -> Iterator[Table]:
         rows=rows,
         note=f"The largest losses, relative to their uncertainty, among {first.examined:,} "
         f"{kinds} (with at least 20 {first.noun} each). The intervals have a "
-        f"level of {level(first.level)}, so that all of them hold together with 95 %: only an "
-        "interval entirely below 0 is a loss that the number of subgroups does not explain. "
+        f"level of {confidence_percent(first.level)}, so that all of them hold together with "
+        "95 %: only an interval entirely below 0 is a loss that the number of subgroups does "
+        "not explain. "
         f"With {counted(len(comparison.seeds), 'seed')}, a loss of {detectable:.0f} points at "
         f"every seed in a subgroup of usual size ({first.usual_size:,} {first.noun}) would be "
         "found with a probability of 80 %; smaller ones may be there."
@@ -398,7 +405,10 @@ def _planning(comparison: Comparison) -> str:
 
 
 def _verdict_rules(comparison: Comparison) -> str:
-    wide, narrow = level(1 - comparison.alpha), level(1 - 2 * comparison.alpha)
+    wide, narrow = (
+        confidence_percent(1 - comparison.alpha),
+        confidence_percent(1 - 2 * comparison.alpha),
+    )
     margin = comparison.units.margin_with_unit
     rules = (
         f"{comparison.an_arm.capitalize()} is equivalent if its {narrow} CI lies within {margin} "

@@ -17,7 +17,14 @@ from ampft.comparison.report.charts import ArmStyle
 from ampft.comparison.report.tables import MEMORY_PARTS
 from ampft.text.charts import Axis, element, picture, text
 from ampft.text.escaping import one_line
-from ampft.text.numbers import Units, byte_size, level, milliseconds, points, signed
+from ampft.text.numbers import (
+    Units,
+    byte_size,
+    confidence_percent,
+    milliseconds,
+    points,
+    signed_number,
+)
 
 LEFT, RIGHT = 5.0, 95.0  # percent of the cell
 
@@ -60,7 +67,10 @@ def _differences(
     comparison: Comparison, pairs: Pairs, *, name: str, of_fp32: bool = False
 ) -> Column:
     units, axis = comparison.units, difference_axis(comparison, of_fp32=of_fp32)
-    wide, narrow = level(1 - comparison.alpha), level(1 - 2 * comparison.alpha)
+    wide, narrow = (
+        confidence_percent(1 - comparison.alpha),
+        confidence_percent(1 - 2 * comparison.alpha),
+    )
     is_one = comparison.has_one_model_each
     dots = (
         f"Dot: {'difference' if is_one else 'mean difference over the seeds'}. Thin whisker: "
@@ -117,7 +127,7 @@ def difference_strip(
     return _strip(
         parts,
         f"{style.name} minus {base}: {units.difference_with_unit(difference.estimate)}, "
-        f"{level(difference.level95)} CI {units.interval(difference.interval95)}; "
+        f"{confidence_percent(difference.level95)} CI {units.interval(difference.interval95)}; "
         f"margin {units.margin_with_unit}",
     )
 
@@ -227,7 +237,7 @@ def difference_scale(axis: Axis, units: Units | None = None) -> Markup:
     step = ticks[1] - ticks[0] if len(ticks) > 1 else 0.01
     decimals = max(0, -math.floor(math.log10(factor * step) + 1e-9))
     alt = "Scale: differences" + (" in points" if factor == 100 else "")
-    return _head(axis, lambda value: signed(factor * value, decimals), alt)
+    return _head(axis, lambda value: signed_number(factor * value, decimals), alt)
 
 
 def _head(axis: Axis, label: Callable[[float], str], alt: str) -> Markup:

@@ -16,17 +16,17 @@ from ampft.comparison.verdict_text import seeds_text
 from ampft.text.numbers import (
     NOT_MEASURED,
     PLUS_MINUS,
+    confidence_percent,
     count_range,
     counted,
     duration,
-    level,
     mean_count,
     milliseconds,
     or_dash,
     percent,
     ratio_range,
 )
-from ampft.text.tables import Cell, Detailed, Name, Quote, Table
+from ampft.text.tables import Cell, Name, Quote, Table, ValueWithDetail
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ def arm_columns(comparison: Comparison) -> tuple[ArmColumn, ...]:
     """Return the columns of the table of arms: what each is, its result and its cost."""
     units = comparison.units
     levels = [arm.difference.level95 for arm in comparison.arms if arm.difference is not None]
-    interval = f"({level(levels[0])} CI)" if levels else ""
+    interval = f"({confidence_percent(levels[0])} CI)" if levels else ""
     difference = f"difference{units.difference_suffix}"
 
     def verdict(arm: ArmResult) -> Cell:
@@ -175,7 +175,11 @@ def metric_cell(comparison: Comparison, arm: ArmResult) -> Cell:
         return NOT_MEASURED
     units = comparison.units
     mean = units.value(values.mean)
-    return mean if values.sd is None else Detailed(mean, f"{PLUS_MINUS} {units.value(values.sd)}")
+    return (
+        mean
+        if values.sd is None
+        else ValueWithDetail(mean, f"{PLUS_MINUS} {units.value(values.sd)}")
+    )
 
 
 def difference_cell(comparison: Comparison, arm: ArmResult) -> Cell:
@@ -189,14 +193,14 @@ def difference_cell(comparison: Comparison, arm: ArmResult) -> Cell:
         return ""
     if values is None or base is None:
         return NOT_MEASURED
-    return Detailed(units.difference(values.mean - base.mean), "(no CI)")
+    return ValueWithDetail(units.difference(values.mean - base.mean), "(no CI)")
 
 
 def with_interval(comparison: Comparison, difference: Difference) -> Cell:
     """Return a difference with its interval."""
     units = comparison.units
     ends = units.interval(difference.interval95)
-    return Detailed(units.difference(difference.estimate), f"({ends})")
+    return ValueWithDetail(units.difference(difference.estimate), f"({ends})")
 
 
 def arm_table(
@@ -433,7 +437,7 @@ def _speed_up_column(
 def speed_up_text(speed_up: SpeedUp, *, with_interval: bool = True) -> Cell:
     """Return "1.45 (1.30 to 1.62)" with the 95 % interval, or "1.45" without one."""
     ratio, interval = f"{speed_up.ratio:.2f}", speed_up.interval95 if with_interval else None
-    return Detailed(ratio, f"({ratio_range(*interval)})") if interval else ratio
+    return ValueWithDetail(ratio, f"({ratio_range(*interval)})") if interval else ratio
 
 
 def step_time(speed: Speed | None) -> str:

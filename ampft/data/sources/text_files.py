@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from ampft.data.columns import DELIMITERS, USUAL_NAMES, folded
+from ampft.data.columns import DELIMITERS, USUAL_NAMES, case_folded_name
 from ampft.data.sources.table import SAMPLE_ROWS, Row, SourceTable, refuse_duplicates
 from ampft.errors import InputError, quoted, quoted_list
 
@@ -95,7 +95,7 @@ def _detect_delimiter(path: Path, encoding: str) -> str:
             constant = all(len(fields) == len(header) for _, fields in sample)
         except InputError:  # whoever reads the rows reports it
             return False, 0, False
-        usual = sum(folded(name) in USUAL_NAMES for name in header)
+        usual = sum(case_folded_name(name) in USUAL_NAMES for name in header)
         return constant, usual, delimiter == ","
 
     fits = {delimiter: fit(delimiter) for delimiter in DELIMITERS}

@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ampft.diagnosis.doctor.case import (
-    Subject,
+    ExaminedModel,
     change_of,
     first_floating,
     kept_patterns,
@@ -38,7 +38,7 @@ Key = tuple[str, int]
 """Path of a module, and the number of the call."""
 
 
-def align(case: Subject, *, fp32_modules: Sequence[str] = ()) -> Alignment | None:
+def align(case: ExaminedModel, *, fp32_modules: Sequence[str] = ()) -> Alignment | None:
     """Compare the precision of a case with float32, module by module.
 
     Args:
@@ -80,7 +80,7 @@ def align(case: Subject, *, fp32_modules: Sequence[str] = ()) -> Alignment | Non
 
 
 def _compared(
-    case: Subject, index: int
+    case: ExaminedModel, index: int
 ) -> tuple[ScaledGradient, ScaledGradient | None, dict[Key, dict[str, float]]]:
     """Return a batch in float32, in the mode if it is finite there, and the errors of modules."""
     with ModuleRecorder(case.model) as expected:
@@ -93,7 +93,7 @@ def _compared(
     return reference, result, compared.errors
 
 
-def rounding_module(case: Subject) -> str:
+def rounding_module(case: ExaminedModel) -> str:
     """Return the module whose rounding changes the direction of the gradient.
 
     Rounding is measured by what the values of a module tell: the error of its output over the
@@ -141,11 +141,11 @@ def _module(modules: dict[str, nn.Module], key: Key, values: dict[str, list[floa
         inputs=inputs,
         outputs=outputs,
         gradients=estimates.get("gradients"),
-        role="" if inputs is None else role(inputs.mean, outputs.mean),
+        role="" if inputs is None else error_role(inputs.mean, outputs.mean),
     )
 
 
-def role(before: float, after: float) -> str:
+def error_role(before: float, after: float) -> str:
     """Return what a module does to the error of its input: a role of `ModuleError`."""
     if after >= DOUBLED * before:
         return "born" if after else "carried"

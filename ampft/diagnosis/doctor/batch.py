@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ampft.diagnosis.doctor.case import Subject
+from ampft.diagnosis.doctor.case import ExaminedModel
 from ampft.diagnosis.doctor.causes import OVERFLOWS, UNDERFLOWS, remedy_for
 from ampft.diagnosis.doctor.findings import Cause, Fault
 from ampft.diagnosis.doctor.places import BatchShape
-from ampft.diagnosis.doctor.ranges import Values, largest_scale
-from ampft.diagnosis.doctor.watch import Event, Key, OperationWatch
+from ampft.diagnosis.doctor.ranges import ExponentCounts, largest_scale
+from ampft.diagnosis.doctor.watch import Key, NonfiniteEvent, OperationWatch
 from ampft.precision.harm import GradientChange
 from ampft.precision.tf32 import float32_policy
 from ampft.training.step import MIN_LOSS_SCALE
@@ -38,8 +38,8 @@ class Examination:
     ids: set[int] = field(default_factory=set)
     batches: int = 0
     scale: float | None = None
-    values: dict[tuple[str, str], Values] = field(default_factory=dict)
-    gradients: Values = field(default_factory=Values)
+    values: dict[tuple[str, str], ExponentCounts] = field(default_factory=dict)
+    gradients: ExponentCounts = field(default_factory=ExponentCounts)
     faults: list[Fault] = field(default_factory=list)
     changes: list[GradientChange] = field(default_factory=list)
     absorbed: list[Fault] = field(default_factory=list)
@@ -61,11 +61,11 @@ class Examination:
     def merge(self, other: Examination) -> None:
         """Add what another process found."""
         for key, values in other.values.items():
-            self.values.setdefault(key, Values()).merge(values)
+            self.values.setdefault(key, ExponentCounts()).merge(values)
         self.gradients.merge(other.gradients)
         for fault in other.faults:
             self.add_fault(fault)
-        self.scale = least((self.scale, other.scale))
+        self.scale = least_scale((self.scale, other.scale))
         self.changes += other.changes
         self.batches += other.batches
         self.ids |= other.ids
@@ -84,14 +84,14 @@ def _joined(one: Fault, other: Fault) -> Fault:
     )
 
 
-def least(scales: Sequence[float | None]) -> float | None:
-    """Return the least scale; None if one is None."""
+def least_scale(scales: Sequence[float | None]) -> float | None:
+    """Return the smallest loss scale; None if one is None."""
     known = [scale for scale in scales if scale is not None]
     return None if len(known) < len(scales) else min(known)
 
 
 @dataclass(frozen=True)
-class Attempt:
+class WatchedPass:
     """One forward and backward pass of a batch in a mode.
 
     Attributes:
@@ -100,12 +100,12 @@ class Attempt:
         watch: The watch, after the pass.
     """
 
-    events: Sequence[Event]
+    events: Sequence[NonfiniteEvent]
     reaches: str
     watch: OperationWatch
 
     @property
-    def origins(self) -> Sequence[Event]:
+    def origins(self) -> Sequence[NonfiniteEvent]:
         """The operations that failed, in order; masks only if nothing else did."""
         return [event for event in self.events if not event.is_mask] or self.events[:1]
 
@@ -120,10 +120,12 @@ class BatchExamination:
         found: What was found before, with values in float32 if they are known; faults are added.
     """
 
-    def __init__(self, case: Subject, index: int, shape: BatchShape, found: Examination) -> None:
+    def __init__(
+        self, case: ExaminedModel, index: int, shape: BatchShape, found: Examination
+    ) -> None:
         self._case, self._index, self._shape, self._found = case, index, shape, found
         self._plain = case.in_float32()
-        self._twins: dict[Key, Attempt] = {}
+        self._twins: dict[Key, WatchedPass] = {}
 
     def examine(self, scale: float | None) -> float | None:
         """Find the faults of the batch.
@@ -156,8 +158,8 @@ class BatchExamination:
         return scale
 
     def _attempt(
-        self, case: Subject, scale: float | None = None, probe: Key | None = None
-    ) -> Attempt:
+        self, case: ExaminedModel, scale: float | None = None, probe: Key | None = None
+    ) -> WatchedPass:
         model, batch = case.model, case.batches[self._index]
         model.zero_grad(set_to_none=True)
         case.begin(self._index)
@@ -168,15 +170,15 @@ class BatchExamination:
             except RuntimeError:
                 if not watch.has_failed:
                     raise
-                return Attempt(watch.events[-1:], "loss", watch)
+                return WatchedPass(watch.events[-1:], "loss", watch)
         if not bool(loss.isfinite().all()):
-            return Attempt(watch.events_of([loss]) or watch.events, "loss", watch)
+            return WatchedPass(watch.events_of([loss]) or watch.events, "loss", watch)
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         if all(bool(gradient.isfinite().all()) for gradient in gradients):
-            return Attempt((), "", watch)
-        return Attempt(watch.events_of(gradients) or watch.events, "gradient", watch)
+            return WatchedPass((), "", watch)
+        return WatchedPass(watch.events_of(gradients) or watch.events, "gradient", watch)
 
-    def _at_lower_scale(self, scale: float) -> tuple[float | None, Attempt]:
+    def _at_lower_scale(self, scale: float) -> tuple[float | None, WatchedPass]:
         """Return the largest lower scale with a finite gradient, or None, with the attempt."""
         lowest = self._attempt(self._case, MIN_LOSS_SCALE)
         if lowest.reaches:
@@ -190,7 +192,9 @@ class BatchExamination:
             lower /= 2
         return MIN_LOSS_SCALE, lowest
 
-    def _fault(self, attempt: Attempt, event: Event, cause: Cause | None = None) -> Fault:
+    def _fault(
+        self, attempt: WatchedPass, event: NonfiniteEvent, cause: Cause | None = None
+    ) -> Fault:
         shape = self._shape
         cause = cause or self._cause(attempt, event)
         rows = range(len(shape.ids)) if event.places is None else sorted(event.places.rows)
@@ -212,7 +216,7 @@ class BatchExamination:
             remedy=remedy_for(cause, in_float32=in_float32),
         )
 
-    def _cause(self, attempt: Attempt, event: Event) -> Cause:
+    def _cause(self, attempt: WatchedPass, event: NonfiniteEvent) -> Cause:
         """Return the cause, judged by what the same operation did in float32."""
         if event.cause in (Cause.PARAMETER, Cause.INPUT):
             return event.cause
@@ -224,18 +228,18 @@ class BatchExamination:
         is_scaled = self._case.start_scale is not None and event.cause in OVERFLOWS
         return Cause.EVERY_SCALE if is_backward and is_scaled else event.cause
 
-    def _twin(self, event: Event) -> Attempt:
+    def _twin(self, event: NonfiniteEvent) -> WatchedPass:
         """Return the same batch in float32, which has kept the operation of the event."""
         if event.key not in self._twins:
             self._twins[event.key] = self._attempt(self._plain, probe=event.key)
         return self._twins[event.key]
 
-    def _fits(self, event: Event) -> bool:
+    def _fits(self, event: NonfiniteEvent) -> bool:
         """Return whether the operation has a finite result in float32."""
         same = self._twin(event).watch.probed
         return same is not None and same.result is not None and bool(same.result.isfinite().all())
 
-    def _fails_in_float32(self, event: Event) -> bool:
+    def _fails_in_float32(self, event: NonfiniteEvent) -> bool:
         """Return whether float32 fails because of the same operation, for the same examples."""
         twin = self._twin(event)
         if not twin.reaches:
@@ -248,7 +252,7 @@ class BatchExamination:
             for each in same or twin.events
         )
 
-    def _find_absorbed(self, attempt: Attempt) -> None:
+    def _find_absorbed(self, attempt: WatchedPass) -> None:
         """Find values that are not finite and that neither the loss nor the gradient shows."""
         for event in attempt.watch.events:
             if event.is_mask or event.key[1] == "backward":

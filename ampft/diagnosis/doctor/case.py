@@ -67,8 +67,8 @@ Loss = Callable[[nn.Module, Any], Tensor]
 
 
 @dataclass(frozen=True)
-class FirstSteps:
-    """The first steps of a training, as it makes them.
+class TrialSettings:
+    """Settings of the short training with which a cure is tried.
 
     Attributes:
         steps: Number of optimizer steps.
@@ -92,8 +92,8 @@ class FirstSteps:
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A model, batches, a loss and the precision that is examined.
+class ExaminedModel:
+    """A model with the batches, the loss and the precision that are examined.
 
     Attributes:
         model: Model with float32 weights that autocast has not wrapped.
@@ -118,7 +118,7 @@ class Subject:
     loss_scale: float | None = None
     initial_scale: float = INITIAL_SCALE
     begin: Callable[[int], object] = torch.manual_seed
-    trial: FirstSteps = field(default_factory=FirstSteps)
+    trial: TrialSettings = field(default_factory=TrialSettings)
     model_name: str = ""
     data_name: str = "the given batches"
     padding_free: bool = False
@@ -138,7 +138,7 @@ class Subject:
         """The loss scale at the start; None if the loss is not scaled."""
         return self.initial_scale if self.uses_scaler else self.loss_scale
 
-    def in_float32(self) -> Subject:
+    def in_float32(self) -> ExaminedModel:
         """Return the same case in float32."""
         return replace(self, precision=resolve(BASELINE, self.device), loss_scale=None)
 
@@ -350,7 +350,7 @@ def model_state_restored(model: nn.Module) -> Iterator[None]:
 
 def recipe_case(
     args: ClassifyArguments, mode: str, *, steps: int, trial_steps: int, saved: Path | None = None
-) -> Subject:
+) -> ExaminedModel:
     """Return the model of a recipe with its first batches, or with a saved step.
 
     In a group of several processes, each has its own batches.
@@ -391,7 +391,7 @@ def recipe_case(
     args = args.with_learning_rate(model.config)
     first = list(step_batches.epoch(0, stop=steps))
     total_steps = args.max_train_steps or args.num_train_epochs * len(step_batches)
-    trial = FirstSteps(
+    trial = TrialSettings(
         steps=min(trial_steps, total_steps),
         optimizer=args.optimizer_settings(),
         schedule=args.schedule_settings(),
@@ -404,7 +404,7 @@ def recipe_case(
     def mean_loss(model: nn.Module, micro_batch: MicroBatch) -> Tensor:
         return task.loss(model, micro_batch) / effective_weights[id(micro_batch)]
 
-    case = Subject(
+    case = ExaminedModel(
         model,
         [micro_batch for step_batch in first for micro_batch in step_batch],
         mean_loss,
@@ -443,7 +443,7 @@ def recipe_case(
     return replace(case, begin=lambda index: starts[index].restore(case.device))
 
 
-def run_case(folder: Path, flags: Sequence[str], *, steps: int, trial_steps: int) -> Subject:
+def run_case(folder: Path, flags: Sequence[str], *, steps: int, trial_steps: int) -> ExaminedModel:
     """Return the first saved step of a run, to be replayed, or its first batches if it has none.
 
     Args:

@@ -57,7 +57,7 @@ _MAX_MASK_CONSTANTS = 2  # a model can add a causal mask to one of padding
 
 
 @dataclass(frozen=True)
-class Call:
+class OperatorCall:
     """A call of an operator.
 
     Attributes:
@@ -95,16 +95,16 @@ class Call:
         is_overwritten = self._changes_first and self.name in _OVERWRITING
         written = {each.name for each in self.func._schema.arguments if each.is_out}
         named = (value for name, value in self.kwargs.items() if name not in written)
-        return list(floating((*self.args[is_overwritten:], *named)))
+        return list(floating_tensors((*self.args[is_overwritten:], *named)))
 
-    def with_result(self, result: Any) -> Call:
+    def with_result(self, result: Any) -> OperatorCall:
         """Return the call with its result: the first that is not finite, if there are several."""
-        outputs = list(floating(result))
+        outputs = list(floating_tensors(result))
         bad = (output for output in outputs if not bool(output.isfinite().all()))
         first = next(bad, outputs[0] if outputs else None)
         return replace(self, result=first)
 
-    def with_finite_operands(self) -> Call:
+    def with_finite_operands(self) -> OperatorCall:
         """Return the call, repeated with 1 in place of operands that are not finite."""
 
         def finite(tensor: Tensor) -> Tensor:
@@ -132,13 +132,13 @@ class Call:
         return found
 
 
-def largest_result(operation: Call) -> float | None:
+def largest_result(operation: OperatorCall) -> float | None:
     """Return the largest absolute value that the result has in float64; None if not finite."""
     exact = _in_float64(operation)
     return None if exact is None or not exact.numel() else _finite(float(exact.abs().max()))
 
 
-def ranges_of(operation: Call) -> tuple[ValueRange, ...]:
+def ranges_of(operation: OperatorCall) -> tuple[ValueRange, ...]:
     """Return the ranges of the operands."""
     ranges = []
     for position, tensor in enumerate(operation.tensors, start=1):
@@ -156,7 +156,7 @@ def ranges_of(operation: Call) -> tuple[ValueRange, ...]:
     return tuple(ranges)
 
 
-def cause_of(operation: Call) -> Cause:
+def cause_of(operation: OperatorCall) -> Cause:
     """Return why the result of an operation is not finite, judged by this operation only."""
     assert operation.result is not None
     bad = ~operation.result.isfinite()
@@ -181,7 +181,7 @@ def cause_of(operation: Call) -> Cause:
     return Cause.PRODUCT if is_product else Cause.SUM
 
 
-def writes_mask(operation: Call, is_derived: Callable[[Tensor], bool]) -> bool:
+def writes_mask(operation: OperatorCall, is_derived: Callable[[Tensor], bool]) -> bool:
     """Return whether an operation makes entries infinite as a mask does: a few by a large constant.
 
     It is a mask only if a softmax then hides these entries, which later operations show.
@@ -227,7 +227,7 @@ def _constant_at(tensor: Tensor, where: Tensor) -> Tensor | None:
     return values if len(values.unique()) <= _MAX_MASK_CONSTANTS else None
 
 
-def _invalid(operation: Call, bad: Tensor) -> Cause:
+def _invalid(operation: OperatorCall, bad: Tensor) -> Cause:
     name, operands = operation.name, operation.operands_at(bad)
     first = operands[0] if operands else None
     if operation.node.startswith(_ROOT_NODES) and name in (*_QUOTIENTS, "pow", "mul"):
@@ -246,7 +246,7 @@ def _invalid(operation: Call, bad: Tensor) -> Cause:
     return Cause.INVALID
 
 
-def _in_float64(operation: Call) -> Tensor | None:
+def _in_float64(operation: OperatorCall) -> Tensor | None:
     """Return the result in float64; None if the operator does not compute in it."""
     if operation.result is None or not str(operation.func).startswith("aten"):
         return None
@@ -256,7 +256,7 @@ def _in_float64(operation: Call) -> Tensor | None:
     except (RuntimeError, TypeError, NotImplementedError):
         return None
     shape = operation.result.shape
-    return next((each for each in floating(results) if each.shape == shape), None)
+    return next((each for each in floating_tensors(results) if each.shape == shape), None)
 
 
 def _wide(value: Any) -> Any:
@@ -266,14 +266,14 @@ def _wide(value: Any) -> Any:
     return torch.float64 if is_floating else value
 
 
-def floating(values: object) -> Iterator[Tensor]:
+def floating_tensors(values: object) -> Iterator[Tensor]:
     """Yield the floating-point tensors in results or arguments."""
     if isinstance(values, Tensor):
         if values.is_floating_point():
             yield values
     elif isinstance(values, tuple | list):
         for value in values:
-            yield from floating(value)
+            yield from floating_tensors(value)
 
 
 def _finite(value: float | None) -> float | None:

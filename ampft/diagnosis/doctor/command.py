@@ -17,7 +17,7 @@ from ampft.files import is_writable_folder, nearest_existing
 from ampft.ownership import check_replaceable
 
 if TYPE_CHECKING:
-    from ampft.diagnosis.doctor.case import Subject
+    from ampft.diagnosis.doctor.case import ExaminedModel
     from ampft.diagnosis.doctor.findings import Diagnosis
 
 DEFAULT_MODE = "fp16"
@@ -78,7 +78,7 @@ def wait_for_main_process() -> None:
     state.wait_for_everyone()
 
 
-def _case(args: argparse.Namespace, flags: Sequence[str]) -> Subject:
+def _case(args: argparse.Namespace, flags: Sequence[str]) -> ExaminedModel:
     if args.batches < 1:
         raise InputError(f"--batches {args.batches}: must be at least 1.")
     if not 0 <= args.tolerated < 1:
@@ -110,12 +110,12 @@ def _case(args: argparse.Namespace, flags: Sequence[str]) -> Subject:
     return recipe_case(classify, mode, steps=args.batches, trial_steps=args.trial_steps)
 
 
-def _diagnosis(case: Subject, tolerated: float, *, search: bool) -> Diagnosis:
+def _diagnosis(case: ExaminedModel, tolerated: float, *, search: bool) -> Diagnosis:
     """Return the diagnosis; with a cure, verified by a training, if it is searched."""
     from accelerate import PartialState
 
     from ampft.diagnosis.doctor.alignment import align
-    from ampft.diagnosis.doctor.cure import prescribe
+    from ampft.diagnosis.doctor.cure import find_cure
     from ampft.diagnosis.doctor.examine import diagnose
 
     diagnosis = diagnose(case, tolerated=tolerated)
@@ -125,7 +125,7 @@ def _diagnosis(case: Subject, tolerated: float, *, search: bool) -> Diagnosis:
         return dataclasses.replace(diagnosis, alignment=align(case))
     if not search:
         return diagnosis
-    diagnosis = prescribe(case, diagnosis)
+    diagnosis = find_cure(case, diagnosis)
     patterns = () if diagnosis.cure is None else diagnosis.cure.fp32_modules
     alignment = align(case, fp32_modules=patterns) if patterns else None
     return dataclasses.replace(diagnosis, alignment=alignment)

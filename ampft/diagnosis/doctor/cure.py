@@ -14,8 +14,8 @@ from torch import nn
 
 from ampft.diagnosis.doctor.case import (
     INITIAL_SCALE,
-    FirstSteps,
-    Subject,
+    ExaminedModel,
+    TrialSettings,
     change_of,
     kept_patterns,
     model_state_restored,
@@ -55,7 +55,7 @@ Failing = tuple[int, ScaledGradient]
 """Number of a batch that does not hold, and what float32 computes for it."""
 
 
-def prescribe(case: Subject, diagnosis: Diagnosis) -> Diagnosis:
+def find_cure(case: ExaminedModel, diagnosis: Diagnosis) -> Diagnosis:
     """Find a change with which a precision holds, and verify it.
 
     The training is tried in float32 first. If it fails there as well, the fault is not one of the
@@ -93,7 +93,7 @@ def prescribe(case: Subject, diagnosis: Diagnosis) -> Diagnosis:
         return replace(diagnosis, cure=_cure(case, diagnosis, failing, own))
 
 
-def _judge(case: Subject, count: int = 1) -> tuple[list[Failing], float]:
+def _judge(case: ExaminedModel, count: int = 1) -> tuple[list[Failing], float]:
     """Judge a precision by all batches of a case.
 
     Returns:
@@ -123,19 +123,19 @@ def _judge(case: Subject, count: int = 1) -> tuple[list[Failing], float]:
     return [] if is_healthy else failing, error
 
 
-def _holds(case: Subject, index: int, reference: ScaledGradient) -> bool:
+def _holds(case: ExaminedModel, index: int, reference: ScaledGradient) -> bool:
     """Return whether a precision holds for a batch."""
     if reference.is_finite:
         return case.holds(index, reference)
     return _fails_as_float32(case, index)
 
 
-def _fails_as_float32(case: Subject, index: int) -> bool:
+def _fails_as_float32(case: ExaminedModel, index: int) -> bool:
     """Return whether only those examples of a batch fail that float32 cannot compute either."""
     return _failing_examples(case, index) <= _failing_examples(case.in_float32(), index)
 
 
-def _failing_examples(case: Subject, index: int) -> frozenset[int]:
+def _failing_examples(case: ExaminedModel, index: int) -> frozenset[int]:
     """Return the examples of a batch for which an operation of the forward pass fails."""
     batch = case.batches[index]
     shape = BatchShape.of(case.model, batch, 0)
@@ -150,7 +150,7 @@ def _failing_examples(case: Subject, index: int) -> frozenset[int]:
     return frozenset().union(*rows)
 
 
-def _finite_trial(case: Subject) -> FirstSteps | None:
+def _finite_trial(case: ExaminedModel) -> TrialSettings | None:
     """Return the trial without the batches that float32 cannot compute; None if none is left."""
     plain = case.in_float32()
     batches = (replace(plain, batches=[batch]) for step in case.step_batches for batch in step)
@@ -161,7 +161,7 @@ def _finite_trial(case: Subject) -> FirstSteps | None:
 
 
 def _cure(
-    case: Subject, diagnosis: Diagnosis, failing: Sequence[Failing], faults: Sequence[Fault]
+    case: ExaminedModel, diagnosis: Diagnosis, failing: Sequence[Failing], faults: Sequence[Fault]
 ) -> Cure | None:
     """Return the first cure that is verified, otherwise the first that was found.
 
@@ -184,7 +184,7 @@ def _cure(
     return alternative if cure is None or _is_verified(alternative) else cure
 
 
-def _other_scale(case: Subject, diagnosis: Diagnosis) -> Cure | None:
+def _other_scale(case: ExaminedModel, diagnosis: Diagnosis) -> Cure | None:
     """Return a loss scale at which the gradients do not vanish."""
     if case.precision.compute_dtype != torch.float16:
         return None
@@ -201,7 +201,7 @@ def _other_scale(case: Subject, diagnosis: Diagnosis) -> Cure | None:
 
 
 def _modules(
-    case: Subject, diagnosis: Diagnosis, failing: Sequence[Failing], faults: Sequence[Fault]
+    case: ExaminedModel, diagnosis: Diagnosis, failing: Sequence[Failing], faults: Sequence[Fault]
 ) -> Cure | None:
     """Return the smallest set of modules to keep in float32."""
     model, hints = case.model, _hints(case.model, faults)
@@ -236,7 +236,7 @@ def _modules(
     return cure
 
 
-def _in_other_mode(case: Subject) -> Subject | None:
+def _in_other_mode(case: ExaminedModel) -> ExaminedModel | None:
     """Return the case in bf16; None if the device does not support it, or it is in bf16."""
     if case.precision.mode == OTHER_MODE:
         return None
@@ -246,7 +246,7 @@ def _in_other_mode(case: Subject) -> Subject | None:
         return None
 
 
-def _other_mode(case: Subject, diagnosis: Diagnosis) -> Cure | None:
+def _other_mode(case: ExaminedModel, diagnosis: Diagnosis) -> Cure | None:
     """Return bf16, which has the exponents of float32; None if it does not hold."""
     other = _in_other_mode(case)
     if other is None or _judge(other)[0]:
@@ -257,7 +257,7 @@ def _other_mode(case: Subject, diagnosis: Diagnosis) -> Cure | None:
 
 
 def _verified(
-    case: Subject, what: str, plain: ShortTraining | None, cost: float | None = None
+    case: ExaminedModel, what: str, plain: ShortTraining | None, cost: float | None = None
 ) -> Cure:
     """Return a cure that a case has received, with what was verified."""
     failing, output_error = _judge(case)
@@ -290,7 +290,7 @@ def _is_verified(cure: Cure | None) -> bool:
     return cure is not None and cure.verified
 
 
-def _sufficiency_test(case: Subject, failing: Sequence[Failing]) -> Holds:
+def _sufficiency_test(case: ExaminedModel, failing: Sequence[Failing]) -> Holds:
     """Return the test of a set of modules, which remembers its results."""
 
     @cache
@@ -313,7 +313,7 @@ def _hints(model: nn.Module, faults: Sequence[Fault]) -> tuple[tuple[str, ...], 
     return known, tuple(called)
 
 
-def _cost(case: Subject, kept: Mapping[str, str]) -> float | None:
+def _cost(case: ExaminedModel, kept: Mapping[str, str]) -> float | None:
     """Return the time of a step with modules in float32, relative to that without them.
 
     It is None if a step raises an error.
@@ -331,7 +331,7 @@ def _cost(case: Subject, kept: Mapping[str, str]) -> float | None:
     return statistics.median(times[True]) / statistics.median(times[False])
 
 
-def _epsilon(case: Subject, faults: Sequence[Fault]) -> Cure | None:
+def _epsilon(case: ExaminedModel, faults: Sequence[Fault]) -> Cure | None:
     """Return a larger epsilon of the module that failed first; None if that does not help.
 
     It cures a division by zero that float32 meets too.

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from ampft.diagnosis.doctor.alignment import rounding_module
-from ampft.diagnosis.doctor.batch import BatchExamination, Examination, least
-from ampft.diagnosis.doctor.case import Loss, Subject, model_state_restored
+from ampft.diagnosis.doctor.batch import BatchExamination, Examination, least_scale
+from ampft.diagnosis.doctor.case import ExaminedModel, Loss, model_state_restored
 from ampft.diagnosis.doctor.causes import remedy_for
 from ampft.diagnosis.doctor.findings import (
     DEFAULT_TOLERATED,
     Cause,
     Diagnosis,
-    Examined,
+    ExaminedSetup,
     Fault,
     GradientFigures,
     LossScales,
@@ -42,7 +42,7 @@ _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 
 def examine(
-    case: Subject,
+    case: ExaminedModel,
     *,
     tolerated: float = DEFAULT_TOLERATED,
     only_first: bool = False,
@@ -88,7 +88,7 @@ def examine(
                 scales.append(BatchExamination(case, index, shape, found).examine(start))
             if only_first and not found.holds:
                 break
-        found.scale = least(scales)
+        found.scale = least_scale(scales)
         case.model.zero_grad(set_to_none=True)
         if found.holds and not only_first:
             _check_gradient(case, found, tolerated)
@@ -96,7 +96,7 @@ def examine(
     return found
 
 
-def diagnose(case: Subject, *, tolerated: float = DEFAULT_TOLERATED) -> Diagnosis:
+def diagnose(case: ExaminedModel, *, tolerated: float = DEFAULT_TOLERATED) -> Diagnosis:
     """Return the diagnosis of a case, without a cure.
 
     In a group of several processes, all of them call it with their own batches, and all get the
@@ -116,7 +116,7 @@ def diagnose(case: Subject, *, tolerated: float = DEFAULT_TOLERATED) -> Diagnosi
         cosine=change.cosine, size=change.size, error=change.error, lost_share=change.lost_share
     )
     return Diagnosis(
-        setting=Examined(
+        setting=ExaminedSetup(
             model=case.model_name or type(case.model).__name__,
             data=case.data_name,
             mode=case.precision.mode,
@@ -145,7 +145,7 @@ def diagnose(case: Subject, *, tolerated: float = DEFAULT_TOLERATED) -> Diagnosi
     )
 
 
-def _record_ranges(case: Subject, shapes: Sequence[BatchShape], found: Examination) -> None:
+def _record_ranges(case: ExaminedModel, shapes: Sequence[BatchShape], found: Examination) -> None:
     plain, recorder = case.in_float32(), RangeRecorder(case.model)
     with numerics(plain.precision), recorder:
         for index, batch in enumerate(case.batches):
@@ -157,7 +157,7 @@ def _record_ranges(case: Subject, shapes: Sequence[BatchShape], found: Examinati
     found.values, found.gradients = recorder.values, recorder.gradients
 
 
-def _check_gradient(case: Subject, found: Examination, tolerated: float) -> None:
+def _check_gradient(case: ExaminedModel, found: Examination, tolerated: float) -> None:
     """Add a fault if the gradient trains otherwise than float32's, although it is finite.
 
     It is compared without dropout, whose masks may depend on the precision. Values that were not
@@ -257,11 +257,11 @@ def locate(
 
 def _given(
     model: nn.Module, batches: Sequence[Any], loss: Loss, mode: str, loss_scale: float | None
-) -> Subject:
+) -> ExaminedModel:
     if not batches:
         raise InputError("batches: received none. Pass at least one batch.")
     precision = resolve(canonical_mode(mode), next(model.parameters()).device)
-    return Subject(model, list(batches), loss, precision, loss_scale=loss_scale)
+    return ExaminedModel(model, list(batches), loss, precision, loss_scale=loss_scale)
 
 
 def _half_weights(model: nn.Module) -> Fault | None:

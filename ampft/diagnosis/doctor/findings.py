@@ -246,7 +246,7 @@ class Alignment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Examined:
+class ExaminedSetup:
     """What was examined.
 
     Attributes:
@@ -312,7 +312,7 @@ class Diagnosis:
         schema: Version of this layout.
     """
 
-    setting: Examined
+    setting: ExaminedSetup
     holds: bool
     faults: Sequence[Fault]
     gradient: GradientFigures | None = None

@@ -11,16 +11,16 @@ from ampft.diagnosis.doctor.findings import Alignment, BatchMean, Diagnosis, Fau
 from ampft.diagnosis.doctor.ranges import BINARY16
 from ampft.diagnosis.doctor.show import (
     ROLES,
+    alignment_summary,
     alignment_table,
-    answer,
+    diagnosis_answer,
     examples_text,
+    innermost_modules_with_error,
     module_table,
     range_text,
-    shown_modules,
-    summary,
 )
 from ampft.text import page
-from ampft.text.charts import Axis, Plot, element, exponent, picture, text
+from ampft.text.charts import Axis, Plot, element, picture, power_of_two_label, text
 from ampft.text.numbers import or_dash, percent
 from ampft.text.tables import Name, Quote, Table, isolated
 
@@ -33,7 +33,7 @@ def page_text(diagnosis: Diagnosis) -> str:
     return page.page_text(
         TEMPLATE,
         d=diagnosis,
-        answer=_with_code(answer(diagnosis)),
+        answer=_with_code(diagnosis_answer(diagnosis)),
         cure=None if diagnosis.cure is None else _with_code(diagnosis.cure.sentence),
         faults=[(fault, _fault_table(fault)) for fault in diagnosis.faults],
         title=_title,
@@ -47,7 +47,7 @@ def page_text(diagnosis: Diagnosis) -> str:
         else {
             "chart": alignment_chart(alignment),
             "table": alignment_table(alignment),
-            "summary": _with_code(summary(alignment)),
+            "summary": _with_code(alignment_summary(alignment)),
             "roles": ROLES,
         },
         has_media=False,
@@ -161,7 +161,7 @@ def exponent_chart(diagnosis: Diagnosis) -> Markup | None:
     plot = Plot(Axis(low, high, LEFT, RIGHT), Axis(0.0, max(shown.values()) * 1.05, BOTTOM, TOP))
     parts = [
         _shares(plot),
-        plot.scale(range(math.ceil(low / 8) * 8, high + 1, 8), exponent, BOTTOM),
+        plot.scale(range(math.ceil(low / 8) * 8, high + 1, 8), power_of_two_label, BOTTOM),
         *_range(plot.x, 0, TOP - 44, "fp16 without a loss scale"),
     ]
     if shift:
@@ -181,7 +181,7 @@ def exponent_chart(diagnosis: Diagnosis) -> Markup | None:
 
 
 def gradient_underflow_chart(diagnosis: Diagnosis) -> Markup | None:
-    """Return the share of the gradient that is lost over the loss scale; None without gradients."""
+    """Draw the share of the gradient that is lost at each loss scale; None without gradients."""
     scales = diagnosis.loss_scales
     if scales is None or not diagnosis.gradient_exponents:
         return None
@@ -196,7 +196,7 @@ def gradient_underflow_chart(diagnosis: Diagnosis) -> Markup | None:
     powers = range(round(plot.x.low), round(plot.x.high) + 1, 4)
     parts += [
         _shares(plot),
-        plot.scale(powers, exponent, BOTTOM - 30),
+        plot.scale(powers, power_of_two_label, BOTTOM - 30),
         plot.rule(plot.y.at(scales.tolerated), "margin"),
         plot.area(plot.curve(points, "mean a0")),
     ]
@@ -205,8 +205,12 @@ def gradient_underflow_chart(diagnosis: Diagnosis) -> Markup | None:
 
 
 def alignment_chart(alignment: Alignment) -> Markup | None:
-    """Return the errors of outputs and gradients with their intervals; None without errors."""
-    modules = shown_modules(alignment)
+    """Draw the error of each innermost module's outputs and gradients against float32.
+
+    Errors are relative and have intervals. The modules are in the order of the forward pass. None
+    if no such module's outputs differ.
+    """
+    modules = innermost_modules_with_error(alignment)
     if not modules:
         return None
     values = [each.outputs for each in modules]
@@ -218,7 +222,7 @@ def alignment_chart(alignment: Alignment) -> Markup | None:
         Axis(-0.5, len(modules) - 0.5, LEFT, RIGHT),
         Axis(low, high, ALIGNMENT_BOTTOM, ALIGNMENT_TOP),
     )
-    parts = [plot.grid(range(low, high + 1, max(1, round((high - low) / 6))), exponent)]
+    parts = [plot.grid(range(low, high + 1, max(1, round((high - low) / 6))), power_of_two_label)]
     for position, each in enumerate(modules):
         if each.gradients is not None and each.gradients.mean > 0:
             parts += _mark(plot, each, each.gradients, "gradient", position + 0.2)
@@ -227,7 +231,7 @@ def alignment_chart(alignment: Alignment) -> Markup | None:
     parts.append(text("last module", f"{RIGHT}%", ALIGNMENT_BOTTOM + 20, "tick end"))
     alt = (
         f"Relative error of {len(modules)} modules in {alignment.mode}, in the order of the "
-        f"forward pass, from 2^{low} to 2^{high}. {summary(alignment)}"
+        f"forward pass, from 2^{low} to 2^{high}. {alignment_summary(alignment)}"
     )
     return picture(*parts, height=ALIGNMENT_HEIGHT, alt=alt, class_="chart")
 

@@ -21,8 +21,8 @@ from ampft.models.packing.layout import PackedLayout
 
 
 @dataclass(frozen=True)
-class Places:
-    """Examples and tokens of some entries.
+class BatchPositions:
+    """The examples and tokens of a batch to which some entries of a tensor belong.
 
     Attributes:
         rows: Positions of the examples in the batch.
@@ -60,7 +60,7 @@ class BatchShape:
 
         Args:
             model: Model, which may run without padding.
-            batch: A batch of a `Subject`.
+            batch: A batch of an `ExaminedModel`.
             first_id: Id of the first example, if the batch does not have an attribute `ids`.
         """
         inputs = named_tensors(batch)
@@ -78,7 +78,7 @@ class BatchShape:
             sizes=frozenset(size for p in model.parameters() for size in p.shape),
         )
 
-    def places(self, bad: Tensor) -> Places | None:
+    def places(self, bad: Tensor) -> BatchPositions | None:
         """Return where the True entries are; None if the shape says nothing about examples.
 
         Args:
@@ -91,7 +91,7 @@ class BatchShape:
             padding = self.mask is not None and not any(
                 bool(self.mask[row, column]) for row, column in tokens
             )
-            return Places(rows, tuple(tokens), padding)
+            return BatchPositions(rows, tuple(tokens), padding)
         size = len(self.ids)
         if bad.dim() == 0 or size == 0 or bad.shape[0] == 0:
             return None
@@ -100,7 +100,7 @@ class BatchShape:
         if bad.shape[0] != size:
             return None
         rows_of = bad.reshape(size, -1).any(1).nonzero().flatten()
-        return Places(frozenset(rows_of.tolist()))
+        return BatchPositions(frozenset(rows_of.tolist()))
 
     def _token_cells(self, bad: Tensor) -> Tensor | None:
         """Return (B, T) booleans; None if the tensor is not one of tokens."""
@@ -150,7 +150,7 @@ _SITE_PACKAGES = sysconfig.get_path("purelib")
 
 
 @dataclass(frozen=True)
-class Frame:
+class SourceLine:
     """A line of source.
 
     Attributes:
@@ -170,12 +170,12 @@ class Frame:
         return f"{shown}:{self.line}: {linecache.getline(self.file, self.line).strip()}"
 
 
-def calling_frame() -> Frame | None:
+def calling_frame() -> SourceLine | None:
     """Return the innermost frame of the model's own code, or of the loss."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if _is_of_model(frame.f_code.co_filename):
-            return Frame(frame.f_code.co_filename, frame.f_lineno)
+            return SourceLine(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return None
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ampft.diagnosis.doctor.causes import floating
+from ampft.diagnosis.doctor.causes import floating_tensors
 from ampft.diagnosis.doctor.findings import ModuleRange
 from ampft.diagnosis.doctor.places import BatchShape
 from ampft.precision.modes import FORMATS
@@ -30,7 +30,7 @@ LEARNING_RATES = (1e-5, 1e-4, 1e-3)
 
 
 @dataclass
-class Values:
+class ExponentCounts:
     """Counts of values by exponent, and the largest one.
 
     Attributes:
@@ -64,7 +64,7 @@ class Values:
             if places is not None:
                 self.examples_above |= {shape.ids[row] for row in places.rows}
 
-    def merge(self, other: Values) -> None:
+    def merge(self, other: ExponentCounts) -> None:
         """Add the values that another process counted."""
         self.counts += other.counts
         self.largest = max(self.largest, other.largest)
@@ -111,8 +111,8 @@ class RangeRecorder:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.values: dict[tuple[str, str], Values] = {}
-        self.gradients = Values()
+        self.values: dict[tuple[str, str], ExponentCounts] = {}
+        self.gradients = ExponentCounts()
         self.shape: BatchShape | None = None
         self._model = model
         self._hooks = ExitStack()
@@ -140,7 +140,7 @@ class RangeRecorder:
         del module, args
         # A mapping, such as an output of transformers, is not a tuple.
         tensors = list(output.values()) if isinstance(output, Mapping) else output
-        for tensor in floating(tensors):
+        for tensor in floating_tensors(tensors):
             self._of(name, "forward").add(tensor, self.shape)
             if tensor.requires_grad:
                 # The gradient of a view would come from the same values again.
@@ -151,12 +151,12 @@ class RangeRecorder:
         if is_leaf:
             self.gradients.add(gradient)
 
-    def _of(self, name: str, direction: str) -> Values:
-        return self.values.setdefault((name, direction), Values())
+    def _of(self, name: str, direction: str) -> ExponentCounts:
+        return self.values.setdefault((name, direction), ExponentCounts())
 
 
 def module_ranges(
-    model: nn.Module, found: Mapping[tuple[str, str], Values]
+    model: nn.Module, found: Mapping[tuple[str, str], ExponentCounts]
 ) -> tuple[ModuleRange, ...]:
     """Return the ranges of the modules that have values, in the order of the model."""
     ranges = []
@@ -191,14 +191,14 @@ def module_ranges(
     return tuple(ranges)
 
 
-def largest_scale(values: Mapping[tuple[str, str], Values]) -> float | None:
+def largest_scale(values: Mapping[tuple[str, str], ExponentCounts]) -> float | None:
     """Return the largest power of two by which no gradient exceeds 65504; None if there is none."""
     largest = max((v.largest for (_, way), v in values.items() if way == "backward"), default=0.0)
     fitting = [scale for scale in SCALES if scale * largest <= BINARY16.largest]
     return max(fitting, default=None) if largest else None
 
 
-def lost_share(gradients: Values, scale: float) -> float:
+def lost_share(gradients: ExponentCounts, scale: float) -> float:
     """Return the share of the gradient entries below 2^-24 at a loss scale, without zeros."""
     share = gradients.share_below(math.log2(BINARY16.smallest_subnormal) - math.log2(scale))
     return share or 0.0
@@ -210,7 +210,7 @@ def bf16_lost_updates(model: nn.Module) -> dict[str, float]:
     AdamW changes every weight by about the learning rate. Rounding to the nearest number loses a
     change of less than half the distance to the next number.
     """
-    values = Values()
+    values = ExponentCounts()
     for parameter in model.parameters():
         values.add(parameter)
     # Numbers in [2^e, 2^(e+1)) are 2^e * epsilon apart.

@@ -50,7 +50,7 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
         f"{inert(setting.model)} with {inert(setting.data)}: {batches}; {setting.mode}, "
         f"{setting.execution}, on {setting.device}{processes}{padding}"
     )
-    parts = [_wrapped(answer(diagnosis)), labelled("examined", examined)]
+    parts = [_wrapped(diagnosis_answer(diagnosis)), labelled("examined", examined)]
     parts += ["\n".join(fault_lines(fault)) for fault in diagnosis.faults]
     if diagnosis.cure is not None:
         parts.append(labelled("cure", inert(diagnosis.cure.sentence)))
@@ -60,7 +60,7 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
     return "\n\n".join(parts)
 
 
-def answer(diagnosis: Diagnosis) -> str:
+def diagnosis_answer(diagnosis: Diagnosis) -> str:
     """Return the answer in one to three sentences."""
     setting = diagnosis.setting
     harmful = [fault for fault in diagnosis.faults if not fault.is_harmless]
@@ -275,16 +275,16 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-def shown_modules(alignment: Alignment) -> list[ModuleError]:
-    """Return the modules of the picture: those without modules inside, in order."""
+def innermost_modules_with_error(alignment: Alignment) -> list[ModuleError]:
+    """Return the modules without modules inside whose outputs differ from float32, in order."""
     return [each for each in alignment.modules if each.is_leaf and each.outputs.mean > 0]
 
 
-def summary(alignment: Alignment) -> str:
-    """Return where the error is born and forgiven, and what reaches gradient and loss."""
+def alignment_summary(alignment: Alignment) -> str:
+    """Return which modules increase and reduce the error, and what reaches gradient and loss."""
     changes = {
         each: abs(each.outputs.mean - each.inputs.mean)
-        for each in shown_modules(alignment)
+        for each in innermost_modules_with_error(alignment)
         if each.inputs is not None
     }
     parts = []

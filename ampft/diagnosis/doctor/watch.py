@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampft.diagnosis.doctor.causes import (
-    Call,
+    OperatorCall,
     carries_mask,
     cause_of,
-    floating,
+    floating_tensors,
     hides_mask,
     largest_result,
     ranges_of,
@@ -32,9 +32,9 @@ from ampft.diagnosis.doctor.causes import (
 from ampft.diagnosis.doctor.findings import Cause, ValueRange
 from ampft.diagnosis.doctor.places import (
     UNKNOWN_SHAPE,
+    BatchPositions,
     BatchShape,
-    Frame,
-    Places,
+    SourceLine,
     calling_frame,
     named_tensors,
 )
@@ -51,7 +51,7 @@ _GARBAGE = -1  # memory that nothing has written: what it contains means nothing
 
 
 @dataclass(eq=False)
-class Event:
+class NonfiniteEvent:
     """An operation whose result has a NaN or an infinity that its operands did not have.
 
     Attributes:
@@ -74,8 +74,8 @@ class Event:
     is_used: bool = False
     largest: float | None = None
     inputs: tuple[ValueRange, ...] = ()
-    frame: Frame | None = None
-    places: Places | None = None
+    frame: SourceLine | None = None
+    places: BatchPositions | None = None
     has_nan: bool = False
 
     @property
@@ -84,11 +84,11 @@ class Event:
         return self.writes_mask and self.is_hidden and not self.is_used
 
 
-Events = frozenset[Event]
+Events = frozenset[NonfiniteEvent]
 
 
-class Origins:
-    """The events of every entry that is not finite, by storage."""
+class NonfiniteOrigins:
+    """The events that made each entry not finite, by the storage of its tensor."""
 
     def __init__(self) -> None:
         # An entry has the number of its set of events. None: all of the storage is garbage.
@@ -98,21 +98,21 @@ class Origins:
 
     def allocated(self, tensor: Tensor) -> None:
         """Record that the storage of a tensor is new memory without values."""
-        self._owners[address(tensor)] = None
+        self._owners[storage_address(tensor)] = None
 
     def forget(self, tensor: Tensor) -> None:
         """Forget the storage of a tensor."""
-        self._owners.pop(address(tensor), None)
+        self._owners.pop(storage_address(tensor), None)
 
     def copy(self, source: Tensor, target: Tensor) -> None:
         """Give the entries of `target`, which fills its storage, the events of `source`."""
         self.forget(target)
-        if address(source) in self._owners:
+        if storage_address(source) in self._owners:
             owners = self._view(source)
             assert owners is not None, "a view of owners exists where the storage is known"
             flat = torch.zeros(_elements(target), dtype=torch.int16, device=target.device)
             flat.as_strided(target.shape, target.stride(), target.storage_offset()).copy_(owners)
-            self._owners[address(target)] = flat
+            self._owners[storage_address(target)] = flat
 
     def bad(self, tensor: Tensor) -> Tensor:
         """Return where a tensor is not finite, without garbage; booleans in its shape."""
@@ -122,7 +122,7 @@ class Origins:
 
     def events(self, tensor: Tensor) -> Events:
         """Return the events that made entries of a tensor not finite."""
-        if self._owners.get(address(tensor)) is None:
+        if self._owners.get(storage_address(tensor)) is None:
             return frozenset()
         owners = self._view(tensor)
         assert owners is not None, "a view of owners exists where the storage is known"
@@ -139,7 +139,7 @@ class Origins:
         """Record that an operation wrote a tensor, all of it finite."""
         if tensor.numel() == _elements(tensor):
             self.forget(tensor)
-        elif address(tensor) in self._owners:
+        elif storage_address(tensor) in self._owners:
             self._materialized(tensor).zero_()
 
     def write(self, tensor: Tensor, events: Events, *, before: Tensor | None = None) -> None:
@@ -166,7 +166,7 @@ class Origins:
 
     def _materialized(self, tensor: Tensor) -> Tensor:
         """Return the owners of a tensor's entries, which can be changed."""
-        key = address(tensor)
+        key = storage_address(tensor)
         known = self._owners.get(key)
         if known is None or known.numel() != _elements(tensor):
             start = _GARBAGE if key in self._owners and known is None else 0
@@ -176,10 +176,10 @@ class Origins:
 
     def _view(self, tensor: Tensor) -> Tensor | None:
         """Return the owners of a tensor's entries; None if its storage is not known."""
-        return self._materialized(tensor) if address(tensor) in self._owners else None
+        return self._materialized(tensor) if storage_address(tensor) in self._owners else None
 
 
-def address(tensor: Tensor) -> int:
+def storage_address(tensor: Tensor) -> int:
     """Return the address of a tensor's storage."""
     return tensor.untyped_storage().data_ptr()
 
@@ -193,7 +193,7 @@ class _Origin:
     """Where a forward operation was called, for the backward operations that belong to it."""
 
     module: str
-    frame: Frame | None
+    frame: SourceLine | None
 
 
 class OperationWatch(TorchDispatchMode):
@@ -221,9 +221,9 @@ class OperationWatch(TorchDispatchMode):
         probe: Key | None = None,
     ) -> None:
         super().__init__()
-        self.events: list[Event] = []
+        self.events: list[NonfiniteEvent] = []
         self.has_failed = False
-        self.probed: Call | None = None
+        self.probed: OperatorCall | None = None
         self._model = model
         self._shape = shape
         self._probe = probe
@@ -231,9 +231,9 @@ class OperationWatch(TorchDispatchMode):
         self._calls: Counter[tuple[str, str, str]] = Counter()
         self._origins: dict[int, _Origin] = {}
         self._last = _Origin("", None)
-        self._events = Origins()
+        self._events = NonfiniteOrigins()
         # Addresses of the storages whose values depend on weights.
-        self._derived = {address(parameter) for parameter in model.parameters()}
+        self._derived = {storage_address(parameter) for parameter in model.parameters()}
         self._weights = {tuple(p.shape) for p in model.parameters() if p.dim() > 1}
         self._weights |= {shape[::-1] for shape in self._weights}
         self._contexts = ExitStack()
@@ -290,7 +290,7 @@ class OperationWatch(TorchDispatchMode):
         origin, direction, node = self._trace()
         key = (origin.module, direction, name, self._calls[origin.module, direction, name])
         self._calls[key[:3]] += 1
-        operation = Call(func, name, args, kwargs, node)
+        operation = OperatorCall(func, name, args, kwargs, node)
         changed = self._keep(operation)
         if changed is not None:
             operation = replace(operation, args=(changed, *args[1:]))
@@ -305,7 +305,7 @@ class OperationWatch(TorchDispatchMode):
                 self._add(key, operation, cause, origin.frame)
             raise
         self._note_dependence(operation, result)
-        for output in floating(result):
+        for output in floating_tensors(result):
             if bool(output.isfinite().all()):
                 self._events.write_finite(output)
             else:
@@ -316,9 +316,9 @@ class OperationWatch(TorchDispatchMode):
             self._forget(changed)
         return result
 
-    def events_of(self, tensors: Iterable[Tensor]) -> list[Event]:
+    def events_of(self, tensors: Iterable[Tensor]) -> list[NonfiniteEvent]:
         """Return the events that made values of these tensors not finite, in their order."""
-        found: set[Event] = set()
+        found: set[NonfiniteEvent] = set()
         for tensor in tensors:
             if not bool(tensor.isfinite().all()):
                 found |= self._events.events(tensor)
@@ -339,18 +339,18 @@ class OperationWatch(TorchDispatchMode):
 
     def _add_memory(self, name: str, result: Any) -> None:
         """Record the memory that an operator without arithmetic returns."""
-        for tensor in floating(result):
+        for tensor in floating_tensors(result):
             if name in _UNINITIALIZED:
                 self._events.allocated(tensor)
-                self._derived.discard(address(tensor))
+                self._derived.discard(storage_address(tensor))
             elif name == "lift_fresh":  # from Python
                 self._forget(tensor)
 
     def _forget(self, tensor: Tensor) -> None:
         self._events.forget(tensor)
-        self._derived.discard(address(tensor))
+        self._derived.discard(storage_address(tensor))
 
-    def _keep(self, operation: Call) -> Tensor | None:
+    def _keep(self, operation: OperatorCall) -> Tensor | None:
         """Return a copy of the tensor that an operator in place changes; None if there is none.
 
         The copy has the same events.
@@ -362,10 +362,10 @@ class OperationWatch(TorchDispatchMode):
         if changed.is_floating_point():
             self._events.copy(first, changed)
             if self._depends(first):
-                self._derived.add(address(changed))
+                self._derived.add(storage_address(changed))
         return changed
 
-    def _note_use(self, operation: Call) -> None:
+    def _note_use(self, operation: OperatorCall) -> None:
         """Record what an operation does with entries that are not finite."""
         for tensor in operation.tensors:
             for event in self._events.events(tensor):
@@ -374,23 +374,25 @@ class OperationWatch(TorchDispatchMode):
                 elif not carries_mask(operation.name) and not event.is_hidden:
                     event.is_used = True
 
-    def _note_dependence(self, operation: Call, result: Any) -> None:
+    def _note_dependence(self, operation: OperatorCall, result: Any) -> None:
         """Record whether a result depends on weights."""
-        is_derived = any(address(each) in self._derived for each in operation.tensors)
-        for output in floating(result):
+        is_derived = any(storage_address(each) in self._derived for each in operation.tensors)
+        for output in floating_tensors(result):
             if is_derived:
-                self._derived.add(address(output))
+                self._derived.add(storage_address(output))
             else:
-                self._derived.discard(address(output))
+                self._derived.discard(storage_address(output))
 
-    def _judge(self, key: Key, operation: Call, output: Tensor, frame: Frame | None) -> None:
+    def _judge(
+        self, key: Key, operation: OperatorCall, output: Tensor, frame: SourceLine | None
+    ) -> None:
         operands = [(each, self._events.bad(each)) for each in operation.tensors]
         sick = [(operand, bad) for operand, bad in operands if bool(bad.any())]
         inherited = frozenset().union(*(self._events.events(operand) for operand, _ in sick))
         has_nan = any(bool(operand[bad].isnan().any()) for operand, bad in sick)
         is_new = not has_nan and (bool(output.isnan().any()) or not sick)
         places = self._places(output, key[1])
-        failed: Call | None = operation.with_result(output)
+        failed: OperatorCall | None = operation.with_result(output)
         if not is_new:
             failed = self._of_other_examples(key[1], operation, places, [bad for _, bad in sick])
         if failed is not None and failed.result is not None:
@@ -403,8 +405,12 @@ class OperationWatch(TorchDispatchMode):
         self._events.write(output, inherited, before=operation.before)
 
     def _of_other_examples(
-        self, direction: str, operation: Call, places: Places | None, sick: Sequence[Tensor]
-    ) -> Call | None:
+        self,
+        direction: str,
+        operation: OperatorCall,
+        places: BatchPositions | None,
+        sick: Sequence[Tensor],
+    ) -> OperatorCall | None:
         """Return an operation that fails for examples whose operands are finite; None otherwise.
 
         Args:
@@ -426,9 +432,11 @@ class OperationWatch(TorchDispatchMode):
         found = self._shape.places(~healed.result.isfinite()) if healed.result is not None else None
         return healed if found is not None and not found.rows <= rows else None
 
-    def _add(self, key: Key, operation: Call, cause: Cause | None, frame: Frame | None) -> Event:
+    def _add(
+        self, key: Key, operation: OperatorCall, cause: Cause | None, frame: SourceLine | None
+    ) -> NonfiniteEvent:
         with _plain_arithmetic():
-            event = Event(
+            event = NonfiniteEvent(
                 key,
                 cause or cause_of(operation),
                 writes_mask=cause is None
@@ -443,9 +451,9 @@ class OperationWatch(TorchDispatchMode):
 
     def _depends(self, tensor: Tensor) -> bool:
         """Return whether a tensor depends on weights."""
-        return address(tensor) in self._derived
+        return storage_address(tensor) in self._derived
 
-    def _places(self, output: Tensor, direction: str) -> Places | None:
+    def _places(self, output: Tensor, direction: str) -> BatchPositions | None:
         if direction == "backward" and tuple(output.shape) in self._weights:
             return None
         return self._shape.places(~output.isfinite())
@@ -458,7 +466,7 @@ class OperationWatch(TorchDispatchMode):
         # Models keep causal masks in buffers, and users pass masks.
         only_masks = bool((bad == -torch.inf).all()) and not isinstance(tensor, nn.Parameter)
         places = self._shape.places(~tensor.isfinite()) if cause is Cause.INPUT else None
-        event = Event(key, cause, writes_mask=only_masks, places=places)
+        event = NonfiniteEvent(key, cause, writes_mask=only_masks, places=places)
         self.events.append(event)
         self._events.write(tensor, frozenset({event}))
 

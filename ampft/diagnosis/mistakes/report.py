@@ -13,7 +13,7 @@ from ampft.errors import InputError
 from ampft.kinds.views import CasePrediction
 from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.manifest import check_files
-from ampft.runs.predictions import CaseViews, is_input, read_predictions, read_rows
+from ampft.runs.predictions import CaseViewer, is_input, read_predictions, read_rows
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import problem_of, task_row
 from ampft.tasks.outcome import OutcomeMistakes, headline
@@ -128,7 +128,7 @@ def find_mistakes(folder: Path, limit: int) -> Mistakes:
     cells = sorted(counts, key=lambda cell: (-counts[cell], cell))[:limit]
     with_examples = cells[:PAIRS_WITH_FILES] if task_row(record).kind.has_files else cells
     examples = {cell: _cases_of(mistakes, order, cell)[:PAIR_EXAMPLES] for cell in with_examples}
-    views = CaseViews(record, outcome.split, outcome.label_names)
+    views = CaseViewer(record, outcome.split, outcome.label_names)
     truth, choices = outcome.truth, outcome.choices
     shown = sorted({*order[:limit].tolist(), *(c for cases in examples.values() for c in cases)})
     rows = read_rows(path, shown, lambda name: is_input(name) or name in ORIGINS)

@@ -31,11 +31,11 @@ def main(argv: Sequence[str]) -> None:
             f"--mixed_precision {classify.mixed_precision} after ` -- `: the flag belongs before "
             "` -- `. Move it."
         )
-    from ampft.diagnosis.operations.report import examine, format_operations
+    from ampft.diagnosis.operations.report import examine_autocast, format_operations
     from ampft.text.json_io import json_text
     from ampft.text.terminal import print_line
 
-    report = examine(canonical_mode(args.mixed_precision), classify, cpu=args.use_cpu)
+    report = examine_autocast(canonical_mode(args.mixed_precision), classify, cpu=args.use_cpu)
     print_line(json_text(report) if args.json else format_operations(report))
 
 

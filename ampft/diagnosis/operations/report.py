@@ -267,7 +267,9 @@ class OperationsReport:
     unlisted: tuple[UnlistedOperation, ...] = ()
 
 
-def examine(mode: str, classify: ClassifyArguments | None, *, cpu: bool) -> OperationsReport:
+def examine_autocast(
+    mode: str, classify: ClassifyArguments | None, *, cpu: bool
+) -> OperationsReport:
     """Return what autocast does in a mode on this device.
 
     Args:

@@ -362,7 +362,7 @@ def mode_summary(mode: ModeFigures, settings: YardstickSettings) -> str:
     if whole.error_over_noise is None:
         return "No result, because all batches have the same gradient and there is no noise."
     text = (
-        f"The gradient error is {share(whole.error_over_noise)} of the batch noise. "
+        f"The gradient error is {two_digit_percent(whole.error_over_noise)} of the batch noise. "
         f"{_bias_text(whole)}."
     )
     if mode.overflowed_batches:
@@ -373,7 +373,7 @@ def mode_summary(mode: ModeFigures, settings: YardstickSettings) -> str:
     return text
 
 
-def share(value: float | None) -> str:
+def two_digit_percent(value: float | None) -> str:
     """Return a ratio in percent with two significant digits: `0.41 %`, `0.000058 %`, `-`."""
     if value is None:
         return "-"
@@ -394,9 +394,11 @@ def _mode_table(checkpoint: CheckpointFigures, settings: YardstickSettings) -> s
         rows.append(
             (
                 f"{mode.mode}, {mode.execution}",
-                share(whole.error_over_noise),
-                share(whole.bias_over_noise) if whole.has_significant_bias else "not significant",
-                share(whole.underflow),
+                two_digit_percent(whole.error_over_noise),
+                two_digit_percent(whole.bias_over_noise)
+                if whole.has_significant_bias
+                else "not significant",
+                two_digit_percent(whole.underflow),
                 "-" if mode.initial_scale is None else f"{overflow} at {mode.initial_scale:g}",
             )
         )
@@ -407,7 +409,7 @@ def _mode_table(checkpoint: CheckpointFigures, settings: YardstickSettings) -> s
 def _module_table(checkpoint: CheckpointFigures) -> str:
     modes, rows = checkpoint.modes, []
     for index, noise in enumerate(checkpoint.modules):
-        errors = (share(mode.modules[index].error_over_noise) for mode in modes)
+        errors = (two_digit_percent(mode.modules[index].error_over_noise) for mode in modes)
         name = inert(noise.name)
         if len(name) > MAX_MODULE_WIDTH:
             name = f"…{name[1 - MAX_MODULE_WIDTH :]}"
@@ -422,8 +424,8 @@ def _bias_text(figures: GradientError) -> str:
     steps = float(f"{figures.bias_over_noise**-2:.1e}")
     # Bias grows linearly with the number of steps, but noise only with its square root.
     return (
-        f"The bias that all batches share, {share(figures.bias_over_noise)}, stays below the noise "
-        f"for about {steps:,.0f} steps"
+        f"The bias that all batches share, {two_digit_percent(figures.bias_over_noise)}, stays "
+        f"below the noise for about {steps:,.0f} steps"
     )
 
 

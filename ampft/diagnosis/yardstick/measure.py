@@ -96,13 +96,13 @@ def measure_yardstick(
     threads = restore_cpu_threads(args.cpu_threads)
     task = load_task(args)
     with separate_accelerators():
-        sources: dict[str, ModeGradients] = {}
+        sources: dict[str, GradientInMode] = {}
         first: LoadedModel | None = None
         for precision in precisions:
             loaded = _load(task, args.seed, first)
             first = first or loaded
             prepared = prepare_mode(args, precision, task, started=started, loaded=loaded)
-            sources[precision.mode] = ModeGradients(prepared)
+            sources[precision.mode] = GradientInMode(prepared)
         assert first is not None
         for folder, record in zip(folders, records, strict=True):
             _check_model(folder, record, first.model, task.label_names)
@@ -119,7 +119,7 @@ def measure_yardstick(
         padded = replace(task, settings=settings).load_model().model
         # Apple's GPUs have no float64.
         place = torch.device("cpu") if device.type == "mps" else device
-        reference = Float64Gradients(task, padded, place)
+        reference = GradientInFloat64(task, padded, place)
         reference.model.load_state_dict(source.model.state_dict())
         results = [_measure_weights(INITIAL_WEIGHTS, reference, sources, steps, batches)]
         for folder in folders:
@@ -211,8 +211,8 @@ def _pairs(steps: StepBatches, batches: int) -> Iterator[tuple[StepBatch, StepBa
 
 def _measure_weights(
     name: str,
-    reference: Float64Gradients,
-    sources: Mapping[str, ModeGradients],
+    reference: GradientInFloat64,
+    sources: Mapping[str, GradientInMode],
     steps: StepBatches,
     batches: int,
 ) -> CheckpointFigures:
@@ -298,7 +298,7 @@ def _load_weights(folder: Path, models: Iterable[nn.Module]) -> None:
         model.load_state_dict(saved)
 
 
-class ModeGradients:
+class GradientInMode:
     """Computes gradients as `recipes/classify.py` does in one mode, without dropout.
 
     Args:
@@ -360,7 +360,7 @@ class ModeGradients:
         return ScaledGradient(sum(map(float, losses)), gradient, scale)
 
 
-class Float64Gradients:
+class GradientInFloat64:
     """Computes reference gradients with plain torch in float64.
 
     Args:

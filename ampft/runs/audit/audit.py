@@ -23,13 +23,18 @@ from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import numerics, separate_accelerators
 from ampft.runs.audit.findings import DIFFERS, EQUAL, NOT_COMPARED, TOLERANCES, WITHIN, Audit, Check
 from ampft.runs.audit.rebuild import (
-    Rebuilt,
+    RebuiltRun,
     check_configuration,
     check_data,
     check_initial_weights,
     rebuild,
 )
-from ampft.runs.audit.steps import Replay, check_kept_weights, check_training, replay
+from ampft.runs.audit.steps import (
+    ReplayedSteps,
+    check_kept_weights,
+    check_training,
+    replay_first_steps,
+)
 from ampft.runs.audit.written import (
     check_card,
     check_history,
@@ -93,7 +98,7 @@ def audit_run(folder: Path, flags: Sequence[str], *, steps: int | None, cpu: boo
 
 
 def _checks_with_model(
-    rebuilt: Rebuilt,
+    rebuilt: RebuiltRun,
     rows: Sequence[HistoryRow],
     repeated: Sequence[HistoryRow],
     problem: Check | None,
@@ -104,7 +109,7 @@ def _checks_with_model(
     yield check_configuration(rebuilt, prepared)
     training = None
     if rows and weights.status != DIFFERS:  # before anything else draws random numbers
-        training = replay(
+        training = replay_first_steps(
             prepared,
             rebuilt.micro_batches(repeated),
             validated=frozenset(part.step for part in record.validations),
@@ -133,7 +138,10 @@ def _kept_step(record: RunRecord, steps: int) -> int:
 
 
 def _result_checks(
-    rebuilt: Rebuilt, prepared: Prepared, rows: Sequence[HistoryRow], training: Replay | None
+    rebuilt: RebuiltRun,
+    prepared: Prepared,
+    rows: Sequence[HistoryRow],
+    training: ReplayedSteps | None,
 ) -> Iterator[Check]:
     """Compare model, predictions, metrics, warnings and texts with each other."""
     record, task = rebuilt.record, rebuilt.task
@@ -161,7 +169,7 @@ def _result_checks(
 FILES = {"metrics": "predictions.parquet", "metrics_fp32": "predictions_fp32.parquet"}
 
 
-def _read_outcomes(rebuilt: Rebuilt) -> dict[str, Outcome]:
+def _read_outcomes(rebuilt: RebuiltRun) -> dict[str, Outcome]:
     """Return the outcomes of a run, by the field of the record that holds their metrics."""
     outcomes = {"metrics": read_predictions(rebuilt.folder / FILES["metrics"])}
     if rebuilt.record.metrics_fp32 is not None:
@@ -171,7 +179,7 @@ def _read_outcomes(rebuilt: Rebuilt) -> dict[str, Outcome]:
     return outcomes
 
 
-def _load_model(rebuilt: Rebuilt, *, padding_free: bool) -> nn.Module:
+def _load_model(rebuilt: RebuiltRun, *, padding_free: bool) -> nn.Module:
     """Return the saved model as the evaluation of the run used it."""
     model_class = getattr(transformers, rebuilt.task.row.model_class)
     model: nn.Module = load_saved(model_class, str(rebuilt.folder))
@@ -182,7 +190,7 @@ def _load_model(rebuilt: Rebuilt, *, padding_free: bool) -> nn.Module:
 
 
 def _check_predictions(
-    rebuilt: Rebuilt, prepared: Prepared, model: nn.Module, name: str, stored: Outcome
+    rebuilt: RebuiltRun, prepared: Prepared, model: nn.Module, name: str, stored: Outcome
 ) -> Check:
     """Predict the final split with the saved model, and compare with the stored predictions.
 
@@ -208,7 +216,7 @@ def _check_predictions(
     return _compared(rebuilt, outcome, stored, tolerance.probability, FILES[name])
 
 
-def _data_problem(rebuilt: Rebuilt, stored: Outcome, split: str) -> str | None:
+def _data_problem(rebuilt: RebuiltRun, stored: Outcome, split: str) -> str | None:
     """Return how labels or inputs in the predictions differ from the data; None if they do not."""
     task, path = rebuilt.task, rebuilt.folder / FILES["metrics"]
     if stored.split != split or stored.label_names != task.label_names:
@@ -239,7 +247,7 @@ def _predict(prepared: Prepared, model: nn.Module, split: str, *, in_fp32: bool)
 
 
 def _compared(
-    rebuilt: Rebuilt, outcome: Outcome, stored: Outcome, tolerance: float, file: str
+    rebuilt: RebuiltRun, outcome: Outcome, stored: Outcome, tolerance: float, file: str
 ) -> Check:
     ours, theirs = _probabilities(outcome), _probabilities(stored)
     if ours.shape != theirs.shape:

@@ -95,7 +95,7 @@ class Audit:
         return CONFIRMED if is_exact else CONFIRMED_WITHIN
 
 
-def judged(name: str, problems: Iterable[str], equal: str) -> Check:
+def check_from_problems(name: str, problems: Iterable[str], equal: str) -> Check:
     """Return a check that fails if there are problems.
 
     Args:
@@ -170,7 +170,7 @@ def badge_svg(audit: Audit, record_sha256: str) -> str:
 
 
 @dataclass(frozen=True)
-class Tolerance:
+class RoundingTolerance:
     """Largest differences that rounding explains.
 
     Attributes:
@@ -185,13 +185,13 @@ class Tolerance:
 
 
 TOLERANCES = {
-    torch.float32: Tolerance(loss=1e-5, grad_norm=1e-5, probability=1e-5),
-    torch.float16: Tolerance(loss=2e-4, grad_norm=3e-3, probability=1e-3),
-    torch.bfloat16: Tolerance(loss=2e-3, grad_norm=3e-2, probability=1e-2),
+    torch.float32: RoundingTolerance(loss=1e-5, grad_norm=1e-5, probability=1e-5),
+    torch.float16: RoundingTolerance(loss=2e-4, grad_norm=3e-3, probability=1e-3),
+    torch.bfloat16: RoundingTolerance(loss=2e-3, grad_norm=3e-2, probability=1e-2),
 }
 # TF32 keeps 10 bits of a fraction, like float16; fp8 keeps 3.
 TF32_TOLERANCE = TOLERANCES[torch.float16]
-FP8_TOLERANCE = Tolerance(loss=3e-2, grad_norm=0.3, probability=0.1)
+FP8_TOLERANCE = RoundingTolerance(loss=3e-2, grad_norm=0.3, probability=0.1)
 
 # Counted metrics are equal on every machine. Means of logarithms differ by the order of a sum.
 SUM_TOLERANCE = 1e-9

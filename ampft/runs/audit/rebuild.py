@@ -27,8 +27,8 @@ from ampft.runs.audit.findings import (
     TOLERANCES,
     WITHIN,
     Check,
-    Tolerance,
-    judged,
+    RoundingTolerance,
+    check_from_problems,
 )
 from ampft.runs.history import HistoryRow
 from ampft.runs.manifest import RECORD_NAME
@@ -62,7 +62,7 @@ COMPARED_VERSIONS = ("ampft", "torch", "transformers", "accelerate", "numpy", "t
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class RebuiltRun:
     """A run as this machine would start it.
 
     Attributes:
@@ -94,7 +94,7 @@ class Rebuilt:
         return not self.differences and self.precision.device_type == "cpu"
 
     @property
-    def tolerance(self) -> Tolerance:
+    def tolerance(self) -> RoundingTolerance:
         """Largest differences that the rounding of another machine explains."""
         if self.precision.properties.allows_tf32:
             return TF32_TOLERANCE
@@ -111,7 +111,7 @@ class Rebuilt:
         return prepare_mode(self.args, self.precision, self.task, started=self.started)
 
 
-def rebuild(folder: Path, record: RunRecord, flags: Sequence[str], *, cpu: bool) -> Rebuilt:
+def rebuild(folder: Path, record: RunRecord, flags: Sequence[str], *, cpu: bool) -> RebuiltRun:
     """Rebuild a run on this machine.
 
     Args:
@@ -138,7 +138,7 @@ def rebuild(folder: Path, record: RunRecord, flags: Sequence[str], *, cpu: bool)
     with PartialState().main_process_first():
         task = load_task(args)
     differences = _differences(record, precision, threads, world_size)
-    return Rebuilt(folder, record, args, precision, task, differences, world_size, started)
+    return RebuiltRun(folder, record, args, precision, task, differences, world_size, started)
 
 
 def recorded_arguments(record: RunRecord, flags: Sequence[str]) -> ClassifyArguments:
@@ -224,7 +224,7 @@ def _shown(value: object) -> str:
     return "none" if value in (None, "") else inert(str(value))
 
 
-def check_data(rebuilt: Rebuilt) -> Check:
+def check_data(rebuilt: RebuiltRun) -> Check:
     """Compare the contents of the data and the labels with the record."""
     recorded, data = rebuilt.record.data, rebuilt.task.data
     problems = [
@@ -241,10 +241,12 @@ def check_data(rebuilt: Rebuilt) -> Check:
     if rebuilt.task.name != rebuilt.record.task:
         problems.append(f"the task is {rebuilt.task.name}, not {inert(rebuilt.record.task)}")
     total = f"{sum(sizes.values()):,} examples"
-    return judged("data", problems, f"{total} in {', '.join(sizes)} have the recorded fingerprints")
+    return check_from_problems(
+        "data", problems, f"{total} in {', '.join(sizes)} have the recorded fingerprints"
+    )
 
 
-def check_initial_weights(rebuilt: Rebuilt, prepared: Prepared) -> Check:
+def check_initial_weights(rebuilt: RebuiltRun, prepared: Prepared) -> Check:
     """Compare the model before its first step with the record.
 
     Torch rounds the random numbers of new parameters differently on CPUs of other kinds, so that
@@ -274,10 +276,12 @@ def check_initial_weights(rebuilt: Rebuilt, prepared: Prepared) -> Check:
             "parameters differently; the loss of the first step shows whether the weights do"
         )
         return Check("weights", WITHIN, text)
-    return judged("weights", problems, f"{parameters:,} initial weights have the recorded hash")
+    return check_from_problems(
+        "weights", problems, f"{parameters:,} initial weights have the recorded hash"
+    )
 
 
-def check_configuration(rebuilt: Rebuilt, prepared: Prepared) -> Check:
+def check_configuration(rebuilt: RebuiltRun, prepared: Prepared) -> Check:
     """Compare what model and preprocessing do with the record."""
     recorded = rebuilt.record.model
     if recorded.configuration is None or recorded.preprocessing is None:
@@ -288,7 +292,9 @@ def check_configuration(rebuilt: Rebuilt, prepared: Prepared) -> Check:
         f"{inert(name)} is {inert(str(here))}, and the record states {inert(str(then))}"
         for name, (then, here) in differences(before, now).items()
     ]
-    return judged("config", problems, "model configuration and preprocessing are the recorded ones")
+    return check_from_problems(
+        "config", problems, "model configuration and preprocessing are the recorded ones"
+    )
 
 
 def _short(digest: str | None) -> str:

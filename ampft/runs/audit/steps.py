@@ -33,9 +33,9 @@ from ampft.runs.audit.findings import (
     NOT_COMPARED,
     WITHIN,
     Check,
-    judged,
+    check_from_problems,
 )
-from ampft.runs.audit.rebuild import Rebuilt
+from ampft.runs.audit.rebuild import RebuiltRun
 from ampft.runs.history import HistoryRow
 from ampft.runs.prepared import Prepared
 from ampft.runs.state import averaged_weights, fitted_decisions
@@ -53,7 +53,9 @@ COMPARED_KINDS = ("projection", "convolution", "recurrent")
 MUST_REPEAT = "although CPU, versions, threads and processes are the same"
 
 
-def check_training(rebuilt: Rebuilt, rows: Sequence[HistoryRow], first: Replay) -> Iterator[Check]:
+def check_training(
+    rebuilt: RebuiltRun, rows: Sequence[HistoryRow], first: ReplayedSteps
+) -> Iterator[Check]:
     """Yield the comparisons of the first steps of a run, as recorded and as repeated.
 
     Args:
@@ -73,10 +75,12 @@ def check_training(rebuilt: Rebuilt, rows: Sequence[HistoryRow], first: Replay) 
             for part in parts
             if dict(part.metrics) != json_values(all_metrics(first.validations[part.step]))
         ]
-        yield judged("validated", problems, f"{counted(len(parts), 'validation')}, bit for bit")
+        yield check_from_problems(
+            "validated", problems, f"{counted(len(parts), 'validation')}, bit for bit"
+        )
 
 
-def check_loss(rebuilt: Rebuilt, rows: Sequence[HistoryRow], first: Replay) -> Check:
+def check_loss(rebuilt: RebuiltRun, rows: Sequence[HistoryRow], first: ReplayedSteps) -> Check:
     """Compare loss and gradient norm of each step."""
     if first.stopped is not None:
         return Check("loss", DIFFERS, f"step {len(first.outcomes) + 1} stopped: {first.stopped}")
@@ -123,7 +127,7 @@ def _relative(actual: Values, expected: Values) -> Values:
     return np.where(same, 0.0, np.where(np.isfinite(difference), difference, np.inf))
 
 
-def _limits(rebuilt: Rebuilt, actual: Values) -> Values:
+def _limits(rebuilt: RebuiltRun, actual: Values) -> Values:
     """Return the largest absolute differences that rounding explains without amplification."""
     tolerance = rebuilt.tolerance
     return np.array([[tolerance.loss], [tolerance.grad_norm]]) * np.abs(actual)
@@ -137,12 +141,14 @@ def _exceeded(actual: Values, recorded: Values, limits: Values) -> npt.NDArray[n
     return np.argwhere((~both_overflow & ~is_within).T)
 
 
-def _amplification(rebuilt: Rebuilt, rows: Sequence[HistoryRow], actual: Values) -> Values:
+def _amplification(rebuilt: RebuiltRun, rows: Sequence[HistoryRow], actual: Values) -> Values:
     """Return by how much a rounding of the initial weights changes the values of each step."""
     unit = torch.finfo(rebuilt.precision.compute_dtype).eps / 2
     grown = np.zeros_like(actual)
     for seed in range(AMPLIFIED_REPLAYS):
-        other = replay(rebuilt.prepare(), rebuilt.micro_batches(rows), rounding=(unit, seed))
+        other = replay_first_steps(
+            rebuilt.prepare(), rebuilt.micro_batches(rows), rounding=(unit, seed)
+        )
         if len(other.outcomes) < len(rows):
             return np.zeros_like(actual)
         with np.errstate(invalid="ignore"):
@@ -153,11 +159,14 @@ def _amplification(rebuilt: Rebuilt, rows: Sequence[HistoryRow], actual: Values)
     return AMPLIFICATION * grown
 
 
-def _within_scatter(rebuilt: Rebuilt, rows: Sequence[HistoryRow], first: Replay) -> Check:
+def _within_scatter(rebuilt: RebuiltRun, rows: Sequence[HistoryRow], first: ReplayedSteps) -> Check:
     """Compare the record with replays that differ from each other only in their dropout masks."""
     cut = rebuilt.micro_batches(rows)
     seeds = range(1, MASK_REPLAYS + 1)
-    replays = [first, *(replay(rebuilt.prepare(), cut, mask_seed=seed) for seed in seeds)]
+    replays = [
+        first,
+        *(replay_first_steps(rebuilt.prepare(), cut, mask_seed=seed) for seed in seeds),
+    ]
     if any(len(other.outcomes) < len(rows) for other in replays):
         return Check("loss", DIFFERS, "a replay with other dropout masks stopped")
     stacked = np.stack([_measured(other.outcomes) for other in replays])
@@ -181,7 +190,7 @@ def _within_scatter(rebuilt: Rebuilt, rows: Sequence[HistoryRow], first: Replay)
 
 
 def check_loss_scale(
-    rebuilt: Rebuilt, rows: Sequence[HistoryRow], outcomes: Sequence[StepOutcome]
+    rebuilt: RebuiltRun, rows: Sequence[HistoryRow], outcomes: Sequence[StepOutcome]
 ) -> Check:
     """Compare the loss scale after each step, and which steps were skipped."""
     pairs = list(zip(rows, outcomes, strict=False))
@@ -203,7 +212,7 @@ def check_loss_scale(
     return Check("scale", WITHIN, "overflows in neighbouring steps, at scales one halving apart")
 
 
-def check_executed(rebuilt: Rebuilt, executed: ExecutedDtypes | None) -> Check:
+def check_executed(rebuilt: RebuiltRun, executed: ExecutedDtypes | None) -> Check:
     """Compare the dtypes that the first step multiplied and stored."""
     recorded = rebuilt.record.precision.executed
     if executed is None or recorded is None:
@@ -211,10 +220,10 @@ def check_executed(rebuilt: Rebuilt, executed: ExecutedDtypes | None) -> Check:
     actual = json_values(executed.as_dict())
     assert isinstance(actual, dict)
     if not rebuilt.repeats_exactly:
-        return judged("dtypes", _dtype_problems(actual, recorded), executed.summary())
+        return check_from_problems("dtypes", _dtype_problems(actual, recorded), executed.summary())
     names = [name for name in actual if actual[name] != recorded.get(name)]
     problems = [f"{name.replace('_', ' ')} of the first step differ" for name in names]
-    return judged("dtypes", problems, executed.summary())
+    return check_from_problems("dtypes", problems, executed.summary())
 
 
 def _dtype_problems(actual: Mapping[str, Any], recorded: Mapping[str, Any]) -> Iterator[str]:
@@ -249,7 +258,7 @@ class HashedTensor(NamedTuple):
 
 
 def check_kept_weights(
-    rebuilt: Rebuilt, weights: Mapping[str, HashedTensor], saved: nn.Module
+    rebuilt: RebuiltRun, weights: Mapping[str, HashedTensor], saved: nn.Module
 ) -> Check:
     """Compare the saved model with the weights that the repeated training has at its step."""
     if not rebuilt.repeats_exactly:
@@ -260,11 +269,13 @@ def check_kept_weights(
         for name, (dtype, digest) in weights.items()
         if name not in stored or tensors_hash({name: stored[name].to(dtype)}) != digest
     ]
-    return judged("model", problems, "the repeated training ends in the saved weights, bit for bit")
+    return check_from_problems(
+        "model", problems, "the repeated training ends in the saved weights, bit for bit"
+    )
 
 
 @dataclass
-class Replay:
+class ReplayedSteps:
     """The repeated steps of a run.
 
     Attributes:
@@ -285,7 +296,7 @@ class Replay:
     stopped: str | None = None
 
 
-def replay(
+def replay_first_steps(
     prepared: Prepared,
     micro_batches: Sequence[int],
     *,
@@ -293,7 +304,7 @@ def replay(
     kept: int | None = None,
     mask_seed: int | None = None,
     rounding: tuple[float, int] | None = None,
-) -> Replay:
+) -> ReplayedSteps:
     """Repeat the first optimizer steps of a run.
 
     Args:
@@ -304,7 +315,7 @@ def replay(
         mask_seed: Seed for dropout masks that differ from the run's; None repeats the run's masks.
         rounding: Relative size and seed of a random change of the initial weights; None for none.
     """
-    result, first_step = Replay(), FirstStep(prepared.precision)
+    result, first_step = ReplayedSteps(), FirstStep(prepared.precision)
     if prepared.args.perturb_initial_weights:
         perturb_weights(prepared.model, prepared.args.seed)
     if rounding is not None:

@@ -23,8 +23,15 @@ from ampft.features.decisions import decision_warnings
 from ampft.features.validations import all_metrics
 from ampft.files import describe_file, is_safe_relative_path
 from ampft.machine import versions
-from ampft.runs.audit.findings import DIFFERS, NOT_COMPARED, SUM_TOLERANCE, WITHIN, Check, judged
-from ampft.runs.audit.rebuild import Rebuilt
+from ampft.runs.audit.findings import (
+    DIFFERS,
+    NOT_COMPARED,
+    SUM_TOLERANCE,
+    WITHIN,
+    Check,
+    check_from_problems,
+)
+from ampft.runs.audit.rebuild import RebuiltRun
 from ampft.runs.history import HistoryRow, parse_rows
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, is_result_name
 from ampft.runs.prepared import Prepared
@@ -71,7 +78,9 @@ def compare_files(folder: Path, record: RunRecord) -> Check:
     problems += [f"{inert(name)} is not a file of this run" for name in added]
     if not record.files and not problems:
         return Check("files", NOT_COMPARED, "the record is of a version that stored no hashes")
-    return judged("files", problems, f"{counted(len(listed), 'file')} have the recorded hashes")
+    return check_from_problems(
+        "files", problems, f"{counted(len(listed), 'file')} have the recorded hashes"
+    )
 
 
 def check_history(record: RunRecord, rows: Sequence[HistoryRow], prepared: Prepared) -> Check:
@@ -81,7 +90,7 @@ def check_history(record: RunRecord, rows: Sequence[HistoryRow], prepared: Prepa
     each step, their number and tokens, the learning rate, and the loss scale.
     """
     problems = [*_step_problems(record, rows, prepared), *_row_problems(rows, prepared)]
-    return judged(
+    return check_from_problems(
         "history",
         problems,
         "step, epoch, examples, tokens, learning rate and loss scale of "
@@ -163,10 +172,12 @@ def check_ids(record: RunRecord, steps: int, batches: StepBatches) -> Check:
         if step_ids.hexdigest() != record.example_ids_sha256
         else []
     )
-    return judged("examples", problems, f"the ids of all {counted(steps, 'step')} are as recorded")
+    return check_from_problems(
+        "examples", problems, f"the ids of all {counted(steps, 'step')} are as recorded"
+    )
 
 
-def check_metrics(rebuilt: Rebuilt, outcomes: Mapping[str, Outcome]) -> Check:
+def check_metrics(rebuilt: RebuiltRun, outcomes: Mapping[str, Outcome]) -> Check:
     """Compute all metrics from the predictions again, and compare them with record and report.
 
     Args:
@@ -197,7 +208,7 @@ def check_metrics(rebuilt: Rebuilt, outcomes: Mapping[str, Outcome]) -> Check:
     text = f"{counted(len(values), 'value')} of {RECORD_NAME} and {REPORT_NAME} follow from the "
     text += "predictions"
     if problems or all(stored == value for _, stored, value in values):
-        return judged("metrics", problems, text)
+        return check_from_problems("metrics", problems, text)
     return Check("metrics", WITHIN, f"{text}, within {SUM_TOLERANCE:g}: sums in another order")
 
 
@@ -270,10 +281,12 @@ def check_warnings(
         f"the warning {name!r} is {'missing' if name in expected else 'unfounded'}"
         for name in sorted(expected.keys() ^ record.warnings.keys() - {BATCH_NORM})
     ]
-    return judged("warnings", problems, f"{counted(len(expected), 'warning')}, as recorded")
+    return check_from_problems(
+        "warnings", problems, f"{counted(len(expected), 'warning')}, as recorded"
+    )
 
 
-def check_card(rebuilt: Rebuilt) -> Check:
+def check_card(rebuilt: RebuiltRun) -> Check:
     """Compare model card and text report with those that the record and the report give."""
     folder, record = rebuilt.folder, rebuilt.record
     if record.versions.get("ampft") != versions().get("ampft"):
@@ -294,4 +307,6 @@ def check_card(rebuilt: Rebuilt) -> Check:
         if not (folder / name).is_file()
         or (folder / name).read_bytes() != text.encode("utf-8", "backslashreplace")
     ]
-    return judged("card", problems, f"{' and '.join(expected)} state what {RECORD_NAME} does")
+    return check_from_problems(
+        "card", problems, f"{' and '.join(expected)} state what {RECORD_NAME} does"
+    )
