@@ -16,7 +16,7 @@ from scipy.special import expit, roots_hermitenorm
 from simulated_losses import after_flips
 from simulated_seeds import BoolArray, DrawnSums, FloatArray, IntArray, threshold_for
 
-from ampft.metrics.entities import Sentences, unit_mean_sums
+from ampft.metrics.entities import SentenceLayout, unit_mean_sums
 from ampft.metrics.sums import CaseSums, Metric, class_count_sums, mean_sums
 from ampft.tasks import multi_label, pixel_outcome, single_label, token_labels
 
@@ -219,7 +219,7 @@ class Words:
     def draw(self, generator: np.random.Generator) -> DrawnSums:
         """Draw one comparison; the words of a sentence share their difficulty."""
         counts = generator.integers(5, 41, self.examples)
-        sentences = Sentences(counts, 2, is_bio=False)
+        sentences = SentenceLayout(counts, 2, is_bio=False)
         hard = generator.beta(0.95, 0.05, self.examples)
         right = generator.random(counts.sum()) < np.repeat(hard, counts)
         baseline, mode = right ^ (generator.random((2, self.seeds, len(right))) < self.flips)
@@ -262,7 +262,7 @@ class WordLosses:
     def draw(self, generator: np.random.Generator) -> DrawnSums:
         """Draw one comparison."""
         counts = generator.integers(5, 41, self.examples)
-        sentences = Sentences(counts, 2, is_bio=False)
+        sentences = SentenceLayout(counts, 2, is_bio=False)
         values = generator.gamma(0.2, 1.0, counts.sum())
         factors = 1 + self.noise * generator.standard_normal((2, self.seeds, len(values)))
         member = np.repeat(generator.random(self.examples), counts)

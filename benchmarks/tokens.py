@@ -107,7 +107,7 @@ def first_tokens(word_ids: list[int | None], tags: list[int]) -> list[int]:
 
 def trainer_scores(data: Any, logits: Any, labels: Any) -> dict[str, float]:
     """Return the scores of the Trainer over all words; those that were cut off are O."""
-    from ampft.metrics.entities import Sentences, entity_sums
+    from ampft.metrics.entities import SentenceLayout, entity_sums
     from ampft.metrics.sums import MICRO_F1
 
     targets = data.labels("test")
@@ -118,7 +118,7 @@ def trainer_scores(data: Any, logits: Any, labels: Any) -> dict[str, float]:
         tags[: len(kept)] = kept
         parts.append(tags)
     predicted = np.concatenate(parts)
-    sentences = Sentences(targets.counts, len(data.label_names) // 2, is_bio=True)
+    sentences = SentenceLayout(targets.counts, len(data.label_names) // 2, is_bio=True)
     return {
         "micro_f1": MICRO_F1.value(entity_sums(targets.codes, predicted, sentences)),
         "token_accuracy": float((predicted == targets.codes).mean()),

@@ -16,7 +16,7 @@ from ampft.data.load import load_data
 from ampft.data.masks import Masks
 from ampft.metrics.scores import confusion
 from ampft.models.erfnet import ErfnetConfig, ErfnetForSemanticSegmentation
-from ampft.tasks.pixel_labels import mask_digest, png
+from ampft.tasks.pixel_labels import mask_digest, mask_to_png
 from ampft.tasks.pixel_outcome import BINS, PixelPredictions
 from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import Task, make_task
@@ -102,7 +102,7 @@ def mask_outcome(masks: Masks, predicted: Sequence[np.ndarray], split: str) -> P
     truth = masks.decoded(np.arange(n))
     pairs = [(t[t != IGNORED], p[t != IGNORED]) for t, p in zip(truth, predicted, strict=True)]
     files = np.empty(n, dtype=object)
-    files[:] = [png(mask) for mask in predicted]
+    files[:] = [mask_to_png(mask) for mask in predicted]
     return PixelPredictions(
         counts=np.stack([confusion(t.astype(int), p.astype(int), classes) for t, p in pairs]),
         losses=np.zeros((n, 2)),

@@ -29,7 +29,7 @@ from ampft.export.export import write_artifact
 from ampft.export.formats import FORMATS, Write
 from ampft.export.source import ExportRequest, ExportSource, load_source
 from ampft.kinds.prediction import PredictRequest
-from ampft.models.module_search import shortest_patterns, smallest_modules
+from ampft.models.module_search import shortest_patterns, smallest_sufficient_modules
 from ampft.runs.predict import run_classifier
 from ampft.runs.predictor import Predictor
 from ampft.tasks.outcome import Outcome
@@ -83,7 +83,9 @@ def smallest_region(
         broken = [rule for rule, holds in enumerate(search.holds(())) if not holds]
         found = None
         if broken:
-            found = smallest_modules(source.model, lambda paths: search.holds(paths)[broken[0]])
+            found = smallest_sufficient_modules(
+                source.model, lambda paths: search.holds(paths)[broken[0]]
+            )
     return FloatRegion(
         modules=found,
         patterns=shortest_patterns(source.model, found) if found else (),

@@ -19,7 +19,7 @@ from ampft.data.dataset import ClassificationData
 from ampft.errors import InputError
 from ampft.kinds.logits import model_inputs
 from ampft.models.packing.install import packing_of
-from ampft.tasks.outcome import Outcome, headline
+from ampft.tasks.outcome import Outcome, main_metrics_text
 from ampft.tasks.task import Task
 
 EMBEDDING_BATCH = 32  # examples
@@ -167,7 +167,7 @@ def baseline_summaries(task: Task, split: str, device: torch.device) -> list[str
     for name, predict in baselines.items():
         started = time.perf_counter()
         try:
-            result = headline(task.problem, predict().metrics())
+            result = main_metrics_text(task.problem, predict().metrics())
         except InputError as error:  # must not fail a run whose model is already trained
             result = f"none: {error}"
         seconds = time.perf_counter() - started

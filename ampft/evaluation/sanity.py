@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ampft.errors import TrainingStopped
 from ampft.metrics.sums import class_counts
-from ampft.tasks.outcome import Outcome, headline
+from ampft.tasks.outcome import Outcome, main_metrics_text
 from ampft.tasks.task import Task
 
 EXPLODED = "exploded"
@@ -42,7 +42,8 @@ def constant_outcome(task: Task, split: str) -> Outcome:
 
 def constant_summary(task: Task, constant: Outcome) -> str:
     """Return a text such as "accuracy 0.1312, macro F1 0.0193, always 'email'"."""
-    return f"{headline(task.problem, constant.metrics())}, always {constant.only_prediction!r}"
+    metrics = main_metrics_text(task.problem, constant.metrics())
+    return f"{metrics}, always {constant.only_prediction!r}"
 
 
 def chance_loss(task: Task) -> float:

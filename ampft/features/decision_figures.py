@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ampft.metrics.abstention import Halves, exact_interval
+from ampft.metrics.abstention import ValidationHalves, exact_interval
 from ampft.metrics.bootstrap import Statistic, difference_interval, interval, resampled_sums
 from ampft.metrics.calibration import BINS
 from ampft.metrics.targets import parse_target
 from ampft.tasks.decisions import Abstention, Decisions
-from ampft.tasks.loss_settings import DecisionSettings
+from ampft.tasks.loss_settings import ValidationFitSettings
 from ampft.tasks.outcome import TunableOutcome
 from ampft.tasks.tuning import calibration_error, label_columns, proper_scores, with_decisions
 from ampft.text.escaping import inert
@@ -209,9 +209,9 @@ def abstention_sentence(outcome: TunableOutcome, promised_for: str | None) -> st
 def fitted_part(
     untouched: TunableOutcome,
     fitted: TunableOutcome,
-    settings: DecisionSettings,
+    settings: ValidationFitSettings,
     *,
-    fitted_on: Halves | int,
+    fitted_on: ValidationHalves | int,
     groups: IntArray | None,
 ) -> FittedPart:
     """Return what fitted decisions change.
@@ -225,14 +225,14 @@ def fitted_part(
     """
     decisions = fitted.decisions
     independent = None if groups is None else int(groups.max()) + 1
-    halves = fitted_on if isinstance(fitted_on, Halves) else None
+    halves = fitted_on if isinstance(fitted_on, ValidationHalves) else None
     abstention = None
     if halves is not None and decisions.abstention is not None:
         abstention = _abstention_part(fitted, decisions.abstention, halves, independent)
     return FittedPart(
         split=fitted.split,
         examples=len(fitted),
-        fitted_rows=len(fitted_on.fit) if isinstance(fitted_on, Halves) else fitted_on,
+        fitted_rows=len(fitted_on.fit) if isinstance(fitted_on, ValidationHalves) else fitted_on,
         temperature=decisions.temperature,
         target=settings.tune_thresholds,
         figures=_figures(untouched, fitted, settings, groups),
@@ -242,7 +242,10 @@ def fitted_part(
 
 
 def _abstention_part(
-    outcome: TunableOutcome, abstention: Abstention, halves: Halves, independent: int | None
+    outcome: TunableOutcome,
+    abstention: Abstention,
+    halves: ValidationHalves,
+    independent: int | None,
 ) -> AbstentionPart:
     answered = outcome.decisions.answers(outcome.confidence)
     assert answered is not None, "it has an abstention"
@@ -301,7 +304,7 @@ def _share_interval(count: int, of: npt.NDArray[np.bool_], groups: IntArray | No
 def _figures(
     untouched: TunableOutcome,
     fitted: TunableOutcome,
-    settings: DecisionSettings,
+    settings: ValidationFitSettings,
     groups: IntArray | None,
 ) -> dict[str, FigurePart]:
     """Return the figures that the settings can change; empty if they only abstain."""
@@ -345,7 +348,7 @@ _TITLES = {
 
 
 def _probability_statistics(
-    outcome: TunableOutcome, settings: DecisionSettings, groups: IntArray | None
+    outcome: TunableOutcome, settings: ValidationFitSettings, groups: IntArray | None
 ) -> dict[str, Statistic]:
     """Return what `--calibrate` changes; thresholds do not count here."""
     if not settings.calibrate:
@@ -355,7 +358,7 @@ def _probability_statistics(
 
 
 def _threshold_statistics(
-    outcome: TunableOutcome, settings: DecisionSettings, columns: Sequence[int]
+    outcome: TunableOutcome, settings: ValidationFitSettings, columns: Sequence[int]
 ) -> dict[str, Statistic]:
     """Return what `--tune_thresholds` changes, for the labels with the indices `columns`."""
     if settings.tune_thresholds is None:

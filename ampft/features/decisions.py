@@ -14,20 +14,20 @@ from ampft.data.splits import dependent_groups
 from ampft.features.decision_figures import FittedPart, fitted_part
 from ampft.features.feature import Feature
 from ampft.metrics.abstention import (
-    Halves,
+    ValidationHalves,
     candidate_confidences,
     least_confidence,
     split_in_halves,
 )
 from ampft.metrics.calibration import HIGHEST, LOWEST
 from ampft.tasks.decisions import Abstention, Decisions
-from ampft.tasks.loss_settings import DecisionSettings
+from ampft.tasks.loss_settings import ValidationFitSettings
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.tasks.task import Task
-from ampft.tasks.tuning import select_rows, tuned, with_decisions
+from ampft.tasks.tuning import fit_decisions, select_rows, with_decisions
 
 
-def validation_halves(task: Task) -> Halves:
+def validation_halves(task: Task) -> ValidationHalves:
     """Return the parts of the validation split of a run with `--abstain`."""
     groups = dependent_groups(task.data, "validation")
     rows = len(task.data.splits["validation"])
@@ -48,14 +48,14 @@ class FittedDecisions(Feature):
 
     name = "decisions"
 
-    settings: DecisionSettings
+    settings: ValidationFitSettings
     task: Task
     _validation: TunableOutcome | None = None
     _decisions: Decisions | None = None
     _untouched: TunableOutcome | None = None
 
     @cached_property
-    def _halves(self) -> Halves:
+    def _halves(self) -> ValidationHalves:
         return validation_halves(self.task)
 
     def decided(self, outcome: Outcome, validation: Callable[[], Outcome]) -> Outcome:
@@ -68,7 +68,7 @@ class FittedDecisions(Feature):
             self._validation = outcome
             is_split = self.settings.abstain is not None
             seen = select_rows(outcome, self._halves.fit) if is_split else outcome
-            return tuned(seen, self.settings)
+            return fit_decisions(seen, self.settings)
         if self._decisions is None:
             fitted = validation()
             assert isinstance(fitted, TunableOutcome)
@@ -114,7 +114,7 @@ class FittedDecisions(Feature):
         return {} if self._decisions is None else decision_warnings(self.settings, self._decisions)
 
 
-def decision_warnings(settings: DecisionSettings, decisions: Decisions) -> dict[str, str]:
+def decision_warnings(settings: ValidationFitSettings, decisions: Decisions) -> dict[str, str]:
     """Return what was asked for and could not be fitted, by name.
 
     Args:

@@ -21,13 +21,13 @@ from torch.utils._pytree import tree_leaves
 
 from ampft.features.feature import Feature, SavedFeature, StepRecord, Write
 from ampft.models.blocks import module_blocks
-from ampft.models.weights import local_part
+from ampft.models.weights import local_shard
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.resolve import Precision
 from ampft.text.json_io import read_json_lines
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled
-from ampft.training.saved_step import StepStart, save_step
+from ampft.training.saved_step import StepRandomState, save_step
 from ampft.training.step import StepOutcome
 
 # A run with `--on_nonfinite skip` stops at the next such step.
@@ -120,7 +120,7 @@ class NonfiniteStepMonitor(Feature):
     skips: bool
     write: Write
     watch: SkippedStepCounts = field(default_factory=SkippedStepCounts)
-    _start: StepStart | None = None
+    _start: StepRandomState | None = None
 
     @property
     def may_skip(self) -> bool:
@@ -130,7 +130,7 @@ class NonfiniteStepMonitor(Feature):
     @contextmanager
     def around_gradient(self, step: int) -> Iterator[None]:
         """Remember the random state before a step."""
-        self._start = StepStart.now(self.accelerator.device)
+        self._start = StepRandomState.now(self.accelerator.device)
         yield
 
     def after_step(self, record: StepRecord) -> Mapping[str, float]:
@@ -361,7 +361,7 @@ class _Ranges:
             for parameter in set(module.parameters(recurse=False)) - seen:
                 seen.add(parameter)
                 if parameter.grad is not None:
-                    self._add(rows[block], local_part(parameter.grad), module in self._rounded)
+                    self._add(rows[block], local_shard(parameter.grad), module in self._rounded)
         return torch.stack([torch.stack(row) for row in rows.values()])
 
     def _add(self, row: list[Tensor], gradient: Tensor, is_rounded: bool) -> None:

@@ -20,7 +20,7 @@ from ampft.features.feature import Feature, SavedFeature, StepRecord
 from ampft.files import FileDigest, atomic_path, check_disk_space, describe_file
 from ampft.metrics.sums import Metric
 from ampft.models.adapters import merge_adapters
-from ampft.models.weights import load_whole_weights, whole_state
+from ampft.models.weights import gather_model_state, load_into_sharded_model
 from ampft.ownership import private_file
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.executed import dtype_name
@@ -177,7 +177,7 @@ class BestModel:
             self.without_improvement += 1
             return False
         self.step, self.value, self.without_improvement = step, value, 0
-        weights = whole_state(accelerator, model)
+        weights = gather_model_state(accelerator, model)
         if accelerator.is_main_process:
             named = dict(weights)
             if self.average is not None:
@@ -213,7 +213,9 @@ class BestModel:
             raise InputError(errors[0])
         unwrapped = accelerator.unwrap_model(model, keep_torch_compile=False)
         if is_sharded(accelerator):
-            load_whole_weights(model, load_file(self.path) if accelerator.is_main_process else {})
+            load_into_sharded_model(
+                model, load_file(self.path) if accelerator.is_main_process else {}
+            )
         else:
             tensors = load_file(self.path)
             model_tensors = {n: t for n, t in tensors.items() if not n.startswith(RAW_PREFIX)}

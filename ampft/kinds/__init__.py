@@ -20,30 +20,30 @@ if TYPE_CHECKING:
     from ampft.data.dataset import ClassificationData
     from ampft.data.request import DataRequest
     from ampft.kinds.inputs import KindModule
-    from ampft.kinds.prediction import InputRows, PredictRequest, RowOutput, Trained
+    from ampft.kinds.prediction import InputRows, PredictRequest, RowOutput, TrainingInfo
     from ampft.kinds.views import Case
 
 LONGEST_TEXT = 1200  # characters of a text in a page
 
 
-def imported(name: str) -> Any:
+def import_object(name: str) -> Any:
     """Return the object `module:name`."""
     module, attribute = name.split(":")
     return getattr(import_module(module), attribute)
 
 
-def late(name: str, *first: Any) -> Any:
+def lazy_function(name: str, *first: Any) -> Any:
     """Return the function `module:name`, whose module is imported when it is called.
 
     Args:
         name: Its name.
         first: Its first arguments.
     """
-    return lambda *others: imported(name)(*first, *others)
+    return lambda *others: import_object(name)(*first, *others)
 
 
-_LOAD_DATA = late("ampft.data.load:load_data")
-_LABEL_OUTPUT = late("ampft.kinds.prediction:label_output")
+_LOAD_DATA = lazy_function("ampft.data.load:load_data")
+_LABEL_OUTPUT = lazy_function("ampft.kinds.prediction:label_output")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +81,8 @@ class Kind:
     name: str
     case: str
     module: str
-    open_rows: Callable[[PredictRequest, Trained], InputRows]
-    rows_in_memory: Callable[[Any, Trained], Sequence[tuple[Any, ...]]]
+    open_rows: Callable[[PredictRequest, TrainingInfo], InputRows]
+    rows_in_memory: Callable[[Any, TrainingInfo], Sequence[tuple[Any, ...]]]
     load: Callable[[DataRequest, DatasetDict | None], ClassificationData] = _LOAD_DATA
     holds: Callable[[Path], object] = lambda folder: False
     samples: Callable[[int], Sequence[Any]] | None = None
@@ -130,9 +130,9 @@ TEXT = Kind(
     name="text",
     case="text",
     module="ampft.kinds.text",
-    open_rows=late("ampft.kinds.rows:text_rows"),
-    rows_in_memory=late("ampft.kinds.rows:rows_in_memory", "text"),
-    samples=late("ampft.kinds.rows:sample_texts"),
+    open_rows=lazy_function("ampft.kinds.rows:text_rows"),
+    rows_in_memory=lazy_function("ampft.kinds.rows:rows_in_memory", "text"),
+    samples=lazy_function("ampft.kinds.rows:sample_texts"),
     flags=_OF_WORDS,
     has_default_data=True,
     has_words=True,
@@ -143,11 +143,11 @@ WORDS = Kind(
     name="token",
     case="sentence",
     module="ampft.kinds.words",
-    open_rows=late("ampft.kinds.words:open_rows"),
-    rows_in_memory=late("ampft.kinds.words:rows_in_memory"),
-    samples=late("ampft.kinds.rows:sample_sentences"),
-    view=late("ampft.kinds.views:sentence"),
-    new_output=late("ampft.kinds.words:sentence_output"),
+    open_rows=lazy_function("ampft.kinds.words:open_rows"),
+    rows_in_memory=lazy_function("ampft.kinds.words:rows_in_memory"),
+    samples=lazy_function("ampft.kinds.rows:sample_sentences"),
+    view=lazy_function("ampft.kinds.views:show_sentence"),
+    new_output=lazy_function("ampft.kinds.words:sentence_output"),
     units="words, which have a class each",
     flags=_OF_WORDS,
     has_words=True,
@@ -158,10 +158,10 @@ IMAGES = Kind(
     name="image",
     case="image",
     module="ampft.kinds.images",
-    open_rows=late("ampft.kinds.rows:media_rows", "image"),
-    rows_in_memory=late("ampft.kinds.rows:rows_in_memory", "image"),
-    samples=late("ampft.kinds.rows:sample_pictures"),
-    view=late("ampft.kinds.views:picture"),
+    open_rows=lazy_function("ampft.kinds.rows:media_rows", "image"),
+    rows_in_memory=lazy_function("ampft.kinds.rows:rows_in_memory", "image"),
+    samples=lazy_function("ampft.kinds.rows:sample_pictures"),
+    view=lazy_function("ampft.kinds.views:show_picture"),
     flags=frozenset({"augment", "channels_last"}),
     examples=('"a picture.png"',),
     processor="image_processor",
@@ -171,10 +171,10 @@ SOUNDS = Kind(
     name="sound",
     case="sound",
     module="ampft.kinds.sounds",
-    open_rows=late("ampft.kinds.rows:media_rows", "sound"),
-    rows_in_memory=late("ampft.kinds.rows:rows_in_memory", "sound"),
-    samples=late("ampft.kinds.rows:sample_sounds"),
-    view=late("ampft.kinds.views:sound"),
+    open_rows=lazy_function("ampft.kinds.rows:media_rows", "sound"),
+    rows_in_memory=lazy_function("ampft.kinds.rows:rows_in_memory", "sound"),
+    samples=lazy_function("ampft.kinds.rows:sample_sounds"),
+    view=lazy_function("ampft.kinds.views:show_sound"),
     flags=frozenset({"augment"}),
     examples=('"a sound.wav"',),
     processor="feature_extractor",
@@ -184,14 +184,14 @@ PIXELS = Kind(
     name="pixels",
     case="image",
     module="ampft.kinds.pixels",
-    open_rows=late("ampft.kinds.rows:mask_rows"),
-    rows_in_memory=late("ampft.kinds.rows:rows_in_memory", "image"),
-    samples=late("ampft.kinds.rows:sample_pictures"),
-    view=late("ampft.kinds.views:masks"),
-    new_output=late("ampft.kinds.predicted_masks:mask_output"),
+    open_rows=lazy_function("ampft.kinds.rows:mask_rows"),
+    rows_in_memory=lazy_function("ampft.kinds.rows:rows_in_memory", "image"),
+    samples=lazy_function("ampft.kinds.rows:sample_pictures"),
+    view=lazy_function("ampft.kinds.views:show_masks"),
+    new_output=lazy_function("ampft.kinds.predicted_masks:mask_output"),
     max_rows=4,  # logits are as large as the images
     units="masks, which have a class per pixel",
-    holds=late("ampft.data.pixels:find_mask_folders"),
+    holds=lazy_function("ampft.data.pixels:find_mask_folders"),
     flags=frozenset({"augment", "image_size", "multi_scale"}),
     # Images with a logit per pixel are large.
     defaults={"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4},

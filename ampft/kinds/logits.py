@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ampft.kinds.windows import WORD_COUNTS, WORD_POSITIONS, select_logits
+from ampft.kinds.windows import WORD_COUNTS, WORD_POSITIONS, logits_per_text_or_word
 from ampft.precision.transfer import to_device
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def forward_logits(
 ) -> Tensor:
     """Call a transformers model on `inputs`, without labels, and return its logits.
 
-    The logits are per example or word, see `select_logits`. They are float32, or float64 for a
-    float64 model, so that a reference is not rounded.
+    The logits are per example or word, see `logits_per_text_or_word`. They are float32, or
+    float64 for a float64 model, so that a reference is not rounded.
 
     Args:
         model: Any model, prepared by Accelerate or not.
@@ -41,12 +41,12 @@ def forward_logits(
     arguments = model_inputs(inputs)
     rows = len(next(iter(arguments.values())))
     if max_rows is None or rows <= max_rows:
-        return select_logits(_row_logits(model, arguments, packing), inputs)
+        return logits_per_text_or_word(_row_logits(model, arguments, packing), inputs)
     parts = [
         {name: value[start : start + max_rows] for name, value in arguments.items()}
         for start in range(0, rows, max_rows)
     ]
-    return select_logits(torch.cat([_row_logits(model, part) for part in parts]), inputs)
+    return logits_per_text_or_word(torch.cat([_row_logits(model, part) for part in parts]), inputs)
 
 
 def logits_of_rows(logits: Tensor, inputs: Mapping[str, Tensor], rows: int) -> tuple[Tensor, ...]:
@@ -99,7 +99,9 @@ def model_inputs(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: value for name, value in inputs.items() if not name.startswith("label")}
 
 
-def widened(inputs: Mapping[str, Tensor], width: int, *, padding_token: int) -> dict[str, Tensor]:
+def pad_batch_to_width(
+    inputs: Mapping[str, Tensor], width: int, *, padding_token: int
+) -> dict[str, Tensor]:
     """Return a batch of texts with more padding, and words up to a multiple of `WORD_BUCKET`.
 
     The added words have no label, so that the loss does not change.

@@ -26,7 +26,12 @@ from ampft.kinds.images import ImageReader
 from ampft.kinds.images import saved_reader as image_reader
 from ampft.kinds.inputs import PredictedMasks
 from ampft.kinds.media import refused_inputs
-from ampft.kinds.predicted_masks import Picture, default_palette, sheet, spread
+from ampft.kinds.predicted_masks import (
+    Picture,
+    default_palette,
+    evenly_spread_indices,
+    stack_with_legend,
+)
 from ampft.kinds.settings import InputSettings
 from ampft.models.erfnet import MODEL_TYPE, ErfnetConfig, ErfnetForSemanticSegmentation
 from ampft.models.image_processor import load_image_processor, pixel_values
@@ -190,7 +195,7 @@ class PixelInputs:
         assert outcome.masks is not None, "the masks were predicted in this process"
         examples = self.splits[outcome.split]
         accuracy = outcome.pixel_accuracies
-        rows = spread(accuracy)
+        rows = evenly_spread_indices(accuracy)
         (images,) = examples.images[rows.tolist()].values()
         files = self.references(outcome.split, slice(None))["image"]
         pictures = [
@@ -202,7 +207,7 @@ class PixelInputs:
             )
             for row, image, truth in zip(rows, images, examples.masks.decoded(rows), strict=True)
         ]
-        return sheet(pictures, outcome.label_names, self.palette)
+        return stack_with_legend(pictures, outcome.label_names, self.palette)
 
     @property
     def palette(self) -> tuple[Color, ...]:

@@ -177,14 +177,16 @@ def with_palette(png: bytes, palette: Sequence[Color]) -> Image.Image:
     return mask
 
 
-def spread(values: npt.NDArray[np.floating], count: int = PICTURES) -> npt.NDArray[np.intp]:
+def evenly_spread_indices(
+    values: npt.NDArray[np.floating], count: int = PICTURES
+) -> npt.NDArray[np.intp]:
     """Return the indices of `count` values, evenly spread from the least to the largest."""
     order = np.argsort(values, kind="stable")
     places = np.linspace(0, len(order) - 1, min(count, len(order)))
     return order[np.rint(places).astype(np.int64)]
 
 
-def sheet(
+def stack_with_legend(
     pictures: Sequence[Picture], label_names: Sequence[str], palette: Sequence[Color]
 ) -> Image.Image:
     """Return pictures below each other, with a legend of the classes above them."""

@@ -63,7 +63,7 @@ class PredictRequest:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingInfo:
     """What a prediction needs to know of the training.
 
     Attributes:

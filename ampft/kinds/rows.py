@@ -28,7 +28,7 @@ from ampft.data.sources.folders import files_in
 from ampft.data.sources.rows import as_file
 from ampft.data.sources.table import Row, SourceTable, described_columns, refuse_surrogates
 from ampft.errors import InputError, quoted
-from ampft.kinds.prediction import InputRows, PredictRequest, Trained
+from ampft.kinds.prediction import InputRows, PredictRequest, TrainingInfo
 from ampft.text.numbers import counted
 
 STANDARD_INPUT = "-"
@@ -158,7 +158,7 @@ def new_names(names: Sequence[str], taken: Sequence[str]) -> list[str]:
     return result
 
 
-def text_rows(request: PredictRequest, trained: Trained) -> InputRows:
+def text_rows(request: PredictRequest, trained: TrainingInfo) -> InputRows:
     """Return rows of texts, from `--text`, lines of standard input, or a table."""
     names = trained.input_columns
     if request.texts:
@@ -177,7 +177,7 @@ def text_rows(request: PredictRequest, trained: Trained) -> InputRows:
 
 
 def media_rows(
-    media: str, request: PredictRequest, trained: Trained, *, has_classes: bool = True
+    media: str, request: PredictRequest, trained: TrainingInfo, *, has_classes: bool = True
 ) -> InputRows:
     """Return rows of images or sounds: files, folders of them, or a table of paths.
 
@@ -208,7 +208,7 @@ def media_rows(
     return InputRows(table, sources, convert, labels=labels)
 
 
-def mask_rows(request: PredictRequest, trained: Trained) -> InputRows:
+def mask_rows(request: PredictRequest, trained: TrainingInfo) -> InputRows:
     """Return rows of images, whose masks are not scored."""
     if request.label_column_name is not None:
         raise InputError(
@@ -219,7 +219,7 @@ def mask_rows(request: PredictRequest, trained: Trained) -> InputRows:
 
 
 def _table(
-    request: PredictRequest, trained: Trained, *, flag: str, needed: str
+    request: PredictRequest, trained: TrainingInfo, *, flag: str, needed: str
 ) -> tuple[SourceTable, InputColumns]:
     """Return the rows of a file or of standard input, and their input columns."""
     if len(request.files) > 1:
@@ -265,7 +265,7 @@ def _requested_columns(requested: str | None, trained: Sequence[str]) -> tuple[s
 
 
 def find_labels(
-    table: SourceTable, inputs: Sequence[str], request: PredictRequest, trained: Trained
+    table: SourceTable, inputs: Sequence[str], request: PredictRequest, trained: TrainingInfo
 ) -> LabelParser | None:
     """Return where the labels of whole rows are; None if the table has none.
 
@@ -295,7 +295,7 @@ def find_labels(
     return LabelParser(tuple(map(str, columns)), several, separator)
 
 
-def rows_in_memory(noun: str, inputs: Any, trained: Trained) -> list[tuple[Any, ...]]:
+def rows_in_memory(noun: str, inputs: Any, trained: TrainingInfo) -> list[tuple[Any, ...]]:
     """Return the rows of one input, or of a list of inputs or of tuples of them.
 
     Args:

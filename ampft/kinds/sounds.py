@@ -27,16 +27,16 @@ from ampft.data.steps import FloatArray, IntArray
 from ampft.errors import InputError
 from ampft.kinds.media import MediaInputs, reason_of, refused_inputs
 from ampft.kinds.settings import InputSettings
-from ampft.models.by_length import avoid_sound_padding
+from ampft.models.by_length import guard_against_sound_padding
 from ampft.models.pretrained import SAVED_MODEL_FLAG
 from ampft.models.sound_features import (
     DEFAULT_RATE,
     SECONDS_PER_FRAME,
     Floats,
-    SoundFeatures,
+    SoundFeatureExtractor,
     load_feature_extractor,
 )
-from ampft.models.training_mode import prepare_for_training
+from ampft.models.training_mode import disable_unsafe_regularization
 
 SMALL_AST = "small AST, random weights"
 MEL_BINS, PATCH = 64, 8
@@ -51,14 +51,14 @@ class SoundReader:
         features: What it makes of sounds.
     """
 
-    features: SoundFeatures
+    features: SoundFeatureExtractor
 
     def length(self, row: tuple[Any, ...]) -> int:
         """Return 1: the length of a sound is not known before it is decoded."""
         return len(row)
 
     def collate(self, columns: Sequence[Sequence[Any]]) -> Mapping[str, Tensor]:
-        """Return the features of sounds, see `SoundFeatures.batch`."""
+        """Return the features of sounds, see `SoundFeatureExtractor.batch`."""
         (sounds,) = columns
         waveforms = [self.features.waveform(open_sound(sound)) for sound in sounds]
         return self.features.batch([self.features.features(samples) for samples in waveforms])
@@ -84,7 +84,7 @@ def saved_reader(folder: Path, arguments: Mapping[str, Any], config: Any) -> Sou
     extractor, _ = load_feature_extractor(
         str(folder), trust_remote_code=False, flag=SAVED_MODEL_FLAG
     )
-    return SoundReader(SoundFeatures.of(extractor))
+    return SoundReader(SoundFeatureExtractor.of(extractor))
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class SoundExamples:
 
     files: datasets.Dataset
     lengths: IntArray
-    features: SoundFeatures
+    features: SoundFeatureExtractor
     cache: ExampleCache | None = None
     caches_waveforms: bool = True
     augmentation: Augmentation | None = None
@@ -151,7 +151,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> MediaIn
     rates = {name: _numbers(part, RATE_COLUMN) for name, part in data.splits.items()}
     counts = {name: _numbers(part, FRAMES_COLUMN) for name, part in data.splits.items()}
     extractor, notes = _extractor(counts["train"] / rates["train"], settings)
-    features = SoundFeatures.of(extractor)
+    features = SoundFeatureExtractor.of(extractor)
     frames = {
         name: np.ceil(counts[name] * (features.rate / rates[name])).astype(np.int64)
         for name in counts
@@ -186,8 +186,8 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> MediaIn
         for split, part in examples.items():
             _try_shortest(model, part, frames[split], split)
         shortest = min(int(counts.min()) for counts in frames.values())
-        batches = avoid_sound_padding(model, features)
-        return (*prepare_for_training(model, shortest), *batches)
+        batches = guard_against_sound_padding(model, features)
+        return (*disable_unsafe_regularization(model, shortest), *batches)
 
     path = settings.model_name_or_path
     return MediaInputs(notes, path, extractor, examples, default, adapted)
@@ -209,7 +209,7 @@ def _numbers(part: datasets.Dataset, column: str) -> IntArray:
 
 
 def _notes(
-    features: SoundFeatures, rates: IntArray, frames: Mapping[str, IntArray]
+    features: SoundFeatureExtractor, rates: IntArray, frames: Mapping[str, IntArray]
 ) -> tuple[str, ...]:
     """Return notes on sounds that are resampled, and on those that are too long."""
     notes = []

@@ -26,13 +26,13 @@ from ampft.kinds.windows import (
     LENGTH,
     POSITIONS,
     WINDOW_COUNTS,
+    add_example_indices,
     encode_texts,
     window_overlap,
-    with_examples,
     word_selection,
 )
-from ampft.models.by_length import avoid_text_padding
-from ampft.models.embedding_gradient import reuse_gradient_memory
+from ampft.models.by_length import guard_against_text_padding
+from ampft.models.embedding_gradient import reuse_embedding_gradient_memory
 from ampft.models.minilm import default_model
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing, limit_kernel_caches
@@ -82,18 +82,18 @@ class TextReader:
         return sum(map(len, row))
 
     def collate(self, columns: Sequence[Sequence[Any]]) -> Mapping[str, Tensor]:
-        """Return `input_ids`, `attention_mask`, ... of texts, see `collated`."""
+        """Return `input_ids`, `attention_mask`, ... of texts, see `pad_and_collate`."""
         encoded = self.encode(columns)
         if EXAMPLE not in encoded:
-            return collated(self.collator, encoded)
+            return pad_and_collate(self.collator, encoded)
         windows = np.bincount(encoded.pop(EXAMPLE), minlength=len(columns[0]))
-        return collated(self.collator, encoded, windows=windows)
+        return pad_and_collate(self.collator, encoded, windows=windows)
 
     def refused(self, columns: Any, model: str, error: Exception) -> None:
         """Return None: every text can be tokenized."""
 
 
-def collated(
+def pad_and_collate(
     collator: DataCollatorWithPadding,
     columns: dict[str, list[Any]],
     *,
@@ -102,8 +102,8 @@ def collated(
 ) -> dict[str, Tensor]:
     """Return `input_ids`, `attention_mask`, ... (m, T), padded at the end.
 
-    With windows, the tensors also say how `windows.select_logits` obtains the logits per example
-    or word.
+    With windows, the tensors also say how `windows.logits_per_text_or_word` obtains the logits per
+    example or word.
 
     Args:
         collator: Pads a list of texts or windows to one length.
@@ -141,9 +141,9 @@ class TextExamples:
     words: IntArray | None = None
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
-        """Return the tokens of the examples or their windows, see `collated`."""
+        """Return the tokens of the examples or their windows, see `pad_and_collate`."""
         rows = ids if self.windows is None else unit_indices(self.windows, ids)
-        return collated(
+        return pad_and_collate(
             self.collator,
             self.rows[rows.tolist()],
             windows=None if self.windows is None else self.windows[ids],
@@ -178,13 +178,13 @@ class TextInputs:
             model.config.pad_token_id = self.tokenizer.pad_token_id
         if settings.gradient_checkpointing:
             enable_gradient_checkpointing(model)
-        reuse_gradient_memory(model)
+        reuse_embedding_gradient_memory(model)
         padding_free, reason = self._remove_padding(model, settings)
         if not padding_free:
             examples = self.splits["train"]
             batch = model_inputs(examples.collate(varied_ids(examples.lengths)))
             noun = "sentences" if self.data.kind == TOKEN else "texts"
-            notes = (*notes, *avoid_text_padding(model, batch, noun=noun))
+            notes = (*notes, *guard_against_text_padding(model, batch, noun=noun))
         return LoadedModel(model, self.model_name, padding_free, (*notes, reason))
 
     def _check_vocabulary(self, model: Any) -> None:
@@ -193,7 +193,7 @@ class TextInputs:
             table = model.get_input_embeddings()
         except NotImplementedError:  # of models that read characters
             return
-        of_splits = [largest_token(examples.rows) for examples in self.splits.values()]
+        of_splits = [largest_token_id(examples.rows) for examples in self.splits.values()]
         largest = max(*of_splits, self.tokenizer.pad_token_id)
         if isinstance(table, nn.Embedding) and largest >= table.num_embeddings:
             raise InputError(
@@ -341,7 +341,7 @@ def windowed_examples(
             counted on the way, so the windows are not cached.
     """
     rows = split.map(
-        lambda batch, indices: with_examples(encode(batch), indices),
+        lambda batch, indices: add_example_indices(encode(batch), indices),
         batched=True,
         with_indices=True,
         remove_columns=split.column_names,
@@ -355,7 +355,7 @@ def windowed_examples(
     return TextExamples(rows.remove_columns([EXAMPLE, LENGTH]), total, collator, windows, words)
 
 
-def largest_token(rows: datasets.Dataset) -> int:
+def largest_token_id(rows: datasets.Dataset) -> int:
     """Return the largest number of a token."""
     arrow = rows.select_columns(["input_ids"]).with_format("arrow")
     parts = (batch["input_ids"] for batch in arrow.iter(batch_size=ROWS_AT_A_TIME))

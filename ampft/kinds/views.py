@@ -89,7 +89,7 @@ class Case:
         return next(iter(self.inputs.values()), "")
 
 
-def sentence(case: Case) -> ShownCase | None:
+def show_sentence(case: Case) -> ShownCase | None:
     """Return a sentence with the spans of label and predictions; None if a word has a blank."""
     words = case.reference.split(" ")
     if len(words) != int((np.asarray(case.truth) >= 0).sum()):
@@ -106,7 +106,7 @@ def sentence(case: Case) -> ShownCase | None:
     )
 
 
-def picture(case: Case) -> ShownCase | None:
+def show_picture(case: Case) -> ShownCase | None:
     """Return a small picture of an image; None if it cannot be read."""
     image = _opened(case, open_image)
     if image is None:
@@ -114,13 +114,13 @@ def picture(case: Case) -> ShownCase | None:
     return ShownCase(pictures=(_photo("", as_rgb(image)),), reference=case.reference)
 
 
-def sound(case: Case) -> ShownCase | None:
+def show_sound(case: Case) -> ShownCase | None:
     """Return the first seconds of a sound; None if it cannot be read."""
     found = _opened(case, open_sound)
     return None if found is None else ShownCase(sound=_played(found), reference=case.reference)
 
 
-def masks(case: Case) -> ShownCase | None:
+def show_masks(case: Case) -> ShownCase | None:
     """Return an image with its mask, predicted masks and their errors; None without a mask."""
     found = {
         each.title: mask

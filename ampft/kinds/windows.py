@@ -129,7 +129,9 @@ def encode_words(
     return columns, replaced
 
 
-def with_examples(columns: dict[str, list[Any]], indices: Sequence[int]) -> dict[str, list[Any]]:
+def add_example_indices(
+    columns: dict[str, list[Any]], indices: Sequence[int]
+) -> dict[str, list[Any]]:
     """Return the columns of a batch with the indices of its examples in the split, and lengths."""
     examples = [indices[local] for local in columns[EXAMPLE]]
     return {**columns, EXAMPLE: examples, LENGTH: [len(ids) for ids in columns["input_ids"]]}
@@ -198,7 +200,7 @@ def word_selection(
     }
 
 
-def select_logits(logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+def logits_per_text_or_word(logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
     """Return the logits per text or word from a model's logits.
 
     Args:

@@ -43,10 +43,16 @@ from ampft.data.words import (
     words_of_joined_text,
 )
 from ampft.errors import InputError, quoted
-from ampft.kinds.prediction import InputRows, PredictedRows, PredictRequest, RowOutput, Trained
+from ampft.kinds.prediction import InputRows, PredictedRows, PredictRequest, RowOutput, TrainingInfo
 from ampft.kinds.rows import STANDARD_INPUT, lines_as_table, texts_as_table
 from ampft.kinds.settings import InputSettings
-from ampft.kinds.text import TextExamples, TextInputs, collated, window_notes, windowed_examples
+from ampft.kinds.text import (
+    TextExamples,
+    TextInputs,
+    pad_and_collate,
+    window_notes,
+    windowed_examples,
+)
 from ampft.kinds.windows import EXAMPLE, encode_words, window_overlap
 from ampft.models.minilm import default_model
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_config
@@ -131,7 +137,7 @@ def _conll_text(cells: Sequence[Any]) -> str:
     return "".join(lines) + "\n"
 
 
-def open_rows(request: PredictRequest, trained: Trained) -> InputRows:
+def open_rows(request: PredictRequest, trained: TrainingInfo) -> InputRows:
     """Return rows of sentences: texts, lines of standard input, or a table of words or texts."""
     table, column = _table(request, trained)
     as_conll = Path(request.output_file or "").suffix.lower() in CONLL_SUFFIXES
@@ -152,7 +158,7 @@ def open_rows(request: PredictRequest, trained: Trained) -> InputRows:
     return InputRows(table, (column,), convert, missing, _labels(table, column, request, trained))
 
 
-def rows_in_memory(inputs: Any, trained: Trained) -> list[tuple[Sentence]]:
+def rows_in_memory(inputs: Any, trained: TrainingInfo) -> list[tuple[Sentence]]:
     """Return the sentences of a text, or of a list of texts or of lists of words.
 
     Raises:
@@ -175,7 +181,7 @@ def rows_in_memory(inputs: Any, trained: Trained) -> list[tuple[Sentence]]:
     return found
 
 
-def sentence_of(cell: Any, trained: Trained) -> Sentence:
+def sentence_of(cell: Any, trained: TrainingInfo) -> Sentence:
     """Return the words of a cell, a list of words or a text, which is split as in training.
 
     Raises:
@@ -191,7 +197,7 @@ def sentence_of(cell: Any, trained: Trained) -> Sentence:
     return Sentence(text, tuple(split(text)))
 
 
-def _table(request: PredictRequest, trained: Trained) -> tuple[SourceTable, str]:
+def _table(request: PredictRequest, trained: TrainingInfo) -> tuple[SourceTable, str]:
     """Return the rows to predict, and the column of their words or texts."""
     if request.texts:
         return texts_as_table(request.texts, (TEXT,)), TEXT
@@ -227,7 +233,7 @@ def _check_separators(words: Sequence[Word], place: str) -> None:
 
 
 def _labels(
-    table: SourceTable, column: str, request: PredictRequest, trained: Trained
+    table: SourceTable, column: str, request: PredictRequest, trained: TrainingInfo
 ) -> TagReader | None:
     """Return where the tags of words are; None if the rows have none."""
     requested = request.label_column_name
@@ -284,7 +290,7 @@ class WordReader:
         return sum(len(word.text) for word in row[0].words)
 
     def collate(self, columns: Sequence[Sequence[Any]]) -> Mapping[str, Tensor]:
-        """Return the tokens of windows, and where their words are, see `text.collated`.
+        """Return the tokens of windows, and where their words are, see `text.pad_and_collate`.
 
         Args:
             columns: A column of `Sentence`.
@@ -294,7 +300,7 @@ class WordReader:
         encoded, _ = self.encode(words)
         del encoded[EXAMPLE]
         counts = np.array([len(each) for each in words], dtype=np.int64)
-        return collated(self.collator, encoded, words=counts)
+        return pad_and_collate(self.collator, encoded, words=counts)
 
     def refused(self, columns: Any, model: str, error: Exception) -> None:
         """Return None: every sentence can be tokenized."""

@@ -47,7 +47,7 @@ def least_error(rows: int) -> float:
 
 
 @dataclass(frozen=True)
-class Halves:
+class ValidationHalves:
     """The two parts of a validation split, as indices of its rows, ascending.
 
     Attributes:
@@ -59,7 +59,7 @@ class Halves:
     promise: IntArray
 
 
-def split_in_halves(rows: int, groups: IntArray | None) -> Halves:
+def split_in_halves(rows: int, groups: IntArray | None) -> ValidationHalves:
     """Return the parts of a validation split, the same for every run.
 
     Args:
@@ -72,7 +72,7 @@ def split_in_halves(rows: int, groups: IntArray | None) -> Halves:
     in_promise = np.isin(ids, order[: math.ceil(len(order) / 2)])
     shuffled = np.random.default_rng(PROMISE_SEED).permutation(np.flatnonzero(in_promise))
     _, first = np.unique(ids[shuffled], return_index=True)
-    return Halves(fit=np.flatnonzero(~in_promise), promise=np.sort(shuffled[first]))
+    return ValidationHalves(fit=np.flatnonzero(~in_promise), promise=np.sort(shuffled[first]))
 
 
 def p_value(wrong: int, answered: int, error: float) -> float:

@@ -19,7 +19,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Sentences:
+class SentenceLayout:
     """How the words of a split form sentences, and what their tags mean.
 
     Attributes:
@@ -75,7 +75,7 @@ class Sentences:
         return np.where(is_begin, types, -1), following
 
 
-def entity_sums(labels: IntArray, predicted: IntArray, sentences: Sentences) -> CaseSums:
+def entity_sums(labels: IntArray, predicted: IntArray, sentences: SentenceLayout) -> CaseSums:
     """Return the class counts of the entities of each sentence, over their types.
 
     Args:
@@ -94,7 +94,9 @@ def entity_sums(labels: IntArray, predicted: IntArray, sentences: Sentences) -> 
     )
 
 
-def word_sums(labels: IntArray, predicted: IntArray, sentences: Sentences, tags: int) -> CaseSums:
+def word_sums(
+    labels: IntArray, predicted: IntArray, sentences: SentenceLayout, tags: int
+) -> CaseSums:
     """Return the class counts of the words of each sentence, over the tags.
 
     Args:
@@ -108,7 +110,7 @@ def word_sums(labels: IntArray, predicted: IntArray, sentences: Sentences, tags:
 
 
 def _count_sums(
-    columns: tuple[IntArray, ...], sentences: Sentences, classes: int, sizes: IntArray
+    columns: tuple[IntArray, ...], sentences: SentenceLayout, classes: int, sizes: IntArray
 ) -> CaseSums:
     """Return the sums of the classes in each column, -1 for none, and the sizes of the cases.
 
@@ -142,7 +144,7 @@ def _count_sums(
     return CaseSums(array[first], pattern_of)
 
 
-def unit_mean_sums(values: FloatArray, sentences: Sentences) -> CaseSums:
+def unit_mean_sums(values: FloatArray, sentences: SentenceLayout) -> CaseSums:
     """Return the sums of a mean over words: of (m,) values, of their squares, and of words."""
     columns = (sentences.sums(values), sentences.sums(values**2), sentences.counts)
     return CaseSums.of_cases(np.stack(columns, axis=1))

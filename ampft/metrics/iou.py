@@ -78,7 +78,7 @@ def _effects_of_images(from_sums: Callable[[FloatArray], FloatArray], sums: Case
     return effects
 
 
-def of_images(metric: Metric) -> Metric:
+def metric_for_images(metric: Metric) -> Metric:
     """Return a metric of class counts for images with masks.
 
     Two models differ in some pixels of nearly every image, so the variance between images is
@@ -88,5 +88,7 @@ def of_images(metric: Metric) -> Metric:
     return replace(metric, costliest=costliest_image, changes_by_units=True)
 
 
-MEAN_IOU = of_images(Metric("mean_iou", "mean IoU", mean_iou, effect_on_class_mean))
-PIXEL_ACCURACY = of_images(Metric("pixel_accuracy", "pixel accuracy", accuracy, effect_on_share))
+MEAN_IOU = metric_for_images(Metric("mean_iou", "mean IoU", mean_iou, effect_on_class_mean))
+PIXEL_ACCURACY = metric_for_images(
+    Metric("pixel_accuracy", "pixel accuracy", accuracy, effect_on_share)
+)

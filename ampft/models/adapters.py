@@ -23,17 +23,17 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ampft.errors import InputError, listed
 from ampft.models.four_bit import dequantize, has_four_bits, quantize_frozen, weight_counts
 from ampft.models.freezing import (
-    base_of,
-    cast_frozen_once,
+    cache_frozen_casts,
     check_something_trains,
-    forget_casts,
+    clear_cached_casts,
+    encoder_of,
     freeze_matching,
     head_names,
-    is_in,
+    is_inside_any,
     keep_frozen_in_evaluation,
     train_top_layers,
 )
-from ampft.models.settings import TrainedPart
+from ampft.models.settings import TrainedPartSettings
 from ampft.models.weights import LoadedModel, tensors_hash
 from ampft.precision.float32_modules import float32_forwards, keep_modules
 from ampft.text.json_io import json_text, read_json_object
@@ -60,7 +60,7 @@ def check_peft() -> None:
         )
 
 
-def add_lora(model: nn.Module, part: TrainedPart) -> None:
+def add_lora(model: nn.Module, part: TrainedPartSettings) -> None:
     """Add adapters to a model in place; only they and the head are trained then.
 
     The adapters are float32, drawn with torch's current seed, and change nothing before the first
@@ -86,13 +86,13 @@ def add_lora(model: nn.Module, part: TrainedPart) -> None:
         lora_dropout=part.lora_dropout,
         target_modules=targets,
         # Layers of the head may have the same names as layers of the encoder.
-        exclude_modules=[name for name, _ in model.named_modules() if is_in(name, head)],
+        exclude_modules=[name for name, _ in model.named_modules() if is_inside_any(name, head)],
     )
     if part.load_in_4bit:
         quantize_frozen(model)
     inject_adapter_in_model(config, model, ADAPTER)
     for name, parameter in model.named_parameters():
-        in_head = is_in(name, head) and name not in already_frozen
+        in_head = is_inside_any(name, head) and name not in already_frozen
         parameter.requires_grad_(_is_adapter(name) or in_head)
     for layer in _adapted(model).values():
         # Autocast casts; PEFT would cast the inputs to float32 first.
@@ -105,7 +105,7 @@ def target_layers(model: nn.Module, requested: str | None) -> list[str]:
 
     Args:
         model: Model without adapters.
-        requested: The user's choice, as in `TrainedPart.lora_target_modules`.
+        requested: The user's choice, as in `TrainedPartSettings.lora_target_modules`.
 
     Raises:
         InputError: The encoder has no linear layer of such a name.
@@ -113,11 +113,13 @@ def target_layers(model: nn.Module, requested: str | None) -> list[str]:
     from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as USUAL
     from transformers.pytorch_utils import Conv1D
 
-    head, inside = head_names(model), set(base_of(model).modules())
+    head, inside = head_names(model), set(encoder_of(model).modules())
     linear = {
         name.rpartition(".")[2]
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | Conv1D) and module in inside and not is_in(name, head)
+        if isinstance(module, nn.Linear | Conv1D)
+        and module in inside
+        and not is_inside_any(name, head)
     }
     if not linear:
         raise InputError(
@@ -185,7 +187,7 @@ def base_sha256(model: nn.Module) -> str:
         {
             name.replace(".base_layer.", "."): tensor
             for name, tensor in model.state_dict().items()
-            if not _is_adapter(name) and not is_in(name, head)
+            if not _is_adapter(name) and not is_inside_any(name, head)
         }
     )
 
@@ -244,7 +246,7 @@ def _saved_names(model: nn.Module) -> dict[str, str]:
     return {
         f"{_PREFIX}{name.replace(f'.{ADAPTER}.', '.')}": name
         for name in model.state_dict()
-        if _is_adapter(name) or is_in(name, head)
+        if _is_adapter(name) or is_inside_any(name, head)
     }
 
 
@@ -262,7 +264,7 @@ class SavedAdapter:
 
     folder: Path
     base: str
-    part: TrainedPart
+    part: TrainedPartSettings
     config: Mapping[str, Any]
     base_sha256: str
 
@@ -306,7 +308,7 @@ def read_adapter(folder: Path) -> SavedAdapter | None:
         values = read_json_object(folder / ADAPTER_CONFIG)
         with safe_open(folder / ADAPTER_WEIGHTS, "pt") as file:
             metadata = file.metadata()
-        part = TrainedPart(
+        part = TrainedPartSettings(
             lora_r=int(values["r"]),
             lora_alpha=int(values["lora_alpha"]),
             lora_dropout=float(values["lora_dropout"]),
@@ -332,14 +334,14 @@ def merge_adapters(model: nn.Module) -> None:
     kept = {name: forward.pattern for name, forward in float32_forwards(model).items()}
     for name, layer in _adapted(model).items():
         layer.merge()
-        forget_casts(layer.get_base_layer())
+        clear_cached_casts(layer.get_base_layer())
         model.set_submodule(name, layer.get_base_layer())
     present = dict(model.named_modules())
     keep_modules(model, {name: pattern for name, pattern in kept.items() if name in present})
     model.__dict__.pop("lora_config", None)
 
 
-def restrict_training(loaded: LoadedModel, part: TrainedPart) -> LoadedModel:
+def restrict_training(loaded: LoadedModel, part: TrainedPartSettings) -> LoadedModel:
     """Return the model with only a part of it to be trained; it is changed in place.
 
     Args:
@@ -372,7 +374,7 @@ def restrict_training(loaded: LoadedModel, part: TrainedPart) -> LoadedModel:
         check_something_trains(model)
         keep_frozen_in_evaluation(model)
         what = "the rest is frozen"
-    cast_frozen_once(model)
+    cache_frozen_casts(model)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     total = sum(weight_counts(model).values())
     share = f"{trained:,} of {total:,} weights ({trained / total:.1%})"

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from ampft.errors import InputError
 from ampft.models.packing.verification import evaluation_mode
-from ampft.models.sound_features import SoundFeatures, varied_noise
+from ampft.models.sound_features import SoundFeatureExtractor, varied_noise
 from ampft.precision.transfer import to_device
 
 MASK = "attention_mask"
@@ -24,7 +24,7 @@ CONFIG_FIELD = "ampft_runs_by_length"
 MASK_FIELD = "ampft_masks_padding"
 
 
-def avoid_sound_padding(model: Any, features: SoundFeatures) -> tuple[str, ...]:
+def guard_against_sound_padding(model: Any, features: SoundFeatureExtractor) -> tuple[str, ...]:
     """Make a model run sounds of equal length together if its results depend on padding.
 
     Args:
@@ -56,7 +56,7 @@ def avoid_sound_padding(model: Any, features: SoundFeatures) -> tuple[str, ...]:
     return (_run_by_length(model, difference, "sounds"),)
 
 
-def avoid_text_padding(
+def guard_against_text_padding(
     model: Any, batch: Mapping[str, Tensor], *, noun: str = "texts"
 ) -> tuple[str, ...]:
     """Make a model run texts of equal length together if its results depend on padding.

@@ -23,7 +23,7 @@ from ampft.precision.compilation import uncompiled
 MMAP_THRESHOLD = 32 * 2**20  # bytes
 
 
-def reuse_gradient_memory(model: nn.Module) -> Callable[[], None]:
+def reuse_embedding_gradient_memory(model: nn.Module) -> Callable[[], None]:
     """Make every large `nn.Embedding` in `model` reuse the memory of its gradient.
 
     One gradient per table stays allocated during the next forward pass, where torch would have
@@ -39,7 +39,7 @@ def reuse_gradient_memory(model: nn.Module) -> Callable[[], None]:
     """
     changed = [layer for layer in model.modules() if type(layer) is nn.Embedding]
     for layer in changed:
-        layer.gradient_memory = GradientMemory()  # type: ignore[assignment]
+        layer.gradient_memory = ReusableGradientBuffer()  # type: ignore[assignment]
         layer.__class__ = ReusedGradientEmbedding
 
     def undo() -> None:
@@ -50,7 +50,7 @@ def reuse_gradient_memory(model: nn.Module) -> Callable[[], None]:
     return undo
 
 
-class GradientMemory:
+class ReusableGradientBuffer:
     """Memory for one gradient, which is lent again as soon as no tensor uses it."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class GradientMemory:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GradientMemory, ()  # a copy of the model has its own gradients
+        return ReusableGradientBuffer, ()  # a copy of the model has its own gradients
 
     def zeros(self, shape: torch.Size) -> Tensor:
         """Return float32 zeros of the table's shape, in newly allocated memory if this is lent."""
@@ -84,9 +84,9 @@ def _no_borrower() -> None:
 
 
 class ReusedGradientEmbedding(nn.Embedding):
-    """An `nn.Embedding` as changed by `reuse_gradient_memory`."""
+    """An `nn.Embedding` as changed by `reuse_embedding_gradient_memory`."""
 
-    gradient_memory: GradientMemory
+    gradient_memory: ReusableGradientBuffer
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the rows of the table with the indices `input`, as `nn.Embedding` does."""
@@ -120,7 +120,11 @@ class ReusedGradientEmbedding(nn.Embedding):
 class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, weight: Tensor, ids: Tensor, padding_idx: int | None, memory: GradientMemory
+        ctx: Any,
+        weight: Tensor,
+        ids: Tensor,
+        padding_idx: int | None,
+        memory: ReusableGradientBuffer,
     ) -> Tensor:
         ctx.save_for_backward(ids)
         ctx.shape, ctx.padding_idx, ctx.memory = weight.shape, padding_idx, memory

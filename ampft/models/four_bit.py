@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ampft.errors import InputError
-from ampft.models.freezing import base_of, head_names, is_in
+from ampft.models.freezing import encoder_of, head_names, is_inside_any
 
 FLAG = "--load_in_4bit"
 BLOCK = 64  # weights that share a float32 scale, as in bitsandbytes without double quantization
@@ -90,11 +90,11 @@ def quantize_frozen(model: nn.Module) -> None:
         )
     from bitsandbytes.functional import quantize_4bit
 
-    head, inside = head_names(model), set(base_of(model).modules())
+    head, inside = head_names(model), set(encoder_of(model).modules())
     layers: list[Any] = [
         module
         for name, module in model.named_modules()
-        if type(module) is nn.Linear and module in inside and not is_in(name, head)
+        if type(module) is nn.Linear and module in inside and not is_inside_any(name, head)
     ]
     if not layers:
         raise InputError(

@@ -25,7 +25,7 @@ POOLER = "pooler"  # belongs to the head: many checkpoints have none, or one tha
 CASTS = "casts"  # attribute of a frozen layer: its weights in the dtype of autocast
 
 
-def base_of(model: nn.Module) -> nn.Module:
+def encoder_of(model: nn.Module) -> nn.Module:
     """Return the encoder of a model of transformers, without its head."""
     base = getattr(model, str(getattr(model, "base_model_prefix", "")), model)
     return base if isinstance(base, nn.Module) else model
@@ -33,7 +33,7 @@ def base_of(model: nn.Module) -> nn.Module:
 
 def head_names(model: nn.Module) -> tuple[str, ...]:
     """Return the names of the modules of the head: those beside the encoder, and its pooler."""
-    base = base_of(model)
+    base = encoder_of(model)
     beside = [(name, child) for name, child in model.named_children() if child is not base]
     poolers = [
         (name, module)
@@ -48,7 +48,7 @@ def has_weights(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
 
-def is_in(name: str, modules: Iterable[str]) -> bool:
+def is_inside_any(name: str, modules: Iterable[str]) -> bool:
     """Return whether a parameter or module is one of `modules`, or lies in one of them."""
     return any(name == module or name.startswith(f"{module}.") for module in modules)
 
@@ -76,7 +76,7 @@ def freeze_matching(model: nn.Module, patterns: str) -> None:
             if any(matches_path(path, pattern) for path in around)
         }
         if not found:
-            base = base_of(model)
+            base = encoder_of(model)
             inside = [name for name, child in base.named_children() if has_weights(child)]
             beside = [name for name in head_names(model) if not name.endswith(f".{POOLER}")]
             raise InputError(
@@ -91,7 +91,7 @@ def freeze_matching(model: nn.Module, patterns: str) -> None:
 
 
 @dataclass(frozen=True)
-class Depths:
+class ParameterDepths:
     """The depths of the parameters of a model with L layers.
 
     Attributes:
@@ -104,15 +104,15 @@ class Depths:
     head: int
 
 
-def depths_of(model: nn.Module) -> Depths | None:
+def parameter_depths(model: nn.Module) -> ParameterDepths | None:
     """Return the depths of the parameters; None if the layers of the model are not one list.
 
     Args:
         model: Model of transformers.
     """
-    base, outside = base_of(model), head_names(model)
+    base, outside = encoder_of(model), head_names(model)
     lists = {name: m for name, m in base.named_modules() if name and isinstance(m, nn.ModuleList)}
-    outer = [name for name in lists if not is_in(name, lists.keys() - {name})]
+    outer = [name for name in lists if not is_inside_any(name, lists.keys() - {name})]
     sizes = [sum(p.numel() for p in lists[name].parameters()) for name in outer]
     is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     # The layers are the list with most weights, if it has more than all others together.
@@ -131,9 +131,9 @@ def depths_of(model: nn.Module) -> Depths | None:
     for _, child in children[place + 1 :]:
         if not any(isinstance(part, nn.Embedding) for part in child.modules()):
             depth_of |= {id(parameter): head for parameter in child.parameters()}
-    return Depths(
+    return ParameterDepths(
         {
-            name: head if is_in(name, outside) else depth_of.get(id(parameter), 0)
+            name: head if is_inside_any(name, outside) else depth_of.get(id(parameter), 0)
             for name, parameter in model.named_parameters()
         },
         head,
@@ -151,7 +151,7 @@ def train_top_layers(model: nn.Module, count: int) -> None:
     Raises:
         InputError: The layers of the model are not one list, or it has fewer.
     """
-    depths = depths_of(model)
+    depths = parameter_depths(model)
     if depths is None:
         raise InputError(
             f"--train_layers {count}: the layers of {type(model).__name__} are not a single list, "
@@ -204,7 +204,7 @@ def _stay_in_evaluation(module: nn.Module, mode: bool = True) -> nn.Module:
     return module
 
 
-def cast_frozen_once(model: nn.Module) -> None:
+def cache_frozen_casts(model: nn.Module) -> None:
     """Make frozen linear layers keep their weights in the dtype of autocast.
 
     Autocast caches the casts of trained weights only, and only within a step; it would cast frozen
@@ -216,7 +216,7 @@ def cast_frozen_once(model: nn.Module) -> None:
             module.__class__ = FrozenLinear
 
 
-def forget_casts(layer: nn.Module) -> None:
+def clear_cached_casts(layer: nn.Module) -> None:
     """Make a frozen layer cast its weights again, because they were changed through `Tensor.data`.
 
     Such a change keeps their version and their address.
@@ -225,7 +225,7 @@ def forget_casts(layer: nn.Module) -> None:
 
 
 class FrozenLinear(nn.Linear):
-    """An `nn.Linear` as changed by `cast_frozen_once`."""
+    """An `nn.Linear` as changed by `cache_frozen_casts`."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return what `nn.Linear` returns."""

@@ -13,7 +13,7 @@ Holds = Callable[[Sequence[str]], bool]
 """Called with the paths of the modules to keep in float32."""
 
 
-def smallest_modules(
+def smallest_sufficient_modules(
     model: nn.Module, holds: Holds, hints: Iterable[Sequence[str]] = ()
 ) -> tuple[str, ...] | None:
     """Return a smallest set of modules with which the model holds, by delta debugging.

@@ -21,7 +21,7 @@ from ampft.errors import InputError, listed
 from ampft.files import is_safe_relative_path
 from ampft.hub import hub_problem
 from ampft.models.adapters import ADAPTER_CONFIG, SavedAdapter, read_adapter
-from ampft.models.freezing import POOLER, base_of, has_weights, head_names, is_in
+from ampft.models.freezing import POOLER, encoder_of, has_weights, head_names, is_inside_any
 from ampft.models.minilm import HUB_ID, default_model
 from ampft.models.size import check_memory, check_sizes
 from ampft.models.training_mode import check_kernel_supports_dropout
@@ -169,7 +169,7 @@ def check_model_name(path: str, *, flag: str = MODEL_NAME_FLAG) -> None:
         raise InputError(f"{flag} {path}: no such folder, not in the cache, and {problem}")
 
 
-def is_loadable(name: str) -> bool:
+def is_folder_or_hub_id(name: str) -> bool:
     """Return whether a name is an existing folder or has the form of a hub id."""
     return Path(name).is_dir() or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is not None
 
@@ -210,7 +210,9 @@ def _load_with_adapter(auto_class: Any, adapter: SavedAdapter, flag: str) -> Any
         model, loading = _load(auto_class, source, config, {"config": config})
         head = head_names(model)
         differences = _differences(loading).items()
-        source.check_weights({name: text for name, text in differences if not is_in(name, head)})
+        source.check_weights(
+            {name: text for name, text in differences if not is_inside_any(name, head)}
+        )
         adapter.load_into(model)
     check_weights_finite(model, WeightsSource(str(adapter.folder), flag))
     apply_patterns(model)
@@ -358,7 +360,7 @@ def _in_encoder(model: nn.Module, differences: Mapping[str, str]) -> dict[str, s
 
     A model without one encoder, such as UperNet, has a backbone, or its largest child counts.
     """
-    base = base_of(model)
+    base = encoder_of(model)
     if base is model:
         children = {name: child for name, child in model.named_children() if has_weights(child)}
         largest = max(children.values(), key=weights_size) if len(children) > 1 else model
@@ -367,7 +369,7 @@ def _in_encoder(model: nn.Module, differences: Mapping[str, str]) -> dict[str, s
     return {
         name: problem
         for name, problem in differences.items()
-        if prefix and is_in(name, [prefix]) and (problem != MISSING or not _is_pooler(name))
+        if prefix and is_inside_any(name, [prefix]) and (problem != MISSING or not _is_pooler(name))
     }
 
 

@@ -84,7 +84,7 @@ class ModelSettings:
 
 
 @dataclass(frozen=True)
-class TrainedPart:
+class TrainedPartSettings:
     """The part that is trained: all, some layers, or the head with low-rank adapters (LoRA)."""
 
     freeze: str | None = _trained(
@@ -144,7 +144,7 @@ class TrainedPart:
         """
         if self.lora_r is None:
             for name in LORA_FLAGS:
-                if getattr(self, name) != getattr(TrainedPart, name):
+                if getattr(self, name) != getattr(TrainedPartSettings, name):
                     raise InputError(
                         f"--{name} has no effect without --lora_r. Add --lora_r 8, or remove the "
                         "flag."

@@ -26,7 +26,7 @@ SECONDS_PER_FRAME = 0.01  # of the spectrograms of AST; see its feature extracto
 
 
 @dataclass(frozen=True)
-class SoundFeatures:
+class SoundFeatureExtractor:
     """A feature extractor, and what it makes of sounds.
 
     Attributes:
@@ -42,7 +42,7 @@ class SoundFeatures:
     gives_mask: bool
 
     @classmethod
-    def of(cls, extractor: Any) -> SoundFeatures:
+    def of(cls, extractor: Any) -> SoundFeatureExtractor:
         """Return what an extractor gives, from two sounds of noise."""
         noise = np.random.default_rng(0).normal(scale=0.1, size=extractor.sampling_rate)
         outputs = [
@@ -143,7 +143,7 @@ def _default_extractor(path: str, config: Any, flag: str) -> tuple[Any, tuple[st
     )
 
 
-def varied_noise(features: SoundFeatures) -> dict[str, Tensor]:
+def varied_noise(features: SoundFeatureExtractor) -> dict[str, Tensor]:
     """Return a batch of noise of four lengths, 0.4 to 1 seconds."""
     random = np.random.default_rng(1)
     sizes = [int(share * features.rate) for share in (1.0, 0.8, 0.6, 0.4)]

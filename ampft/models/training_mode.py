@@ -71,7 +71,7 @@ def batch_norm_note(model: nn.Module, *, micro_batches: int, processes: int) -> 
     )
 
 
-def prepare_for_training(model: Any, shortest: int) -> tuple[str, ...]:
+def disable_unsafe_regularization(model: Any, shortest: int) -> tuple[str, ...]:
     """Turn off what the data or several processes make impossible, and return notes on it.
 
     - SpecAugment masks spans of `mask_time_length` frames, and fails on shorter sounds.

@@ -126,8 +126,8 @@ def perturb_weights(model: nn.Module, seed: int) -> None:
         for parameter in model.parameters():
             if parameter.requires_grad and parameter.is_floating_point():
                 up = torch.randint(2, parameter.shape, generator=generator, dtype=torch.bool)
-                weight = local_part(parameter)
-                weight.copy_(_neighbour(weight, local_part(sharded_like(up, parameter))))
+                weight = local_shard(parameter)
+                weight.copy_(_neighbour(weight, local_shard(sharded_like(up, parameter))))
 
 
 def _neighbour(weight: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
@@ -137,7 +137,7 @@ def _neighbour(weight: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return torch.where((weight == 0) | ~neighbour.isfinite(), weight, neighbour)
 
 
-def whole_weights(model: nn.Module) -> dict[str, Tensor] | None:
+def gather_sharded_weights(model: nn.Module) -> dict[str, Tensor] | None:
     """Return the state of a sharded model, gathered on the main process; None if not sharded.
 
     All processes must call it. On the others the result is empty.
@@ -152,7 +152,7 @@ def whole_weights(model: nn.Module) -> dict[str, Tensor] | None:
     return cast("dict[str, Tensor]", get_model_state_dict(model, options=options))
 
 
-def whole_state(accelerator: Accelerator, model: nn.Module) -> Mapping[str, Tensor]:
+def gather_model_state(accelerator: Accelerator, model: nn.Module) -> Mapping[str, Tensor]:
     """Return the state of a prepared model, with the names of the model as it was loaded.
 
     All processes must call it. Of a sharded model, only the main process gets the weights.
@@ -161,7 +161,7 @@ def whole_state(accelerator: Accelerator, model: nn.Module) -> Mapping[str, Tens
         accelerator: Accelerator that prepared the model.
         model: Model, prepared by Accelerate: in several processes, compiled or sharded.
     """
-    state = whole_weights(model)
+    state = gather_sharded_weights(model)
     if state is not None:
         return state
     # Accelerate's `get_state_dict` would take a compiled model out of its DistributedDataParallel.
@@ -169,7 +169,7 @@ def whole_state(accelerator: Accelerator, model: nn.Module) -> Mapping[str, Tens
     return plain.state_dict()
 
 
-def load_whole_weights(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+def load_into_sharded_model(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Load a state into a sharded model. All processes must call it.
 
     Args:
@@ -196,7 +196,7 @@ def has_shards(model: nn.Module) -> bool:
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
-def local_part(tensor: Tensor) -> Tensor:
+def local_shard(tensor: Tensor) -> Tensor:
     """Return the part of a sharded tensor on this process, or the tensor if it is not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
@@ -217,7 +217,7 @@ def sharded_like(whole: Tensor, tensor: Tensor) -> Tensor:
     return distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
 
 
-def whole_on_main(tensor: Tensor) -> Tensor:
+def gather_on_main(tensor: Tensor) -> Tensor:
     """Return a sharded tensor as a whole one on the CPU; others are returned as they are.
 
     All processes must call it. Except on the main process, the result is empty.

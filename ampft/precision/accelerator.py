@@ -198,7 +198,7 @@ def numerics(precision: Precision) -> Iterator[None]:
             yield
 
 
-def verify_prepared(accelerator: Accelerator, precision: Precision) -> None:
+def verify_precision_unchanged(accelerator: Accelerator, precision: Precision) -> None:
     """Check, after `Accelerator.prepare`, that the precision is still the requested one.
 
     Raises:

@@ -33,7 +33,7 @@ def check_hooks_of_compiled_modules() -> None:
     torch._dynamo.config.skip_nnmodule_hook_guards = False
 
 
-def compile_backend(accelerator: Accelerator) -> str | None:
+def configured_backend(accelerator: Accelerator) -> str | None:
     """Return the backend of `torch.compile` that Accelerate was configured with; None for none."""
     backend = str(accelerator.state.dynamo_plugin.backend.value).lower()
     return None if backend == "no" else backend
@@ -49,7 +49,7 @@ def configure_compilation(accelerator: Accelerator) -> None:
     torch would then compile anew for every shape, and give up after eight of them. Here a dimension
     that has changed once becomes dynamic, as is torch's default.
     """
-    if compile_backend(accelerator) is None:
+    if configured_backend(accelerator) is None:
         return
     check_hooks_of_compiled_modules()
     plugin = accelerator.state.dynamo_plugin
@@ -63,10 +63,10 @@ def turn_compilation_off(accelerator: Accelerator) -> None:
     accelerator.state.dynamo_plugin.backend = DynamoBackend.NO
 
 
-def compilation_warnings(accelerator: Accelerator) -> dict[str, str]:
+def partial_compilation_warning(accelerator: Accelerator) -> dict[str, str]:
     """Return the warning that torch has stopped compiling a part of the model, if it has."""
     reasons = torch._dynamo.utils.counters["unimplemented"]
-    if compile_backend(accelerator) is None or not any("recompile limit" in r for r in reasons):
+    if configured_backend(accelerator) is None or not any("recompile limit" in r for r in reasons):
         return {}
     return {
         "compilation": "torch compiled a part of the model for too many shapes or modules, and "

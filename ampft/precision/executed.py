@@ -357,7 +357,7 @@ def _accumulator(operand: torch.Tensor, precision: Precision) -> str:
     return "float32" if is_known and not sums_may_be_rounded() else "unknown"
 
 
-def contradiction(
+def precision_contradiction(
     precision: Precision, executed: ExecutedDtypes, *, where: str = "the first step"
 ) -> str | None:
     """Return how a measured step contradicts the requested precision, or None if it does not.

@@ -244,7 +244,7 @@ def float32_forwards(model: nn.Module) -> dict[str, Float32Forward]:
     }
 
 
-def never_called(model: nn.Module) -> str | None:
+def uncalled_float32_pattern(model: nn.Module) -> str | None:
     """Return which pattern had no effect so far, because none of its modules was called.
 
     A model can use the weights of a module without calling it, as `nn.MultiheadAttention` does.

@@ -93,7 +93,7 @@ class Precision:
 
 
 @dataclass(frozen=True)
-class Availability:
+class ModeAvailability:
     """Support for a mode on a device.
 
     Attributes:
@@ -178,7 +178,7 @@ def resolve(mode: str, device: torch.device, *, flag: str = FLAG) -> Precision:
     )
 
 
-def survey_modes(device: torch.device) -> tuple[Availability, ...]:
+def survey_modes(device: torch.device) -> tuple[ModeAvailability, ...]:
     """Return the availability of each mode on `device`, in the order of `MODES`."""
     entries = []
     for row in MODE_TABLE.values():
@@ -186,7 +186,7 @@ def survey_modes(device: torch.device) -> tuple[Availability, ...]:
         if row.rounding is not None and status != UNAVAILABLE:
             stored = f"weights, gradients, optimizer state {row.storage}"
             reason = f"{stored}, {_ROUNDING_WORDS[row.rounding]}; {reason}"
-        entries.append(Availability(row.name, status, reason))
+        entries.append(ModeAvailability(row.name, status, reason))
     return tuple(entries)
 
 

@@ -31,7 +31,7 @@ def copy_into(target: Tensor, source: Tensor) -> None:
     target.copy_(source, non_blocking=target.device.type == "cuda")
 
 
-def constant_on(values: npt.NDArray[Any], device: torch.device) -> Tensor:
+def cached_device_constant(values: npt.NDArray[Any], device: torch.device) -> Tensor:
     """Return (n,) numbers as a tensor on `device`, where it stays for later calls.
 
     A copy in each step would be one more operation, and a CUDA graph cannot contain it.

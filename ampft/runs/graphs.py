@@ -12,7 +12,7 @@ from ampft.arguments import ClassifyArguments
 from ampft.errors import InputError
 from ampft.models.packing.families import family_of
 from ampft.models.weights import LoadedModel
-from ampft.precision.compilation import compile_backend
+from ampft.precision.compilation import configured_backend
 from ampft.precision.resolve import Precision
 from ampft.runs.prepared import Prepared
 from ampft.training.graphed_update import GraphedUpdate
@@ -24,7 +24,7 @@ from ampft.training.static_shapes import static_shapes
 def _problem(args: ClassifyArguments, precision: Precision, accelerator: Accelerator) -> str | None:
     """Return why a run cannot use CUDA graphs, as a clause; None if it can."""
     device, processes = accelerator.device.type, accelerator.num_processes
-    backend = compile_backend(accelerator)
+    backend = configured_backend(accelerator)
     reasons = {
         f"they need a CUDA device, and this run is on {device}": device != "cuda",
         f"they are for one process, and this run has {processes}": processes > 1,

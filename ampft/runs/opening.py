@@ -16,7 +16,7 @@ from ampft.errors import InputError, Preempted, TrainingStopped
 from ampft.files import is_disk_error, write_file
 from ampft.models.four_bit import has_four_bits, weight_counts
 from ampft.precision.accelerator import is_sharded
-from ampft.precision.compilation import compile_backend
+from ampft.precision.compilation import configured_backend
 from ampft.precision.executed import dtype_name
 from ampft.runs.checkpointing import Checkpointing
 from ampft.runs.folder import RunFolder, claim_default_folder
@@ -42,7 +42,12 @@ from ampft.runs.state import RunState
 from ampft.text.numbers import counted, in_epochs
 from ampft.text.terminal import labelled, print_line
 from ampft.training.checkpoints.store import CheckpointStore, DamagedCheckpoint
-from ampft.training.ending import StopRequest, StopRequested, ended_with_others, first_failure
+from ampft.training.ending import (
+    StopRequested,
+    StopSignalMonitor,
+    exit_if_others_fail,
+    first_failure,
+)
 from ampft.training.optimizer import OPTIMIZERS
 from ampft.training.out_of_memory import explain_out_of_memory
 
@@ -85,7 +90,7 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
         with state.history, Checkpointing(state, folder) as checkpoints:
             for feature in state.features:
                 feature.begin()
-            run = Run(state, folder, checkpoints, StopRequest(accelerator))
+            run = Run(state, folder, checkpoints, StopSignalMonitor(accelerator))
             with _record_early_stop(run, output_dir):
                 yield run
 
@@ -94,7 +99,7 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
 def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
     """Record why the run stopped, if it does not finish; a signal also leaves a checkpoint."""
     accelerator = run.prepared.accelerator
-    with run.stop.listening(), ended_with_others(accelerator, run.record_stop):
+    with run.stop.listening(), exit_if_others_fail(accelerator, run.record_stop):
         try:
             with explain_out_of_memory():
                 try:
@@ -247,7 +252,7 @@ def plan_lines(prepared: Prepared) -> list[str]:
 
 def _describe_device(accelerator: Accelerator, gathers: str) -> str:
     device = accelerator.device
-    backend = compile_backend(accelerator)
+    backend = configured_backend(accelerator)
     more = f", weights sharded (FSDP2) and gathered in {gathers}" * is_sharded(accelerator)
     more += "" if backend is None else f", compiled by {backend}"
     if device.type == "cuda":

@@ -17,7 +17,7 @@ from ampft.arguments.parsing import messages_for_python
 from ampft.errors import InputError
 from ampft.features.decision_figures import abstention_sentence
 from ampft.files import describe_file
-from ampft.kinds.prediction import InputRows, LabelReader, PredictRequest, RowOutput, Trained
+from ampft.kinds.prediction import InputRows, LabelReader, PredictRequest, RowOutput, TrainingInfo
 from ampft.kinds.rows import STANDARD_INPUT, new_names
 from ampft.ownership import check_output_file
 from ampft.runs.caller_state import caller_state_kept
@@ -132,9 +132,9 @@ def checked_rows(request: PredictRequest, record: RunRecord) -> InputRows:
     return rows
 
 
-def recorded_training(record: RunRecord) -> Trained:
+def recorded_training(record: RunRecord) -> TrainingInfo:
     """Return what a prediction needs to know of the training."""
-    return Trained(
+    return TrainingInfo(
         input_columns=tuple(record.data.input_columns),
         label_names=tuple(record.label_names),
         arguments=record.arguments,

@@ -28,7 +28,7 @@ from ampft.precision.accelerator import (
     prepare_training_objects,
     training_device,
 )
-from ampft.precision.compilation import compile_backend
+from ampft.precision.compilation import configured_backend
 from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.runs.folder import choose_folder
@@ -40,7 +40,7 @@ from ampft.runs.resume import find_resume_point, refuse_finished
 from ampft.tasks import TASKS
 from ampft.tasks.task import Task, make_task
 from ampft.text.terminal import print_phase, quiet_libraries
-from ampft.training.ending import ending_together
+from ampft.training.ending import exit_together_on_failure
 from ampft.training.optimizer import OPTIMIZERS, make_optimizer, make_schedule
 from ampft.training.out_of_memory import fit_micro_batches
 from ampft.training.static_shapes import static_shapes
@@ -56,7 +56,7 @@ def prepare(
     """Prepare a training as `start.prepare` does, whose checks have been made."""
     started = start_clock()
     device = training_device(cpu=args.use_cpu)
-    with ending_together(PartialState()):
+    with exit_together_on_failure(PartialState()):
         precision = resolve(requested_mode(args.mixed_precision, os.environ), device)
         if args.push_to_hub:
             check_account("--push_to_hub", args.hub_model_id)
@@ -181,7 +181,7 @@ def _finish(
 ) -> Callable[[MicroBatch], MicroBatch] | None:
     """Return what prepares micro-batches for the model, where they are collated ahead."""
     # Compiled code, too, is made for few shapes, and attention is then part of it.
-    is_compiled = compile_backend(accelerator) is not None and accelerator.device.type == "cuda"
+    is_compiled = configured_backend(accelerator) is not None and accelerator.device.type == "cuda"
     if is_compiled or uses_graphs(args, precision, accelerator, loaded):
         return static_shapes(args, loaded, step_batches).shaped
     return partial(with_layout, loaded.model) if loaded.padding_free else None

@@ -31,7 +31,7 @@ from ampft.models.four_bit import weight_counts
 from ampft.models.packing.attention import PACKED_NAMES
 from ampft.models.weights import LoadedModel, class_name
 from ampft.precision.accelerator import is_sharded
-from ampft.precision.compilation import compile_backend
+from ampft.precision.compilation import configured_backend
 from ampft.precision.executed import dtype_name
 from ampft.precision.float32_modules import float32_forwards
 from ampft.precision.resolve import Precision
@@ -192,7 +192,7 @@ def _initial_record(prepared: Prepared) -> RunRecord:
             cpu_threads=torch.get_num_threads(),
             device=device.type,
             sharded=is_sharded(accelerator),
-            compiled=compile_backend(accelerator),
+            compiled=configured_backend(accelerator),
         ),
         steps=StepsPart(
             total=prepared.total_steps,

@@ -25,10 +25,15 @@ from ampft.features.decisions import validation_halves
 from ampft.files import check_disk_space
 from ampft.kinds.logits import model_inputs
 from ampft.models.packing.verification import check_packing, evaluation_mode
-from ampft.models.pretrained import is_loadable
+from ampft.models.pretrained import is_folder_or_hub_id
 from ampft.models.weights import weights_size
-from ampft.precision.accelerator import check_equal_weights, is_sharded, numerics, verify_prepared
-from ampft.precision.compilation import compile_backend
+from ampft.precision.accelerator import (
+    check_equal_weights,
+    is_sharded,
+    numerics,
+    verify_precision_unchanged,
+)
+from ampft.precision.compilation import configured_backend
 from ampft.precision.executed import check_storage
 from ampft.precision.harm import GradientChange
 from ampft.precision.modes import is_fp32
@@ -40,8 +45,8 @@ from ampft.text.numbers import counted
 from ampft.training.checkpoints.interval import parse_interval
 from ampft.training.checkpoints.store import CheckpointStore
 from ampft.training.optimizer import OPTIMIZERS
-from ampft.training.out_of_memory import Snapshot, forget_peak_memory
-from ampft.training.step import ScaledGradient, finite_gradient, lowered_scales
+from ampft.training.out_of_memory import RandomAndBufferSnapshot, forget_peak_memory
+from ampft.training.step import ScaledGradient, descending_loss_scales, first_finite_gradient
 
 CHECKED_EXAMPLES = 8
 # Relative error of the whole gradient. The yardstick measures 1 to 3 % for bf16 and 0.1 to 0.3 %
@@ -60,7 +65,7 @@ def check_prepared(prepared: Prepared) -> tuple[str, ...]:
             dtype of the precision, or a setting does not work with this task, model or launcher.
     """
     args, data, accelerator = prepared.args, prepared.task.data, prepared.accelerator
-    verify_prepared(accelerator, prepared.precision)
+    verify_precision_unchanged(accelerator, prepared.precision)
     check_equal_weights(accelerator, prepared.loaded.float32_sha256)
     check_storage(prepared.loaded.model, prepared.precision.storage_dtype)
     note = _check_model_runs(prepared)
@@ -146,7 +151,7 @@ def _check_trained_part(prepared: Prepared) -> None:
             f"--load_in_4bit: {mode} stores all weights in 16 bits. Remove the flag, or use "
             "--mixed_precision bf16, which multiplies 4-bit weights in bfloat16."
         )
-    if not args.merge_lora and not is_loadable(name):
+    if not args.merge_lora and not is_folder_or_hub_id(name):
         raise InputError(
             f"--lora_r {args.lora_r}: the adapters would be saved without their base model, "
             f"which cannot be loaded again ({name}). Add --merge_lora."
@@ -202,7 +207,7 @@ def _check_model_runs(prepared: Prepared) -> str | None:
     Returns:
         A note about its kernels, if there is one.
     """
-    backend = compile_backend(prepared.accelerator)
+    backend = configured_backend(prepared.accelerator)
     compute_dtype = prepared.precision.compute_dtype
     is_plain = prepared.accelerator.device.type == "cpu" and compute_dtype == torch.float32
     if is_plain and backend is None:
@@ -321,13 +326,15 @@ def check_precision(prepared: Prepared) -> PrecisionCheck:
     examples = prepared.step_batches.examples
     batch = MicroBatch(ids, examples.collate(ids), counted=True, is_last=True)
     weight = float(examples.weights[ids].sum())
-    snapshot, was_training = Snapshot(model), model.training
+    snapshot, was_training = RandomAndBufferSnapshot(model), model.training
     model.eval()
     try:
         with numerics(precision):
             initial = None if accelerator.scaler is None else accelerator.scaler.get_scale()
-            scales = lowered_scales(initial)
-            found = finite_gradient(partial(_gradient, prepared, model, batch, weight), scales)
+            scales = descending_loss_scales(initial)
+            found = first_finite_gradient(
+                partial(_gradient, prepared, model, batch, weight), scales
+            )
             with in_float32(accelerator, model, precision) as plain:
                 reference = _gradient(prepared, plain, batch, weight, 1.0)
     finally:

@@ -21,7 +21,7 @@ from ampft.runs.manifest import check_files, model_files
 from ampft.runs.record import RunRecord
 from ampft.runs.redaction import published_record, without_folders
 from ampft.runs.show import best_moment, describe_precision, describe_steps, problem_of, task_row
-from ampft.tasks.outcome import headline
+from ampft.tasks.outcome import main_metrics_text
 from ampft.tasks.report import Report
 from ampft.text.escaping import code, metadata_text, prose
 from ampft.text.numbers import counted, duration
@@ -120,7 +120,7 @@ def _introduction(record: RunRecord, report: Report, *, has_interval: bool) -> s
         f"{prose(record.model.architecture)}, {record.model.parameters / 1e6:.1f} M parameters, "
         f"fine-tuned to distinguish {counted(len(record.label_names), 'class')}. "
         f"On {code(report.split)} ({counted(report.examples, 'example')}): "
-        f"{headline(problem_of(record), report.metrics())}{suffix}."
+        f"{main_metrics_text(problem_of(record), report.metrics())}{suffix}."
     )
 
 
@@ -196,7 +196,7 @@ def _results(record: RunRecord, report: Report) -> str:
     parts = [f"**Warning:** {prose(text)}" for text in record.warnings.values()]
     parts += map(markdown_table, report.tables())
     if record.metrics_chance is not None:
-        chance = headline(problem_of(record), record.metrics_chance)
+        chance = main_metrics_text(problem_of(record), record.metrics_chance)
         parts.append(f"Predicting the class frequencies of the training data gives {chance}.")
     return "\n\n".join(["## Results", *parts])
 

@@ -35,11 +35,11 @@ from ampft.features.value_ranges import NonfiniteStepMonitor
 from ampft.files import check_disk_space, write_text
 from ampft.models.adapters import save_trained
 from ampft.models.training_mode import batch_norm_note
-from ampft.models.weights import weights_size, whole_weights
+from ampft.models.weights import gather_sharded_weights, weights_size
 from ampft.precision.accelerator import is_sharded
-from ampft.precision.compilation import compilation_warnings
-from ampft.precision.executed import contradiction
-from ampft.precision.float32_modules import never_called
+from ampft.precision.compilation import partial_compilation_warning
+from ampft.precision.executed import precision_contradiction
+from ampft.precision.float32_modules import uncalled_float32_pattern
 from ampft.precision.modes import is_fp32
 from ampft.runs.checkpointing import Checkpointing
 from ampft.runs.folder import RunFolder
@@ -56,7 +56,7 @@ from ampft.tasks.outcome import Outcome
 from ampft.text.json_io import json_text
 from ampft.text.terminal import labelled, print_line
 from ampft.training.checkpoints.writing import copied_to_cpu
-from ampft.training.ending import StopRequest, StopRequested, end_training
+from ampft.training.ending import StopRequested, StopSignalMonitor, end_training
 from ampft.training.launch_bound import doubled_batch_timings, launch_bound_note, waiting_note
 from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache, updates_called_by
 
@@ -79,7 +79,7 @@ class Run:
     state: RunState
     folder: RunFolder | None
     checkpoints: Checkpointing
-    stop: StopRequest
+    stop: StopSignalMonitor
     last_weights: dict[str, Tensor] | None = None
     finished: bool = False
     current_batch: StepBatch | None = None
@@ -144,8 +144,8 @@ class Run:
             raise
         if is_first and first_step.executed is not None:
             executed = first_step.executed
-            message = contradiction(self.prepared.precision, executed)
-            message = message or never_called(self.prepared.model)
+            message = precision_contradiction(self.prepared.precision, executed)
+            message = message or uncalled_float32_pattern(self.prepared.model)
             if message is not None:
                 raise PrecisionContradicted(message)
             self.state.history.write(labelled("ran", executed.summary()))
@@ -316,7 +316,7 @@ def _write_final_results(
     warnings = _final_warnings(state, outcome, constant)
     if EXPLODED in warnings and NOT_BETTER in warnings:
         raise TrainingStopped(warnings[EXPLODED])
-    weights = whole_weights(model)  # gathered from all processes
+    weights = gather_sharded_weights(model)  # gathered from all processes
     for feature in state.features:
         feature.end(state.history.steps, outcome)
     end_training(prepared.accelerator)
@@ -358,7 +358,7 @@ def _final_warnings(state: RunState, outcome: Outcome, constant: Outcome) -> dic
         **validation_warnings([part.metrics for part in parts]),
         **outcome_warnings(outcome, constant),
         **state.warnings(),
-        **compilation_warnings(prepared.accelerator),
+        **partial_compilation_warning(prepared.accelerator),
         **batch_norm_warnings(prepared.loaded.model, state.retries.step_batches),
     }
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ampft.features.feature import Feature, SavedFeature, tensors_of
-from ampft.models.weights import load_whole_weights, whole_weights
+from ampft.models.weights import gather_sharded_weights, load_into_sharded_model
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.executed import ExecutedDtypes
 from ampft.runs.history import parse_rows
@@ -72,7 +72,7 @@ class MemoryParts:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstStepValues:
-    """Measurements of the first step, see `FirstStep.state`."""
+    """Measurements of the first step, see `FirstStepMonitor.state`."""
 
     executed: ExecutedDtypes | None
     memory: MemoryParts | None
@@ -121,7 +121,7 @@ def is_of_earlier_version(checkpoint: Path) -> bool:
 
 def model_tensors(state: RunState) -> dict[str, Tensor]:
     """Return weights and buffers by name. All processes must call it together."""
-    whole = whole_weights(state.prepared.model)
+    whole = gather_sharded_weights(state.prepared.model)
     return dict(state.plain_model().state_dict()) if whole is None else whole
 
 
@@ -173,7 +173,7 @@ def restore(
     """
     prepared, model = state.prepared, state.plain_model()
     if is_sharded(prepared.accelerator):
-        load_whole_weights(model, load_file(checkpoint / MODEL_NAME))
+        load_into_sharded_model(model, load_file(checkpoint / MODEL_NAME))
     else:
         model.load_state_dict(load_file(checkpoint / MODEL_NAME))
     tensors = load_file(checkpoint / OPTIMIZER_NAME)

@@ -14,7 +14,7 @@ from ampft.runs.history import read_history
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
 from ampft.runs.record import ResumePart, RunRecord, read_record
 from ampft.tasks import TASKS, TaskRow
-from ampft.tasks.outcome import Problem, headline
+from ampft.tasks.outcome import Problem, main_metrics_text
 from ampft.tasks.report import Report, report_from_json
 from ampft.text.escaping import inert
 from ampft.text.json_io import read_json_object
@@ -52,7 +52,7 @@ def format_run(folder: str | os.PathLike[str]) -> str:
         record = replace(record, steps=steps)
     notes = [("warning:", inert(text)) for text in record.warnings.values()]
     if record.metrics_chance is not None:
-        chance = headline(problem_of(record), record.metrics_chance)
+        chance = main_metrics_text(problem_of(record), record.metrics_chance)
         notes.insert(0, ("chance:", f"{chance}, from the class frequencies of train"))
     lines = [f"{name} {text}\n" for name, text in notes]
     return f"{heading(record)}\n\n{table}{''.join(lines)}{closing_line(record, report)}"
@@ -177,7 +177,7 @@ def result_line(record: RunRecord) -> str:
     peak = None if record.memory is None else record.memory.peak
     memory = "unknown" if peak is None else f"{peak / 2**20:.0f} MiB"
     return (
-        f"result     {headline(problem_of(record), record.metrics)}, "
+        f"result     {main_metrics_text(problem_of(record), record.metrics)}, "
         f"{record.timings['total_seconds']:.0f} s, peak memory {memory}, "
         f"{counted(record.steps.skipped, 'step')} skipped, "
         f"{resolved['mode']} {resolved['execution']}{describe_lost_updates(record)}"
@@ -193,7 +193,7 @@ def closing_line(record: RunRecord, report: Report | None) -> str:
     """Return the last line of `ampft report`: metrics, time, peak memory, and how the run ended."""
     parts = []
     if report is not None:
-        parts.append(headline(problem_of(record), report.metrics()))
+        parts.append(main_metrics_text(problem_of(record), report.metrics()))
     seconds = record.timings.get("total_seconds", record.timings.get("training_seconds"))
     if isinstance(seconds, int | float):
         parts.append(f"time {duration(seconds)}")

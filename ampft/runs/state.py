@@ -29,7 +29,7 @@ from ampft.runs.redaction import redact_secrets
 from ampft.tasks.outcome import Outcome
 from ampft.training.checkpoints.store import CursorPart
 from ampft.training.ending import TimeLimit
-from ampft.training.first_step import FirstStep
+from ampft.training.first_step import FirstStepMonitor
 from ampft.training.graphed_update import GraphedUpdate
 from ampft.training.graphs import GraphedGradient
 from ampft.training.out_of_memory import OutOfMemoryRetries
@@ -134,7 +134,7 @@ class RunState:
     prepared: Prepared
     history: History
     features: tuple[Feature, ...]
-    first_step: FirstStep
+    first_step: FirstStepMonitor
     retries: OutOfMemoryRetries
     step_ids: StepIdsHash
     initial: RunRecord
@@ -150,7 +150,7 @@ class RunState:
             prepared,
             history,
             make_features(prepared, history.write),
-            FirstStep(prepared.precision),
+            FirstStepMonitor(prepared.precision),
             _retries(prepared, history),
             StepIdsHash(),
             prepared.record,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ampft.kinds import IMAGES, PIXELS, SOUNDS, TEXT, WORDS, Kind, imported
+from ampft.kinds import IMAGES, PIXELS, SOUNDS, TEXT, WORDS, Kind, import_object
 
 if TYPE_CHECKING:
     from ampft.tasks.outcome import Problem
@@ -41,7 +41,7 @@ class TaskRow:
 
     def problem_type(self) -> type[Problem]:
         """Return the class of the problem, without importing torch."""
-        problem: type[Problem] = imported(self.problem)
+        problem: type[Problem] = import_object(self.problem)
         return problem
 
 

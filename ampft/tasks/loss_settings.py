@@ -10,7 +10,7 @@ from ampft.metrics.targets import FLAG
 
 
 @dataclass(frozen=True)
-class DecisionSettings:
+class ValidationFitSettings:
     """What is fitted on the validation split. `--help` describes each setting."""
 
     calibrate: bool = flag(
@@ -54,7 +54,7 @@ class DecisionSettings:
 
 
 @dataclass(frozen=True)
-class LossSettings(DecisionSettings):
+class LossSettings(ValidationFitSettings):
     """The loss, and when a label is predicted. `--help` describes each setting."""
 
     class_weights: str | None = flag(

@@ -26,7 +26,7 @@ from ampft.metrics.sums import (
     class_count_sums,
     mean_sums,
 )
-from ampft.precision.transfer import constant_on
+from ampft.precision.transfer import cached_device_constant
 from ampft.tasks.decisions import UNTOUCHED, Decisions
 from ampft.tasks.loss import constant_loss, parse_class_weights, summed_binary_cross_entropy
 from ampft.tasks.multi_label_report import (
@@ -38,8 +38,8 @@ from ampft.tasks.outcome import (
     OutcomeMistakes,
     answered_column,
     check_arrays,
+    constant_choice_text,
     list_column,
-    only_choice,
     read_probabilities,
 )
 from ampft.tasks.report import with_added
@@ -153,7 +153,7 @@ class MultiLabelPredictions:
     @property
     def only_prediction(self) -> str | None:
         """The predicted labels if all examples have the same; otherwise None."""
-        return only_choice(self.choices, self.label_names, MultiLabel.choice_text)
+        return constant_choice_text(self.choices, self.label_names, MultiLabel.choice_text)
 
     def report(self) -> MultiLabelReport:
         """Return the report of the split."""
@@ -390,7 +390,9 @@ class MultiLabel:
         return summed_binary_cross_entropy(
             logits,
             targets,
-            positive_weights=None if weights is None else constant_on(weights, logits.device),
+            positive_weights=None
+            if weights is None
+            else cached_device_constant(weights, logits.device),
             label_smoothing=self.label_smoothing,
             focal_gamma=self.focal_gamma,
         )

@@ -280,7 +280,7 @@ class Problem(Protocol):
         """Return an entry of `Outcome.truth` as text."""
 
 
-def headline(problem: type[Problem] | Problem, metrics: Mapping[str, float | None]) -> str:
+def main_metrics_text(problem: type[Problem] | Problem, metrics: Mapping[str, float | None]) -> str:
     """Return the first two printed metrics: "accuracy 0.8642, macro F1 0.8635"."""
     return ", ".join(
         f"{problem.metrics[name].title} {'undefined' if value is None else f'{value:.4f}'}"
@@ -397,7 +397,7 @@ def off_diagonal(matrix: npt.NDArray[np.int64] | None) -> dict[tuple[int, int], 
     return {(row, column): int(matrix[row, column]) for row, column in cells if row != column}
 
 
-def only_choice(
+def constant_choice_text(
     choices: npt.NDArray[Any], names: Sequence[str], text: Callable[[Any, Sequence[str]], str]
 ) -> str | None:
     """Return the text of the choice that all examples have; None if they have several."""

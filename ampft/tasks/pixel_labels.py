@@ -136,7 +136,7 @@ class PixelLabels:
         confidence = log_confidence.exp().double()
         mask = predicted.to(torch.uint8).cpu().numpy().reshape(height, width)
         decoded = {
-            "mask": png(mask),
+            "mask": mask_to_png(mask),
             "digests": mask_digest(mask),
             "shares": np.bincount(mask.ravel(), minlength=classes).astype(np.int64),
             "confidence": float(confidence.mean()),
@@ -251,7 +251,7 @@ def resized_logits(logits: Tensor, size: tuple[int, int]) -> Tensor:
     return functional.interpolate(logits, size=size, mode="bilinear", align_corners=False)
 
 
-def png(mask: npt.NDArray[np.uint8]) -> bytes:
+def mask_to_png(mask: npt.NDArray[np.uint8]) -> bytes:
     """Return an (H, W) mask of class indices as a PNG file."""
     file = io.BytesIO()
     Image.fromarray(mask).save(file, format="PNG")

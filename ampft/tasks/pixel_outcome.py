@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.kinds.views import MASK_COLUMN
-from ampft.metrics.iou import MEAN_IOU, PIXEL_ACCURACY, iou_per_class, of_images
+from ampft.metrics.iou import MEAN_IOU, PIXEL_ACCURACY, iou_per_class, metric_for_images
 from ampft.metrics.scores import Scores, scores_of_sums
 from ampft.metrics.sums import (
     ACCURACY,
@@ -35,7 +35,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BINS = 30  # of the calibration; neighbouring bins add up to 10 or 15 bins
-COUNTED = (MEAN_IOU, PIXEL_ACCURACY, *map(of_images, (MACRO_F1, BALANCED_ACCURACY, ACCURACY)))
+COUNTED = (
+    MEAN_IOU,
+    PIXEL_ACCURACY,
+    *map(metric_for_images, (MACRO_F1, BALANCED_ACCURACY, ACCURACY)),
+)
 # The sums over the pixels of each image, and over their squares.
 PIXEL_LOSS = replace(LOG_LOSS, values=lambda p: p.losses)
 METRICS = {metric.name: metric for metric in (*COUNTED, PIXEL_LOSS)}

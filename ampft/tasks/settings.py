@@ -13,13 +13,13 @@ from ampft.errors import InputError, quoted_list
 from ampft.flag import BATCH, DATA, flag
 from ampft.kinds.settings import InputSettings
 from ampft.metrics.targets import FLAG, parse_target
-from ampft.models.settings import TrainedPart
+from ampft.models.settings import TrainedPartSettings
 from ampft.tasks import TASKS
-from ampft.tasks.loss_settings import DecisionSettings, LossSettings
+from ampft.tasks.loss_settings import LossSettings, ValidationFitSettings
 
 
 @dataclass(frozen=True)
-class TaskSettings(LossSettings, TrainedPart, InputSettings):
+class TaskSettings(LossSettings, TrainedPartSettings, InputSettings):
     """The user's choices about a task. `--help` describes each setting."""
 
     task: str | None = flag(
@@ -50,7 +50,7 @@ class TaskSettings(LossSettings, TrainedPart, InputSettings):
         return split_patterns(FLAG, self.fp32_modules)
 
 
-def check_decision_flags(settings: DecisionSettings, task: str | None) -> None:
+def check_decision_flags(settings: ValidationFitSettings, task: str | None) -> None:
     """Reject settings that contradict each other or the task.
 
     Args:
@@ -77,7 +77,7 @@ def check_decision_flags(settings: DecisionSettings, task: str | None) -> None:
 
 
 def check_decisions(
-    settings: DecisionSettings,
+    settings: ValidationFitSettings,
     task: str,
     label_names: Sequence[str],
     rows: Mapping[str, int],

@@ -40,7 +40,7 @@ from ampft.metrics.sums import (
     mean_sums,
     single_label_sums,
 )
-from ampft.precision.transfer import constant_on
+from ampft.precision.transfer import cached_device_constant
 from ampft.tasks.classification_report import ClassificationReport
 from ampft.tasks.decisions import UNTOUCHED, Decisions
 from ampft.tasks.loss import constant_loss, parse_class_weights, summed_cross_entropy
@@ -51,9 +51,9 @@ from ampft.tasks.outcome import (
     answered_column,
     check_arrays,
     check_ids_complete,
+    constant_choice_text,
     list_column,
     off_diagonal,
-    only_choice,
     read_probabilities,
 )
 from ampft.tasks.report import as_tuples, with_added
@@ -184,7 +184,7 @@ class Predictions:
     @property
     def only_prediction(self) -> str | None:
         """The predicted class if all examples have the same; otherwise None."""
-        return only_choice(self.choices, self.label_names, SingleLabel.choice_text)
+        return constant_choice_text(self.choices, self.label_names, SingleLabel.choice_text)
 
     def report(self) -> ClassificationReport:
         """Return the report of the split."""
@@ -393,7 +393,7 @@ class SingleLabel:
         """
         weights = None
         if self.class_weights is not None:
-            weights = constant_on(self.class_weights, logits.device)
+            weights = cached_device_constant(self.class_weights, logits.device)
         return summed_cross_entropy(
             logits,
             targets,

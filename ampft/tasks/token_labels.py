@@ -17,7 +17,7 @@ from ampft.data.row_labels import UnitLabels, padded_codes
 from ampft.data.words import entities, entity_types, is_bio
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
 from ampft.metrics.entities import (
-    Sentences,
+    SentenceLayout,
     entity_sums,
     unit_mean_sums,
     word_sums,
@@ -118,9 +118,9 @@ class TokenPredictions:
             )
 
     @cached_property
-    def sentences(self) -> Sentences:
+    def sentences(self) -> SentenceLayout:
         """How the words form sentences, and what the tags mean."""
-        return Sentences(self.counts, len(self.class_names), is_bio(self.label_names))
+        return SentenceLayout(self.counts, len(self.class_names), is_bio(self.label_names))
 
     @property
     def class_names(self) -> tuple[str, ...]:

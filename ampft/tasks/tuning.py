@@ -14,7 +14,7 @@ from ampft.metrics.scores import case_binary_log_losses, case_brier_scores, case
 from ampft.metrics.targets import parse_target
 from ampft.metrics.thresholds import best_threshold
 from ampft.tasks.decisions import Decisions
-from ampft.tasks.loss_settings import DecisionSettings
+from ampft.tasks.loss_settings import ValidationFitSettings
 from ampft.tasks.outcome import IntArray, Outcome, TunableOutcome
 
 BoolArray = npt.NDArray[np.bool_]
@@ -24,14 +24,14 @@ FloatRows = npt.NDArray[np.float64]
 T = TypeVar("T", bound=TunableOutcome)
 
 
-def has_several(outcome: Outcome) -> bool:
+def is_multi_label(outcome: Outcome) -> bool:
     """Return whether a case can have any number of labels; otherwise it has one."""
     return outcome.truth.ndim == 2
 
 
 def label_columns(outcome: TunableOutcome) -> tuple[BoolArray, BoolArray]:
     """Return (n, K) whether each case has each label, and whether the label is predicted."""
-    if has_several(outcome):
+    if is_multi_label(outcome):
         return outcome.truth, outcome.predicted
     classes = np.arange(len(outcome.label_names))
     return outcome.truth[:, None] == classes, outcome.predicted[:, None] == classes
@@ -55,12 +55,12 @@ def with_decisions(outcome: T, decisions: Decisions) -> T:
     probabilities = outcome.probabilities
     if decisions.temperature is not None:
         assert outcome.logits is not None, "kept with --calibrate"
-        shares = sigmoid if has_several(outcome) else softmax
+        shares = sigmoid if is_multi_label(outcome) else softmax
         probabilities = shares(outcome.logits, decisions.temperature).astype(np.float32)
     return _changed(outcome, probabilities=probabilities, decisions=decisions)
 
 
-def tuned(outcome: T, settings: DecisionSettings) -> T:
+def fit_decisions(outcome: T, settings: ValidationFitSettings) -> T:
     """Return the predictions with the temperature and the thresholds that are best for them.
 
     A label that no case has keeps `threshold`.
@@ -70,7 +70,7 @@ def tuned(outcome: T, settings: DecisionSettings) -> T:
         settings: What is fitted, and for which target.
     """
     has, _ = label_columns(outcome)
-    several, temperature = has_several(outcome), None
+    several, temperature = is_multi_label(outcome), None
     if settings.calibrate:
         assert outcome.logits is not None, "kept with --calibrate"
         temperature = fit_temperature(outcome.logits, has, several=several)
@@ -98,7 +98,7 @@ def proper_scores(outcome: TunableOutcome) -> dict[str, FloatRows]:
     With several labels, both are means over the decisions.
     """
     labels, shares = outcome.truth, outcome.probabilities
-    if has_several(outcome):
+    if is_multi_label(outcome):
         squares = ((shares.astype(np.float64) - labels) ** 2).mean(axis=1)
         return {"log_loss": case_binary_log_losses(labels, shares), "brier": squares}
     return {
@@ -109,7 +109,7 @@ def proper_scores(outcome: TunableOutcome) -> dict[str, FloatRows]:
 
 def calibration_error(outcome: TunableOutcome, groups: IntArray | None) -> Statistic:
     """Return the expected calibration error as a function of sums, see `calibration_statistic`."""
-    if not has_several(outcome):
+    if not is_multi_label(outcome):
         confidence, correct = outcome.confidence[:, None], outcome.correct[:, None]
         return calibration_statistic(confidence, correct, groups)
     has, predicted = label_columns(outcome)

@@ -72,7 +72,7 @@ class TimeLimit:
 
 
 @dataclass
-class StopRequest:
+class StopSignalMonitor:
     """A request to stop, by a signal, on which all processes agree when they poll.
 
     Attributes:
@@ -258,7 +258,7 @@ def first_failure(
 
 
 @contextmanager
-def ended_with_others(
+def exit_if_others_fail(
     accelerator: Accelerator | PartialState, record_stop: Callable[[str, str], None]
 ) -> Iterator[None]:
     """End this process if another one fails while this one waits for it.
@@ -301,7 +301,7 @@ def ended_with_others(
         finally:
             os._exit(1)
 
-    threading.Thread(target=watch, name="ended_with_others", daemon=True).start()
+    threading.Thread(target=watch, name="exit_if_others_fail", daemon=True).start()
     try:
         yield
     finally:
@@ -309,7 +309,7 @@ def ended_with_others(
 
 
 @contextmanager
-def ending_together(state: PartialState) -> Iterator[None]:
+def exit_together_on_failure(state: PartialState) -> Iterator[None]:
     """End all processes within seconds if one fails inside this context, before its training.
 
     Otherwise, the others would wait for it until a timeout, unless a launcher ends them.
@@ -320,7 +320,7 @@ def ending_together(state: PartialState) -> Iterator[None]:
     Raises:
         InputError: This process lost its connection because another one failed first.
     """
-    with ended_with_others(state, lambda status, reason: None):
+    with exit_if_others_fail(state, lambda status, reason: None):
         try:
             yield
         except AlreadyFinished:  # of all processes alike, and not a failure

@@ -22,7 +22,7 @@ from ampft.precision.compilation import uncompiled
 from ampft.precision.executed import (
     ExecutedDtypes,
     ProductRecorder,
-    contradiction,
+    precision_contradiction,
 )
 from ampft.precision.resolve import Precision
 from ampft.training.checkpoints.training_state import as_python_state, python_state
@@ -32,7 +32,7 @@ CHECKED_SHARE = 1 / 200
 
 
 @dataclass
-class FirstStep:
+class FirstStepMonitor:
     """Measures the first optimizer step, and checks the dtypes of random later ones.
 
     Attributes:
@@ -124,7 +124,7 @@ class FirstStep:
         """
         with ProductRecorder(self.precision) as recorder:
             yield
-        wrong = contradiction(self.precision, recorder.census(), where=where)
+        wrong = precision_contradiction(self.precision, recorder.census(), where=where)
         if wrong is not None:
             raise PrecisionContradicted(wrong)
 

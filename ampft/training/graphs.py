@@ -32,7 +32,7 @@ from ampft.data.steps import MicroBatch, StepBatch
 from ampft.models.freezing import CASTS
 from ampft.text.terminal import labelled
 from ampft.training.launch_bound import QueueTimer
-from ampft.training.out_of_memory import Snapshot, is_out_of_memory
+from ampft.training.out_of_memory import RandomAndBufferSnapshot, is_out_of_memory
 from ampft.training.static_shapes import CannotCapture, Key, StaticBatch, StaticShapes, key_of
 
 MAX_GRAPHS = 15  # 16 with the one of the update
@@ -254,7 +254,7 @@ class GraphedGradient:
         self._is_checked = True
         part = self.shapes.shaped(next(iter(step_batch)))
         batch = StaticBatch(part, self.device)
-        snapshot = Snapshot(self.model)
+        snapshot = RandomAndBufferSnapshot(self.model)
         try:
             # The modes are such as the recorder of the first step's dtypes.
             with _disable_current_modes(), _choosing_as_in_a_capture():
@@ -298,7 +298,7 @@ class GraphedGradient:
         """Capture the gradient of a batch, or say why not. Nothing is computed."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         held = [parameter.grad for parameter in parameters]
-        snapshot = Snapshot(self.model)
+        snapshot = RandomAndBufferSnapshot(self.model)
 
         def run() -> Tensor:
             for parameter in parameters:
@@ -337,7 +337,7 @@ class GraphedGradient:
         """Accumulate a gradient by a graph and without it, and keep the graph if both agree."""
         kept = list(self.gradients.values())
         former = [gradient.clone() for gradient in kept]
-        start = Snapshot(self.model)
+        start = RandomAndBufferSnapshot(self.model)
         for parameter in self.model.parameters():
             parameter.grad = None
         (plain,) = compute(batch.step_batch)
@@ -345,7 +345,7 @@ class GraphedGradient:
             torch.zeros_like(kept_one) if parameter.grad is None else parameter.grad
             for parameter, kept_one in self.gradients.items()
         ]
-        end = Snapshot(self.model)
+        end = RandomAndBufferSnapshot(self.model)
         start.restore()
         self._attach_zeros()
         replay, loss = self._graphs[key]

@@ -70,12 +70,12 @@ def doubled_batch_ratio(
     import torch
 
     from ampft.data.steps import MicroBatch
-    from ampft.training.out_of_memory import Snapshot, is_out_of_memory
+    from ampft.training.out_of_memory import RandomAndBufferSnapshot, is_out_of_memory
     from ampft.training.step import backward
 
     (step_batch,) = step_batches.epoch(0, stop=1)
     ids = step_batch.micro_batches[0].ids
-    examples, snapshot = step_batches.examples, Snapshot(model)
+    examples, snapshot = step_batches.examples, RandomAndBufferSnapshot(model)
     batches = [
         MicroBatch(rows, examples.collate(rows), counted=True, is_last=True)
         for rows in (ids, np.concatenate([ids, ids]))

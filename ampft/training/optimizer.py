@@ -14,8 +14,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from transformers import get_scheduler
 
 from ampft.errors import InputError
-from ampft.models.freezing import depths_of
-from ampft.models.weights import local_part
+from ampft.models.freezing import parameter_depths
+from ampft.models.weights import local_shard
 from ampft.precision.resolve import Precision
 from ampft.training.bfloat16_adamw import COMPENSATION, KAHAN, STOCHASTIC, BFloat16AdamW
 from ampft.training.checkpoints.writing import DTYPES
@@ -58,7 +58,7 @@ def rule_of(group: Group) -> UpdateRule:
 
 def local_row(tensor: Tensor) -> Tensor:
     """Return a tensor, or the part of a sharded one on this process, as one row."""
-    return local_part(tensor).detach().reshape(-1)
+    return local_shard(tensor).detach().reshape(-1)
 
 
 def _adamw_update(parameter: Tensor, state: Group, group: Group, positions: Tensor) -> Tensor:
@@ -381,7 +381,7 @@ def _trained_parameters(model: nn.Module, layer_decay: float | None) -> list[Tra
     With a decay d, the rate of layer l of L is multiplied by d^(L + 1 - l), that of the embeddings
     by d^(L + 1), and that of the head by 1. Source: Bao et al. (2022), "BEiT", whose code does so.
     """
-    depths = depths_of(model)
+    depths = parameter_depths(model)
     if depths is None and layer_decay is not None:
         raise InputError(
             f"--layer_decay {layer_decay:g}: the layers of {type(model).__name__} are not a single "

@@ -68,7 +68,7 @@ def explain_out_of_memory() -> Iterator[None]:
         ) from error
 
 
-class Snapshot:
+class RandomAndBufferSnapshot:
     """The state that forward and backward passes change: random state and buffers.
 
     Gradients are not stored; they must be empty.
@@ -148,7 +148,7 @@ class OutOfMemoryRetries:
         """
         if self.step_batches.rounds(step_batch) > len(step_batch.micro_batches):
             step_batch = self.step_batches.recut(step_batch)
-        snapshot = Snapshot(self.model) if self.can_repeat else None
+        snapshot = RandomAndBufferSnapshot(self.model) if self.can_repeat else None
         while True:
             try:
                 return step_batch, compute(step_batch)
@@ -284,7 +284,7 @@ class MicroBatchTrial:
             memory_budget: Bytes by which the process may grow, where the kernel kills processes
                 that run out of memory; None where allocations raise instead.
         """
-        snapshot, was_training = Snapshot(self.model), self.model.training
+        snapshot, was_training = RandomAndBufferSnapshot(self.model), self.model.training
         self.model.train()
         try:
             if memory_budget is not None:

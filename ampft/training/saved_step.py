@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ampft.data.steps import MicroBatch, StepBatch
 from ampft.errors import InputError
 from ampft.files import write_text
-from ampft.models.weights import whole_state
+from ampft.models.weights import gather_model_state
 from ampft.ownership import is_plain_folder
 from ampft.text.json_io import from_json, json_text, read_json_object
 from ampft.training.checkpoints.writing import without_prefix, write_tensors
@@ -69,14 +69,14 @@ class SavedStep:
 
 
 @dataclass(frozen=True)
-class StepStart:
+class StepRandomState:
     """The states of torch's random generators before a step, on the CPU and on a CUDA device."""
 
     cpu: Tensor
     cuda: Tensor | None
 
     @classmethod
-    def now(cls, device: torch.device) -> StepStart:
+    def now(cls, device: torch.device) -> StepRandomState:
         """Return the current state."""
         on_cuda = device.type == "cuda"
         cuda = torch.cuda.get_rng_state(device) if on_cuda else None
@@ -98,7 +98,7 @@ def save_step(
     step: int,
     mode: str,
     loss_scale: float | None,
-    start: StepStart,
+    start: StepRandomState,
     losses: Sequence[Tensor],
 ) -> None:
     """Save a step whose update was not applied. All processes call it; the main one writes.
@@ -122,7 +122,7 @@ def save_step(
     inputs = [dict(micro_batch.inputs) for micro_batch in step_batch]
     values = torch.stack([loss.detach().float().cpu() for loss in losses])
     gathered = gather_object([(parts, inputs, states, values)])
-    weights = whole_state(accelerator, model)
+    weights = gather_model_state(accelerator, model)
     if not accelerator.is_main_process:
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -224,7 +224,7 @@ def replay_step(
 
 def saved_batches(
     saved: SavedStep, process: int, tensors: Mapping[str, Tensor]
-) -> tuple[StepBatch, StepStart]:
+) -> tuple[StepBatch, StepRandomState]:
     """Return the step batch of one process, and its random state before the step.
 
     Args:
@@ -250,7 +250,7 @@ def saved_batches(
         effective_length=saved.effective_length,
         micro_batches=tuple(micro_batches),
     )
-    return step_batch, StepStart(own["random/cpu"], own.get("random/cuda"))
+    return step_batch, StepRandomState(own["random/cpu"], own.get("random/cuda"))
 
 
 def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ampft.data.steps import MicroBatch, StepBatch, StepBatches
-from ampft.kinds.logits import widened
+from ampft.kinds.logits import pad_batch_to_width
 from ampft.models.packing.install import with_layout
 from ampft.models.packing.layout import PackedLayout
 from ampft.models.settings import ModelSettings
@@ -54,7 +54,7 @@ class StaticShapes:
         if (mask := micro_batch.inputs.get("attention_mask")) is None or mask.dim() != 2:
             return micro_batch
         token = getattr(self.model.config, "pad_token_id", None) or 0
-        inputs = widened(micro_batch.inputs, self.longest, padding_token=token)
+        inputs = pad_batch_to_width(micro_batch.inputs, self.longest, padding_token=token)
         padded = replace(micro_batch, inputs=inputs, packing=None)
         layout = with_layout(self.model, padded).packing
         if layout is None:

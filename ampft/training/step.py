@@ -18,7 +18,7 @@ from ampft.errors import TrainingStopped
 from ampft.models.adapters import lora_config
 from ampft.models.joint_weights import joint_weights
 from ampft.precision.accelerator import is_sharded
-from ampft.precision.compilation import compile_backend
+from ampft.precision.compilation import configured_backend
 from ampft.precision.executed import products_not_recorded
 from ampft.precision.transfer import to_device
 from ampft.training.bfloat16_adamw import step_measuring_lost_updates
@@ -131,7 +131,7 @@ def _uses_joint_weights(accelerator: Accelerator, plain: nn.Module) -> bool:
     # Imported here because it imports transformers, which such a model needs anyway.
     from ampft.models.packing.install import is_packed
 
-    is_alone = accelerator.num_processes == 1 and compile_backend(accelerator) is None
+    is_alone = accelerator.num_processes == 1 and configured_backend(accelerator) is None
     # Adapters read the dtype of their weights, and cast their inputs to it.
     is_whole = is_packed(plain) and lora_config(plain) is None
     return accelerator.device.type == "cuda" and is_alone and is_whole
@@ -373,7 +373,7 @@ class ScaledGradient:
         return math.isfinite(self.loss) and all(bool(part.isfinite().all()) for part in parts)
 
 
-def lowered_scales(initial: float | None, *, factor: float = 2.0) -> tuple[float, ...]:
+def descending_loss_scales(initial: float | None, *, factor: float = 2.0) -> tuple[float, ...]:
     """Return the loss scales that a training tries, the initial one first.
 
     Args:
@@ -386,7 +386,7 @@ def lowered_scales(initial: float | None, *, factor: float = 2.0) -> tuple[float
     return tuple(scales)
 
 
-def finite_gradient(
+def first_finite_gradient(
     compute: Callable[[float], ScaledGradient], scales: Iterable[float]
 ) -> ScaledGradient:
     """Return the first finite gradient; the last one computed if none is finite.

@@ -18,7 +18,7 @@ from ampft.errors import InputError, PrecisionContradicted
 from ampft.precision.accelerator import is_sharded
 from ampft.training.checkpoints.training_state import random_state, restore_random_state
 from ampft.training.optimizer import local_row, rule_of
-from ampft.training.out_of_memory import Snapshot
+from ampft.training.out_of_memory import RandomAndBufferSnapshot
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -74,7 +74,11 @@ def unused_parameters(model: nn.Module, loss: Loss, micro_batch: MicroBatch) -> 
         micro_batch: Examples to try.
     """
     device = next(model.parameters()).device
-    snapshot, random, was_training = Snapshot(model), random_state(device), model.training
+    snapshot, random, was_training = (
+        RandomAndBufferSnapshot(model),
+        random_state(device),
+        model.training,
+    )
     try:
         reached = _parameters_behind(loss(model.train(), micro_batch))
     finally:

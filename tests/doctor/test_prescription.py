@@ -11,7 +11,7 @@ import ampft
 from ampft.diagnosis.doctor.case import ExaminedModel, TrialSettings
 from ampft.diagnosis.doctor.cure import _holds, find_cure
 from ampft.diagnosis.doctor.findings import Cause, Diagnosis, ExaminedSetup, Fault
-from ampft.models.module_search import shortest_patterns, smallest_modules
+from ampft.models.module_search import shortest_patterns, smallest_sufficient_modules
 from ampft.precision.float32_modules import float32_forwards, matching_modules
 from ampft.precision.harm import Harm
 from ampft.precision.resolve import resolve
@@ -111,20 +111,22 @@ def covers(*needed):
 )
 def test_the_smallest_set_is_found(needed):
     holds, calls = covers(*needed)
-    assert smallest_modules(model(blocks=12), holds) == needed
+    assert smallest_sufficient_modules(model(blocks=12), holds) == needed
     assert len(calls) < 120
 
 
 def test_hints_save_tests():
     holds, with_hints = covers("layers.7.wo")
-    assert smallest_modules(model(blocks=12), holds, [("layers.3",), ("layers.7.wo", "head")])
+    assert smallest_sufficient_modules(
+        model(blocks=12), holds, [("layers.3",), ("layers.7.wo", "head")]
+    )
     holds, without = covers("layers.7.wo")
-    assert smallest_modules(model(blocks=12), holds) == ("layers.7.wo",)
+    assert smallest_sufficient_modules(model(blocks=12), holds) == ("layers.7.wo",)
     assert len(with_hints) < len(without) / 2
 
 
 def test_a_model_that_never_holds_has_no_set():
-    assert smallest_modules(model(), lambda paths: False, [("head",)]) is None
+    assert smallest_sufficient_modules(model(), lambda paths: False, [("head",)]) is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from ampft.errors import PrecisionContradicted, TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.resolve import resolve
-from ampft.training.first_step import FirstStep
+from ampft.training.first_step import FirstStepMonitor
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
@@ -54,7 +54,7 @@ def test_the_first_batch_is_checked_for_its_dtypes(tiny_bert):
     accelerator = make_accelerator(precision)
     task = tiny_task(tiny_bert, train=3, validation=17)
     model = accelerator.prepare(task.load_model().model)
-    first_step = FirstStep(precision)
+    first_step = FirstStepMonitor(precision)
 
     def predict():
         checked = first_step.checked("the evaluation")

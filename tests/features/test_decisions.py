@@ -18,7 +18,7 @@ from ampft.metrics.abstention import rows_needed, split_in_halves
 from ampft.metrics.targets import Target, parse_target
 from ampft.metrics.thresholds import best_threshold
 from ampft.tasks.decisions import Abstention, Decisions
-from ampft.tasks.loss_settings import DecisionSettings
+from ampft.tasks.loss_settings import ValidationFitSettings
 from ampft.tasks.multi_label import MultiLabelPredictions
 from ampft.tasks.settings import check_decisions
 from ampft.tasks.single_label import Predictions, SingleLabel
@@ -48,7 +48,7 @@ def several(split: str, n: int, seed: int) -> MultiLabelPredictions:
     return MultiLabelPredictions(has, shares, FOUR, split, logits=sharp)
 
 
-def feature_of(settings: DecisionSettings, validation, monkeypatch) -> FittedDecisions:
+def feature_of(settings: ValidationFitSettings, validation, monkeypatch) -> FittedDecisions:
     """Return the feature of a run whose rows are all independent."""
     monkeypatch.setattr("ampft.features.decisions.dependent_groups", lambda *_: None)
     data = SimpleNamespace(splits={"validation": validation.truth})
@@ -67,7 +67,7 @@ def fitted(settings, validation, test, monkeypatch):
 @pytest.mark.parametrize("make", [single, several])
 def test_calibration_improves_the_probabilities_and_no_decision_of_two_classes(make, monkeypatch):
     validation, test = make("validation", 600, 0), make("test", 500, 1)
-    outcome, part, _ = fitted(DecisionSettings(calibrate=True), validation, test, monkeypatch)
+    outcome, part, _ = fitted(ValidationFitSettings(calibrate=True), validation, test, monkeypatch)
     assert part.temperature == pytest.approx(3 if make is single else 2, rel=0.25)
     if make is single:
         assert np.array_equal(outcome.predicted, test.predicted)
@@ -85,7 +85,7 @@ def test_calibration_improves_the_probabilities_and_no_decision_of_two_classes(m
 
 def test_the_calibration_error_beside_thresholds_says_that_it_is_without_them(monkeypatch):
     validation, test = several("validation", 600, 0), several("test", 500, 1)
-    settings = DecisionSettings(calibrate=True, tune_thresholds="recall=0.99")
+    settings = ValidationFitSettings(calibrate=True, tune_thresholds="recall=0.99")
     outcome, part, _ = fitted(settings, validation, test, monkeypatch)
     figure = part.figures["expected_calibration_error"]
     assert figure.fitted != pytest.approx(outcome.metrics()["expected_calibration_error"])
@@ -129,7 +129,7 @@ def test_a_precision_that_is_never_reached_predicts_nothing():
 
 @pytest.mark.parametrize("positive", [None, "ham"])
 def test_the_threshold_of_two_classes_is_for_the_positive_one(positive, monkeypatch):
-    settings = DecisionSettings(tune_thresholds="recall=0.99", positive_label=positive)
+    settings = ValidationFitSettings(tune_thresholds="recall=0.99", positive_label=positive)
     validation, test = single("validation", 600, 0), single("test", 500, 1)
     outcome, part, feature = fitted(settings, validation, test, monkeypatch)
     column = TWO.index(positive or "spam")
@@ -149,7 +149,7 @@ def test_the_threshold_of_two_classes_is_for_the_positive_one(positive, monkeypa
 
 
 def test_costs_are_per_example(monkeypatch):
-    settings = DecisionSettings(tune_thresholds="cost=10:1")
+    settings = ValidationFitSettings(tune_thresholds="cost=10:1")
     outcome, part, _ = fitted(settings, several("validation", 300, 0), several("test", 200, 1),
                               monkeypatch)  # fmt: skip
     misses, alarms = outcome.labels & ~outcome.predicted, outcome.predicted & ~outcome.labels
@@ -160,7 +160,7 @@ def test_costs_are_per_example(monkeypatch):
 
 
 def test_where_nothing_changes_there_is_no_interval_of_the_change(monkeypatch):
-    settings = DecisionSettings(tune_thresholds="f1")
+    settings = ValidationFitSettings(tune_thresholds="f1")
     test = single("test", 3, 1)
     _, part, _ = fitted(settings, single("validation", 600, 0), test, monkeypatch)
     assert part.figures["accuracy"].difference_interval is None
@@ -171,7 +171,7 @@ def test_where_nothing_changes_there_is_no_interval_of_the_change(monkeypatch):
 @pytest.mark.parametrize("make", [single, several])
 def test_the_promise_is_proven_on_rows_that_nothing_else_uses(make, monkeypatch):
     validation, test = make("validation", 3000, 0), make("test", 2000, 1)
-    settings = DecisionSettings(calibrate=True, abstain=0.2)
+    settings = ValidationFitSettings(calibrate=True, abstain=0.2)
     outcome, part, feature = fitted(settings, validation, test, monkeypatch)
     promise = split_in_halves(3000, None).promise
     spoiled = validation.logits.copy()
@@ -204,7 +204,7 @@ def test_the_promise_is_proven_on_rows_that_nothing_else_uses(make, monkeypatch)
 def test_a_model_without_errors_keeps_its_probabilities_and_says_so(monkeypatch):
     validation = single("validation", 50, 0)
     right = replace(validation, labels=validation.predicted)
-    settings = DecisionSettings(calibrate=True)
+    settings = ValidationFitSettings(calibrate=True)
     outcome, part, feature = fitted(settings, right, single("test", 50, 1), monkeypatch)
     assert part.temperature is None
     assert outcome.decisions == Decisions()
@@ -228,7 +228,7 @@ def test_a_configuration_keeps_decisions(decisions):
 def test_a_saved_model_decides_as_the_run_did(monkeypatch):
     import torch
 
-    settings = DecisionSettings(calibrate=True, tune_thresholds="f1", abstain=0.2)
+    settings = ValidationFitSettings(calibrate=True, tune_thresholds="f1", abstain=0.2)
     validation, test = single("validation", 2000, 0), single("test", 300, 1)
     outcome, _, _ = fitted(settings, validation, test, monkeypatch)
     entries = outcome.decisions.entries(TWO)
@@ -254,7 +254,7 @@ def test_a_file_of_predictions_keeps_the_decisions(tmp_path):
 # Refusals
 
 
-def arguments(*words: str) -> DecisionSettings:
+def arguments(*words: str) -> ValidationFitSettings:
     return parse_classify_arguments(["--dataset_name", "x", *words])
 
 
@@ -313,10 +313,10 @@ ROWS = {"train": 10, "validation": 500, "test": 10}
 )  # fmt: skip
 def test_refused_before_the_training(settings, task, names, rows, match):
     with pytest.raises(InputError, match=match):
-        check_decisions(DecisionSettings(**settings), task, names, rows, 250)
+        check_decisions(ValidationFitSettings(**settings), task, names, rows, 250)
 
 
 def test_what_the_data_can_fulfil_is_accepted():
-    check_decisions(DecisionSettings(), "pixels", FOUR, {"train": 1}, 0)
-    check_decisions(DecisionSettings(calibrate=True, abstain=0.05), "images", FOUR, ROWS, 250)
-    check_decisions(DecisionSettings(abstain=0.02), "text", TWO, ROWS, rows_needed(0.02))
+    check_decisions(ValidationFitSettings(), "pixels", FOUR, {"train": 1}, 0)
+    check_decisions(ValidationFitSettings(calibrate=True, abstain=0.05), "images", FOUR, ROWS, 250)
+    check_decisions(ValidationFitSettings(abstain=0.02), "text", TWO, ROWS, rows_needed(0.02))

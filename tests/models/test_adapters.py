@@ -27,10 +27,10 @@ from ampft.models.adapters import (
     save_trained,
     target_layers,
 )
-from ampft.models.freezing import cast_frozen_once
+from ampft.models.freezing import cache_frozen_casts
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import load_pretrained, load_saved
-from ampft.models.settings import TrainedPart
+from ampft.models.settings import TrainedPartSettings
 from ampft.models.training_mode import batch_norm_note
 from ampft.models.weights import LoadedModel
 from ampft.precision.float32_modules import matching_modules
@@ -42,7 +42,7 @@ LENGTHS = [9, 4, 17, 1]
 def with_adapters(model, *, seed=1, **settings):
     """Return a model with adapters that have an effect, as after some steps."""
     torch.manual_seed(seed)
-    add_lora(model, TrainedPart(**{"lora_r": 2, **settings}))
+    add_lora(model, TrainedPartSettings(**{"lora_r": 2, **settings}))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if ".lora_B." in name:
@@ -58,7 +58,7 @@ def test_new_adapters_change_nothing_and_only_they_and_the_head_are_trained():
     model = without_dropout(tiny("bert"))
     batch = right_padded(model, LENGTHS)
     expected = model(**batch).logits
-    add_lora(model, TrainedPart(lora_r=4))
+    add_lora(model, TrainedPartSettings(lora_r=4))
     assert torch.equal(model(**batch).logits, expected)
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     kinds = {"lora_" if "lora_" in n else ".".join(n.split(".")[:2]) for n in trained}
@@ -144,7 +144,7 @@ def test_merged_adapters_leave_a_plain_model_with_the_same_logits():
 def test_merged_weights_are_cast_again(dtype):
     """PEFT merges through `Tensor.data`, which casts of frozen weights do not notice."""
     model = with_adapters(without_dropout(tiny("bert")))
-    cast_frozen_once(model)
+    cache_frozen_casts(model)
     batch = right_padded(model, LENGTHS)
     with torch.no_grad(), torch.autocast("cpu", dtype=dtype):
         model(**batch)  # casts the weights without the adapters
@@ -238,7 +238,7 @@ def test_the_batch_norms_of_the_base_keep_their_statistics(tmp_path):
         AutoModelForImageClassification, str(base), {"id2label": {0: "a", 1: "b", 2: "c"}},
         trust_remote_code=False,
     )  # fmt: skip
-    part = TrainedPart(lora_r=2)
+    part = TrainedPartSettings(lora_r=2)
     loaded = restrict_training(LoadedModel(model, str(base), False, ()), part)
     assert batch_norm_note(loaded.model, micro_batches=2, processes=1) is None
     images = torch.randn(4, 3, 32, 32)

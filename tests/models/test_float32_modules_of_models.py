@@ -18,8 +18,8 @@ from ampft.errors import InputError
 from ampft.models.adapters import add_lora, merge_adapters
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import load_saved
-from ampft.models.settings import TrainedPart
-from ampft.precision.executed import ProductRecorder, contradiction
+from ampft.models.settings import TrainedPartSettings
+from ampft.precision.executed import ProductRecorder, precision_contradiction
 from ampft.precision.float32_modules import CONFIG_FIELD, apply_patterns, float32_forwards
 from ampft.precision.resolve import resolve
 
@@ -73,7 +73,7 @@ def test_t5_keeps_wo_as_transformers_intends_and_no_longer_overflows():
     counts = {(r.direction, r.inputs): r.count for r in executed.rows if r.by_request}
     pair = ("float32", "float32")
     assert counts == {("forward", pair): 4, ("backward", pair): 8}
-    assert contradiction(resolve("fp16", CPU), executed) is None
+    assert precision_contradiction(resolve("fp16", CPU), executed) is None
 
 
 @pytest.mark.parametrize("mode", ["fp16", "bf16"])
@@ -89,7 +89,7 @@ def test_modules_inside_packed_layers_are_kept(name, mode):
         batch = right_padded(model, LENGTHS)
         _, gradients[packed], executed = recorded_step(model, batch, mode)
         rows = executed.rows
-        assert contradiction(resolve(mode, CPU), executed) is None
+        assert precision_contradiction(resolve(mode, CPU), executed) is None
         assert {row.kind for row in rows if row.by_request} == {"projection", "attention"}
         for direction in ("forward", "backward"):
             inputs = {
@@ -112,7 +112,7 @@ def test_attention_kept_before_packing_stays_kept(family):
     assert [forward.calls for forward in kept.forwards] == [1, 1]
     attention = [row for row in executed.rows if row.kind == "attention"]
     assert {row.inputs for row in attention} == {("float32", "float32")}
-    assert contradiction(resolve("bf16", CPU), executed) is None
+    assert precision_contradiction(resolve("bf16", CPU), executed) is None
     handle.remove()
     assert float32_forwards(model) == dict(zip(kept.names, kept.forwards, strict=True))
 
@@ -144,12 +144,12 @@ def test_a_damaged_list_of_patterns_is_refused(tmp_path, tiny_bert):
 def test_a_layer_with_adapters_is_kept_as_a_whole_and_after_merging():
     pytest.importorskip("peft", reason="needs peft")
     model = without_dropout(tiny("bert"))
-    add_lora(model, TrainedPart(lora_r=2, lora_target_modules="query,value"))
+    add_lora(model, TrainedPartSettings(lora_r=2, lora_target_modules="query,value"))
     ampft.keep_in_fp32(model, ["layer.*.query"])
     names = list(float32_forwards(model))
     assert [name.endswith("self.query") for name in names] == [True, True]
     _, _, executed = recorded_step(model, right_padded(model, LENGTHS), "fp16")
-    assert contradiction(resolve("fp16", CPU), executed) is None
+    assert precision_contradiction(resolve("fp16", CPU), executed) is None
     forward = [row for row in executed.rows if row.by_request and row.direction == "forward"]
     assert sum(row.count for row in forward) == 2 * 3  # the layer and both adapter matrices
     merge_adapters(model)

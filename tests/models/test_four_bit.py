@@ -16,7 +16,7 @@ from ampft.models.adapters import base_sha256, merge_adapters, restrict_training
 from ampft.models.four_bit import FourBitLinear, dequantize, quantize_frozen, weight_counts
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import enable_gradient_checkpointing, load_pretrained, load_saved
-from ampft.models.settings import TrainedPart
+from ampft.models.settings import TrainedPartSettings
 from ampft.models.weights import LoadedModel, weights_size
 from ampft.precision.accelerator import numerics
 from ampft.precision.executed import ProductRecorder
@@ -43,7 +43,7 @@ def precision_of(mode):
 def adapted(family="llama", *, four_bits=True):
     """Return a model with adapters that have an effect, as after some steps."""
     torch.manual_seed(1)
-    part = TrainedPart(lora_r=2, lora_target_modules="all-linear", load_in_4bit=four_bits)
+    part = TrainedPartSettings(lora_r=2, lora_target_modules="all-linear", load_in_4bit=four_bits)
     model = without_dropout(tiny(family))
     restrict_training(LoadedModel(model, family, False, ()), part)
     with torch.no_grad():
@@ -157,7 +157,7 @@ def saved(tmp_path):
         AutoModelForSequenceClassification, str(base), labels, trust_remote_code=False
     )
     digest = base_sha256(model)
-    part = TrainedPart(lora_r=2, lora_target_modules="all-linear", load_in_4bit=True)
+    part = TrainedPartSettings(lora_r=2, lora_target_modules="all-linear", load_in_4bit=True)
     loaded = restrict_training(LoadedModel(model, str(base), False, ()), part)
     assert loaded.base_sha256 == digest
     with torch.no_grad():

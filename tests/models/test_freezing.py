@@ -14,12 +14,12 @@ from ampft.errors import InputError
 from ampft.models.adapters import restrict_training
 from ampft.models.freezing import (
     FrozenLinear,
-    cast_frozen_once,
+    cache_frozen_casts,
     freeze_matching,
-    is_in,
+    is_inside_any,
     train_top_layers,
 )
-from ampft.models.settings import TrainedPart
+from ampft.models.settings import TrainedPartSettings
 from ampft.models.weights import LoadedModel
 from ampft.precision.float32_modules import matching_modules
 from ampft.training.first_step import SavedTensorBytes
@@ -28,7 +28,9 @@ LENGTHS = [9, 4, 17, 1]
 
 
 def restricted(model, **part):
-    return restrict_training(LoadedModel(model, "tiny", False, ()), TrainedPart(**part)).model
+    return restrict_training(
+        LoadedModel(model, "tiny", False, ()), TrainedPartSettings(**part)
+    ).model
 
 
 def trained(model):
@@ -63,7 +65,7 @@ def test_patterns_mean_the_modules_that_fp32_modules_names(pattern):
     modules = matching_modules(model, [pattern])
     freeze_matching(model, pattern)
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-    assert frozen == {name for name, _ in model.named_parameters() if is_in(name, modules)}
+    assert frozen == {name for name, _ in model.named_parameters() if is_inside_any(name, modules)}
 
 
 def test_what_the_loader_froze_is_not_trained_by_other_parts():
@@ -180,7 +182,7 @@ def test_frozen_weights_are_cast_once_with_equal_results(dtype, monkeypatch):
     cast = copy.deepcopy(plain)
     for model in (plain, cast):
         freeze_matching(model, "encoder.layer.0,embeddings")
-    cast_frozen_once(cast)
+    cache_frozen_casts(cast)
     batch = right_padded(plain, LENGTHS)
     with torch.autocast("cpu", dtype=dtype):
         expected, actual = plain(**batch).logits, cast(**batch).logits

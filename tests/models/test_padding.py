@@ -23,7 +23,7 @@ from transformers import (
 from ampft.errors import InputError
 from ampft.kinds.logits import forward_logits
 from ampft.models import by_length
-from ampft.models.by_length import avoid_text_padding, padding_difference, parts_by_length
+from ampft.models.by_length import guard_against_text_padding, padding_difference, parts_by_length
 
 TOLERANCE = 1e-5
 LENGTHS = [4, 9, 13, 20]
@@ -62,7 +62,7 @@ def test_masked_attention_does_not_depend_on_padding():
     ):
         batch = right_padded(model, LENGTHS)
         assert difference(model, batch) < TOLERANCE
-        assert avoid_text_padding(model, batch) == ()
+        assert guard_against_text_padding(model, batch) == ()
         assert parts_by_length(model, batch) == []
 
 
@@ -90,7 +90,7 @@ def test_texts_of_the_same_length_run_together(make):
         del batch["attention_mask"]
     with torch.no_grad():
         padded = forward_logits(model, batch)
-        (note,) = avoid_text_padding(model, batch)
+        (note,) = guard_against_text_padding(model, batch)
         assert "so texts run without it" in note
         together = forward_logits(model, batch)
         for row, length in enumerate([9, 4, 13, 9]):
@@ -106,7 +106,7 @@ def test_the_gradient_by_length_is_that_of_single_texts():
     torch.manual_seed(0)
     model = fnet().eval()
     batch = without_mask(model)
-    avoid_text_padding(model, batch)
+    guard_against_text_padding(model, batch)
 
     def gradient(logits):
         return torch.autograd.grad(logits.logsumexp(1).sum(), model.classifier.weight)[0]
@@ -123,7 +123,7 @@ def test_the_gradient_by_length_is_that_of_single_texts():
 def test_a_saved_model_runs_by_length(tmp_path):
     torch.manual_seed(0)
     model = fnet()
-    avoid_text_padding(model, without_mask(model))
+    guard_against_text_padding(model, without_mask(model))
     model.save_pretrained(tmp_path)
     loaded = FNetForSequenceClassification.from_pretrained(tmp_path)
     assert len(parts_by_length(loaded, without_mask(loaded))) == len(LENGTHS)
@@ -133,7 +133,7 @@ def test_several_processes_do_not_run_buffers_by_length(monkeypatch):
     torch.manual_seed(0)
     monkeypatch.setenv("WORLD_SIZE", "2")
     model = fnet()
-    (note,) = avoid_text_padding(model, without_mask(model))
+    (note,) = guard_against_text_padding(model, without_mask(model))
     assert "depend on how texts are batched; with several processes" in note
     assert parts_by_length(model, without_mask(model)) == []
 
@@ -142,10 +142,10 @@ def test_a_saved_model_runs_padded_where_it_cannot_run_by_length(monkeypatch):
     torch.manual_seed(0)
     model = fnet()
     batch = without_mask(model)
-    avoid_text_padding(model, batch)
+    guard_against_text_padding(model, batch)
     assert parts_by_length(model, batch)
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    (note,) = avoid_text_padding(model, batch)
+    (note,) = guard_against_text_padding(model, batch)
     assert "FSDP2 allows no batches of one length" in note
     assert parts_by_length(model, batch) == []
 
@@ -155,7 +155,7 @@ def test_a_model_that_needs_certain_lengths_is_refused():
     config = NystromformerConfig(num_landmarks=8, segment_means_seq_len=16, **SHAPE)
     model = NystromformerForSequenceClassification(config)
     with pytest.raises(InputError, match="cannot process texts of these lengths"):
-        avoid_text_padding(model, right_padded(model, [9, 13]))
+        guard_against_text_padding(model, right_padded(model, [9, 13]))
 
 
 def test_the_user_is_told(tiny_bert, monkeypatch):

@@ -19,15 +19,15 @@ from ampft.precision.accelerator import (
     make_accelerator,
     numerics,
     training_device,
-    verify_prepared,
+    verify_precision_unchanged,
 )
 from ampft.precision.compilation import (
-    compilation_warnings,
-    compile_backend,
+    configured_backend,
+    partial_compilation_warning,
     turn_compilation_off,
 )
 from ampft.precision.emulation import inside_emulation
-from ampft.precision.executed import ProductRecorder, contradiction
+from ampft.precision.executed import ProductRecorder, precision_contradiction
 from ampft.precision.resolve import resolve
 from ampft.training.threads import launcher_set_one_thread
 
@@ -86,13 +86,13 @@ def test_products_run_in_the_requested_mode(mode, dtype):
     dtypes = []
     model[0].register_forward_hook(lambda module, args, output: dtypes.append(output.dtype))
     model = accelerator.prepare(model)
-    verify_prepared(accelerator, precision)
+    verify_precision_unchanged(accelerator, precision)
     with numerics(precision), ProductRecorder(precision) as recorder:
         output = model(batch())
     assert dtypes == [dtype]
     # Accelerate casts the outputs of a prepared model to float32.
     assert output.dtype == torch.float32
-    assert contradiction(precision, recorder.census(model)) is None
+    assert precision_contradiction(precision, recorder.census(model)) is None
 
 
 def test_plain_accelerate_runs_fp16_on_a_cpu_in_float32():
@@ -105,7 +105,7 @@ def test_plain_accelerate_runs_fp16_on_a_cpu_in_float32():
     model = accelerator.prepare(small_model())
     with numerics(precision), ProductRecorder(precision) as recorder:
         model(batch())
-    message = contradiction(precision, recorder.census(model))
+    message = precision_contradiction(precision, recorder.census(model))
     assert message is not None
     assert "float32 x float32" in message
 
@@ -198,7 +198,7 @@ def test_a_mode_that_accelerate_replaced_is_refused():
     replaced = SimpleNamespace(mixed_precision="fp16", device=CPU)
     fp8 = dataclasses.replace(resolve("fp32", CPU), mode="fp8")
     with pytest.raises(InputError, match="fp8: Accelerate chose 'fp16' instead"):
-        verify_prepared(replaced, fp8)
+        verify_precision_unchanged(replaced, fp8)
 
 
 def test_a_compile_backend_is_refused_with_emulation(monkeypatch):
@@ -211,18 +211,18 @@ def test_shapes_of_compiled_models_may_vary(monkeypatch):
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR")
     monkeypatch.setenv("ACCELERATE_DYNAMO_USE_DYNAMIC", "False")  # as the launcher sets it
     accelerator = make_accelerator(resolve("bf16", CPU))
-    assert compile_backend(accelerator) == "inductor"
+    assert configured_backend(accelerator) == "inductor"
     assert accelerator.state.dynamo_plugin.dynamic is None
 
 
 def test_a_model_that_is_compiled_in_part_is_warned_of(monkeypatch):
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "AOT_EAGER")
     accelerator = make_accelerator(resolve("fp32", CPU))
-    assert compilation_warnings(accelerator) == {}
+    assert partial_compilation_warning(accelerator) == {}
     monkeypatch.setitem(counters, "unimplemented", {"Dynamo recompile limit exceeded": 1})
-    assert list(compilation_warnings(accelerator)) == ["compilation"]
+    assert list(partial_compilation_warning(accelerator)) == ["compilation"]
     turn_compilation_off(accelerator)
-    assert compilation_warnings(accelerator) == {}
+    assert partial_compilation_warning(accelerator) == {}
     layer = nn.Linear(2, 2)
     assert accelerator.prepare(layer) is layer
 
@@ -230,13 +230,13 @@ def test_a_model_that_is_compiled_in_part_is_warned_of(monkeypatch):
 def test_verify_prepared_detects_a_missing_scaler_and_a_changed_policy():
     precision = resolve("fp16", CPU)
     accelerator = make_accelerator(precision)
-    verify_prepared(accelerator, precision)
+    verify_precision_unchanged(accelerator, precision)
     accelerator.scaler = None
     with pytest.raises(InputError, match="no gradient scaler"):
-        verify_prepared(accelerator, precision)
+        verify_precision_unchanged(accelerator, precision)
     torch.backends.cudnn.conv.fp32_precision = "tf32"
     with pytest.raises(InputError, match="float32 conv of cuda was changed to 'tf32'"):
-        verify_prepared(accelerator, precision)
+        verify_precision_unchanged(accelerator, precision)
 
 
 def test_training_device_is_the_cpu_on_request(monkeypatch):

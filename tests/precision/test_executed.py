@@ -19,7 +19,7 @@ from ampft.precision.executed import (
     ProductRecorder,
     ProductRow,
     check_storage,
-    contradiction,
+    precision_contradiction,
     tensor_census,
 )
 from ampft.precision.resolve import resolve
@@ -92,7 +92,7 @@ def test_products_are_counted_with_their_dtypes(mode):
 @pytest.mark.parametrize("actual", DTYPES)
 def test_a_step_contradicts_every_other_mode(requested, actual):
     executed, _, _ = step(actual)
-    message = contradiction(resolve(requested, CPU), executed)
+    message = precision_contradiction(resolve(requested, CPU), executed)
     if requested == actual:
         assert message is None
     else:
@@ -109,7 +109,7 @@ def test_attention_with_dropout_multiplies_in_float32_and_is_reported():
     assert counts(executed, "attention") == {"forward": 2, "backward": 4}
     assert {dtype for row in rows for dtype in row.inputs} == {"float32"}
     assert "attention float32 x float32 -> float32 (float32 sums)" in executed.summary()
-    assert contradiction(resolve("bf16", CPU), executed) is None
+    assert precision_contradiction(resolve("bf16", CPU), executed) is None
 
 
 def test_emulated_attention_with_dropout_multiplies_16_bits():
@@ -151,8 +151,8 @@ def test_a_recorded_model_is_compiled_and_its_compiled_products_are_counted():
         recorders.append(recorder.census())
     assert graphs.frame_count > 0
     assert counts(recorders[0], "projection") == {"forward": 1, "backward": 2}
-    assert contradiction(resolve("bf16", CPU), recorders[0]) is None
-    assert contradiction(resolve("bf16", CPU), recorders[1]) is not None
+    assert precision_contradiction(resolve("bf16", CPU), recorders[0]) is None
+    assert precision_contradiction(resolve("bf16", CPU), recorders[1]) is not None
     torch._dynamo.reset()
 
 
@@ -200,7 +200,7 @@ def test_a_batched_product_with_a_weight_is_a_projection(name, inputs_need_gradi
     backward = 1 + inputs_need_gradients
     assert counts(executed, "projection") == {"forward": 1, "backward": backward}
     assert counts(executed, "attention") == {}
-    assert "ran in another dtype" in contradiction(resolve("bf16", CPU), executed)
+    assert "ran in another dtype" in precision_contradiction(resolve("bf16", CPU), executed)
 
 
 def test_a_product_of_activations_is_attention():
@@ -218,7 +218,7 @@ def test_bilinear_layers_are_counted_and_left_to_autocast():
     executed = recorder.census()
     assert counts(executed, "bilinear") == {"forward": 1}
     assert "bilinear float32 x float32" in executed.summary()
-    assert contradiction(resolve("bf16", CPU), executed) is None
+    assert precision_contradiction(resolve("bf16", CPU), executed) is None
 
 
 @torch.library.custom_op("ampft_tests::scaled", mutates_args=())
@@ -254,7 +254,7 @@ def test_fp8_products_of_torchao_are_counted():
     assert ("forward", ("float8_e4m3fn", "float8_e4m3fn")) in inputs
     assert ("backward", ("float8_e5m2", "float8_e4m3fn")) in inputs
     assert {row.accumulator for row in executed.rows} == {"unknown"}
-    assert contradiction(precision, executed) is None
+    assert precision_contradiction(precision, executed) is None
 
 
 def test_emulated_fp16_is_recorded_only_inside_numerics():
@@ -355,7 +355,9 @@ def on_gpu(mode):
     ],
 )
 def test_the_probe_decides_about_tf32(mode, lose_bits, expected):
-    message = contradiction(on_gpu(mode), made(projections("float32"), lose_bits=lose_bits))
+    message = precision_contradiction(
+        on_gpu(mode), made(projections("float32"), lose_bits=lose_bits)
+    )
     assert (message is None) if expected is None else (expected in message)
 
 
@@ -363,22 +365,25 @@ def test_sums_in_16_bits_contradict_every_mode_with_16_bits():
     bf16 = dataclasses.replace(on_gpu("bf16"), compute_dtype=torch.bfloat16)
     executed = made(projections("bfloat16"))
     allowed = dataclasses.replace(executed, sums_may_be_rounded=True)
-    assert contradiction(bf16, dataclasses.replace(executed, sums_may_be_rounded=False)) is None
-    assert contradiction(bf16, allowed).endswith("its sums were allowed to be in 16 bits")
-    assert contradiction(on_gpu("fp32"), dataclasses.replace(allowed, rows=())) is None
+    assert (
+        precision_contradiction(bf16, dataclasses.replace(executed, sums_may_be_rounded=False))
+        is None
+    )
+    assert precision_contradiction(bf16, allowed).endswith("its sums were allowed to be in 16 bits")
+    assert precision_contradiction(on_gpu("fp32"), dataclasses.replace(allowed, rows=())) is None
 
 
 def test_fp8_needs_one_fp8_product():
     some = projections("float8_e4m3fn") + projections("bfloat16")
-    assert contradiction(on_gpu("fp8"), made(some)) is None
-    message = contradiction(on_gpu("fp8"), made(projections("bfloat16")))
+    assert precision_contradiction(on_gpu("fp8"), made(some)) is None
+    message = precision_contradiction(on_gpu("fp8"), made(projections("bfloat16")))
     assert "no float8_e4m3fn product was recorded" in message
 
 
 def test_one_projection_in_another_dtype_is_a_contradiction():
     other = ProductRow("projection", "backward", ("float32", "float32"), "float32", "float32", 1)
     rows = (*projections("bfloat16"), other)
-    message = contradiction(resolve("bf16", CPU), made(rows))
+    message = precision_contradiction(resolve("bf16", CPU), made(rows))
     assert "1 of 5 products of the first step" in message
     assert "projections of float32 x float32 in the backward pass" in message
 
@@ -387,7 +392,7 @@ def test_one_projection_in_another_dtype_is_a_contradiction():
 def test_16_bits_without_any_product_are_a_contradiction(mode):
     precision = dataclasses.replace(resolve(mode, CPU), execution="native")
     message = f"no {DTYPES[mode]} product was recorded"
-    assert message in contradiction(precision, made())
+    assert message in precision_contradiction(precision, made())
     only_attention = [dataclasses.replace(projections("float32")[0], kind="attention")]
-    assert message in contradiction(precision, made(only_attention))
-    assert contradiction(resolve("fp32", CPU), made()) is None
+    assert message in precision_contradiction(precision, made(only_attention))
+    assert precision_contradiction(resolve("fp32", CPU), made()) is None

@@ -13,13 +13,13 @@ from torch.utils.checkpoint import checkpoint
 
 import ampft
 from ampft.errors import InputError
-from ampft.precision.executed import ProductRecorder, contradiction
+from ampft.precision.executed import ProductRecorder, precision_contradiction
 from ampft.precision.float32_modules import (
     check_float32_modules,
     float32_forwards,
     float32_module_start,
     keep_in_fp32,
-    never_called,
+    uncalled_float32_pattern,
 )
 from ampft.precision.int8 import quantize, quantized_layers
 from ampft.precision.resolve import resolve
@@ -109,7 +109,7 @@ def test_products_are_float32_by_request_forward_and_backward(mode):
     assert {dtype for row in rows if row.by_request for dtype in row.inputs} == {"float32"}
     others = {row.direction: row.count for row in rows if not row.by_request}
     assert others == {"forward": 3, "backward": 6}
-    assert contradiction(precision, recorder.census()) is None
+    assert precision_contradiction(precision, recorder.census()) is None
     assert "float32 sums, by --fp32_modules" in recorder.census().summary()
 
 
@@ -117,7 +117,7 @@ def test_a_float32_product_that_nobody_requested_contradicts_the_mode():
     model = small(Twin)
     recorder = ProductRecorder(resolve("fp16", CPU))
     gradient(model, "fp16", recorder=recorder)
-    message = contradiction(resolve("fp16", CPU), recorder.census())
+    message = precision_contradiction(resolve("fp16", CPU), recorder.census())
     assert "6 of 15 products of the first step ran in another dtype" in message
 
 
@@ -132,7 +132,7 @@ def test_a_16_bit_product_inside_a_kept_module_is_a_contradiction():
     keep_in_fp32(model, ["blocks.0"])
     recorder = ProductRecorder(resolve("bf16", CPU))
     gradient(model, "bf16", recorder=recorder)
-    message = contradiction(resolve("bf16", CPU), recorder.census())
+    message = precision_contradiction(resolve("bf16", CPU), recorder.census())
     assert message.startswith("--fp32_modules was requested, but 6 products inside these modules")
 
 
@@ -164,7 +164,7 @@ def test_recomputed_activations_stay_in_float32():
     for model in (plain, recomputing):
         keep_in_fp32(model, ["wo"])
     assert all_equal(gradient(plain, "fp16"), gradient(recomputing, "fp16", recorder=recorder))
-    assert contradiction(resolve("fp16", CPU), recorder.census()) is None
+    assert precision_contradiction(resolve("fp16", CPU), recorder.census()) is None
 
 
 @pytest.mark.parametrize("earlier", range(8))
@@ -187,7 +187,7 @@ def test_nodes_of_another_thread_are_not_mistaken_for_those_of_kept_modules(earl
     with ThreadPoolExecutor(1) as main, ThreadPoolExecutor(1) as device:
         recorder, loss = main.submit(forward).result()
         device.submit(backward, recorder, loss).result()
-    assert contradiction(precision, recorder.census()) is None
+    assert precision_contradiction(precision, recorder.census()) is None
 
 
 def test_an_overflow_in_a_kept_module_is_gone():
@@ -300,11 +300,13 @@ def test_a_pattern_whose_modules_are_never_called_is_reported():
     model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
     keep_in_fp32(model, ["self_attn.out_proj", "linear1"])
     model(torch.ones(1, 3, 8)).sum().backward()
-    assert never_called(model).startswith("--fp32_modules self_attn.out_proj was requested, but")
+    assert uncalled_float32_pattern(model).startswith(
+        "--fp32_modules self_attn.out_proj was requested, but"
+    )
     keep_in_fp32(model, ["linear2"])
     float32_forwards(model)["self_attn.out_proj"].restore()
     model(torch.ones(1, 3, 8))
-    assert never_called(model) is None
+    assert uncalled_float32_pattern(model) is None
 
 
 def test_kept_modules_are_not_quantized():

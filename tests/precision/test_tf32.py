@@ -127,7 +127,7 @@ def test_a_compile_backend_of_accelerate_does_not_switch_tf32_on(monkeypatch):
 
     monkeypatch.setattr(accelerator, "Accelerator", with_tf32)
     precision = resolve("fp32", CPU)
-    accelerator.verify_prepared(accelerator.make_accelerator(precision), precision)
+    accelerator.verify_precision_unchanged(accelerator.make_accelerator(precision), precision)
 
 
 def test_the_probe_has_the_bit_that_tf32_drops():

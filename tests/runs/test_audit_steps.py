@@ -106,7 +106,7 @@ def test_kept_weights_are_compared_without_a_copy(monkeypatch):
     prepared: Any = SimpleNamespace(
         accelerator=None, model=trained, args=SimpleNamespace(merge_lora=False)
     )
-    monkeypatch.setattr(steps, "whole_state", lambda accelerator, model: model.state_dict())
+    monkeypatch.setattr(steps, "gather_model_state", lambda accelerator, model: model.state_dict())
     kept = steps._weights(prepared)
     assert not any(isinstance(part, torch.Tensor) for entry in kept.values() for part in entry)
     run = rebuilt()

@@ -24,7 +24,7 @@ from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 import ampft.runs.predict
 from ampft.errors import InputError
 from ampft.kinds.images import _small_vit
-from ampft.kinds.prediction import PredictedRows, PredictRequest, Trained
+from ampft.kinds.prediction import PredictedRows, PredictRequest, TrainingInfo
 from ampft.kinds.rows import lines_as_table
 from ampft.kinds.words import sentence_of, sentence_output
 from ampft.models.packing.attention import ATTENTION_NAME
@@ -299,7 +299,7 @@ def test_tags_and_types_of_entities_may_contain_blanks():
 
     labels, confidence = zip(*problem.predicted(decoded), strict=True)
     predictions = PredictedRows(list(labels), list(confidence), decoded, names)
-    trained = Trained(("tokens",), names, {}, several_labels=False)
+    trained = TrainingInfo(("tokens",), names, {}, several_labels=False)
     rows = [(sentence_of(words, trained),) for words in (["the", "Mona", "Lisa"], ["here"])]
     columns = sentence_output(PredictRequest(), None).columns(rows, predictions)
     assert columns["prediction"] == [["O", "B-work of art", "I-work of art"], ["O"]]

@@ -17,7 +17,7 @@ import ampft.runs.predict
 from ampft.data.dataset import TOKEN
 from ampft.errors import InputError
 from ampft.kinds import words as of_sentences
-from ampft.kinds.prediction import PredictRequest, Trained
+from ampft.kinds.prediction import PredictRequest, TrainingInfo
 from ampft.models.by_length import CONFIG_FIELD
 from ampft.runs.predict import predict_file
 from ampft.runs.predictor import Predictor
@@ -103,7 +103,7 @@ def test_a_forward_pass_has_at_most_a_batch_of_windows(
         record.arguments["long_text"] = "windows"
         rows = [" ".join(words) for words in rows]
     else:
-        trained = Trained(("tokens",), TAGS, {}, several_labels=False)
+        trained = TrainingInfo(("tokens",), TAGS, {}, several_labels=False)
         rows = [of_sentences.sentence_of(words, trained) for words in rows]
     several, few = (Predictor.of_run(folder, record, "fp32", size) for size in (1000, 3))
     sizes = {}

@@ -22,7 +22,7 @@ from ampft.data.media import ExampleCache
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
 from ampft.models.image_processor import pixel_values, split_processor
-from ampft.models.training_mode import prepare_for_training
+from ampft.models.training_mode import disable_unsafe_regularization
 from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
 
@@ -307,9 +307,9 @@ def test_padded_sounds_have_a_mask_only_if_the_extractor_gives_one(
 def test_masks_longer_than_the_shortest_sound_are_off(tmp_path):
     config = t.Wav2Vec2Config(**{**SOUND_FAMILIES["hubert"][0]().to_dict(), "mask_time_prob": 0.5})
     model = t.Wav2Vec2ForSequenceClassification(config)
-    assert prepare_for_training(model, 16_000) == ()  # 49 frames
+    assert disable_unsafe_regularization(model, 16_000) == ()  # 49 frames
     assert model.wav2vec2.masked_spec_embed.requires_grad
-    (note,) = prepare_for_training(model, 2_000)
+    (note,) = disable_unsafe_regularization(model, 2_000)
     assert "SpecAugment is off: the shortest sound has 6 frames" in note
     assert not model.wav2vec2.masked_spec_embed.requires_grad
 

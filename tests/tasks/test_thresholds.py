@@ -10,11 +10,11 @@ from sklearn.metrics import f1_score
 
 from ampft.metrics.targets import Target
 from ampft.metrics.thresholds import best_threshold
-from ampft.tasks.loss_settings import DecisionSettings
+from ampft.tasks.loss_settings import ValidationFitSettings
 from ampft.tasks.multi_label import MultiLabelPredictions, MultiLabelReport
 from ampft.tasks.report import report_from_json
 from ampft.tasks.token_labels import TokenPredictions
-from ampft.tasks.tuning import tuned as tuned_by
+from ampft.tasks.tuning import fit_decisions as tuned_by
 from ampft.tasks.tuning import with_decisions
 
 NAMES = ("joy", "fear", "anger")
@@ -28,7 +28,7 @@ def predictions(n=60, seed=0, **changes):
 
 
 def with_best_f1(outcome):
-    return tuned_by(outcome, DecisionSettings(tune_thresholds="f1"))
+    return tuned_by(outcome, ValidationFitSettings(tune_thresholds="f1"))
 
 
 @pytest.mark.parametrize("seed", range(20))

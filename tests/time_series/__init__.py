@@ -4,17 +4,17 @@ Numbers in the columns of a CSV file are a time series; its classes have an orde
 between two classes counts. `ROW` is the line of the table of tasks.
 """
 
-from ampft.kinds import Kind, late
+from ampft.kinds import Kind, lazy_function
 from ampft.tasks import TaskRow
 
 SERIES = Kind(
     name="series",
     case="series",
     module="time_series.series",
-    open_rows=late("time_series.series:open_rows"),
-    rows_in_memory=late("time_series.series:rows_in_memory"),
-    samples=late("time_series.series:samples"),
-    load=late("time_series.series:read_series"),
+    open_rows=lazy_function("time_series.series:open_rows"),
+    rows_in_memory=lazy_function("time_series.series:rows_in_memory"),
+    samples=lazy_function("time_series.series:samples"),
+    load=lazy_function("time_series.series:read_series"),
     examples=("[0.5, 0.25, 1.0]",),
 )
 ROW = TaskRow(

@@ -22,7 +22,7 @@ from ampft.data.sources.table import SourceTable
 from ampft.data.splits import with_missing_splits
 from ampft.data.steps import IntArray
 from ampft.errors import InputError
-from ampft.kinds.prediction import InputRows, PredictRequest, Trained
+from ampft.kinds.prediction import InputRows, PredictRequest, TrainingInfo
 from ampft.kinds.rows import find_labels
 from ampft.kinds.settings import InputSettings
 from ampft.models.weights import LoadedModel
@@ -158,7 +158,7 @@ def saved_reader(folder: Path, arguments: Mapping[str, Any], config: Any) -> Ser
     return SeriesReader()
 
 
-def open_rows(request: PredictRequest, trained: Trained) -> InputRows:
+def open_rows(request: PredictRequest, trained: TrainingInfo) -> InputRows:
     """Return the rows of a table of numbers."""
     (file,) = request.files
     table = open_table(Path(file), flag="FILE", encoding=request.encoding)
@@ -167,7 +167,7 @@ def open_rows(request: PredictRequest, trained: Trained) -> InputRows:
     return InputRows(table, sources, lambda cells, place: (numbers(cells, place),), labels=labels)
 
 
-def rows_in_memory(inputs: Any, trained: Trained) -> list[tuple[Any, ...]]:
+def rows_in_memory(inputs: Any, trained: TrainingInfo) -> list[tuple[Any, ...]]:
     """Return the rows of a list of series."""
     return [(numbers(row, f"position {number}"),) for number, row in enumerate(inputs)]
 

@@ -39,7 +39,7 @@ def main(folder: Path, case: str) -> None:
         (folder / "stop.json").write_text(json.dumps([status, reason]), encoding="utf-8")
 
     with patch.object(distributed_c10d, "_get_default_store", lambda: store):
-        with ending.ended_with_others(accelerator(0), record_stop):
+        with ending.exit_if_others_fail(accelerator(0), record_stop):
             if case in ("fails", "leaves"):
                 ending.first_failure(accelerator(1), "diverged", "the loss is not finite")
             if case == "fails":

@@ -25,9 +25,9 @@ from two_processes import EFFECTIVE, adamw, problem_named, trained
 
 from ampft.comparison.execution.trial import run_trial
 from ampft.data.steps import MicroBatch
-from ampft.models.weights import load_whole_weights, perturb_weights, whole_weights
+from ampft.models.weights import gather_sharded_weights, load_into_sharded_model, perturb_weights
 from ampft.precision.accelerator import SHARDING_VARIABLE, forget_accelerator
-from ampft.training.first_step import FirstStep
+from ampft.training.first_step import FirstStepMonitor
 
 TRAININGS = (
     *(("fp32", "padded"), ("fp32", "padding-free")),
@@ -70,10 +70,10 @@ def overflow(rank: int) -> list[tuple[bool, float | None]]:
 def state_restored(problem: Problem) -> dict[str, Any]:
     """Gather the weights, perturb them, gather them again, and load the first ones."""
     training = Training("fp32", problem, EFFECTIVE // 2)
-    before = whole_weights(training.model)
+    before = gather_sharded_weights(training.model)
     perturb_weights(training.model, seed=3)
-    perturbed = whole_weights(training.model)
-    load_whole_weights(training.model, before or {})
+    perturbed = gather_sharded_weights(training.model)
+    load_into_sharded_model(training.model, before or {})
     return {"before": before, "perturbed": perturbed, "after": flat_weights(training.model)}
 
 
@@ -83,7 +83,7 @@ def activations(tiny_bert: Path) -> dict[str, int]:
     for way in ("sharded", "replicated"):
         set_sharding(way == "sharded")
         training = Training("fp32", problem_named("padded", tiny_bert), EFFECTIVE // 2)
-        first_step = FirstStep(training.precision)
+        first_step = FirstStepMonitor(training.precision)
         with first_step.measured(training.model, training.prepared):
             next(training.steps())
         counted[way] = (first_step.memory or {})["activations"]

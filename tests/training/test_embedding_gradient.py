@@ -16,7 +16,7 @@ from tiny_text import tiny_task
 from torch import nn
 
 from ampft.models import embedding_gradient as embeddings
-from ampft.models.embedding_gradient import MMAP_THRESHOLD, reuse_gradient_memory
+from ampft.models.embedding_gradient import MMAP_THRESHOLD, reuse_embedding_gradient_memory
 
 WIDTH = 64
 WORDS = MMAP_THRESHOLD // 4 // WIDTH + 1
@@ -57,7 +57,7 @@ def lookups(monkeypatch):
 def assert_uses_torchs_lookup(layer, lookups):
     """Check that `layer` uses torch's own lookup, and a changed table of the same kind does not."""
     control = table()
-    reuse_gradient_memory(control)
+    reuse_embedding_gradient_memory(control)
     ids = torch.tensor([1, 2])
     control(ids)
     assert torch.equal(layer(ids), nn.functional.embedding(ids, layer.weight))
@@ -67,7 +67,7 @@ def assert_uses_torchs_lookup(layer, lookups):
 @pytest.mark.parametrize("padding_idx", [None, 0, 7])
 def test_outputs_and_gradients_equal_torchs(padding_idx):
     plain, reusing = table(padding_idx=padding_idx), table(padding_idx=padding_idx)
-    reuse_gradient_memory(reusing)
+    reuse_embedding_gradient_memory(reusing)
     for _ in range(3):  # the second step reuses the memory of the first
         ids = words()
         ids[:, -20:] = 7
@@ -79,7 +79,7 @@ def test_outputs_and_gradients_equal_torchs(padding_idx):
 
 def test_the_memory_is_the_same_in_every_step():
     layer = table()
-    reuse_gradient_memory(layer)
+    reuse_embedding_gradient_memory(layer)
     addresses = set()
     for _ in range(4):
         addresses.add(train(layer, words()).data_ptr())
@@ -90,7 +90,7 @@ def test_the_memory_is_the_same_in_every_step():
 @pytest.mark.slow
 def test_gradients_accumulate_over_micro_batches_in_the_reused_memory():
     plain, reusing = table(), table()
-    reuse_gradient_memory(reusing)
+    reuse_embedding_gradient_memory(reusing)
     addresses = set()
     for _ in range(3):
         for _ in range(3):
@@ -108,7 +108,7 @@ def test_gradients_accumulate_over_micro_batches_in_the_reused_memory():
 )
 def test_a_gradient_that_is_still_referenced_is_not_overwritten(view):
     layer = table()
-    reuse_gradient_memory(layer)
+    reuse_embedding_gradient_memory(layer)
     held = []
     for _ in range(4):
         gradient = train(layer, words())
@@ -121,7 +121,7 @@ def test_a_gradient_that_is_still_referenced_is_not_overwritten(view):
 
 def test_nan_values_of_earlier_steps_are_cleared():
     layer = table()
-    reuse_gradient_memory(layer)
+    reuse_embedding_gradient_memory(layer)
     train(layer, words(), scale=float("inf")).mul_(
         0
     )  # NaN in the rows of the words, as after clipping
@@ -133,7 +133,7 @@ def test_nan_values_of_earlier_steps_are_cleared():
 @pytest.mark.slow
 def test_a_copy_has_its_own_gradients():
     model = nn.Sequential(table())
-    reuse_gradient_memory(model)
+    reuse_embedding_gradient_memory(model)
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         train(twin[0], words())
         assert model[0].weight.grad is None
@@ -157,7 +157,7 @@ def test_a_copy_has_its_own_gradients():
 )
 def test_unsupported_tables_use_torchs_lookup(change, lookups):
     layer = table()
-    reuse_gradient_memory(layer)
+    reuse_embedding_gradient_memory(layer)
     change(layer)
     assert_uses_torchs_lookup(layer, lookups)
 
@@ -165,7 +165,7 @@ def test_unsupported_tables_use_torchs_lookup(change, lookups):
 @pytest.mark.slow
 def test_a_gradient_can_be_differentiated():
     plain, reusing = table(), table()
-    reuse_gradient_memory(reusing)
+    reuse_embedding_gradient_memory(reusing)
     gradients = []
     for layer in (plain, reusing):
         ids = torch.tensor([[3, 5, 3]])
@@ -177,7 +177,7 @@ def test_a_gradient_can_be_differentiated():
 
 def test_the_change_can_be_reverted(lookups):
     layer = table()
-    undo = reuse_gradient_memory(layer)
+    undo = reuse_embedding_gradient_memory(layer)
     undo()
     assert type(layer) is nn.Embedding
     assert not hasattr(layer, "gradient_memory")
@@ -186,7 +186,7 @@ def test_the_change_can_be_reverted(lookups):
 
 def test_a_table_can_be_replaced_by_one_of_another_size():
     layer = table()
-    reuse_gradient_memory(layer)
+    reuse_embedding_gradient_memory(layer)
     train(layer, words())
     layer.weight = nn.Parameter(torch.zeros(WORDS + 10, WIDTH))
     assert train(layer, words() + 10).shape == (WORDS + 10, WIDTH)
@@ -218,7 +218,11 @@ def test_training_is_the_same_bit_for_bit(tiny_bert, mode, micro_batches, monkey
 
 
 def test_two_threads_never_receive_the_same_memory(monkeypatch):
-    memory, shape, is_locked = embeddings.GradientMemory(), torch.Size((4, 4)), threading.Event()
+    memory, shape, is_locked = (
+        embeddings.ReusableGradientBuffer(),
+        torch.Size((4, 4)),
+        threading.Event(),
+    )
     memory.zeros(shape)  # allocates the block, which is free again
     lent = []
 
@@ -239,7 +243,7 @@ def test_two_threads_never_receive_the_same_memory(monkeypatch):
 @pytest.mark.parametrize("copied", [copy.copy, lambda layer: layer._replicate_for_data_parallel()])
 def test_a_shallow_copy_looks_up_its_own_weights(copied):
     layer = table()
-    reuse_gradient_memory(layer)
+    reuse_embedding_gradient_memory(layer)
     twin = copied(layer)
     twin._parameters = {"weight": nn.Parameter(torch.full((WORDS, WIDTH), 5.0))}
     twin.weight = twin._parameters["weight"]
@@ -248,7 +252,7 @@ def test_a_shallow_copy_looks_up_its_own_weights(copied):
 
 def test_an_unreferenced_layer_is_freed():
     layer = table()
-    reuse_gradient_memory(layer)
+    reuse_embedding_gradient_memory(layer)
     train(layer, words())
     alive = weakref.ref(layer.weight)
     gc.disable()
@@ -261,7 +265,7 @@ def test_an_unreferenced_layer_is_freed():
 
 def test_a_pass_without_gradients_frees_the_memory():
     layer = table()
-    reuse_gradient_memory(layer)
+    reuse_embedding_gradient_memory(layer)
     train(layer, words())
     block = weakref.ref(layer.gradient_memory._block)
     layer.zero_grad()
@@ -273,7 +277,7 @@ def test_a_pass_without_gradients_frees_the_memory():
 
 def test_another_default_dtype_has_no_effect():
     layer = table()
-    reuse_gradient_memory(layer)
+    reuse_embedding_gradient_memory(layer)
     torch.set_default_dtype(torch.float64)
     try:
         (layer(words())).sum().backward()
@@ -287,7 +291,7 @@ def test_another_default_dtype_has_no_effect():
 @pytest.mark.filterwarnings(r"ignore:.torch\.jit\.\w+. is deprecated:FutureWarning")  # 2.14
 def test_transformations_of_torch_work_as_before():
     ids, plain, reusing = torch.tensor([3, 5, 3]), table(), table()
-    reuse_gradient_memory(reusing)
+    reuse_embedding_gradient_memory(reusing)
 
     def loss(weight, layer):
         return torch.func.functional_call(layer, {"weight": weight}, ids).pow(3).sum()
@@ -312,7 +316,7 @@ def test_transformations_of_torch_work_as_before():
 
 def test_batched_gradients_raise_an_error():
     reusing = table()
-    reuse_gradient_memory(reusing)
+    reuse_embedding_gradient_memory(reusing)
     out = reusing(torch.tensor([3, 5, 3]))
     with pytest.raises(RuntimeError, match="vmap"):
         torch.autograd.grad(out, reusing.weight, torch.ones(2, *out.shape), is_grads_batched=True)

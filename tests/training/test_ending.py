@@ -17,7 +17,7 @@ from running import clean_environment
 from torch.distributed import HashStore, distributed_c10d
 
 from ampft.errors import InputError
-from ampft.training.ending import ending_together, first_failure
+from ampft.training.ending import exit_together_on_failure, first_failure
 
 
 @pytest.mark.full
@@ -53,7 +53,7 @@ def test_a_process_that_loses_another_one_gives_its_reason_without_a_traceback(m
     monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: store)
     first_failure(process(0), "interrupted", "InputError: reviews.csv, line 3: no label")
     reason = "process 0 failed first: InputError: reviews.csv, line 3"
-    with pytest.raises(InputError, match=reason), ending_together(process(1)):
+    with pytest.raises(InputError, match=reason), exit_together_on_failure(process(1)):
         raise RuntimeError("Connection closed by peer")
 
 

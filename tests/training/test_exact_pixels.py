@@ -16,7 +16,7 @@ from tiny_masks import IGNORED, pixel_task, tiny_erfnet, write_folders
 from torch import nn
 
 from ampft.models.adapters import restrict_training
-from ampft.models.settings import TrainedPart
+from ampft.models.settings import TrainedPartSettings
 from ampft.models.training_mode import batch_norm_note
 from ampft.models.weights import LoadedModel
 
@@ -108,6 +108,8 @@ def test_with_batch_norm_the_gradient_depends_on_micro_batches_and_that_is_said(
     assert batch_norm_note(model, micro_batches=1, processes=1) is None
     assert batch_norm_note(tiny_erfnet(), micro_batches=5, processes=2) is None
     # Frozen batch norms use their own statistics, not those of the batch.
-    restrict_training(LoadedModel(model, "tiny", False, ()), TrainedPart(freeze="encoder,decoder"))
+    restrict_training(
+        LoadedModel(model, "tiny", False, ()), TrainedPartSettings(freeze="encoder,decoder")
+    )
     assert batch_norm_note(model, micro_batches=5, processes=2) is None
     assert model.classifier.training

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from ampft.training.step import ScaledGradient, finite_gradient, lowered_scales
+from ampft.training.step import ScaledGradient, descending_loss_scales, first_finite_gradient
 
 
 def computing(limit: float, *, loss: float = 1.0):
@@ -33,20 +33,20 @@ def computing(limit: float, *, loss: float = 1.0):
     ],
 )
 def test_scales_fall_as_far_as_training_lets_them(initial, factor, scales):
-    assert lowered_scales(initial, factor=factor) == scales
+    assert descending_loss_scales(initial, factor=factor) == scales
 
 
 @pytest.mark.parametrize(("limit", "found"), [(100.0, 8.0), (2.0, 2.0), (1.0, 1.0)])
 def test_the_first_finite_gradient_is_taken(limit, found):
     compute, called = computing(limit)
-    result = finite_gradient(compute, lowered_scales(8.0))
+    result = first_finite_gradient(compute, descending_loss_scales(8.0))
     assert (result.scale, result.is_finite) == (found, True)
     assert called == [scale for scale in (8.0, 4.0, 2.0, 1.0) if scale >= found]
 
 
 def test_the_last_scale_is_the_answer_if_none_gives_a_finite_gradient():
     compute, called = computing(0.0)
-    result = finite_gradient(compute, lowered_scales(8.0))
+    result = first_finite_gradient(compute, descending_loss_scales(8.0))
     assert (result.scale, result.is_finite) == (1.0, False)
     assert called == [8.0, 4.0, 2.0, 1.0]
 
@@ -54,5 +54,5 @@ def test_the_last_scale_is_the_answer_if_none_gives_a_finite_gradient():
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_no_scale_helps_a_loss_that_is_not_finite(loss):
     compute, called = computing(100.0, loss=loss)
-    assert not finite_gradient(compute, lowered_scales(8.0)).is_finite
+    assert not first_finite_gradient(compute, descending_loss_scales(8.0)).is_finite
     assert called == [8.0]

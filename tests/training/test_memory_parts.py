@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from ampft.errors import PrecisionContradicted
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.resolve import resolve
-from ampft.training.first_step import FirstStep, SavedTensorBytes, state_bytes, tensor_bytes
+from ampft.training.first_step import FirstStepMonitor, SavedTensorBytes, state_bytes, tensor_bytes
 from ampft.training.step import backward
 
 CPU = torch.device("cpu")
@@ -128,8 +128,8 @@ def one_step(folder, mode, first_step, **settings):
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
 def test_measuring_changes_no_gradient(tiny_bert, mode, settings):
     precision = resolve(mode, CPU)
-    gradients, memory, model = one_step(tiny_bert, mode, FirstStep(precision), **settings)
-    later = FirstStep(precision, executed=object())  # only the first step is measured
+    gradients, memory, model = one_step(tiny_bert, mode, FirstStepMonitor(precision), **settings)
+    later = FirstStepMonitor(precision, executed=object())  # only the first step is measured
     plain, none, _ = one_step(tiny_bert, mode, later, **settings)
     assert none is None
     assert all(torch.equal(one, other) for one, other in zip(gradients, plain, strict=True))
@@ -143,7 +143,7 @@ def test_measuring_changes_no_gradient(tiny_bert, mode, settings):
 def test_products_of_random_later_steps_are_checked():
     """A model that leaves autocast after its first step."""
     model = network()
-    first_step = FirstStep(resolve("bf16", CPU))
+    first_step = FirstStepMonitor(resolve("bf16", CPU))
 
     class Prepared:
         optimizer = torch.optim.AdamW(model.parameters())
@@ -165,7 +165,7 @@ def test_products_of_random_later_steps_are_checked():
 @pytest.mark.usefixtures("fresh_accelerate")
 def test_checkpointing_halves_the_measured_activations(tiny_bert):
     def activations(mode, **settings):
-        first_step = FirstStep(resolve(mode, CPU))
+        first_step = FirstStepMonitor(resolve(mode, CPU))
         return one_step(tiny_bert, mode, first_step, remove_padding=False, **settings)[1][
             "activations"
         ]
@@ -176,7 +176,7 @@ def test_checkpointing_halves_the_measured_activations(tiny_bert):
 @pytest.mark.parametrize("probability", [0.0, 0.5])
 def test_the_state_of_the_generators_is_recorded_only_if_dropout_draws(probability):
     model = nn.Sequential(network(), nn.Dropout(probability))
-    first_step = FirstStep(resolve("fp32", CPU))
+    first_step = FirstStepMonitor(resolve("fp32", CPU))
 
     class Prepared:
         optimizer = torch.optim.AdamW(model.parameters())
@@ -195,7 +195,7 @@ def test_the_state_is_measured_later_if_the_first_step_is_skipped():
 
     prepared = Prepared()
     prepared.optimizer = optimizer
-    first_step = FirstStep(resolve("fp32", CPU))
+    first_step = FirstStepMonitor(resolve("fp32", CPU))
     states = []
     for applied in (False, True, True):
         with first_step.measured(model, prepared):

@@ -21,7 +21,7 @@ from ampft.features.value_ranges import (
     SkippedStepCounts,
 )
 from ampft.precision.accelerator import numerics
-from ampft.training.saved_step import StepStart, read_step, replay_step, save_step
+from ampft.training.saved_step import StepRandomState, read_step, replay_step, save_step
 from ampft.training.step import StepOutcome, accumulate_gradient, shared_autocast_cache
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
@@ -180,7 +180,7 @@ def saved_step(mode, folder, **options):
     steps = training.steps()
     next(steps)
     step_batch = list(training.batches.epoch(0))[1]
-    start = StepStart.now(device)
+    start = StepRandomState.now(device)
     with numerics(training.precision):
         with shared_autocast_cache(training.accelerator, training.model, step_batch):
             losses = accumulate_gradient(
@@ -223,7 +223,7 @@ def test_a_saved_step_is_replayed_bit_for_bit(mode, tmp_path):
 def test_without_the_random_state_a_replay_differs(tmp_path, monkeypatch):
     # Negative control: dropout draws another mask.
     saved_step("fp32", tmp_path)
-    monkeypatch.setattr(StepStart, "restore", lambda self, device: None)
+    monkeypatch.setattr(StepRandomState, "restore", lambda self, device: None)
     replay, _ = replayed("fp32", tmp_path)
     assert not replay.is_exact
 

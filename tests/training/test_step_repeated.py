@@ -15,7 +15,7 @@ from ampft.data.steps import StepBatch, StepBatches
 from ampft.training.out_of_memory import (
     OutOfMemory,
     OutOfMemoryRetries,
-    Snapshot,
+    RandomAndBufferSnapshot,
     explain_out_of_memory,
     is_out_of_memory,
 )
@@ -109,9 +109,9 @@ def test_a_repeated_step_equals_one_with_as_many_micro_batches_bit_for_bit(where
 @pytest.mark.parametrize("omitted", ["random", "buffers", "gradients"])
 def test_state_that_is_not_restored_changes_the_result(monkeypatch, omitted):
     # Negative control, one part of the state at a time.
-    restore = Snapshot.restore
+    restore = RandomAndBufferSnapshot.restore
 
-    def restore_partly(snapshot: Snapshot) -> None:
+    def restore_partly(snapshot: RandomAndBufferSnapshot) -> None:
         if omitted == "random":
             snapshot._random = torch.get_rng_state()
         elif omitted == "buffers":
@@ -122,7 +122,7 @@ def test_state_that_is_not_restored_changes_the_result(monkeypatch, omitted):
             for parameter, gradient in zip(snapshot._model.parameters(), gradients, strict=True):
                 parameter.grad = gradient
 
-    monkeypatch.setattr(Snapshot, "restore", restore_partly)
+    monkeypatch.setattr(RandomAndBufferSnapshot, "restore", restore_partly)
     assert not equal(failing_from(1, "backward"), split_from(1))
 
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 from accelerate import Accelerator
 
-from ampft.training.ending import REPEATED_SECONDS, StopRequest, StopRequested, TimeLimit
+from ampft.training.ending import REPEATED_SECONDS, StopRequested, StopSignalMonitor, TimeLimit
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
@@ -18,7 +18,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 @pytest.fixture
 def stop():
-    return StopRequest(Accelerator(cpu=True))
+    return StopSignalMonitor(Accelerator(cpu=True))
 
 
 @pytest.mark.parametrize("number", SIGNALS)

@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, ModernBertConfig, M
 from ampft.data.steps import MicroBatch
 from ampft.errors import InputError
 from ampft.models.weights import LoadedModel, cast_in_place, cast_weights, weights_hash
-from ampft.precision.executed import ProductRecorder, check_storage, contradiction
+from ampft.precision.executed import ProductRecorder, check_storage, precision_contradiction
 from ampft.precision.resolve import resolve
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
@@ -96,7 +96,7 @@ def test_a_step_runs_and_stores_in_bfloat16_and_the_loss_is_float32(folder, mode
     assert loss.dtype == torch.float32
     executed = recorder.census(loaded.model, optimizer)
     assert {dtype for row in executed.rows for dtype in row.inputs} == {"bfloat16"}
-    assert contradiction(precision, executed) is None
+    assert precision_contradiction(precision, executed) is None
     assert executed.summary().endswith("weights, gradients, optimizer state bfloat16")
 
 
@@ -112,8 +112,8 @@ def test_float32_weights_under_autocast_contradict_it(folder):
         loss.backward()
         optimizer.step()
     executed = recorder.census(loaded.model, optimizer)
-    assert contradiction(resolve("bf16", CPU), executed) is None
-    message = contradiction(resolve("bf16-true", CPU), executed)
+    assert precision_contradiction(resolve("bf16", CPU), executed) is None
+    message = precision_contradiction(resolve("bf16-true", CPU), executed)
     assert message == "mode bf16-true was requested, but weights were stored in float32"
 
 

@@ -39,9 +39,9 @@ from ampft.data.steps import MicroBatch, TensorExamples
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.precision.float32_modules import keep_in_fp32
-from ampft.training.ending import StopRequest, StopRequested, TimeLimit
+from ampft.training.ending import StopRequested, StopSignalMonitor, TimeLimit
 from ampft.training.out_of_memory import fit_micro_batches
-from ampft.training.saved_step import StepStart, save_step
+from ampft.training.saved_step import StepRandomState, save_step
 from ampft.training.step import _reduced, accumulate_gradient
 
 # Effective batches of 12 leave one example for the last step, so that one process has none.
@@ -157,7 +157,7 @@ def saved_step(folder: Path) -> torch.Tensor:
     torch.manual_seed(5)
     training = Training("fp32", dropout_problem(), 2, micro_batches=3)
     step_batch = next(training.batches.epoch(0))
-    start = StepStart.now(training.accelerator.device)
+    start = StepRandomState.now(training.accelerator.device)
     loss = training.problem.loss
     losses = accumulate_gradient(training.accelerator, training.model, loss, step_batch)
     save_step(
@@ -223,7 +223,7 @@ def micro_batches_that_fit(rank: int) -> int:
 
 def time_limits(rank: int) -> list[bool]:
     """Poll a time limit that has passed on neither process, and then on process 1 only."""
-    stop, reached = StopRequest(Accelerator(cpu=True)), []
+    stop, reached = StopSignalMonitor(Accelerator(cpu=True)), []
     for earlier in (0.0, 100.0 * rank):
         limit = TimeLimit(60.0, time.perf_counter(), earlier)
         stop.poll(limit)
@@ -233,7 +233,7 @@ def time_limits(rank: int) -> list[bool]:
 
 def stop_requests(rank: int) -> list[str]:
     """Poll twice; between the polls, process 1 receives a signal."""
-    stop, results = StopRequest(Accelerator(cpu=True)), []
+    stop, results = StopSignalMonitor(Accelerator(cpu=True)), []
     with stop.listening():
         for poll in range(2):
             if (rank, poll) == (1, 1):
@@ -248,7 +248,7 @@ def stop_requests(rank: int) -> list[str]:
 
 def votes(rank: int) -> list[float | str]:
     """Vote with the loss of a step, before which process 1 has received a signal."""
-    stop, limit = StopRequest(Accelerator(cpu=True)), TimeLimit(60.0, time.perf_counter())
+    stop, limit = StopSignalMonitor(Accelerator(cpu=True)), TimeLimit(60.0, time.perf_counter())
     with stop.listening():
         if rank == 1:
             signal.raise_signal(signal.SIGUSR1)

@@ -25,7 +25,7 @@ from ampft.models.adapters import merge_adapters
 from ampft.models.pretrained import load_saved
 from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import numerics
-from ampft.precision.executed import ProductRecorder, contradiction
+from ampft.precision.executed import ProductRecorder, precision_contradiction
 from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.int8 import INT8, Int8ProductCounter, quantize
 from ampft.precision.modes import BASELINE
@@ -118,7 +118,7 @@ class ModelInPrecision:
                 ) from error
         census = recorder.census(self.model)
         if self.mode != INT8:
-            found = contradiction(self.precision, census, where="the first batch")
+            found = precision_contradiction(self.precision, census, where="the first batch")
             if found is not None:
                 raise InputError(f"{FLAG} {self.mode}: {found}. Leave {self.mode} out.")
             return census.summary()

@@ -50,11 +50,16 @@ from ampft.training.saved_step import (
     BATCH_NAME,
     MODEL_NAME,
     STEP_NAME,
-    StepStart,
+    StepRandomState,
     read_step,
     saved_batches,
 )
-from ampft.training.step import MIN_LOSS_SCALE, ScaledGradient, finite_gradient, lowered_scales
+from ampft.training.step import (
+    MIN_LOSS_SCALE,
+    ScaledGradient,
+    descending_loss_scales,
+    first_finite_gradient,
+)
 from ampft.training.threads import restore_cpu_threads
 
 INITIAL_SCALE = 2.0**16  # of torch.amp.GradScaler
@@ -192,9 +197,9 @@ class ExaminedModel:
         """Return the first run with a finite loss and gradient; None if no scale gives one."""
         scales: Sequence[float] = (self.loss_scale or 1.0,)
         if self.uses_scaler:
-            scales = lowered_scales(self.initial_scale, factor=SCALE_FACTOR)
+            scales = descending_loss_scales(self.initial_scale, factor=SCALE_FACTOR)
         try:
-            result = finite_gradient(lambda scale: self.run(index, scale=scale), scales)
+            result = first_finite_gradient(lambda scale: self.run(index, scale=scale), scales)
         except RuntimeError:  # such as a mask beyond the dtype
             return None
         return result if result.is_finite else None
@@ -432,12 +437,12 @@ def recipe_case(
         effective_weights |= {id(micro_batch): weight for micro_batch in step_batch}
     if saved is None:
         return case
-    starts: list[StepStart] = []  # the random state of each micro-batch in that step
+    starts: list[StepRandomState] = []  # the random state of each micro-batch in that step
     with numerics(precision):
         for step_batch, start in parts:
             start.restore(case.device)
             for micro_batch in step_batch:
-                starts.append(StepStart.now(case.device))
+                starts.append(StepRandomState.now(case.device))
                 case.differentiate(micro_batch)
     model.zero_grad(set_to_none=True)
     return replace(case, begin=lambda index: starts[index].restore(case.device))

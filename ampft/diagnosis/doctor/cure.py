@@ -24,7 +24,7 @@ from ampft.diagnosis.doctor.findings import Cause, Cure, Diagnosis, Fault
 from ampft.diagnosis.doctor.places import BatchShape
 from ampft.diagnosis.doctor.watch import OperationWatch
 from ampft.errors import InputError
-from ampft.models.module_search import Holds, shortest_patterns, smallest_modules
+from ampft.models.module_search import Holds, shortest_patterns, smallest_sufficient_modules
 from ampft.precision.accelerator import numerics
 from ampft.precision.float32_modules import FLAG, called_modules, matching_modules
 from ampft.precision.harm import GradientChange, ShortTraining, harm_over
@@ -207,7 +207,7 @@ def _modules(
     model, hints = case.model, _hints(case.model, faults)
     failing = list(failing)
     while True:
-        paths = smallest_modules(model, _sufficiency_test(case, failing), hints)
+        paths = smallest_sufficient_modules(model, _sufficiency_test(case, failing), hints)
         if paths is None:
             return None
         names = (*dict.fromkeys(kept_patterns(model).values()), *shortest_patterns(model, paths))

@@ -16,7 +16,7 @@ from ampft.runs.manifest import check_files
 from ampft.runs.predictions import CaseViewer, is_input, read_predictions, read_rows
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import problem_of, task_row
-from ampft.tasks.outcome import OutcomeMistakes, headline
+from ampft.tasks.outcome import OutcomeMistakes, main_metrics_text
 from ampft.text import page
 from ampft.text.numbers import percent
 from ampft.text.shown_case import ShownCase
@@ -161,7 +161,7 @@ def find_mistakes(folder: Path, limit: int) -> Mistakes:
         split=outcome.split,
         cases=len(outcome),
         wrong=len(wrong),
-        summary=headline(problem, outcome.metrics()),
+        summary=main_metrics_text(problem, outcome.metrics()),
         confident=tuple(mistake(case) for case in order[:limit].tolist()),
         pairs=tuple(
             ConfusedPair(

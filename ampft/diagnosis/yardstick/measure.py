@@ -35,9 +35,9 @@ from ampft.precision.accelerator import (
     numerics,
     separate_accelerators,
     training_device,
-    verify_prepared,
+    verify_precision_unchanged,
 )
-from ampft.precision.executed import ProductRecorder, check_storage, contradiction
+from ampft.precision.executed import ProductRecorder, check_storage, precision_contradiction
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import Precision, resolve
 from ampft.precision.tf32 import apply_float32_policy
@@ -49,7 +49,12 @@ from ampft.runs.record import RunRecord, read_record
 from ampft.tasks.task import Task
 from ampft.text.escaping import inert
 from ampft.text.terminal import progress_bar
-from ampft.training.step import ScaledGradient, accumulate_gradient, finite_gradient, lowered_scales
+from ampft.training.step import (
+    ScaledGradient,
+    accumulate_gradient,
+    descending_loss_scales,
+    first_finite_gradient,
+)
 from ampft.training.threads import restore_cpu_threads
 
 # Examples are sorted by length, so micro-batches of few examples have little padding.
@@ -308,7 +313,7 @@ class GradientInMode:
 
     def __init__(self, prepared: Prepared) -> None:
         check_storage(prepared.loaded.model, torch.float32)
-        verify_prepared(prepared.accelerator, prepared.precision)
+        verify_precision_unchanged(prepared.accelerator, prepared.precision)
         self.prepared = prepared
         self.precision = prepared.precision
         self.executed: str | None = None
@@ -327,8 +332,8 @@ class GradientInMode:
         """
         apply_float32_policy(self.precision)  # another mode may have set it since
         with numerics(self.precision):
-            scales = lowered_scales(self.initial_scale)
-            found = finite_gradient(partial(self._at_scale, step_batch), scales)
+            scales = descending_loss_scales(self.initial_scale)
+            found = first_finite_gradient(partial(self._at_scale, step_batch), scales)
         gradient = found.gradient if found.is_finite else None
         if self.initial_scale is None:
             return StepGradient(gradient, gradient is None)
@@ -347,7 +352,7 @@ class GradientInMode:
             )
         if recorder is not None:
             executed = recorder.census(self.model)
-            mismatch = contradiction(self.precision, executed)
+            mismatch = precision_contradiction(self.precision, executed)
             if mismatch is not None:
                 raise InputError(f"--modes {self.precision.mode}: {mismatch}.")
             self.executed = executed.summary()

@@ -18,7 +18,7 @@ from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.features.validations import all_metrics
 from ampft.models.adapters import merge_adapters
-from ampft.models.weights import perturb_weights, tensors_hash, whole_state
+from ampft.models.weights import gather_model_state, perturb_weights, tensors_hash
 from ampft.precision.accelerator import numerics
 from ampft.precision.executed import ExecutedDtypes
 from ampft.runs.audit.findings import (
@@ -42,7 +42,7 @@ from ampft.runs.state import averaged_weights, fitted_decisions
 from ampft.tasks.outcome import Outcome
 from ampft.text.json_io import json_values
 from ampft.text.numbers import counted
-from ampft.training.first_step import FirstStep
+from ampft.training.first_step import FirstStepMonitor
 from ampft.training.step import StepOutcome, accumulate_gradient, apply_step, shared_autocast_cache
 
 Values = npt.NDArray[np.float64]
@@ -315,7 +315,7 @@ def replay_first_steps(
         mask_seed: Seed for dropout masks that differ from the run's; None repeats the run's masks.
         rounding: Relative size and seed of a random change of the initial weights; None for none.
     """
-    result, first_step = ReplayedSteps(), FirstStep(prepared.precision)
+    result, first_step = ReplayedSteps(), FirstStepMonitor(prepared.precision)
     if prepared.args.perturb_initial_weights:
         perturb_weights(prepared.model, prepared.args.seed)
     if rounding is not None:
@@ -355,7 +355,9 @@ def _step_batches(prepared: Prepared, micro_batches: Sequence[int]) -> Iterator[
             step += 1
 
 
-def _train_step(prepared: Prepared, step_batch: StepBatch, first_step: FirstStep) -> StepOutcome:
+def _train_step(
+    prepared: Prepared, step_batch: StepBatch, first_step: FirstStepMonitor
+) -> StepOutcome:
     accelerator, model, optimizer = prepared.accelerator, prepared.model, prepared.optimizer
     with first_step.measured(model, optimizer):
         with shared_autocast_cache(accelerator, model, step_batch):
@@ -386,7 +388,7 @@ def _validation(prepared: Prepared) -> Outcome:
 
 
 def _weights(prepared: Prepared) -> dict[str, HashedTensor]:
-    weights = whole_state(prepared.accelerator, prepared.model)
+    weights = gather_model_state(prepared.accelerator, prepared.model)
     if prepared.args.merge_lora:
         plain = prepared.accelerator.unwrap_model(prepared.model, keep_torch_compile=False)
         merged = copy.deepcopy(plain)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampft.models.weights import sharded_like, whole_on_main
+from ampft.models.weights import gather_on_main, sharded_like
 
 
 def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
@@ -24,7 +24,7 @@ def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tenso
     Sharded ones are gathered on the main process; all processes must call it.
     """
     return {
-        name: whole_on_main(value)
+        name: gather_on_main(value)
         for name, value in _entries(model, optimizer)
         if isinstance(value, Tensor)
     }

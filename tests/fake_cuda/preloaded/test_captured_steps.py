@@ -103,7 +103,7 @@ def _without_generator(monkeypatch):
         def restore(self):
             self._model.zero_grad()
 
-    monkeypatch.setattr(graphs_module, "Snapshot", Snapshot)
+    monkeypatch.setattr(graphs_module, "RandomAndBufferSnapshot", Snapshot)
     # The device is a mode itself.
     monkeypatch.setattr(graphs_module, "_disable_current_modes", nullcontext)
     monkeypatch.setattr(graphs_module, "_get_current_dispatch_mode", lambda: None)

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError as Devic
 
 from ampft.models.packing.install import install_packing
 from ampft.models.weights import cast_in_place
-from ampft.precision.executed import ProductRecorder, contradiction
+from ampft.precision.executed import ProductRecorder, precision_contradiction
 from ampft.precision.modes import MODES
 from ampft.precision.tf32 import float32_policy
 from ampft.training import bfloat16_adamw
@@ -80,7 +80,7 @@ def _generator_on_the_cpu(monkeypatch):
 def test_every_family_steps_in_every_mode(name, mode):
     precision, executed = take_step(name, mode)
     assert executed.rows
-    assert contradiction(precision, executed) is None
+    assert precision_contradiction(precision, executed) is None
 
 
 @pytest.mark.usefixtures("capability", "no_probe")

@@ -29,7 +29,7 @@ from ampft.features.weights import AveragedWeights
 from ampft.models import by_length
 from ampft.models.packing import install
 from ampft.precision.accelerator import make_accelerator
-from ampft.precision.executed import ProductRecorder, contradiction
+from ampft.precision.executed import ProductRecorder, precision_contradiction
 from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
 from ampft.training import step
@@ -175,7 +175,7 @@ def take_step(task, mode):
             with torch.no_grad():
                 logits = task.logits(model.eval(), step_batch.micro_batches[0].inputs)
         executed = recorder.census(model, optimizer.optimizer)
-    assert contradiction(precision, executed) is None
+    assert precision_contradiction(precision, executed) is None
     assert executed.rows
     assert not outcome.skipped
     for value in (*losses, logits):
