@@ -91,7 +91,7 @@ def test_texts_of_the_same_length_run_together(make):
     with torch.no_grad():
         padded = forward_logits(model, batch)
         (note,) = guard_against_text_padding(model, batch)
-        assert "so texts run without it" in note
+        assert "so texts of the same length run together" in note
         together = forward_logits(model, batch)
         for row, length in enumerate([9, 4, 13, 9]):
             inputs = {name: value[row : row + 1, :length] for name, value in batch.items()}
