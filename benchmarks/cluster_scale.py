@@ -33,9 +33,9 @@ from provenance import provenance
 
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution import session as module
-from ampft.comparison.execution.launch import Slot
+from ampft.comparison.execution.launch import ResourceSlot
 from ampft.comparison.execution.launchers import EndedProgram, Launcher, Program
-from ampft.comparison.execution.plan import Estimate, ModeCost, Plan, TrainingSize
+from ampft.comparison.execution.plan import CostEstimate, ModeCost, Plan, TrainingSize
 from ampft.comparison.report.files import write_comparison
 from ampft.machine import status_bytes
 from ampft.runs.folder import RunFolder
@@ -54,7 +54,7 @@ class Stub:
     seconds = 0.0  # processor time of all stubs
     lock = threading.Lock()
 
-    def __init__(self, slot: Slot, pool: Path) -> None:
+    def __init__(self, slot: ResourceSlot, pool: Path) -> None:
         """Take predictions from `pool`."""
         self.slot, self._pool = slot, pool
 
@@ -113,7 +113,7 @@ def plan_of(seeds: int, slots: int) -> tuple[Plan, list[str]]:
     """Return a plan of four arms, and the words of its command."""
     words = ["--jobs", str(slots), "--seeds", str(seeds), "--modes", ",".join(MODES), "--anyway"]
     command = parse_compare_arguments([*words, "--metric", "accuracy"])
-    estimate = Estimate(
+    estimate = CostEstimate(
         startup=0.1,
         modes={mode: ModeCost(step=0.1, evaluated_example=0.001) for mode in MODES},
         executions=dict.fromkeys(MODES, "native"),
@@ -133,7 +133,7 @@ def measure(runs: int, slots: int, place: Path) -> dict[str, float]:
     """Run a comparison of stubs; return what it cost this process."""
     plan, words = plan_of(runs // len(ARMS), slots)
     pool, folder = place / "pool", place / f"{runs}"
-    launchers: tuple[Launcher, ...] = tuple(Stub(Slot(k), pool) for k in range(slots))
+    launchers: tuple[Launcher, ...] = tuple(Stub(ResourceSlot(k), pool) for k in range(slots))
     Stub.seconds, before = 0.0, status_bytes("VmRSS") or 0
     command = parse_compare_arguments(words)
     with (

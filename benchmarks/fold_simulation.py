@@ -30,7 +30,7 @@ from scipy.special import stdtrit
 from sklearn.model_selection import StratifiedKFold
 from sklearn.tree import DecisionTreeClassifier
 
-from ampft.comparison.statistics.folds import fold_differences, with_folds
+from ampft.comparison.statistics.folds import corrected_for_folds, fold_differences
 from ampft.comparison.statistics.interval import estimate_of_sums
 from ampft.metrics.sums import ACCURACY, single_label_sums
 
@@ -109,7 +109,7 @@ def finds(setting: Setting, seed: int) -> dict[str, bool]:
         for side in (0, 1):
             sums[side].append(single_label_sums(y, predicted[side], 2))
     pooled = estimate_of_sums(sums[1], sums[0], ACCURACY)
-    corrected = with_folds(pooled, sums[1], sums[0], folds, ACCURACY)
+    corrected = corrected_for_folds(pooled, sums[1], sums[0], folds, ACCURACY)
     every = fold_differences(sums[1], sums[0], folds, ACCURACY)
     error = every.std(ddof=1) / math.sqrt(every.size)
     limit = -stdtrit(every.size - 1, ALPHA / 2) * error

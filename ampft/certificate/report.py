@@ -23,7 +23,7 @@ from ampft.certificate.findings import (
 from ampft.comparison.cost_findings import BatchTiming
 from ampft.comparison.report import prediction_tables, strips
 from ampft.comparison.report.charts import arm_styles
-from ampft.comparison.report.tables import scope
+from ampft.comparison.report.tables import evaluation_scope
 from ampft.comparison.verdict_text import decision_text, difference_text, margin_text
 from ampft.errors import InputError
 from ampft.export.artifact import CARD_NAME, CERTIFICATE_NAME, read_manifest, write_manifest
@@ -235,8 +235,8 @@ def card_section(certificate: Certificate) -> str:
         "\n".join(f"- {prose(each.text)}" for each in certificate.notes),
         "\n".join(f"- {name}: {prose(text)}" for name, text in facts(certificate)),
         markdown_table(class_table(certificate)),
-        f"Verified on {prose(scope(certificate.comparison))}. `{CERTIFICATE_NAME}` holds all "
-        "figures; `ampft audit path/to/this/folder --run RUN` repeats the verification.",
+        f"Verified on {prose(evaluation_scope(certificate.comparison))}. `{CERTIFICATE_NAME}` "
+        "holds all figures; `ampft audit path/to/this/folder --run RUN` repeats the verification.",
     ]
     return "\n\n".join(filter(None, parts))
 
@@ -266,7 +266,7 @@ def page(certificate: Certificate) -> str:
         failures=[each.text for each in certificate.failures],
         notes=[each.text for each in certificate.notes],
         facts=Table(header=("", ""), rows=tuple(facts(certificate)), left=2),
-        scope=scope(comparison),
+        scope=evaluation_scope(comparison),
         classes=_with_loss_strips(class_table(certificate), certificate.classes),
         changed=changed,
         intervals=intervals,

@@ -141,7 +141,7 @@ class FlippedExample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flips:
+class ChangedPredictions:
     """Predictions that differ between an arm and the baseline with the same seed.
 
     Attributes:
@@ -211,8 +211,8 @@ class CalibrationBin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
-    """One run over its optimizer steps, thinned out for a chart.
+class TrainingCurve:
+    """Loss and metric of one run over its optimizer steps, thinned out for a chart.
 
     Attributes:
         seed: Seed of the run.
@@ -325,11 +325,11 @@ class ArmResult:
     memory: Memory | None = None
     skipped_steps: tuple[int, ...] = ()
     total_steps: tuple[int, ...] = ()
-    flips: Flips | None = None
+    flips: ChangedPredictions | None = None
     classes: tuple[ClassFigures, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()
     calibration: tuple[CalibrationBin, ...] = ()
-    curves: tuple[Curve, ...] = ()
+    curves: tuple[TrainingCurve, ...] = ()
     inference: Inference | None = None
     subgroups: SubgroupLosses | None = None
     settings: Mapping[str, str] = field(default_factory=dict)

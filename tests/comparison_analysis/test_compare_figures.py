@@ -12,7 +12,7 @@ import pytest
 from run_folders import MIB, NAMES, SEEDS, N, labels, predicted, record_of, write_run, write_runs
 
 from ampft.comparison.analysis.compare import compare_folders
-from ampft.comparison.analysis.run_figures import MAX_POINTS, execution
+from ampft.comparison.analysis.run_figures import MAX_POINTS, execution_kind
 from ampft.comparison.remarks import remark_text
 from ampft.comparison.statistics.interval import estimate_difference, jackknife_differences
 from ampft.comparison.statistics.speed_up import speed_up
@@ -268,7 +268,7 @@ def test_an_arm_is_as_its_least_certain_run(of_runs, of_the_arm):
     plain = record_of("bf16", 1).precision
     precisions = [replace(plain, resolved={"execution": word}) for word in of_runs]
     runs = [SimpleNamespace(record=SimpleNamespace(precision=each)) for each in precisions]
-    assert execution(SimpleNamespace(runs=runs)) == of_the_arm
+    assert execution_kind(SimpleNamespace(runs=runs)) == of_the_arm
 
 
 @pytest.mark.slow

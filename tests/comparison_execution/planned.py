@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from ampft.arguments.compare import ComparisonDesign
-from ampft.comparison.execution.plan import Estimate, ModeCost, Plan, TrainingSize
+from ampft.comparison.execution.plan import CostEstimate, ModeCost, Plan, TrainingSize
 
 SIZE = TrainingSize(epochs=5, train_examples=1642)
-ESTIMATE = Estimate(
+ESTIMATE = CostEstimate(
     startup=9.0,
     modes={
         "fp32": ModeCost(step=0.15, evaluated_example=0.004),

@@ -38,7 +38,7 @@ from ampft.comparison.execution.cluster.parcels import (
     pack_folder,
     put_in_place,
 )
-from ampft.comparison.execution.launch import Slot, interruptible
+from ampft.comparison.execution.launch import ResourceSlot, interruptible
 from ampft.comparison.execution.launchers import Program
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.session import make_launchers
@@ -343,7 +343,7 @@ def test_a_program_whose_node_is_given_up_is_lost_although_ray_still_waits(monke
     monkeypatch.setattr(launcher_module, "REFRESH_SECONDS", 0.0)
     watch = Mock(side_effect=[None] * 5 + [AssertionError("it is not given up")])
     nodes = Nodes(ResourceNeed(1), Mock())
-    launcher = RayLauncher(Slot(), Cluster(nodes, None, ()), tmp_path / "arrivals")
+    launcher = RayLauncher(ResourceSlot(), Cluster(nodes, None, ()), tmp_path / "arrivals")
     program = Program((), tmp_path / "log", tmp_path / "run")
     with pytest.raises(_Lost, match="its node does not answer"):
         launcher.attempt(program, ["a"], Mock(), watch, lambda: ["a"])
@@ -393,7 +393,7 @@ def test_a_worker_gives_signs_of_life_while_it_predicts(monkeypatch, tmp_path):
 
 
 def test_nodes_that_are_measured_at_the_same_time_share_no_file(monkeypatch, tmp_path):
-    launcher = RayLauncher(Slot(), cluster=None, arrivals=tmp_path)
+    launcher = RayLauncher(ResourceSlot(), cluster=None, arrivals=tmp_path)
     files = []
 
     def attempt(self, program, nodes, output, watch):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planned import ESTIMATE, SIZE, plan
 
-from ampft.comparison.execution.plan import Estimate, ModeCost, TrainingSize
+from ampft.comparison.execution.plan import CostEstimate, ModeCost, TrainingSize
 from ampft.comparison.execution.planning import fit_to_budget, total_seconds
 from ampft.comparison.remarks import remark_texts
 from ampft.errors import InputError
@@ -19,7 +19,7 @@ SECONDS = st.floats(1e-4, 10)
 
 
 @st.composite
-def estimates(draw) -> Estimate:
+def estimates(draw) -> CostEstimate:
     cost = st.builds(ModeCost, step=SECONDS, evaluated_example=SECONDS)
     size = TrainingSize(
         epochs=draw(st.integers(1, 40)),

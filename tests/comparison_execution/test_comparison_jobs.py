@@ -20,7 +20,7 @@ from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution import launch as module
 from ampft.comparison.execution.launch import (
     ForkedProgram,
-    Slot,
+    ResourceSlot,
     check_memory,
     make_slots,
     start_command,
@@ -82,7 +82,7 @@ def eight_cores(monkeypatch):
 
 
 def test_runs_have_equal_shares_of_the_cores(eight_cores):
-    assert make_slots(1) == (Slot(),)
+    assert make_slots(1) == (ResourceSlot(),)
     assert [slot.cores for slot in make_slots(2)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
     assert [slot.cores for slot in make_slots(3)] == [(0, 1), (2, 3), (4, 5)]  # 6 and 7 stay idle
     with pytest.raises(InputError, match=r"may use 8 cores.* Use at most --jobs 8"):
@@ -119,7 +119,7 @@ def test_bad_numbers_are_refused(words):
 @needs_affinity
 def test_each_slot_has_one_command_at_a_time(tmp_path):
     cores = sorted(os.sched_getaffinity(0))[:2]
-    two = [Slot(k, (cores[-k],), {"SLOT": str(k)}) for k in range(2)]
+    two = [ResourceSlot(k, (cores[-k],), {"SLOT": str(k)}) for k in range(2)]
     queue, ended = ["a", "b", "c", "d"], []
     with SideBySide[str](direct(*two)) as side:
         while queue or side.running:
@@ -147,7 +147,7 @@ def test_an_interruption_terminates_every_command(tmp_path, interruption):
     before = {child.pid for child in psutil.Process().children(recursive=True)}
 
     def interrupt():
-        with SideBySide[int](direct(Slot(0), Slot(1))) as side:
+        with SideBySide[int](direct(ResourceSlot(0), ResourceSlot(1))) as side:
             for key in range(2):
                 words = ["-c", SLEEP, str(tmp_path / str(key))]
                 side.start(key, program(words, tmp_path / f"{key}.log"))
@@ -218,7 +218,7 @@ sys.exit(int(sys.argv[1]))
 def test_runs_are_forks_of_a_process_with_torch_until_it_is_killed(tmp_path):
     recipe, log = tmp_path / "recipe.py", tmp_path / "log"
     recipe.write_text(SAYS)
-    launcher = LocalLauncher(Slot(), None)
+    launcher = LocalLauncher(ResourceSlot(), None)
 
     def said(*words):
         launcher.run(program([str(recipe), *words], log), lambda: None)
@@ -243,7 +243,9 @@ def test_a_run_with_a_configuration_file_is_launched_by_accelerate(tmp_path, mon
         return start_command([sys.executable, "-c", ""], output, slot)
 
     monkeypatch.setattr("ampft.comparison.execution.launchers.start_command", start)
-    LocalLauncher(Slot(), "own.yaml").run(program(["recipe.py"], tmp_path / "log"), lambda: None)
+    LocalLauncher(ResourceSlot(), "own.yaml").run(
+        program(["recipe.py"], tmp_path / "log"), lambda: None
+    )
     assert started[0][1:5] == ["-m", "accelerate.commands.launch", "--config_file", "own.yaml"]
 
 
@@ -278,7 +280,7 @@ class Timed(LocalLauncher):
 
 
 def interim_session(tmp_path, monkeypatch, **changes):
-    launchers = tuple(Timed(Slot(k), None) for k in range(2))
+    launchers = tuple(Timed(ResourceSlot(k), None) for k in range(2))
     monkeypatch.setattr("ampft.comparison.execution.session.make_launchers", lambda *_: launchers)
     planned = plan(jobs=2, placebo=False, seed_counts=(3, 5), **changes)
     return open_comparison(parse_compare_arguments(["--jobs", "2"]), tmp_path / "cmp", planned)
@@ -305,7 +307,7 @@ def test_idle_launchers_begin_runs_of_the_next_analysis_and_a_verdict_cancels_th
 
 
 def test_without_a_later_analysis_nothing_begins_ahead(tmp_path, monkeypatch):
-    launchers = tuple(Timed(Slot(k), None) for k in range(2))
+    launchers = tuple(Timed(ResourceSlot(k), None) for k in range(2))
     monkeypatch.setattr("ampft.comparison.execution.session.make_launchers", lambda *_: launchers)
     planned = plan(jobs=2, placebo=False)
     command = parse_compare_arguments(["--jobs", "2"])

@@ -7,9 +7,9 @@ import pytest
 from ampft import cli
 from ampft.arguments import parse_classify_arguments
 from ampft.comparison.execution import duration, planning
-from ampft.comparison.execution.plan import Estimate, ModeCost, TrainingSize, TrialResult
+from ampft.comparison.execution.plan import CostEstimate, ModeCost, TrainingSize, TrialResult
 
-ESTIMATE = Estimate(
+ESTIMATE = CostEstimate(
     startup=10.0,
     modes={
         "fp32": ModeCost(step=0.5, evaluated_example=0.01),

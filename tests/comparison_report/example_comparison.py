@@ -26,8 +26,8 @@ from ampft.comparison.cost_findings import Memory, Speed
 from ampft.comparison.findings import (
     ArmResult,
     Comparison,
-    Curve,
     RunOutcome,
+    TrainingCurve,
     metric_infos,
 )
 from ampft.comparison.remarks import Remark, remark
@@ -271,13 +271,13 @@ def _arm(
     )
 
 
-def _curve(arm: SimulatedArm, seed: int, predictions: Predictions, rng) -> Curve:
+def _curve(arm: SimulatedArm, seed: int, predictions: Predictions, rng) -> TrainingCurve:
     steps = tuple(range(3, STEPS + 1, 3))
     loss = 2.5 * np.exp(-np.array(steps) / 70) + 0.25 + rng.normal(0, 0.06, len(steps))
     skipped = arm.skipped[: len(arm.skipped) - (seed % 2 and seed > 3)]
     scale = tuple(65536 / 2.0 ** sum(s <= step for s in skipped) for step in steps)
     accuracy = float(np.mean(predictions.predicted == predictions.labels))
-    return Curve(
+    return TrainingCurve(
         seed=seed,
         steps=steps,
         loss=tuple(float(x) for x in loss),

@@ -12,9 +12,9 @@ from scipy.stats import binom
 from ampft.comparison.findings import (
     ArmResult,
     CalibrationBin,
+    ChangedPredictions,
     ClassFigures,
     FlippedExample,
-    Flips,
     MetricOverSeeds,
 )
 from ampft.comparison.statistics.interval import estimate_of_sums
@@ -78,14 +78,16 @@ def with_verdicts(arms: Sequence[ArmResult]) -> tuple[ArmResult, ...]:
     return tuple(replace(arm, difference=decided.get(arm.name, arm.difference)) for arm in arms)
 
 
-def flips(arm: Sequence[Predictions], base: Sequence[Predictions], texts: Sequence[str]) -> Flips:
+def flips(
+    arm: Sequence[Predictions], base: Sequence[Predictions], texts: Sequence[str]
+) -> ChangedPredictions:
     pairs = list(zip(arm, base, strict=True))
     differ = np.stack([a.predicted != b.predicted for a, b in pairs])
     gained = [int(np.sum(_is_correct(a) > _is_correct(b))) for a, b in pairs]
     lost = [int(np.sum(_is_correct(a) < _is_correct(b))) for a, b in pairs]
     counts = Counter({int(i): int(k) for i, k in enumerate(differ.sum(axis=0)) if k})
     chosen = sorted(counts, key=lambda i: (-counts[i], i))[:8]
-    return Flips(
+    return ChangedPredictions(
         per_seed=tuple(int(k) for k in differ.sum(axis=1)),
         mean=float(differ.sum(axis=1).mean()),
         gained=float(np.mean(gained)),

@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampft.comparison.statistics.folds import corrected_variance, fold_differences, with_folds
+from ampft.comparison.statistics.folds import (
+    corrected_for_folds,
+    corrected_variance,
+    fold_differences,
+)
 from ampft.comparison.statistics.interval import estimate_of_sums
 from ampft.metrics.sums import ACCURACY, MACRO_F1, single_label_sums
 
@@ -55,7 +59,7 @@ def test_the_variance_is_that_of_nadeau_and_bengio():
 def test_an_interval_is_never_narrower_than_without_folds_or_than_the_correction(shift):
     arm, base, folds = repeats(3, shift=shift)
     pooled = estimate_of_sums(arm, base, ACCURACY)
-    found = with_folds(pooled, arm, base, folds, ACCURACY)
+    found = corrected_for_folds(pooled, arm, base, folds, ACCURACY)
     variance = corrected_variance(fold_differences(arm, base, folds, ACCURACY))
     assert found.estimate == pooled.estimate
     assert found.half_width(0.025) >= pooled.half_width(0.025)
@@ -68,5 +72,5 @@ def test_the_luck_of_folds_widens_an_interval_and_other_folds_do_not():
     pooled = estimate_of_sums(arm, base, ACCURACY)
     generator = np.random.default_rng(0)
     others = [generator.permutation(fold) for fold in folds]
-    width = with_folds(pooled, arm, base, folds, ACCURACY).half_width(0.025)
-    assert width > 1.3 * with_folds(pooled, arm, base, others, ACCURACY).half_width(0.025)
+    width = corrected_for_folds(pooled, arm, base, folds, ACCURACY).half_width(0.025)
+    assert width > 1.3 * corrected_for_folds(pooled, arm, base, others, ACCURACY).half_width(0.025)

@@ -10,7 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from ampft.comparison.analysis import run_figures
-from ampft.comparison.analysis.loading import Arms, RunGroup, find_runs, form_arms, group_runs
+from ampft.comparison.analysis.loading import (
+    ArmAssignment,
+    RunGroup,
+    find_runs,
+    form_arms,
+    group_runs,
+)
 from ampft.comparison.analysis.predictions import (
     ALPHA,
     ArmPredictions,
@@ -103,7 +109,7 @@ def compare_folders(
         label_names=cases.class_names,
         arms=tuple(_arm_of_runs(group, groups, arms, plan, metric) for group in groups),
         stamps=stamps,
-        setup=run_figures.setup(records),
+        setup=run_figures.shared_settings(records),
         environment=run_figures.environment(records[0]),
         yardstick=plan.yardstick,
         overhead_share=plan.overhead_share,
@@ -118,7 +124,7 @@ def compare_folders(
     return replace(comparison, arms=_with_shown_cases(comparison.arms, groups, predictions, cases))
 
 
-def _groups(arms: Arms, baseline: str | None) -> tuple[RunGroup, ...]:
+def _groups(arms: ArmAssignment, baseline: str | None) -> tuple[RunGroup, ...]:
     """Return the runs of each arm, the baseline first."""
     if baseline is None:
         baseline = BASELINE if arms.varied == (PRECISION,) else arms.runs[0].name
@@ -183,7 +189,7 @@ def _cases_without_complete_arms(groups: Sequence[RunGroup]) -> Cases:
 
 
 def _arm_of_runs(
-    group: RunGroup, groups: Sequence[RunGroup], arms: Arms, plan: PlanFacts, metric: str
+    group: RunGroup, groups: Sequence[RunGroup], arms: ArmAssignment, plan: PlanFacts, metric: str
 ) -> ArmResult:
     """Return an arm with all that its runs recorded, without what its predictions show."""
     summaries = [run.record.precision.summary for run in (*group.finished, *group.runs)]
@@ -195,7 +201,7 @@ def _arm_of_runs(
         name=group.name,
         mode=group.mode,
         is_placebo=group.is_placebo,
-        execution=run_figures.execution(group),
+        execution=run_figures.execution_kind(group),
         executed=next((summary for summary in summaries if summary), None),
         status=group.status,
         runs=tuple(

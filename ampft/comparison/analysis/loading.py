@@ -230,8 +230,8 @@ def missing_seeds(arms: Mapping[str, Mapping[int, Any]], kind: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arms:
-    """Runs with the names of their arms.
+class ArmAssignment:
+    """Runs, each named after its arm, and what distinguishes the arms.
 
     Attributes:
         runs: Runs.
@@ -251,7 +251,7 @@ def form_arms(
     *,
     by: Sequence[str] = (),
     planned: Mapping[str, str] | None = None,
-) -> Arms:
+) -> ArmAssignment:
     """Return the arms of runs.
 
     Runs in at least two modes, with different seeds in each, form arms by mode, and so do runs that
@@ -270,13 +270,13 @@ def form_arms(
 
     def described(
         runs: Sequence[RecordedRun], names: Iterable[str], varied: tuple[str, ...]
-    ) -> Arms:
+    ) -> ArmAssignment:
         settings: dict[str, dict[str, str]] = {}
         for index, run in enumerate(runs):
             of_run = {name: value_text(values[name][index]) for name in varied}
             settings.setdefault(run.name, of_run)
         ordered = tuple(dict.fromkeys(names))
-        return Arms(runs=tuple(runs), names=ordered, varied=varied, settings=settings)
+        return ArmAssignment(runs=tuple(runs), names=ordered, varied=varied, settings=settings)
 
     if planned:
         named = [replace(run, name=planned[run.folder.name]) for run in runs]
@@ -295,7 +295,7 @@ def form_arms(
     are_modes = len({mode for mode, _ in plain}) > 1 and len(set(plain)) == len(plain)
     if varied == (PRECISION,) or (not by and (not values or are_modes)):
         names = tuple(sorted({run.name for run in runs}, key=arm_sort_key))
-        return Arms(runs=tuple(runs), names=names)
+        return ArmAssignment(runs=tuple(runs), names=names)
     keys = [tuple(values[name][index] for name in varied) for index in range(len(runs))]
     name_of = _arm_names(varied, keys)
     named = [replace(run, name=name_of[repr(key)]) for run, key in zip(runs, keys, strict=True)]

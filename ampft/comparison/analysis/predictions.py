@@ -22,11 +22,11 @@ from ampft.comparison.analysis.subgroup_losses import class_differences, with_su
 from ampft.comparison.findings import (
     ArmResult,
     CalibrationBin,
+    ChangedPredictions,
     ClassDifference,
     ClassFigures,
     Comparison,
     FlippedExample,
-    Flips,
     MetricOverSeeds,
 )
 from ampft.comparison.statistics.folds import estimate_over_folds
@@ -179,7 +179,9 @@ def _metric_values(predictions: Sequence[RunPredictions]) -> dict[str, MetricOve
     }
 
 
-def _flips(cases: Cases, predictions: ArmPredictions, baseline: ArmPredictions) -> Flips:
+def _flips(
+    cases: Cases, predictions: ArmPredictions, baseline: ArmPredictions
+) -> ChangedPredictions:
     """Count changed predictions seed by seed, and choose a few examples."""
     pairs = list(zip(predictions.in_mode, baseline.in_mode, strict=True))
     flipped = np.stack([rows_differ(arm.choices, base.choices) for arm, base in pairs])
@@ -187,7 +189,7 @@ def _flips(cases: Cases, predictions: ArmPredictions, baseline: ArmPredictions) 
     lost = [int((base.correct & ~arm.correct).sum()) for arm, base in pairs]
     both = [int((arm.correct & base.correct).sum()) for arm, base in pairs]
     per_seed = flipped.sum(axis=1).tolist()
-    return Flips(
+    return ChangedPredictions(
         per_seed=tuple(per_seed),
         mean=float(np.mean(per_seed)),
         gained=float(np.mean(gained)),

@@ -13,7 +13,7 @@ from typing import Any
 
 from ampft.comparison.analysis.loading import RecordedRun, RunGroup
 from ampft.comparison.cost_findings import Memory, Speed
-from ampft.comparison.findings import Curve
+from ampft.comparison.findings import TrainingCurve
 from ampft.comparison.remarks import Remark, remark
 from ampft.comparison.statistics.speed_up import speed_up
 from ampft.runs.history import read_history
@@ -65,7 +65,7 @@ def speed(
     )
 
 
-def execution(group: RunGroup) -> str:
+def execution_kind(group: RunGroup) -> str:
     """Return how the runs of an arm computed: "emulated", "unproven" or "native"."""
     found = {run.record.precision.resolved.get("execution") for run in group.runs}
     return next((word for word in ("emulated", "unproven") if word in found), "native")
@@ -78,7 +78,10 @@ def _ratios(group: RunGroup, other: RunGroup | None) -> list[float]:
     """
     if other is None or group.name == other.name:
         return []
-    if "emulated" in (execution(group), execution(other)):  # not the speed of the hardware
+    if "emulated" in (
+        execution_kind(group),
+        execution_kind(other),
+    ):  # not the speed of the hardware
         return []
     ratios = []
     for pair in zip(group.runs, other.runs, strict=True):
@@ -172,7 +175,7 @@ def memory(group: RunGroup, baseline: RunGroup) -> Memory | None:
     )
 
 
-def curve(run: RecordedRun, metric: str) -> Curve:
+def curve(run: RecordedRun, metric: str) -> TrainingCurve:
     """Return the curve of a run; empty if the run left no history.
 
     A segment with a loss that is not finite has no mean, and its point is None.
@@ -193,7 +196,7 @@ def curve(run: RecordedRun, metric: str) -> Curve:
     values = [(part.step, part.metrics.get(metric)) for part in run.record.validations]
     validations = [(step, v) for step, v in values if v is not None and math.isfinite(v)]
     has_scale = any(_finite(row.get("loss_scale")) is not None for row in rows)
-    return Curve(
+    return TrainingCurve(
         seed=run.seed,
         steps=tuple(_step(segment[-1]) for segment in segments),
         loss=tuple(_mean([_finite(row.get("loss")) for row in segment]) for segment in segments),
@@ -246,7 +249,7 @@ def title(records: Sequence[RunRecord]) -> str:
     return f"{model} on {' and '.join(data)}"
 
 
-def setup(records: Sequence[RunRecord]) -> dict[str, str]:
+def shared_settings(records: Sequence[RunRecord]) -> dict[str, str]:
     """Return what all arms trained and how, in display order.
 
     Args:

@@ -37,8 +37,8 @@ FIRST_LINE = b"log of ampft, replaced when the command is repeated\n"
 
 
 @dataclass(frozen=True)
-class Slot:
-    """What one run at a time has to itself.
+class ResourceSlot:
+    """The cores and GPUs that one run at a time has to itself.
 
     Attributes:
         number: Its position, from 0.
@@ -53,10 +53,10 @@ class Slot:
     launcher_flags: tuple[str, ...] = ()
 
 
-WHOLE_MACHINE = Slot()
+WHOLE_MACHINE = ResourceSlot()
 
 
-def command_slots(command: CompareCommand) -> tuple[Slot, ...]:
+def command_slots(command: CompareCommand) -> tuple[ResourceSlot, ...]:
     """Return the slots that a command asks for, as `make_slots` does."""
     design = command.design
     return make_slots(
@@ -64,7 +64,9 @@ def command_slots(command: CompareCommand) -> tuple[Slot, ...]:
     )
 
 
-def make_slots(jobs: int, *, gpus_per_run: int = 1, use_cpu: bool = False) -> tuple[Slot, ...]:
+def make_slots(
+    jobs: int, *, gpus_per_run: int = 1, use_cpu: bool = False
+) -> tuple[ResourceSlot, ...]:
     """Return a slot for each run that trains at the same time.
 
     A single slot is the whole machine. Several have equal shares: of the GPUs that are visible to
@@ -96,7 +98,8 @@ def make_slots(jobs: int, *, gpus_per_run: int = 1, use_cpu: bool = False) -> tu
             f"needs one of its own. Use at most --jobs {len(cores)}."
         )
     return tuple(
-        Slot(number, tuple(cores[number * share : (number + 1) * share])) for number in range(jobs)
+        ResourceSlot(number, tuple(cores[number * share : (number + 1) * share]))
+        for number in range(jobs)
     )
 
 
@@ -109,7 +112,7 @@ def visible_gpus() -> list[str]:
     return named[:count] or [str(number) for number in range(count)]
 
 
-def _gpu_slots(jobs: int, gpus_per_run: int, gpus: Sequence[str]) -> tuple[Slot, ...]:
+def _gpu_slots(jobs: int, gpus_per_run: int, gpus: Sequence[str]) -> tuple[ResourceSlot, ...]:
     if jobs * gpus_per_run > len(gpus):
         raise InputError(
             f"--jobs {jobs}: with {counted(gpus_per_run, 'GPU')} each, the runs need "
@@ -121,7 +124,9 @@ def _gpu_slots(jobs: int, gpus_per_run: int, gpus: Sequence[str]) -> tuple[Slot,
         own = gpus[number * gpus_per_run : (number + 1) * gpus_per_run]
         # Several processes of a run meet at a port, which no other run may use.
         port = ("--main_process_port", str(FIRST_PORT + number)) if gpus_per_run > 1 else ()
-        slots.append(Slot(number, (), {"CUDA_VISIBLE_DEVICES": ",".join(own)}, launcher_flags=port))
+        slots.append(
+            ResourceSlot(number, (), {"CUDA_VISIBLE_DEVICES": ",".join(own)}, launcher_flags=port)
+        )
     return tuple(slots)
 
 
@@ -219,12 +224,14 @@ class ForkedProgram:
 Process = subprocess.Popen[bytes] | ForkedProgram
 
 
-def run_command(command: Sequence[str], log: Path, slot: Slot = WHOLE_MACHINE) -> tuple[int, float]:
+def run_command(
+    command: Sequence[str], log: Path, slot: ResourceSlot = WHOLE_MACHINE
+) -> tuple[int, float]:
     """Run a command in a slot, as `supervise` does."""
     return supervise(lambda output: start_command(command, output, slot), log)
 
 
-def start_command(command: Sequence[str], output: BinaryIO | int, slot: Slot) -> Process:
+def start_command(command: Sequence[str], output: BinaryIO | int, slot: ResourceSlot) -> Process:
     """Start a command in a slot, in a session of its own, so that Ctrl-C reaches only this one."""
     with _pinned(slot.cores):
         return subprocess.Popen(

@@ -24,7 +24,7 @@ from ampft.comparison.execution.launch import (
     POLL_SECONDS,
     ForkedProgram,
     Process,
-    Slot,
+    ResourceSlot,
     launch_command,
     start_command,
     supervise,
@@ -72,7 +72,7 @@ class Launcher(Protocol):
         slot: Where programs run, and its position among the launchers.
     """
 
-    slot: Slot
+    slot: ResourceSlot
 
     def run(self, program: Program, watch: Callable[[], None]) -> EndedProgram:
         """Run a program to its end, whatever its exit code.
@@ -113,7 +113,7 @@ class LocalLauncher:
         forks: Whether programs are forked; False from the first time that this is impossible.
     """
 
-    def __init__(self, slot: Slot, config_file: str | None) -> None:
+    def __init__(self, slot: ResourceSlot, config_file: str | None) -> None:
         """Launch in `slot` as `accelerate launch --config_file` does."""
         self.slot = slot
         self._config_file = config_file

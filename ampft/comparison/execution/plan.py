@@ -55,8 +55,8 @@ class TrainingSize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """Measurements taken before the first run.
+class CostEstimate:
+    """What runs cost, measured before the first one.
 
     Attributes:
         startup: Seconds from launching a process to its first step.
@@ -132,7 +132,7 @@ class TrialResult:
         disk_bytes: Size of the weights and checkpoints that a run saves.
     """
 
-    estimate: Estimate
+    estimate: CostEstimate
     modes: tuple[str, ...]
     splits: Mapping[str, str]
     compared: Mapping[str, str]
@@ -218,7 +218,7 @@ class Plan:
 
     design: ComparisonDesign
     arguments: Mapping[str, Any]
-    estimate: Estimate
+    estimate: CostEstimate
     size: TrainingSize
     overrides: Mapping[str, int] = field(default_factory=dict)
     reductions: tuple[Remark, ...] = ()
@@ -229,7 +229,7 @@ class Plan:
     own_seconds: NotNegative = 0.0
     yardstick_seconds: NotNegative = 0.0
     written: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-    arm_estimates: Mapping[str, Estimate] = field(default_factory=dict)
+    arm_estimates: Mapping[str, CostEstimate] = field(default_factory=dict)
     selected: str | None = None
     selection_scores: Mapping[str, float] = field(default_factory=dict)
     nodes: Mapping[str, str] = field(default_factory=dict)
@@ -305,7 +305,7 @@ class Plan:
         """Return the estimated seconds of a run."""
         return self.estimate_of(run.arm).run_seconds(run.arm.mode, self.size_of(run.arm))
 
-    def estimate_of(self, arm: Arm) -> Estimate:
+    def estimate_of(self, arm: Arm) -> CostEstimate:
         """Return the measurements taken for the runs of an arm."""
         return self.arm_estimates.get(arm.name, self.estimate)
 

@@ -16,7 +16,7 @@ import psutil
 from ampft.arguments.compare import RAY, CompareCommand, chosen_metric
 from ampft.comparison.execution.launch import (
     WHOLE_MACHINE,
-    Slot,
+    ResourceSlot,
     check_memory,
     command_slots,
     interruptible,
@@ -273,7 +273,7 @@ def trial_starter(command: CompareCommand) -> Callable[[Program], object]:
     return _start_in(command_slots(command)[0], command.design.config_file)
 
 
-def _start_in(slot: Slot, config_file: str | None) -> Callable[[Program], object]:
+def _start_in(slot: ResourceSlot, config_file: str | None) -> Callable[[Program], object]:
     def start(program: Program) -> object:
         words = launch_command(config_file, *program.argv, launcher_flags=slot.launcher_flags)
         return run_command(words, program.log, slot)

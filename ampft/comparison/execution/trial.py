@@ -25,7 +25,7 @@ from ampft.arguments import parse_classify_arguments
 from ampft.comparison.execution.launchers import write_subprocess_result
 from ampft.comparison.execution.plan import (
     KIND_OF_LABELS,
-    Estimate,
+    CostEstimate,
     ModeCost,
     TrainingSize,
     TrialResult,
@@ -187,12 +187,12 @@ def _estimate(
     *,
     startup: float,
     device: str,
-) -> Estimate:
+) -> CostEstimate:
     args, data = prepared.args, prepared.task.data
     sizes = {name: len(rows) for name, rows in data.splits.items()}
     weights = prepared.loaded.model.state_dict().values()
     groups = dependent_groups(data, prepared.final_split)
-    return Estimate(
+    return CostEstimate(
         startup=startup,
         modes=costs,
         executions={precision.mode: precision.execution for precision in precisions},

@@ -20,7 +20,7 @@ from ampft.comparison.findings import (
     ArmResult,
     CalibrationBin,
     Comparison,
-    Curve,
+    TrainingCurve,
 )
 from ampft.text.charts import (
     Axis,
@@ -152,7 +152,7 @@ def loss_difference_chart(comparison: Comparison, styles: Sequence[ArmStyle]) ->
     base, *others = comparison.arms
     losses = {curve.seed: _losses(curve) for curve in base.curves}
 
-    def difference(one: Curve) -> Points:
+    def difference(one: TrainingCurve) -> Points:
         other = losses.get(one.seed, {})
         return {step: loss - other[step] for step, loss in _losses(one).items() if step in other}
 
@@ -183,7 +183,7 @@ def validation_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Char
 def scale_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | None:
     """Return the chart of log2 of the loss scale, with skipped steps; None without a scaler."""
 
-    def logarithms(one: Curve) -> Points:
+    def logarithms(one: TrainingCurve) -> Points:
         scales = _points(one.steps, one.loss_scale or (None,) * len(one.steps))
         return {step: math.log2(scale) for step, scale in scales.items() if scale > 0}
 
@@ -208,7 +208,7 @@ def scale_chart(comparison: Comparison, styles: Sequence[ArmStyle]) -> Chart | N
     return _chart(lines, y_axis, power_of_two_label, alt=alt, rug=rows)
 
 
-def _losses(one: Curve) -> Points:
+def _losses(one: TrainingCurve) -> Points:
     return _points(one.steps, one.loss)
 
 
@@ -218,7 +218,7 @@ def _points(steps: Sequence[int], values: Sequence[float | None]) -> Points:
 
 
 def _lines(
-    arms: Sequence[ArmResult], styles: Sequence[ArmStyle], of: Callable[[Curve], Points]
+    arms: Sequence[ArmResult], styles: Sequence[ArmStyle], of: Callable[[TrainingCurve], Points]
 ) -> list[ArmLines]:
     lines: list[ArmLines] = []
     for arm, style in zip(arms, styles, strict=True):

@@ -13,9 +13,9 @@ from ampft.comparison.remarks import remark_text, remark_texts
 from ampft.comparison.report.sections import EXPLORATORY, Section, sections
 from ampft.comparison.report.tables import (
     arm_columns,
-    executed,
+    evaluation_scope,
+    executed_precisions,
     modes,
-    scope,
     settings,
     without_incomplete_medians,
 )
@@ -177,7 +177,7 @@ def terminal_text(comparison: Comparison) -> str:
     paragraphs = (legend(comparison), answer_text(comparison), *verdicts)
     explained, *concluded = (_wrapped(text) for text in paragraphs)
     parts = [
-        _wrapped(f"{comparison.title}: {scope(comparison)}"),
+        _wrapped(f"{comparison.title}: {evaluation_scope(comparison)}"),
         "" if differing is None else terminal_table(differing),
         mode_table(comparison),
         explained,
@@ -246,7 +246,7 @@ def markdown_text(comparison: Comparison) -> str:
         "" if differing is None else markdown_table(differing),
         markdown_table(modes(comparison)),
     ]
-    measured = executed(comparison)
+    measured = executed_precisions(comparison)
     if measured:
         parts.append(f"Precision measured in the first step:\n\n{_list(measured)}")
     parts += [_details(each) for each in sections(comparison, max_classes=MAX_CLASSES)]

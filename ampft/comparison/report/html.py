@@ -80,7 +80,7 @@ def _context(comparison: Comparison) -> dict[str, Any]:
         "seeds": seeds_text(comparison),
         "modes": _with_graphics(tables.modes(comparison), keys, strip_of["modes"]),
         "settings": tables.settings(comparison),
-        "executed": tables.executed(comparison),
+        "executed": tables.executed_precisions(comparison),
         "sections": tuple(
             replace(
                 section,
@@ -182,8 +182,8 @@ CHIPS = {EQUIVALENT: "good", BETTER: "good", WORSE: "bad", UNDECIDED: "open"}
 
 
 @dataclass(frozen=True)
-class Card:
-    """What the page says first about an arm.
+class ArmCard:
+    """The card of an arm at the top of the page.
 
     Attributes:
         style: Style of the arm in charts.
@@ -266,7 +266,7 @@ def recommendation_condition(comparison: Comparison) -> str:
     )
 
 
-def cards(comparison: Comparison, styles: Sequence[ArmStyle]) -> tuple[Card, ...]:
+def cards(comparison: Comparison, styles: Sequence[ArmStyle]) -> tuple[ArmCard, ...]:
     """Return a card for each arm: the compared ones, then placebo and baseline."""
     axis = strips.difference_axis(comparison)
     pairs = list(zip(comparison.arms, styles, strict=True))
@@ -275,7 +275,7 @@ def cards(comparison: Comparison, styles: Sequence[ArmStyle]) -> tuple[Card, ...
     return tuple(_card(comparison, arm, style, axis) for arm, style in [*ordered, pairs[0]])
 
 
-def _card(comparison: Comparison, arm: ArmResult, style: ArmStyle, axis: Axis) -> Card:
+def _card(comparison: Comparison, arm: ArmResult, style: ArmStyle, axis: Axis) -> ArmCard:
     units, is_baseline = comparison.units, arm is comparison.baseline
     values = arm.metrics.get(comparison.metric)
     word = arm.outcome
@@ -311,7 +311,7 @@ def _card(comparison: Comparison, arm: ArmResult, style: ArmStyle, axis: Axis) -
         strip = Markup('{}<div class="strip">{}</div>').format(
             strips.difference_scale(axis, units), drawn
         )
-    return Card(
+    return ArmCard(
         style=style,
         chip=chip,
         chip_class=chip_class,

@@ -8,8 +8,8 @@ from functools import partial
 from ampft.comparison.findings import (
     CALIBRATION_ERROR,
     ArmResult,
+    ChangedPredictions,
     Comparison,
-    Flips,
     MetricInfo,
     MetricOverSeeds,
 )
@@ -195,13 +195,13 @@ def changed(comparison: Comparison) -> Iterator[Table]:
             )
 
 
-def _mcnemar(comparison: Comparison, arms: Sequence[tuple[ArmResult, Flips]]) -> Table:
+def _mcnemar(comparison: Comparison, arms: Sequence[tuple[ArmResult, ChangedPredictions]]) -> Table:
     """Return McNemar's table of each arm, one model and the baseline's, in one row."""
     note = "McNemar's test compares these models only."
     if comparison.groups is not None:
         note += " In the test, a group of examples counts once; the columns count examples."
 
-    def both_wrong(flips: Flips) -> str:
+    def both_wrong(flips: ChangedPredictions) -> str:
         if flips.both_correct is None:
             return NOT_MEASURED
         return mean_count(comparison.examples - flips.both_correct - flips.gained - flips.lost)

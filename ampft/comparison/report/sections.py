@@ -60,8 +60,8 @@ def sections(comparison: Comparison, *, max_classes: int | None = None) -> tuple
     seeds = "Results per seed, intervals and p-values"
     if c.has_one_model_each:
         seeds = "Intervals and p-values"
-    settings = tables.facts("Settings of all runs", c.setup)
-    machine = tables.facts("Hardware and versions", c.environment)
+    settings = tables.facts_table("Settings of all runs", c.setup)
+    machine = tables.facts_table("Hardware and versions", c.environment)
     every: tuple[tuple[str, str, str, Iterable[Table | None]], ...] = (
         ("subgroups", "Where losses are largest", EXPLORATORY, subgroup_losses(c)),
         ("changed", "Changed predictions", EXPLORATORY, shown.changed(c)),

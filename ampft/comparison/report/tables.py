@@ -61,7 +61,7 @@ def without_incomplete_medians(comparison: Comparison) -> Comparison:
     return replace(comparison, arms=tuple(arms))
 
 
-def scope(comparison: Comparison) -> str:
+def evaluation_scope(comparison: Comparison) -> str:
     """Return metric, split, number of examples and seeds in one clause."""
     return (
         f"{comparison.units.capitalized()} on {comparison.split}, {comparison.examples:,} "
@@ -145,7 +145,7 @@ def modes(comparison: Comparison) -> Table:
     ratios = " and speed-up (95 % CI) are" if cost_columns(comparison) else " are"
     deviation = f"{PLUS_MINUS} is the standard deviation over seeds. "
     return Table(
-        title=scope(comparison),
+        title=evaluation_scope(comparison),
         header=tuple(column.heading for column in columns),
         rows=[tuple(column.cell(arm) for column in columns) for arm in comparison.arms],
         note=deviation * (len(comparison.seeds) > 1)
@@ -242,7 +242,7 @@ def arm_table(
     )
 
 
-def executed(comparison: Comparison) -> tuple[str, ...]:
+def executed_precisions(comparison: Comparison) -> tuple[str, ...]:
     """Return the precision measured in the first step; arms with the same one share a line."""
     names: dict[str, list[str]] = {}
     for arm in comparison.arms:
@@ -330,8 +330,8 @@ def runs(comparison: Comparison) -> Table:
     return Table(title="Status and steps of every run", header=header, rows=rows, left=3)
 
 
-def facts(title: str, values: Mapping[str, str]) -> Table | None:
-    """Return names and values; None if there are none."""
+def facts_table(title: str, values: Mapping[str, str]) -> Table | None:
+    """Return a table of names and values; None if there are none."""
     rows = [(Quote(name), Quote(value)) for name, value in values.items()]
     return Table(title=title, header=("", ""), rows=rows, left=2) if rows else None
 

@@ -47,7 +47,7 @@ def estimate_over_folds(
     folds: Sequence[IntArray | None],
     metric: Metric,
 ) -> DifferenceEstimate:
-    """Return the estimate from the sums of both sides, with `with_folds` if there are folds.
+    """Return the estimate from the sums of both sides, corrected for folds if there are any.
 
     Args:
         arm: Sums of the arm in the order of the seeds.
@@ -57,17 +57,17 @@ def estimate_over_folds(
     """
     found = estimate_of_sums(arm, baseline, metric)
     known = [each for each in folds if each is not None]
-    return with_folds(found, arm, baseline, known, metric) if known else found
+    return corrected_for_folds(found, arm, baseline, known, metric) if known else found
 
 
-def with_folds(
+def corrected_for_folds(
     estimate: DifferenceEstimate,
     arm: Sequence[CaseSums],
     baseline: Sequence[CaseSums],
     folds: Sequence[IntArray],
     metric: Metric,
 ) -> DifferenceEstimate:
-    """Return an estimate over repeats that does not take folds for independent.
+    """Return an estimate over repeats, corrected because folds are not independent.
 
     Args:
         estimate: Estimate with the repeats as seeds.

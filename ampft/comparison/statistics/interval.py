@@ -196,14 +196,14 @@ def half_widths(
         seed_variances / seeds / np.maximum(total, np.finfo(np.float64).tiny),
     )
     critical = share * over_seeds + (1 - share) * over_cases
-    fixed = fixed_variance(jackknife_variance, covariance, seeds)
+    fixed = fixed_models_variance(jackknife_variance, covariance, seeds)
     return np.maximum(
         critical * np.sqrt(np.maximum(total, min_variance)),
         over_cases * math.sqrt(max(fixed, min_variance)),
     )
 
 
-def fixed_variance(jackknife_variance: float, covariance: float, seeds: int) -> float:
+def fixed_models_variance(jackknife_variance: float, covariance: float, seeds: int) -> float:
     """Return F, the variance over the cases of the mean over S fixed models, J at least C."""
     return max(jackknife_variance - covariance, 0.0) / seeds + covariance
 
@@ -257,7 +257,7 @@ class DifferenceEstimate:
 
         seeds = len(self.per_seed)
         if self.seed_variance is None:
-            fixed = fixed_variance(self.jackknife_variance, self.jackknife_covariance, seeds)
+            fixed = fixed_models_variance(self.jackknife_variance, self.jackknife_covariance, seeds)
             error = math.sqrt(max(fixed, self.min_variance))
             return -float(stdtrit(self.cases - 1, tail)) * error
         found = half_widths(

@@ -28,9 +28,9 @@ from ampft.comparison.execution.cluster.nodes import (
     Nodes,
     ResourceNeed,
     connect,
+    default_cpu_count,
     forwarded_environment,
     has_gpus,
-    usual_cpus,
 )
 from ampft.comparison.execution.cluster.parcels import (
     DamagedParcel,
@@ -39,7 +39,12 @@ from ampft.comparison.execution.cluster.parcels import (
     put_in_place,
 )
 from ampft.comparison.execution.folder import run_ending, run_folder
-from ampft.comparison.execution.launch import POLL_SECONDS, TERMINATION_SECONDS, Slot, locked_log
+from ampft.comparison.execution.launch import (
+    POLL_SECONDS,
+    TERMINATION_SECONDS,
+    ResourceSlot,
+    locked_log,
+)
 from ampft.comparison.execution.launchers import (
     EndedProgram,
     Launcher,
@@ -170,7 +175,7 @@ class RayLauncher:
         arrivals: Folder for what is arriving, on the file system of the programs' folders.
     """
 
-    slot: Slot
+    slot: ResourceSlot
     cluster: Cluster
     arrivals: Path
     _histories: dict[Path, Path] = field(default_factory=dict)
@@ -246,7 +251,7 @@ class RayLauncher:
         try:
             stream = self._task = task.remote(self._request(program))
             waiting = _Waiting(nodes, allowed or self.cluster.nodes.alive, self.cluster.nodes)
-            for message in messages(stream, watch, self.cluster.nodes.head, waiting.check):
+            for message in stream_messages(stream, watch, self.cluster.nodes.head, waiting.check):
                 self._take(message, program, receiver, output)
                 if message.kind == STARTED:
                     waiting.node = message.text
@@ -371,13 +376,13 @@ class _Waiting:
             raise _OtherNodes
 
 
-def messages(
+def stream_messages(
     stream: Any,
     watch: Callable[[], None],
     head: HeadMonitor,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[Any]:
-    """Yield what a task or an actor yields.
+    """Yield what a task or an actor of Ray yields, while the head of the cluster answers.
 
     Args:
         stream: Its generator of references.
@@ -439,7 +444,7 @@ def _cluster_of(command: CompareCommand, memory: int = 0) -> Cluster:
         first = design.arm_settings[0].flags if design.arm_settings else ()
         flags = first or ("--mixed_precision", BASELINE)
         argv = (*command.classify_argv, *flags, "--seed", str(design.first_seed))
-        nodes = Nodes(ResourceNeed(args.cpu_threads or usual_cpus(gpus), gpus), head)
+        nodes = Nodes(ResourceNeed(args.cpu_threads or default_cpu_count(gpus), gpus), head)
         _clusters[:] = [(command, Cluster(nodes, design.config_file, argv))]
     cluster = _clusters[0][1]
     cluster.nodes.need = replace(cluster.need, memory=memory)
@@ -452,7 +457,7 @@ def ray_launcher_of_trials(command: CompareCommand) -> RayLauncher:
     Raises:
         InputError: No cluster was found.
     """
-    return RayLauncher(Slot(), _cluster_of(command), temporary_folder("arrivals"))
+    return RayLauncher(ResourceSlot(), _cluster_of(command), temporary_folder("arrivals"))
 
 
 def ray_launchers(command: CompareCommand, plan: Plan, folder: Path) -> tuple[Launcher, ...]:
@@ -476,4 +481,6 @@ def ray_launchers(command: CompareCommand, plan: Plan, folder: Path) -> tuple[La
             cluster.nodes.set_kind(run.seed, device_kind(hardware.get("cpu"), hardware.get("gpus")))
     print_line(labelled("cluster", f"{counted(len(cluster.nodes.alive()), 'node')} of Ray"))
     arrivals = private_file(folder, "arrivals")
-    return tuple(RayLauncher(Slot(k), cluster, arrivals) for k in range(command.design.jobs))
+    return tuple(
+        RayLauncher(ResourceSlot(k), cluster, arrivals) for k in range(command.design.jobs)
+    )

@@ -15,7 +15,7 @@ from typing import Any
 
 from ampft.comparison.execution.cluster.orphans import MARK, start_guard_process
 from ampft.comparison.execution.cluster.parcels import Receiver, pack_folder
-from ampft.comparison.execution.launch import FIRST_LINE, Slot
+from ampft.comparison.execution.launch import FIRST_LINE, ResourceSlot
 from ampft.comparison.execution.launchers import LocalLauncher, Program, SideBySide
 from ampft.ownership import temporary_folder
 from ampft.runs.manifest import RECORD_NAME
@@ -207,6 +207,6 @@ def _launcher(request: ProgramRequest) -> LocalLauncher:
         for old in _launchers.values():
             old.close()
         _launchers.clear()
-        slot = Slot(environment=environment, launcher_flags=flags)
+        slot = ResourceSlot(environment=environment, launcher_flags=flags)
         _launchers[key] = LocalLauncher(slot, request.config_file)
     return _launchers[key]

@@ -296,7 +296,7 @@ def forwarded_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
 
 
-def usual_cpus(gpus: int) -> int:
+def default_cpu_count(gpus: int) -> int:
     """Return the CPU cores, and threads, of a program that uses so many GPUs."""
     own = os.environ.get("OMP_NUM_THREADS", "")
     return int(own) if own.isdigit() and int(own) else 1 if gpus else usable_cores()

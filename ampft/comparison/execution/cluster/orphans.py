@@ -34,7 +34,7 @@ def start_guard_process(mark: str) -> subprocess.Popen[bytes]:
     )
 
 
-def kill_marked(mark: str) -> None:
+def kill_marked_processes(mark: str) -> None:
     """Kill every process whose environment has the mark."""
     for number in range(_ROUNDS):
         time.sleep(_SECONDS_BETWEEN if number else 0)
@@ -46,4 +46,4 @@ def kill_marked(mark: str) -> None:
 
 if __name__ == "__main__":
     sys.stdin.buffer.read()
-    kill_marked(sys.argv[1])
+    kill_marked_processes(sys.argv[1])

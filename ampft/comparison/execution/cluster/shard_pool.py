@@ -17,14 +17,14 @@ from typing import Any
 
 from ampft.arguments.compare import RAY
 from ampft.comparison.execution.cluster.canary import code_hash
-from ampft.comparison.execution.cluster.launcher import ATTEMPTS, NODE_ID, messages
+from ampft.comparison.execution.cluster.launcher import ATTEMPTS, NODE_ID, stream_messages
 from ampft.comparison.execution.cluster.nodes import (
     Nodes,
     ResourceNeed,
     connect,
+    default_cpu_count,
     forwarded_environment,
     has_gpus,
-    usual_cpus,
 )
 from ampft.comparison.execution.cluster.parcels import PART_BYTES
 from ampft.comparison.execution.launch import interruptible
@@ -104,7 +104,7 @@ class ShardPool:
         self._job, self._output_dir = job, output_dir
         head = connect()
         gpus = int(has_gpus())
-        self._nodes = Nodes(ResourceNeed(usual_cpus(gpus), gpus), head)
+        self._nodes = Nodes(ResourceNeed(default_cpu_count(gpus), gpus), head)
         self._own = {"the code of ampft": code_hash(), **versions()}
         self._stop = threading.Event()
         self._todo: deque[Shard] = deque()
@@ -240,7 +240,7 @@ class ShardPool:
                 raise _Lost(f"it gave no sign of life for {patience:.0f} seconds")
 
         try:
-            for message in messages(stream, self._watch, self._nodes.head, check):
+            for message in stream_messages(stream, self._watch, self._nodes.head, check):
                 heard = time.monotonic()
                 yield message
         except ray.exceptions.RayTaskError as error:
