@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ampft.arguments.compare import is_comparison_to_run
 from ampft.arguments.completion import print_completions
 from ampft.arguments.flags import ArgumentParser
-from ampft.arguments.predict import add_predict_command, check_inputs
+from ampft.arguments.predict import add_predict_command, check_model_and_inputs
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
 from ampft.text.escaping import inert_lines
@@ -284,7 +284,7 @@ def _env(args: argparse.Namespace) -> None:
 
 
 def _predict(args: argparse.Namespace) -> None:
-    check_inputs(args)
+    check_model_and_inputs(args)
     from ampft.kinds.prediction import PredictRequest
 
     others = ("command", "model", "text", "output_dir", "engine")

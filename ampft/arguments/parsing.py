@@ -184,11 +184,11 @@ def messages_for_python() -> Iterator[None]:
     try:
         yield
     except (InputError, TrainingStopped, Preempted) as error:
-        error.args = (in_python(str(error)), *error.args[1:])
+        error.args = (with_keyword_names(str(error)), *error.args[1:])
         raise error.with_traceback(None) from None
 
 
-def in_python(message: str) -> str:
+def with_keyword_names(message: str) -> str:
     """Return a message with keyword arguments in place of flags."""
     message = _HELP.sub("`ampft train --help` lists all settings.", message)
     parts = re.split(r"(`[^`]*`)", message)  # commands in backquotes stay commands

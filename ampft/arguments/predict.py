@@ -14,7 +14,7 @@ from ampft.precision.modes import BASELINE
 STANDARD_INPUT = "-"
 
 
-def check_inputs(args: argparse.Namespace) -> None:
+def check_model_and_inputs(args: argparse.Namespace) -> None:
     """Check that the model's folder and the files to predict exist, before anything is loaded.
 
     Raises:

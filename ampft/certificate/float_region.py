@@ -21,7 +21,7 @@ from ampft.certificate.verify import (
     BATCH_SIZE,
     INVARIANCE_ROWS,
     RowPredictions,
-    batches,
+    batches_by_length,
     predict_rows,
 )
 from ampft.export.artifact import load_artifact
@@ -111,7 +111,7 @@ class _Search:
         margin: float,
     ) -> None:
         self._source, self._write, self._rows, self._margin = source, write, rows, margin
-        self._order = np.concatenate(batches(model, rows, range(len(rows)), BATCH_SIZE))
+        self._order = np.concatenate(batches_by_length(model, rows, range(len(rows)), BATCH_SIZE))
         self.results: dict[frozenset[str], tuple[bool, ...]] = {}
         self._expected = predict_rows(model, rows, self._order, BATCH_SIZE)
         self._outcome = self._outcome_of(model, self._expected)

@@ -213,7 +213,9 @@ class _Verification:
         has_same = set(self.labels) == set(names)
         order = [self.labels.index(name) for name in names] if has_same else slice(None)
         step = max(len(rows) // INVARIANCE_ROWS, 1)
-        for number, batch in enumerate(batches(self.model, rows, range(len(rows)), BATCH_SIZE)):
+        for number, batch in enumerate(
+            batches_by_length(self.model, rows, range(len(rows)), BATCH_SIZE)
+        ):
             columns = columns_of(rows, batch)
             (inputs, logits), (own_inputs, own) = (forward(side, columns) for side in sides)
             if not _are_equal(inputs, own_inputs):
@@ -318,7 +320,7 @@ class RowPredictions:
         )
 
 
-def batches(
+def batches_by_length(
     predictor: Predictor, rows: VerifiedRows, some: Numbers, size: int
 ) -> list[npt.NDArray[np.int64]]:
     """Return the numbers of some rows, in batches of similar length."""
@@ -357,7 +359,7 @@ def predict_rows(
     labels: dict[int, str] = {}
     logits: dict[int, Tensor] = {}
     parts = DecodedBatches()
-    for batch in batches(predictor, rows, some, size):
+    for batch in batches_by_length(predictor, rows, some, size):
         inputs, found = forward(predictor, columns_of(rows, batch))
         with_masks = rows.with_masks(inputs, batch)
         decoded = parts.add(batch, predictor.problem.decode(torch.nan_to_num(found), with_masks))

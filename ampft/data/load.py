@@ -13,7 +13,7 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.pixels import find_mask_folders, read_masks
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.sources.built_in import CONFIGURATIONS, load_digits, load_stdlib
-from ampft.data.sources.data_sets import INDEX_COLUMN, fetch, split_table, standard_splits
+from ampft.data.sources.data_sets import INDEX_COLUMN, load_data_set, split_table, standard_splits
 from ampft.data.sources.files import FLAGS, open_tables
 from ampft.data.sources.folders import folder_kind, load_folder
 from ampft.data.sources.text_files import read_as_conll
@@ -76,7 +76,7 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
             f"--dataset_name {name}: the folder contains images with masks, which need --task "
             "pixels. Pass this task, or remove the flag."
         )
-    data = fetch(name, request.dataset_config_name)
+    data = load_data_set(name, request.dataset_config_name)
     if request.dataset_config_name:
         name += f" ({request.dataset_config_name})"
     return load_splits(data, request, name)

@@ -149,16 +149,16 @@ def check_media(
     return checked, [note] if converted else []
 
 
-def undecoded(part: Dataset, column: str, kind: str) -> Dataset:
+def undecoded_column(part: Dataset, column: str, kind: str) -> Dataset:
     """Return only a column of images or sounds, as dictionaries with `bytes` and `path`."""
     return part.select_columns([column]).cast_column(column, MEDIA[kind].undecoded)
 
 
-def reference(files: Dataset, split: str, row: int) -> str:
+def media_reference(files: Dataset, split: str, row: int) -> str:
     """Return the path of an image or sound; if it was read from a table, its split and row.
 
     Args:
-        files: The only column of a split, see `undecoded`.
+        files: The only column of a split, see `undecoded_column`.
         split: Name of the split.
         row: Row of the split.
     """
@@ -176,7 +176,7 @@ def _inspect_all(part: LabelledRows, column: str, media: MediaKind) -> list[Insp
 
     results: list[InspectedMedia | InputError] = []
     with ThreadPoolExecutor(min(os.cpu_count() or 1, MAX_THREADS)) as threads:
-        for batch in batches(undecoded(part.inputs, column, media.name)):
+        for batch in batches(undecoded_column(part.inputs, column, media.name)):
             results += threads.map(inspect, batch[column])
     problems = []
     for row, result in enumerate(results):

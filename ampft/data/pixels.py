@@ -36,7 +36,7 @@ from ampft.data.masks import (
     mask_values,
 )
 from ampft.data.request import DataRequest, refuse_unused_options
-from ampft.data.sources.data_sets import SPLIT_NAMES, fetch, standard_splits
+from ampft.data.sources.data_sets import SPLIT_NAMES, load_data_set, standard_splits
 from ampft.data.sources.folders import files_in
 from ampft.data.sources.table import POSITION, location
 from ampft.errors import InputError, listed, quoted_list
@@ -120,7 +120,7 @@ def read_masks(
         name = ", ".join(map(str, request.files.values()))
         data = _read_parquet_files(request.paths())
     elif data is None and request.dataset_name is not None:
-        data = fetch(name, request.dataset_config_name)
+        data = load_data_set(name, request.dataset_config_name)
     if data is None:
         raise InputError(
             "--task pixels: no data. Pass a folder with --dataset_name, which contains "

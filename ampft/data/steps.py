@@ -424,7 +424,7 @@ def _starts_within(descending: IntArray, bound: int, padded: bool) -> list[int]:
         starts.append(end)
 
 
-def varied_ids(lengths: IntArray, count: int = 4) -> IntArray:
+def ids_of_varied_length(lengths: IntArray, count: int = 4) -> IntArray:
     """Return the ids of up to `count` examples, from the shortest to the longest."""
     by_length = np.argsort(lengths, kind="stable")
     ids = by_length[np.linspace(0, len(by_length) - 1, num=count).astype(np.int64)]

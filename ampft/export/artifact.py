@@ -173,7 +173,7 @@ def checked_manifest(folder: Path) -> ArtifactManifest:
 
 
 def certificate_problem(folder: Path, manifest: ArtifactManifest) -> str | None:
-    """Return why an artifact is not known to be its model, in a sentence; None if it is.
+    """Return why no certificate proves that an artifact predicts as its model; None if one does.
 
     Args:
         folder: Folder of the artifact.

@@ -50,7 +50,7 @@ def export_run(request: ExportRequest) -> ArtifactManifest:
     """
     row = check_request(request)
     source = load_source(request, run_classifier(request.run).record)
-    with row.code.model_writer(source) as write, staged(request.output_dir) as folder:
+    with row.code.model_writer(source) as write, staged_folder(request.output_dir) as folder:
         return write_artifact(folder, source, write)
 
 
@@ -153,7 +153,7 @@ def check_request(request: ExportRequest) -> Format:
 
 
 @contextmanager
-def staged(folder: Path) -> Iterator[Path]:
+def staged_folder(folder: Path) -> Iterator[Path]:
     """Yield a new folder that becomes `folder` if the block ends without an error.
 
     Otherwise it is removed. If the process is killed, it remains under a hidden name.

@@ -68,7 +68,7 @@ class LabelPart:
 
 @dataclass(frozen=True, kw_only=True)
 class AbstentionPart:
-    """The promise, and what became of it on the final split.
+    """The error that abstention promises, and the one that the final split shows.
 
     Of `rows` rows, `answered` are answered and `wrong` of them are wrong; without abstention,
     `wrong_of_all` would be. The interval of the error among the answered rows is exact.

@@ -167,7 +167,7 @@ class Feature:
 F = TypeVar("F", bound=Feature)
 
 
-def the_feature(features: Iterable[Feature], kind: type[F]) -> F:
+def required_feature(features: Iterable[Feature], kind: type[F]) -> F:
     """Return the feature of a kind that every run has."""
     return next(feature for feature in features if isinstance(feature, kind))
 

@@ -28,7 +28,7 @@ class Durations:
 
 
 @dataclass
-class Clock(Feature):
+class TrainingClock(Feature):
     """The duration of a run over all its processes, which ends the training at `--max_time`.
 
     Attributes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ampft.errors import InputError, did_you_mean
 from ampft.features.feature import Feature, SavedFeature
 from ampft.metrics.scores import MAX_MATRIX_CLASSES
-from ampft.text.tables import Name, Table, markdown_table, plain
+from ampft.text.tables import Name, Table, cell_text, markdown_table
 from ampft.text.terminal import labelled, print_line
 
 if TYPE_CHECKING:
@@ -185,15 +185,15 @@ def _send_report(tracker: Any, report: Report, confusion: Table | None, step: in
         import trackio
 
         for name, table in tables.items():
-            frame = pd.DataFrame(_plain_rows(table), columns=[*map(plain, table.header)])
+            frame = pd.DataFrame(_plain_rows(table), columns=[*map(cell_text, table.header)])
             tracker.log({name: trackio.Table(dataframe=frame)}, step=step)
     elif hasattr(tracker, "log_table"):
         for name, table in tables.items():
-            tracker.log_table(name, [*map(plain, table.header)], _plain_rows(table), step=step)
+            tracker.log_table(name, [*map(cell_text, table.header)], _plain_rows(table), step=step)
 
 
 def _plain_rows(table: Table) -> list[list[str]]:
-    return [[plain(cell) for cell in row] for row in table.rows]
+    return [[cell_text(cell) for cell in row] for row in table.rows]
 
 
 def confusion_table(outcome: Outcome) -> Table | None:

@@ -253,7 +253,7 @@ def _check_fits(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, 
 
 
 @dataclass
-class MergedAdapters(Feature):
+class AdapterMerging(Feature):
     """Merges the adapters, so that the model that is saved is the one that is evaluated.
 
     Attributes:

@@ -16,7 +16,7 @@ from transformers import AutoImageProcessor, ViTConfig, ViTImageProcessorPil
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.images import Augmentation, as_rgb, open_image, parse_augmentation
-from ampft.data.media import ExampleCache, make_caches, reference, undecoded
+from ampft.data.media import ExampleCache, make_caches, media_reference, undecoded_column
 from ampft.data.steps import IntArray
 from ampft.errors import InputError
 from ampft.kinds.media import MediaInputs, refused_inputs
@@ -132,7 +132,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> MediaIn
             cannot be combined with `--augment`.
     """
     (column,) = data.input_columns
-    images = {name: undecoded(part, column, "image") for name, part in data.splits.items()}
+    images = {name: undecoded_column(part, column, "image") for name, part in data.splits.items()}
     plain = {
         name: ImageExamples(part, np.ones(len(part), dtype=np.int64), None)
         for name, part in images.items()
@@ -190,7 +190,7 @@ def _refuse_sizes(
         for row in range(len(part.lengths)):
             found = pixel_values(processor, [part.picture(row)]).shape[1:]
             if found != shape:
-                place = reference(part.files, split, row)
+                place = media_reference(part.files, split, row)
                 raise InputError(
                     f"{split} image {place}: the image processor makes it {found[2]} x "
                     f"{found[1]} pixels, and the first one {shape[2]} x {shape[1]}, which cannot "

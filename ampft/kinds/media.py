@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig
 
-from ampft.data.media import reference
+from ampft.data.media import media_reference
 from ampft.errors import InputError
 from ampft.kinds.settings import InputSettings
 from ampft.models.packing.verification import evaluation_mode
@@ -58,9 +58,13 @@ class MediaInputs:
         return LoadedModel(model, name, False, notes, is_random=self.model_path is None)
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
-        """Return a reference to each file, see `data.media.reference`."""
+        """Return a reference to each file, see `data.media.media_reference`."""
         files = self.splits[split].files
-        return {"reference": [reference(files, split, i) for i in range(*rows.indices(len(files)))]}
+        return {
+            "reference": [
+                media_reference(files, split, i) for i in range(*rows.indices(len(files)))
+            ]
+        }
 
     def save_processor(self, folder: Path) -> None:
         """Save the image processor or feature extractor."""

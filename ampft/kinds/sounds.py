@@ -19,8 +19,8 @@ from ampft.data.media import (
     RATE_COLUMN,
     ExampleCache,
     make_caches,
-    reference,
-    undecoded,
+    media_reference,
+    undecoded_column,
 )
 from ampft.data.sounds import Samples, open_sound
 from ampft.data.steps import FloatArray, IntArray
@@ -166,7 +166,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> MediaIn
     )
     examples = {
         name: SoundExamples(
-            undecoded(part, column, "sound"),
+            undecoded_column(part, column, "sound"),
             frames[name] if features.shape is None else np.ones_like(frames[name]),
             features,
             cache=caches.get(name),
@@ -196,7 +196,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> MediaIn
 def _try_shortest(model: Any, examples: SoundExamples, frames: IntArray, split: str) -> None:
     """Run a model on the shortest sound of a split: it can be too short."""
     row, features = int(np.argmin(frames)), examples.features
-    place = reference(examples.files, split, row)
+    place = media_reference(examples.files, split, row)
     what = f"this sound of {frames[row] / features.rate:.3f} s, the shortest of the split {split}"
     remedy = "Remove sounds that are too short, or use another model."
     with refused_inputs(model, place, what, remedy):

@@ -17,7 +17,7 @@ from transformers import DataCollatorWithPadding
 
 from ampft.data.dataset import ROWS_AT_A_TIME, TOKEN, ClassificationData
 from ampft.data.row_labels import unit_indices
-from ampft.data.steps import IntArray, varied_ids
+from ampft.data.steps import IntArray, ids_of_varied_length
 from ampft.errors import InputError
 from ampft.kinds.logits import model_inputs
 from ampft.kinds.settings import InputSettings
@@ -182,7 +182,7 @@ class TextInputs:
         padding_free, reason = self._remove_padding(model, settings)
         if not padding_free:
             examples = self.splits["train"]
-            batch = model_inputs(examples.collate(varied_ids(examples.lengths)))
+            batch = model_inputs(examples.collate(ids_of_varied_length(examples.lengths)))
             noun = "sentences" if self.data.kind == TOKEN else "texts"
             notes = (*notes, *guard_against_text_padding(model, batch, noun=noun))
         return LoadedModel(model, self.model_name, padding_free, (*notes, reason))
@@ -212,7 +212,7 @@ class TextInputs:
         # Must precede the first product.
         limit_kernel_caches(has_token_buckets=settings.token_buckets is not None)
         examples = self.splits["train"]
-        batch = examples.collate(varied_ids(examples.lengths))
+        batch = examples.collate(ids_of_varied_length(examples.lengths))
         error = verify_packing(model, model_inputs(batch))
         for part, difference in error._asdict().items():
             if not difference <= PACKED_TOLERANCE:

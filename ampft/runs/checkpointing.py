@@ -11,8 +11,8 @@ import torch
 from accelerate.utils import broadcast, broadcast_object_list
 
 from ampft.errors import InputError
-from ampft.features.feature import the_feature
-from ampft.features.resources import Clock
+from ampft.features.feature import required_feature
+from ampft.features.resources import TrainingClock
 from ampft.features.validations import Validations
 from ampft.files import check_disk_space, link
 from ampft.runs.folder import RunFolder
@@ -49,7 +49,7 @@ class Checkpointing:
         self._store = None
         if folder is not None:
             self._store = CheckpointStore(folder.path, args.checkpoint_total_limit)
-        self._best = the_feature(state.features, Validations).best
+        self._best = required_feature(state.features, Validations).best
         self._interval = parse_interval(args.checkpointing_steps)
         self._is_async = args.async_checkpoints
         self._writer = BackgroundWriter()
@@ -97,7 +97,9 @@ class Checkpointing:
         if error is not None:  # on all processes, so that none waits for another
             raise error
         self._last = time.monotonic()
-        the_feature(self._state.features, Clock).checkpoint_seconds += self._last - started
+        required_feature(self._state.features, TrainingClock).checkpoint_seconds += (
+            self._last - started
+        )
         self._state.history.resume_clock()
 
     def wait(self) -> None:

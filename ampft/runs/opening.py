@@ -29,8 +29,8 @@ from ampft.runs.resume import (
     MICRO_BATCHES,
     Checkpoint,
     ResumePoint,
+    changed_values,
     damage_advice,
-    differences,
     environment_of,
     refuse_differences,
     settings_of,
@@ -153,13 +153,13 @@ def as_checkpointed(prepared: Prepared, checkpoint: Checkpoint) -> Prepared:
         )
     refuse_differences(
         where,
-        differences(manifest.settings, now),
+        changed_values(manifest.settings, now),
         "Use the settings of the checkpoint, or train with the new ones in another --output_dir.",
     )
     if not prepared.args.allow_topology_change:
         refuse_differences(
             where,
-            differences(manifest.topology, topology_of(prepared.record)),
+            changed_values(manifest.topology, topology_of(prepared.record)),
             "The same examples would be used in the same order, but not the same rounding. Start "
             "it as before, or pass --allow_topology_change, which is recorded.",
         )
@@ -181,8 +181,8 @@ def _restore_checkpoint(state: RunState, point: ResumePoint, checkpoint: Checkpo
         step=manifest.cursor.step,
         epoch=manifest.cursor.epoch + 1,
         resumed=datetime.now(UTC).isoformat(timespec="seconds"),
-        topology=differences(manifest.topology, topology_of(state.initial)),
-        environment=differences(manifest.environment, environment_of(state.initial)),
+        topology=changed_values(manifest.topology, topology_of(state.initial)),
+        environment=changed_values(manifest.environment, environment_of(state.initial)),
     )
     earlier = saved.resumes
     if point.is_inside:  # the record also has those that ended before their first checkpoint
@@ -279,6 +279,6 @@ def _start_line(prepared: Prepared, point: ResumePoint) -> str:
         f"{cursor.epoch + 1} at its step {cursor.step_in_epoch + 1}",
         *(
             f"{name}: {old} in the checkpoint, {new} now"
-            for name, (old, new) in differences(before, now).items()
+            for name, (old, new) in changed_values(before, now).items()
         ),
     )

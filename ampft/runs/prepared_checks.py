@@ -17,7 +17,7 @@ from torch import nn
 from torch._dynamo.exc import TorchDynamoException
 
 from ampft.arguments.classify import ADAMW
-from ampft.data.steps import MicroBatch, varied_ids
+from ampft.data.steps import MicroBatch, ids_of_varied_length
 from ampft.errors import InputError
 from ampft.evaluation.baseline import check_has_texts
 from ampft.evaluation.evaluate import check_float32_possible, in_float32
@@ -230,7 +230,7 @@ def _check_model_runs(prepared: Prepared) -> str | None:
 def _run_model(prepared: Prepared) -> str | None:
     accelerator, precision, task = prepared.accelerator, prepared.precision, prepared.task
     examples = task.examples("train")
-    batch = examples.collate(varied_ids(examples.lengths))
+    batch = examples.collate(ids_of_varied_length(examples.lengths))
     with numerics(precision):
         if prepared.loaded.padding_free:
             inputs = {k: v.to(accelerator.device) for k, v in model_inputs(batch).items()}

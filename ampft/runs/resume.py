@@ -342,7 +342,7 @@ def refuse_finished(point: ResumePoint, record: RunRecord) -> NoReturn:
             now.pop(name, None)
     refuse_differences(
         f"{point.output_dir / RECORD_NAME}",
-        differences(before, now),
+        changed_values(before, now),
         "Choose another --output_dir.",
     )
     raise AlreadyFinished(
@@ -351,7 +351,7 @@ def refuse_finished(point: ResumePoint, record: RunRecord) -> NoReturn:
     )
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def changed_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the values that differ, before and now, by name.
 
     Values that are mappings are compared entry by entry: "configuration: hidden_act".
@@ -360,7 +360,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
     for name in {**before, **now}:
         old, new = before.get(name, MISSING), now.get(name, MISSING)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found |= {f"{name}: {part}": pair for part, pair in differences(old, new).items()}
+            found |= {f"{name}: {part}": pair for part, pair in changed_values(old, new).items()}
         elif old != new:
             found[name] = (old, new)
     return found
@@ -371,7 +371,7 @@ def refuse_differences(where: str, found: Mapping[str, tuple[Any, Any]], remedy:
 
     Args:
         where: What was made with the other settings, such as the path of a checkpoint.
-        found: Result of `differences`; empty if nothing is refused.
+        found: Result of `changed_values`; empty if nothing is refused.
         remedy: What to do.
 
     Raises:

@@ -28,8 +28,8 @@ from ampft.evaluation.sanity import (
     stop_if_far_above_chance,
     validation_warnings,
 )
-from ampft.features.feature import StepRecord, the_feature
-from ampft.features.resources import Clock
+from ampft.features.feature import StepRecord, required_feature
+from ampft.features.resources import TrainingClock
 from ampft.features.validations import Validations, all_metrics
 from ampft.features.value_ranges import NonfiniteStepMonitor
 from ampft.files import check_disk_space, write_text
@@ -181,17 +181,17 @@ class Run:
     @property
     def may_skip_nonfinite(self) -> bool:
         """Whether to skip a step that is not finite, without a scaler, instead of stopping."""
-        return the_feature(self.state.features, NonfiniteStepMonitor).may_skip
+        return required_feature(self.state.features, NonfiniteStepMonitor).may_skip
 
     @property
     def votes(self) -> list[float]:
         """Whether this process wants the run to stop, for `apply_step`."""
-        return self.stop.votes(the_feature(self.state.features, Clock).limit)
+        return self.stop.votes(required_feature(self.state.features, TrainingClock).limit)
 
     def record(self, outcome: StepOutcome) -> None:
         """Add the current optimizer step to the history; stop if a process has voted for it."""
         self._add(outcome, ends_run=False)
-        self.stop.decide(outcome.votes, the_feature(self.state.features, Clock).limit)
+        self.stop.decide(outcome.votes, required_feature(self.state.features, TrainingClock).limit)
 
     def _add(self, outcome: StepOutcome, *, ends_run: bool) -> None:
         batch = self.current_batch
@@ -210,7 +210,7 @@ class Run:
             TrainingStopped: The loss is far above chance.
         """
         state, task = self.state, self.prepared.task
-        validations = the_feature(state.features, Validations)
+        validations = required_feature(state.features, Validations)
         if not (self.prepared.selects_best and validations.is_due(self.steps, self.is_over)):
             return
         with entered_in_order(feature.around_evaluation() for feature in state.features):
@@ -325,7 +325,7 @@ def _write_final_results(
     state.history.verify()
     _save(state, folder, model, weights)
     task.save_pictures(folder.stage() / PICTURES_NAME, outcome)
-    the_feature(state.features, Validations).best.path.unlink(missing_ok=True)
+    required_feature(state.features, Validations).best.path.unlink(missing_ok=True)
     device = prepared.accelerator.device
     baselines = baseline_summaries(task, split, device) if args.baseline else ()
     metrics, metrics_fp32 = _metrics(prepared, outcome), None
@@ -352,7 +352,7 @@ def _write_final_results(
 
 
 def _final_warnings(state: RunState, outcome: Outcome, constant: Outcome) -> dict[str, str]:
-    prepared, parts = state.prepared, the_feature(state.features, Validations).parts
+    prepared, parts = state.prepared, required_feature(state.features, Validations).parts
     return {
         **loss_warnings(state.history.losses, chance_loss(prepared.task)),
         **validation_warnings([part.metrics for part in parts]),

@@ -11,13 +11,18 @@ from torch import nn
 
 from ampft.evaluation.evaluate import evaluate
 from ampft.features.decisions import FittedDecisions
-from ampft.features.feature import Feature, Write, the_feature
+from ampft.features.feature import Feature, Write, required_feature
 from ampft.features.label_errors import LabelErrorInspection
-from ampft.features.resources import Clock, PeakMemory, PeakMemoryMonitor, UtilisationMeasurement
+from ampft.features.resources import (
+    PeakMemory,
+    PeakMemoryMonitor,
+    TrainingClock,
+    UtilisationMeasurement,
+)
 from ampft.features.trackers import TrackerReporting
 from ampft.features.validations import Validations
 from ampft.features.value_ranges import NonfiniteStepMonitor, ValueRangeMonitor
-from ampft.features.weights import AveragedWeights, BestModel, MergedAdapters
+from ampft.features.weights import AdapterMerging, AveragedWeights, BestModel
 from ampft.models.weights import reshard
 from ampft.runs.graphs import graphs_of
 from ampft.runs.history import History
@@ -78,14 +83,14 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
             len(prepared.step_batches),
             args.eval_steps,
         ),
-        MergedAdapters(prepared.plain_model) if args.merge_lora else None,
+        AdapterMerging(prepared.plain_model) if args.merge_lora else None,
         UtilisationMeasurement(
             accelerator,
             prepared.plain_model,
             prepared.precision,
             has_tokens=prepared.task.row.kind.has_words,
         ),
-        Clock(
+        TrainingClock(
             TimeLimit(args.max_seconds, prepared.started.seconds),
             args.max_time,
             prepared.total_steps,
@@ -202,7 +207,10 @@ class RunState:
 
     def memory(self) -> PeakMemory:
         """Return the peak memory so far, with its parts if the first step has measured them."""
-        memory, parts = the_feature(self.features, PeakMemoryMonitor).peak, self.first_step.memory
+        memory, parts = (
+            required_feature(self.features, PeakMemoryMonitor).peak,
+            self.first_step.memory,
+        )
         return memory if parts is None else memory.split(**parts)
 
     def warnings(self) -> dict[str, str]:

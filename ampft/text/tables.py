@@ -79,7 +79,7 @@ def terminal_table(table: Table, *, width: int | None = None, rule: bool = False
             None never wraps.
         rule: Whether to draw a line of dashes below the header.
     """
-    rows = [[inert(plain(cell)) for cell in row] for row in (table.header, *table.rows)]
+    rows = [[inert(cell_text(cell)) for cell in row] for row in (table.header, *table.rows)]
     widths = [max(map(display_width, column)) for column in zip(*rows, strict=True)]
     if not any(rows[0]):
         rows = rows[1:]
@@ -144,7 +144,7 @@ def isolated(text: str) -> Markup:
     return Markup("<bdi>{}</bdi>").format(line) if line else Markup('<i class="none">blank</i>')
 
 
-def plain(cell: Cell) -> str:
+def cell_text(cell: Cell) -> str:
     """Return a cell as text, which is not inert."""
     return cell if isinstance(cell, str) else cell.text
 
@@ -152,7 +152,7 @@ def plain(cell: Cell) -> str:
 def _in_markdown(cell: Cell) -> str:
     if isinstance(cell, Name):
         return code(cell.text)
-    return prose(cell.text) if isinstance(cell, Quote) else plain(cell)
+    return prose(cell.text) if isinstance(cell, Quote) else cell_text(cell)
 
 
 def _in_html(cell: Cell) -> str:

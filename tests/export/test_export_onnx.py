@@ -22,7 +22,7 @@ from ampft.cli import main
 from ampft.errors import InputError
 from ampft.export import open_artifact
 from ampft.export.artifact import artifact_classifier
-from ampft.export.export import staged
+from ampft.export.export import staged_folder
 from ampft.export.source import write_onnx
 from ampft.files import describe_file
 from ampft.kinds.prediction import PredictRequest
@@ -141,7 +141,7 @@ def test_a_folder_that_is_not_a_run_is_refused(tmp_path, capsys):
 
 def test_nothing_remains_of_an_export_that_fails(tmp_path):
     def interrupted() -> None:
-        with staged(tmp_path / "artifact") as folder:
+        with staged_folder(tmp_path / "artifact") as folder:
             (folder / "onnx").mkdir()
             (folder / "onnx" / "model.onnx").write_bytes(b"half")
             raise KeyboardInterrupt
@@ -154,7 +154,7 @@ def test_nothing_remains_of_an_export_that_fails(tmp_path):
 def test_a_full_disk_names_the_output_folder(tmp_path):
     with (
         pytest.raises(InputError, match=r"--output_dir .*artifact: the folder cannot be written"),
-        staged(tmp_path / "artifact"),
+        staged_folder(tmp_path / "artifact"),
     ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert list(tmp_path.iterdir()) == []

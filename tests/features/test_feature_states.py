@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ampft.features.feature import Feature, SavedFeature, StepRecord
-from ampft.features.resources import Clock, PeakMemoryMonitor
+from ampft.features.resources import PeakMemoryMonitor, TrainingClock
 from ampft.features.trackers import TrackerReporting
 from ampft.features.validations import ValidationPart, Validations
 from ampft.features.value_ranges import MAX_SKIPPED, SKIPPED_NONFINITE, NonfiniteStepMonitor
@@ -55,8 +55,8 @@ def test_steps_that_are_not_finite():
     assert second.after_step(record(4)) == {"alarm": False}
 
 
-def clock(seconds_ago: float) -> Clock:
-    return Clock(TimeLimit(60.0, time.perf_counter() - seconds_ago), "1min", 10)
+def clock(seconds_ago: float) -> TrainingClock:
+    return TrainingClock(TimeLimit(60.0, time.perf_counter() - seconds_ago), "1min", 10)
 
 
 def test_the_clock_counts_the_time_of_earlier_processes():

@@ -14,7 +14,7 @@ from transformers import (
     GPT2ForSequenceClassification,
 )
 
-from ampft.data.steps import varied_ids
+from ampft.data.steps import ids_of_varied_length
 from ampft.errors import InputError
 from ampft.kinds import text
 from ampft.models.packing import attention
@@ -98,7 +98,7 @@ def test_a_packed_model_is_checked_in_its_precision(tiny_bert, monkeypatch, mode
     task = tiny_task(tiny_bert, train=12)
     model = make_accelerator(precision).prepare(task.load_model().model)
     examples = task.examples("train")
-    batch = examples.collate(varied_ids(examples.lengths))
+    batch = examples.collate(ids_of_varied_length(examples.lengths))
     del batch["labels"]
     if kernel is not None:
         monkeypatch.setattr(attention, "choose_kernel", lambda rows, options, **_: kernel)

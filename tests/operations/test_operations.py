@@ -22,7 +22,7 @@ from ampft.diagnosis.operations.probe import (
     REFUSED,
     WIDEST,
     autocast_operations,
-    known_names,
+    operators_with_kernel,
 )
 from ampft.diagnosis.operations.report import documented_policies, unlisted_operations
 from ampft.errors import InputError
@@ -81,7 +81,8 @@ def test_mixed_inputs_become_the_widest():
 
 def test_every_operation_with_an_autocast_kernel_has_a_policy():
     policies = probed("bf16")
-    known = known_names("AutocastCPU")  # torch 2.11 has overloads with the names of dimensions
+    # torch 2.11 has overloads with the names of dimensions.
+    known = operators_with_kernel("AutocastCPU")
     assert list(policies) == [name for name in known if "dimname" not in name.lower()]
     assert len(policies) > 100
     assert set(policies.values()) <= set(POLICIES)
@@ -96,7 +97,7 @@ def test_the_emulation_has_the_table_of_cuda():
     assert {name: policies[name] for name in expected if name in policies} == {
         name: policy for name, policy in expected.items() if name in policies
     }
-    assert (set(expected) - set(policies)).isdisjoint(known_names("AutocastCUDA"))
+    assert (set(expected) - set(policies)).isdisjoint(operators_with_kernel("AutocastCUDA"))
 
 
 def test_documented_operations_are_found_with_the_documented_policy():

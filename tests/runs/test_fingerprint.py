@@ -26,7 +26,7 @@ from ampft.runs.audit.findings import DIFFERS, EQUAL, NOT_COMPARED
 from ampft.runs.audit.rebuild import check_configuration
 from ampft.runs.opening import as_checkpointed
 from ampft.runs.prepared import Prepared
-from ampft.runs.resume import differences, settings_of, topology_of
+from ampft.runs.resume import changed_values, settings_of, topology_of
 
 Change = Callable[[Path], None]
 
@@ -157,7 +157,7 @@ def settings(prepared: Prepared) -> dict[str, Any]:
 
 
 def changed_names(before: Prepared, after: Prepared) -> set[str]:
-    return set(differences(settings(before), settings(after)))
+    return set(changed_values(settings(before), settings(after)))
 
 
 def stamps_of(before: Prepared, after: Prepared) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ from ampft.text.numbers import (
     signed_number,
 )
 from ampft.text.page import page_text
-from ampft.text.tables import Cell, Name, Table, isolated, plain
+from ampft.text.tables import Cell, Name, Table, cell_text, isolated
 
 TEMPLATE = Path(__file__).with_name("comparison.html.j2")
 MAX_MATRIX_CLASSES = 30  # a matrix of more classes is not readable
@@ -121,13 +121,13 @@ def _with_graphics(
             key = keys[cell.text] if cell.kind == "arm" else None
         elif column is not None and isinstance(cell, str):
             key = column.keys.get(cell)
-        return Markup("{} {}").format(key, isolated(plain(cell))) if key else cell
+        return Markup("{} {}").format(key, isolated(cell_text(cell))) if key else cell
 
     header = tuple(with_key(cell) for cell in table.header)
     rows = [(with_key(row[0]), *row[1:]) for row in table.rows]
     if column is None:
         return replace(table, header=header, rows=rows)
-    names = [plain(row[0]) for row in table.rows]
+    names = [cell_text(row[0]) for row in table.rows]
     strip = Markup('<div class="strip">{}</div>')
     return replace(
         table,
@@ -301,7 +301,7 @@ def _card(comparison: Comparison, arm: ArmResult, style: ArmStyle, axis: Axis) -
         changed = f"{mean_count(arm.flips.mean)} of {comparison.examples:,}"
         facts.append(("changed predictions", changed))
     facts += [
-        (column.heading, plain(cell))
+        (column.heading, cell_text(cell))
         for column in cost_columns(comparison)
         if (cell := column.cell(arm)) not in ("", NOT_MEASURED)
     ]

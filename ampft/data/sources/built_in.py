@@ -122,7 +122,7 @@ def load_stdlib(configuration: str | None = None, *, root: Path | None = None) -
     features = Features({"text": Value("string"), "label": ClassLabel(names=list(CLASSES))})
     rows: dict[str, dict[str, list[str]]] = {s: {"text": [], "label": []} for s in SPLIT_ENDS}
     for text, name in labels.items():
-        columns = rows[split_of(text)]
+        columns = rows[split_by_hash(text)]
         columns["text"].append(text)
         columns["label"].append(name)
     return DatasetDict({s: Dataset.from_dict(c, features=features) for s, c in rows.items()})
@@ -138,14 +138,14 @@ def distinct_texts(folder: Path, *, summary: bool) -> dict[str, str]:
     labels: dict[str, str] = {}
     ambiguous: set[str] = set()
     for name in CLASSES:
-        for text in chain.from_iterable(map(docstrings, sources(folder, name))):
+        for text in chain.from_iterable(map(docstrings, source_files(folder, name))):
             used = first_paragraph(text) if summary else text
             if labels.setdefault(used, name) != name:
                 ambiguous.add(used)
     return {text: labels[text] for text in sorted(labels) if text not in ambiguous}
 
 
-def sources(folder: Path, name: str) -> list[Path]:
+def source_files(folder: Path, name: str) -> list[Path]:
     """Return the source files of a module or package, without its tests, sorted."""
     module = folder / f"{name}.py"
     if module.is_file():
@@ -174,7 +174,7 @@ def first_paragraph(text: str) -> str:
     return " ".join(" ".join(lines).split())
 
 
-def split_of(text: str) -> str:
+def split_by_hash(text: str) -> str:
     """Return the split that a text belongs to, by its SHA-256."""
     position = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 100
     return next(split for split, end in SPLIT_ENDS.items() if position < end)

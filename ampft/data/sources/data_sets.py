@@ -64,7 +64,7 @@ def split_table(part: Dataset, origin: str, unit: str = POSITION) -> SourceTable
     )
 
 
-def fetch(name: str, configuration: str | None) -> DatasetDict:
+def load_data_set(name: str, configuration: str | None) -> DatasetDict:
     """Return the data set, from a folder of `save_to_disk` or through `load_dataset`.
 
     Raises:

@@ -117,7 +117,7 @@ def _numbered_rows(
                 )
             yield content
 
-    with _opened_text(path, encoding, newline="") as file, long_fields():
+    with _opened_text(path, encoding, newline="") as file, long_csv_fields_allowed():
         reader = csv.reader(without_nul(), delimiter=delimiter, quoting=quoting, strict=True)
         start = 1
         try:
@@ -138,7 +138,7 @@ def _numbered_rows(
 
 
 @contextmanager
-def long_fields() -> Iterator[None]:
+def long_csv_fields_allowed() -> Iterator[None]:
     """Let csv read long documents; its limit belongs to the process and is restored."""
     before = csv.field_size_limit(MAX_FIELD_LENGTH)
     try:

@@ -47,7 +47,7 @@ def examine(
     tolerated: float = DEFAULT_TOLERATED,
     only_first: bool = False,
 ) -> Examination:
-    """Return what the precision of a case does to its batches.
+    """Return the faults and gradient changes of a precision on the batches of a case.
 
     Args:
         case: The case, which is left as it was.

@@ -102,8 +102,8 @@ def autocast_operations(precision: Precision) -> tuple[AutocastOperation, ...]:
             f"Choose fp16 or bf16, on one of {', '.join(_AUTOCAST_KEYS)}."
         )
     found = []
-    on_device = set(known_names("AutocastCUDA")) if precision.emulates_binary16 else None
-    for name in known_names(key):
+    on_device = set(operators_with_kernel("AutocastCUDA")) if precision.emulates_binary16 else None
+    for name in operators_with_kernel(key):
         policy = _policy(operator_overload(name), precision)
         # The emulation leaves other operations to the CPU's kernels, rounded as on a GPU.
         if on_device is None or name in on_device or policy == REFUSED:
@@ -111,7 +111,7 @@ def autocast_operations(precision: Precision) -> tuple[AutocastOperation, ...]:
     return tuple(found)
 
 
-def known_names(key: str) -> list[str]:
+def operators_with_kernel(key: str) -> list[str]:
     """Return the operations with a kernel for a dispatch key, such as `AutocastCPU`."""
     names = torch._C._dispatch_get_all_op_names()
     known = torch._C._dispatch_has_kernel_for_dispatch_key

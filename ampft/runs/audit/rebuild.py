@@ -35,7 +35,7 @@ from ampft.runs.manifest import RECORD_NAME
 from ampft.runs.prepare import load_task, prepare_mode, start_clock
 from ampft.runs.prepared import Prepared, ProcessStart, configuration_of, preprocessing_of
 from ampft.runs.record import RunRecord
-from ampft.runs.resume import differences
+from ampft.runs.resume import changed_values
 from ampft.tasks.task import Task
 from ampft.text.escaping import inert
 from ampft.training.threads import restore_cpu_threads, usable_cores
@@ -290,7 +290,7 @@ def check_configuration(rebuilt: RebuiltRun, prepared: Prepared) -> Check:
     now = {**configuration_of(prepared.loaded.model), **preprocessing_of(prepared.task)}
     problems = [
         f"{inert(name)} is {inert(str(here))}, and the record states {inert(str(then))}"
-        for name, (then, here) in differences(before, now).items()
+        for name, (then, here) in changed_values(before, now).items()
     ]
     return check_from_problems(
         "config", problems, "model configuration and preprocessing are the recorded ones"
