@@ -33,9 +33,9 @@ from ampft.precision.matrix_rate import measure_matrix_rate
 from ampft.training.graphed_update import GraphedUpdate
 from ampft.training.graphs import CudaRecorder, GraphedGradient
 from ampft.training.optimizer import OptimizerSettings, ScheduleSettings
-from ampft.training.out_of_memory import forget_peak_memory, release_memory
+from ampft.training.out_of_memory import release_memory, reset_peak_memory
 from ampft.training.static_shapes import StaticShapes
-from ampft.training.step import updates_called_by
+from ampft.training.step import replace_update_call
 
 LEARNING_RATE = 5e-5
 WARMUP_STEPS = 5
@@ -370,7 +370,7 @@ def _run_steps(
     for epoch in range(turn.most_steps):
         for step_batch in batches.epoch(epoch):
             losses = compute(step_batch)
-            with updates_called_by(None if graphs is None else graphs[1]):
+            with replace_update_call(None if graphs is None else graphs[1]):
                 ampft.apply_step(
                     accelerator, model, optimizer, schedule, losses=losses, max_grad_norm=1.0
                 )
@@ -406,7 +406,7 @@ def start_afresh(device: torch.device) -> None:
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
     release_memory(device)
-    forget_peak_memory(device)
+    reset_peak_memory(device)
 
 
 def run_turn(system: str, job: Job, turn: Turn) -> None:

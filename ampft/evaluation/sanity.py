@@ -89,7 +89,9 @@ def outcome_warnings(outcome: Outcome, constant: Outcome) -> dict[str, str]:
     if always is not None and len(np.unique(outcome.truth, axis=0)) > 1:
         warnings[ONE_PREDICTION] = f"the model predicts {always!r} for every example."
     gains = _values(constant, "log_loss") - _values(outcome, "log_loss")
-    if not (_is_significantly_positive(gains) or _is_significantly_positive(informedness(outcome))):
+    if not (
+        _is_significantly_positive(gains) or _is_significantly_positive(youden_j_values(outcome))
+    ):
         warnings[NOT_BETTER] = (
             f"on {len(outcome)} examples the predictions are not shown to be better than the class "
             "frequencies: neither their log loss nor their informedness (Youden's J) is better by "
@@ -147,7 +149,7 @@ def stop_if_far_above_chance(
     )
 
 
-def informedness(outcome: Outcome) -> npt.NDArray[np.float64]:
+def youden_j_values(outcome: Outcome) -> npt.NDArray[np.float64]:
     """Return the (n,) values whose mean is Youden's J (true minus false positive rate) of a class.
 
     It is summed over the classes that some but not all units have. Whatever a model predicts

@@ -28,7 +28,7 @@ from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches_
 from ampft.runs.predict import run_classifier
 from ampft.runs.record import hashed_values, read_record
 from ampft.runs.redaction import published_record
-from ampft.tasks.decisions import fitted_entries
+from ampft.tasks.decisions import fitted_config_entries
 from ampft.text.json_io import json_text
 
 # Files of a model that its format replaces: the others are of its tokenizer or processor.
@@ -80,7 +80,7 @@ def write_artifact(folder: Path, source: ExportSource, write: Write) -> Artifact
     packages = ("ampft", "torch", "transformers", *row.packages(request.precision))
     reader: Any = source.reader
     max_length = getattr(reader, "max_length", None)  # readers of images and sounds have none
-    decision = fitted_entries(source.model.config).items()
+    decision = fitted_config_entries(source.model.config).items()
     manifest = ArtifactManifest(
         format=row.name,
         precision=request.precision,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ampft.metrics.abstention import ValidationHalves, exact_interval
 from ampft.metrics.bootstrap import Statistic, difference_interval, interval, resampled_sums
 from ampft.metrics.calibration import BINS
-from ampft.metrics.targets import parse_target
+from ampft.metrics.targets import parse_threshold_target
 from ampft.tasks.decisions import Abstention, Decisions
 from ampft.tasks.loss_settings import ValidationFitSettings
 from ampft.tasks.outcome import TunableOutcome
@@ -132,9 +132,10 @@ class FittedPart:
         shown = self.labels[:MAX_SHOWN_LABELS]
         omitted = len(self.labels) - len(shown)
         more = f" {omitted} more labels are in run.json." if omitted else ""
+        rule = parse_threshold_target(self.target).rule
         header = ("label", "threshold", "precision", "recall", "untouched precision", "recall")
         return Table(
-            title=f"thresholds, {self.split}, chosen for {parse_target(self.target).rule}",
+            title=f"thresholds, {self.split}, chosen for {rule}",
             header=header,
             rows=[_label_row(label) for label in shown],
             note=f"The choice was made on validation; new rows need not meet the target.{more}",
@@ -363,7 +364,7 @@ def _threshold_statistics(
     """Return what `--tune_thresholds` changes, for the labels with the indices `columns`."""
     if settings.tune_thresholds is None:
         return {}
-    target = parse_target(settings.tune_thresholds)
+    target = parse_threshold_target(settings.tune_thresholds)
     has, predicted = (every[:, columns] for every in label_columns(outcome))
     counts = np.concatenate([has & predicted, has, predicted], axis=1).astype(np.float64)
     found = {

@@ -73,7 +73,7 @@ class MediaInputs:
 
 @contextmanager
 def refused_inputs(model: Any, place: str, what: str, remedy: str) -> Iterator[None]:
-    """Run a model in evaluation on inputs that it can refuse.
+    """Run a model in evaluation mode; turn an error about its inputs into a message.
 
     Args:
         model: The model.
@@ -90,10 +90,10 @@ def refused_inputs(model: Any, place: str, what: str, remedy: str) -> Iterator[N
     except (RuntimeError, ValueError, IndexError, ZeroDivisionError) as error:
         name = type(model).__name__
         raise InputError(
-            f"{place}: {name} cannot run on {what} ({reason_of(error)}). {remedy}"
+            f"{place}: {name} cannot run on {what} ({error_in_one_line(error)}). {remedy}"
         ) from error
 
 
-def reason_of(error: Exception) -> str:
+def error_in_one_line(error: Exception) -> str:
     """Return the message of an error in one line, without its full stop."""
     return " ".join(str(error).split()).rstrip(".")

@@ -16,7 +16,7 @@ from ampft.data.masks import IGNORED, Color, MaskArray
 from ampft.errors import InputError
 from ampft.files import atomic_path
 from ampft.kinds.prediction import PredictedRows, PredictRequest, RowOutput
-from ampft.kinds.rows import new_names
+from ampft.kinds.rows import unused_column_names
 from ampft.text.numbers import counted
 
 MASK_COLUMN = "mask"
@@ -42,7 +42,7 @@ def mask_output(request: PredictRequest, config: Any) -> RowOutput:
             "table, such as --output_file predicted.csv for masks in predicted_masks/."
         )
     path = Path(request.output_file)
-    folder = MaskFolder(path.with_name(f"{path.stem}_masks"), config.label_colors)
+    folder = MaskFolderWriter(path.with_name(f"{path.stem}_masks"), config.label_colors)
     if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
         raise InputError(
             f"--output_file {path}: {folder.path}, the folder of the masks, exists. Remove it, "
@@ -60,7 +60,7 @@ def _pictures(rows: Sequence[tuple[Any, ...]], predictions: PredictedRows) -> di
 
 
 @dataclass
-class MaskFolder:
+class MaskFolderWriter:
     """Writes predicted masks to a folder, which is created with the first one.
 
     Attributes:
@@ -95,7 +95,7 @@ class MaskFolder:
         self.path.mkdir(exist_ok=True)
         name = image.get("path") if isinstance(image, dict) else image
         stem = Path(name).stem if isinstance(name, str) else f"image{len(self.names) + 1}"
-        (free,) = new_names([stem], self.names)
+        (free,) = unused_column_names([stem], self.names)
         self.names.append(free)
         file = io.BytesIO()
         with_palette(png, self.palette).save(file, format="PNG")
@@ -130,7 +130,7 @@ class Picture:
 
     def panels(self, palette: Sequence[Color]) -> tuple[Image.Image, ...]:
         """Return image, truth, prediction and error in RGB."""
-        masks = (colored(mask, palette) for mask in (self.truth, self.prediction))
+        masks = (colored_mask(mask, palette) for mask in (self.truth, self.prediction))
         return (self.image, *masks, error_image(self.image, self.truth, self.prediction))
 
 
@@ -160,7 +160,7 @@ def default_palette(classes: int) -> tuple[Color, ...]:
     return tuple(colors)
 
 
-def colored(mask: MaskArray, palette: Sequence[Color]) -> Image.Image:
+def colored_mask(mask: MaskArray, palette: Sequence[Color]) -> Image.Image:
     """Return a mask in the colours of its classes; pixels that do not count are black."""
     table = np.zeros((256, 3), dtype=np.uint8)
     table[: len(palette)] = palette

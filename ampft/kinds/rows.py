@@ -146,7 +146,7 @@ def are_media(paths: Sequence[str], kind: str | None = None) -> bool:
     return all(Path(path).is_dir() or kind_of_file(path) in kinds for path in paths)
 
 
-def new_names(names: Sequence[str], taken: Sequence[str]) -> list[str]:
+def unused_column_names(names: Sequence[str], taken: Sequence[str]) -> list[str]:
     """Return names for new columns; one that a file has already gets a number."""
     result: list[str] = []
     for name in names:

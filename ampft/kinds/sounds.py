@@ -25,7 +25,7 @@ from ampft.data.media import (
 from ampft.data.sounds import Samples, open_sound
 from ampft.data.steps import FloatArray, IntArray
 from ampft.errors import InputError
-from ampft.kinds.media import MediaInputs, reason_of, refused_inputs
+from ampft.kinds.media import MediaInputs, error_in_one_line, refused_inputs
 from ampft.kinds.settings import InputSettings
 from ampft.models.by_length import guard_against_sound_padding
 from ampft.models.pretrained import SAVED_MODEL_FLAG
@@ -74,7 +74,7 @@ class SoundReader:
         place = name if isinstance(name, str | Path) else "a sound in memory"
         return InputError(
             f"{place}: {model} cannot run on this sound of {seconds[shortest]:.3f} s, the shortest "
-            f"of its batch ({reason_of(error)}). Remove sounds that are too short."
+            f"of its batch ({error_in_one_line(error)}). Remove sounds that are too short."
         )
 
 

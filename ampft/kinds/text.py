@@ -44,7 +44,7 @@ from ampft.models.pretrained import (
     load_config,
     load_pretrained,
 )
-from ampft.models.tokenizer import adapt_to_model, load_tokenizer, max_input_length
+from ampft.models.tokenizer import load_tokenizer, max_input_length, set_padding_for_model
 from ampft.models.weights import LoadedModel
 
 # Difference of float32 logits, relative to the largest: rounding is at most 1e-6, a wrong mask at
@@ -248,7 +248,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
     model_path, model_name = default_model(settings.model_name_or_path)
     config = load_config(model_path, trust_remote_code=settings.trust_remote_code)
     tokenizer = load_tokenizer(model_path, trust_remote_code=settings.trust_remote_code)
-    adapt_to_model(tokenizer, config)
+    set_padding_for_model(tokenizer, config)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
     reader = text_reader(collator, config, settings, data.input_columns)
     column = data.input_columns[0]
@@ -278,7 +278,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
 def saved_reader(folder: Path, arguments: Mapping[str, Any], config: Any) -> TextReader:
     """Return the conversion of texts for a saved model, see `inputs.KindModule`."""
     tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG)
-    adapt_to_model(tokenizer, config)
+    set_padding_for_model(tokenizer, config)
     settings = InputSettings(
         max_seq_length=int(arguments["max_seq_length"]),
         long_text=arguments.get("long_text", "truncate"),
@@ -356,7 +356,7 @@ def windowed_examples(
 
 
 def largest_token_id(rows: datasets.Dataset) -> int:
-    """Return the largest number of a token."""
+    """Return the largest token id in the rows; 0 if they hold no tokens."""
     arrow = rows.select_columns(["input_ids"]).with_format("arrow")
     parts = (batch["input_ids"] for batch in arrow.iter(batch_size=ROWS_AT_A_TIME))
     largest: int = max(pc.max(pc.list_flatten(part)).as_py() or 0 for part in parts)

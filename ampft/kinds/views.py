@@ -218,9 +218,9 @@ def _photo(title: str, image: Image) -> ShownPicture:
 
 
 def _mask(title: str, mask: MaskArray, palette: Sequence[Color]) -> ShownPicture:
-    from ampft.kinds.predicted_masks import colored
+    from ampft.kinds.predicted_masks import colored_mask
 
-    return _encoded(title, _in_width(colored(mask, palette)), "PNG")
+    return _encoded(title, _in_width(colored_mask(mask, palette)), "PNG")
 
 
 def _in_width(image: Image) -> Image:

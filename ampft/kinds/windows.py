@@ -132,7 +132,7 @@ def encode_words(
 def add_example_indices(
     columns: dict[str, list[Any]], indices: Sequence[int]
 ) -> dict[str, list[Any]]:
-    """Return the columns of a batch with the indices of its examples in the split, and lengths."""
+    """Return a batch of windows with their lengths and the indices of their examples."""
     examples = [indices[local] for local in columns[EXAMPLE]]
     return {**columns, EXAMPLE: examples, LENGTH: [len(ids) for ids in columns["input_ids"]]}
 
@@ -206,7 +206,8 @@ def logits_per_text_or_word(logits: Tensor, inputs: Mapping[str, Tensor]) -> Ten
     Args:
         logits: (R, K) of windows, or (R, T, K) of tokens.
         inputs: Collated batch. With the number of windows of each text, their logits are averaged;
-            with the positions of words, the logits there are selected.
+            with the positions of words, the logits there are selected; with neither, the logits
+            are returned as they are.
     """
     if WORD_POSITIONS in inputs:
         positions = to_device(inputs[WORD_POSITIONS], logits.device)

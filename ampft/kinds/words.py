@@ -56,7 +56,7 @@ from ampft.kinds.text import (
 from ampft.kinds.windows import EXAMPLE, encode_words, window_overlap
 from ampft.models.minilm import default_model
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_config
-from ampft.models.tokenizer import adapt_to_model, load_tokenizer, max_input_length
+from ampft.models.tokenizer import load_tokenizer, max_input_length, set_padding_for_model
 from ampft.text.numbers import counted
 
 ENTITIES = "entities"
@@ -315,7 +315,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
     path, name = default_model(settings.model_name_or_path)
     config = load_config(path, trust_remote_code=settings.trust_remote_code)
     tokenizer = load_tokenizer(path, trust_remote_code=settings.trust_remote_code, reads_words=True)
-    adapt_to_model(tokenizer, config)
+    set_padding_for_model(tokenizer, config)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
     reader = WordReader.of(collator, config, settings.max_seq_length, settings.stride)
     (column,) = data.input_columns
@@ -333,7 +333,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
 def saved_reader(folder: Path, arguments: Mapping[str, Any], config: Any) -> WordReader:
     """Return the conversion of words for a saved model, see `inputs.KindModule`."""
     tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG, reads_words=True)
-    adapt_to_model(tokenizer, config)
+    set_padding_for_model(tokenizer, config)
     collator = DataCollatorWithPadding(tokenizer)
     length, stride = int(arguments["max_seq_length"]), arguments.get("stride")
     return WordReader.of(collator, config, length, stride)

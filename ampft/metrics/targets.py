@@ -11,7 +11,7 @@ FLAG = "--tune_thresholds"
 
 
 @dataclass(frozen=True)
-class Target:
+class ThresholdTarget:
     """What a threshold is chosen for.
 
     Attributes:
@@ -39,7 +39,7 @@ class Target:
         }[self.name]
 
 
-def parse_target(text: str) -> Target:
+def parse_threshold_target(text: str) -> ThresholdTarget:
     """Return a target from f1, precision=0.95, recall=0.99 or cost=10:1.
 
     Raises:
@@ -48,13 +48,13 @@ def parse_target(text: str) -> Target:
     name, _, value = text.strip().lower().partition("=")
     try:
         if name == "f1" and not value:
-            return Target()
+            return ThresholdTarget()
         if name in ("precision", "recall") and 0 < float(value) <= 1:
-            return Target(name, least=float(value))
+            return ThresholdTarget(name, least=float(value))
         if name == "cost":
             miss, false_alarm = map(float, value.split(":"))
             if 0 < miss < math.inf and 0 < false_alarm < math.inf:
-                return Target(name, miss=miss, false_alarm=false_alarm)
+                return ThresholdTarget(name, miss=miss, false_alarm=false_alarm)
     except ValueError:
         pass
     raise InputError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ampft.metrics.targets import Target
+from ampft.metrics.targets import ThresholdTarget
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
@@ -16,7 +16,7 @@ def best_threshold(
     has: BoolArray,
     probabilities: npt.NDArray[np.float32],
     default: float,
-    target: Target | None = None,
+    target: ThresholdTarget | None = None,
 ) -> float:
     """Return the threshold of a label that is best for a target.
 
@@ -31,7 +31,7 @@ def best_threshold(
     """
     if not has.any():
         return default
-    target = target or Target()
+    target = target or ThresholdTarget()
     order = np.argsort(-probabilities, kind="stable")
     scores = probabilities[order].astype(np.float64)
     following = np.append(scores[1:], 0.0 if scores[-1] > 0 else -1.0)
@@ -52,7 +52,7 @@ def best_threshold(
 
 
 def _goodness(
-    target: Target, right: FloatArray, predicted: FloatArray, labelled: int
+    target: ThresholdTarget, right: FloatArray, predicted: FloatArray, labelled: int
 ) -> FloatArray:
     """Return (m,) how good each threshold is for a target, higher is better.
 

@@ -21,7 +21,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ampft.errors import InputError, listed
-from ampft.models.four_bit import dequantize, has_four_bits, quantize_frozen, weight_counts
+from ampft.models.four_bit import (
+    dequantize,
+    has_4bit_layers,
+    quantize_encoder_to_4bit,
+    weights_per_parameter,
+)
 from ampft.models.freezing import (
     cache_frozen_casts,
     check_something_trains,
@@ -35,7 +40,7 @@ from ampft.models.freezing import (
 )
 from ampft.models.settings import TrainedPartSettings
 from ampft.models.weights import LoadedModel, tensors_hash
-from ampft.precision.float32_modules import float32_forwards, keep_modules
+from ampft.precision.float32_modules import float32_forwards, keep_paths_in_fp32
 from ampft.text.json_io import json_text, read_json_object
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -89,7 +94,7 @@ def add_lora(model: nn.Module, part: TrainedPartSettings) -> None:
         exclude_modules=[name for name, _ in model.named_modules() if is_inside_any(name, head)],
     )
     if part.load_in_4bit:
-        quantize_frozen(model)
+        quantize_encoder_to_4bit(model)
     inject_adapter_in_model(config, model, ADAPTER)
     for name, parameter in model.named_parameters():
         in_head = is_inside_any(name, head) and name not in already_frozen
@@ -225,7 +230,7 @@ def save_adapter(model: nn.Module, folder: Path, *, base: str, base_hash: str) -
     (folder / ADAPTER_CONFIG).write_text(json_text(values), encoding="utf-8")
     config: Any = model.config
     metadata = {"format": "pt", "config": config.to_json_string(), "base_sha256": base_hash}
-    if has_four_bits(model):
+    if has_4bit_layers(model):
         metadata["base_storage"] = "nf4"
     (folder / ADAPTER_WEIGHTS).write_bytes(_reproducible(save(tensors, metadata)))
 
@@ -337,7 +342,7 @@ def merge_adapters(model: nn.Module) -> None:
         clear_cached_casts(layer.get_base_layer())
         model.set_submodule(name, layer.get_base_layer())
     present = dict(model.named_modules())
-    keep_modules(model, {name: pattern for name, pattern in kept.items() if name in present})
+    keep_paths_in_fp32(model, {name: pattern for name, pattern in kept.items() if name in present})
     model.__dict__.pop("lora_config", None)
 
 
@@ -364,7 +369,7 @@ def restrict_training(loaded: LoadedModel, part: TrainedPartSettings) -> LoadedM
         keep_frozen_in_evaluation(model, _BatchNorm)
         lora = lora_config(model)
         targets = ", ".join(sorted(lora.target_modules))
-        base = ", over a base in 4 bits (NF4)" * has_four_bits(model)
+        base = ", over a base in 4 bits (NF4)" * has_4bit_layers(model)
         what = f"LoRA of rank {lora.r} (alpha {lora.lora_alpha}) on {targets}, and the head{base}"
     else:
         if part.train_layers is not None:
@@ -376,12 +381,12 @@ def restrict_training(loaded: LoadedModel, part: TrainedPartSettings) -> LoadedM
         what = "the rest is frozen"
     cache_frozen_casts(model)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    total = sum(weight_counts(model).values())
+    total = sum(weights_per_parameter(model).values())
     share = f"{trained:,} of {total:,} weights ({trained / total:.1%})"
     return replace(loaded, notes=(*loaded.notes, f"trained: {share}; {what}"))
 
 
-def save_trained(
+def save_model_or_adapters(
     model: Any, folder: Path, loaded: LoadedModel, weights: Mapping[str, Tensor] | None
 ) -> None:
     """Save a trained model, or its adapters and head if it has adapters.

@@ -9,7 +9,7 @@ from torch import nn
 
 
 @dataclass(frozen=True)
-class Blocks:
+class ParameterBlocks:
     """The trainable parameters of a model, grouped into blocks.
 
     Attributes:
@@ -24,7 +24,7 @@ class Blocks:
     sizes: tuple[int, ...]
 
 
-def blocks_of(model: nn.Module) -> Blocks:
+def blocks_of(model: nn.Module) -> ParameterBlocks:
     """Return the blocks of `model`: the items of its lists of layers, and its other modules.
 
     Args:
@@ -40,7 +40,7 @@ def blocks_of(model: nn.Module) -> Blocks:
             block_of[name] = block
             sizes[block] = sizes.get(block, 0) + parameter.numel()
     names = tuple(sizes)
-    return Blocks(
+    return ParameterBlocks(
         names=names,
         of_parameter={name: names.index(block) for name, block in block_of.items()},
         sizes=tuple(sizes.values()),

@@ -23,7 +23,7 @@ BLOCK = 64  # weights that share a float32 scale, as in bitsandbytes without dou
 
 
 class FourBitLinear(nn.Linear):
-    """An `nn.Linear` as changed by `quantize_frozen`.
+    """An `nn.Linear` as changed by `quantize_encoder_to_4bit`.
 
     Attributes:
         packed: (N / 2, 1) uint8, two weights each, for N weights.
@@ -74,7 +74,7 @@ class _Product(torch.autograd.Function):
         return gradient @ ctx.layer._dequantized(gradient.dtype), None, None
 
 
-def quantize_frozen(model: nn.Module) -> None:
+def quantize_encoder_to_4bit(model: nn.Module) -> None:
     """Store the weights of the linear layers below the head in 4 bits, in place.
 
     Args:
@@ -120,12 +120,12 @@ def dequantize(model: nn.Module) -> None:
         layer.weight = weight
 
 
-def has_four_bits(model: nn.Module) -> bool:
+def has_4bit_layers(model: nn.Module) -> bool:
     """Return whether a model has layers of 4 bits."""
     return any(isinstance(module, FourBitLinear) for module in model.modules())
 
 
-def weight_counts(model: nn.Module) -> dict[nn.Parameter, int]:
+def weights_per_parameter(model: nn.Module) -> dict[nn.Parameter, int]:
     """Return the parameters of a model with the number of weights that each stands for."""
     counts = {parameter: parameter.numel() for parameter in model.parameters()}
     for layer in model.modules():

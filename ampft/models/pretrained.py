@@ -23,7 +23,7 @@ from ampft.hub import hub_problem
 from ampft.models.adapters import ADAPTER_CONFIG, SavedAdapter, read_adapter
 from ampft.models.freezing import POOLER, encoder_of, has_weights, head_names, is_inside_any
 from ampft.models.minilm import HUB_ID, default_model
-from ampft.models.size import check_memory, check_sizes
+from ampft.models.size import check_sizes, check_weights_fit_memory
 from ampft.models.training_mode import check_kernel_supports_dropout
 from ampft.models.weights import weights_size
 from ampft.precision.float32_modules import apply_patterns
@@ -224,7 +224,7 @@ def _load(
 ) -> tuple[Any, dict[str, Any]]:
     """Return a model in float32, and how its weights differ from its configuration."""
     source.check_files(config)
-    check_memory(auto_class, config, source.name)
+    check_weights_fit_memory(auto_class, config, source.name)
     try:
         model, loading = auto_class.from_pretrained(
             source.path,

@@ -85,7 +85,7 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class TrainedPartSettings:
-    """The part that is trained: all, some layers, or the head with low-rank adapters (LoRA)."""
+    """Settings of the part that is trained: all, some layers, or the head with adapters (LoRA)."""
 
     freeze: str | None = _trained(
         None,

@@ -40,7 +40,7 @@ def check_sizes(values: Mapping[str, Any], where: str, remedy: str) -> None:
             )
 
 
-def check_memory(auto_class: Any, config: Any, where: str) -> None:
+def check_weights_fit_memory(auto_class: Any, config: Any, where: str) -> None:
     """Check that the weights of a model fit into memory.
 
     Args:

@@ -27,7 +27,7 @@ SECONDS_PER_FRAME = 0.01  # of the spectrograms of AST; see its feature extracto
 
 @dataclass(frozen=True)
 class SoundFeatureExtractor:
-    """A feature extractor, and what it makes of sounds.
+    """A feature extractor of transformers, which makes features of one sound at a time.
 
     Attributes:
         extractor: The feature extractor of transformers.

@@ -76,7 +76,7 @@ def load_tokenizer(
     return tokenizer
 
 
-def adapt_to_model(tokenizer: Any, config: Any) -> None:
+def set_padding_for_model(tokenizer: Any, config: Any) -> None:
     """Make a tokenizer pad where the model expects it, and mark the padding.
 
     Tokenizers of decoders often put padding before the text, for generating. Models that count

@@ -72,7 +72,7 @@ def batch_norm_note(model: nn.Module, *, micro_batches: int, processes: int) -> 
 
 
 def disable_unsafe_regularization(model: Any, shortest: int) -> tuple[str, ...]:
-    """Turn off what the data or several processes make impossible, and return notes on it.
+    """Turn off SpecAugment and layer drop where they would fail, and return notes on it.
 
     - SpecAugment masks spans of `mask_time_length` frames, and fails on shorter sounds.
     - Layer drop skips whole layers. Several processes would wait for the gradients of a layer that

@@ -64,7 +64,7 @@ def turn_compilation_off(accelerator: Accelerator) -> None:
 
 
 def partial_compilation_warning(accelerator: Accelerator) -> dict[str, str]:
-    """Return the warning that torch has stopped compiling a part of the model, if it has."""
+    """Return a warning, by name, if torch has stopped compiling a part of the model."""
     reasons = torch._dynamo.utils.counters["unimplemented"]
     if configured_backend(accelerator) is None or not any("recompile limit" in r for r in reasons):
         return {}

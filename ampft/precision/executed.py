@@ -301,7 +301,7 @@ class ProductRecorder(TorchDispatchMode):
         device = self._cuda_device
         return ExecutedDtypes(
             rows=tuple(replace(row, count=count) for row, count in ordered),
-            **tensor_census(model, optimizer),
+            **count_tensor_dtypes(model, optimizer),
             is_emulated=self._is_emulated,
             float32_products_lose_bits=float32_product_loses_bits(device) if device else None,
             sums_may_be_rounded=sums_may_be_rounded() if device else None,
@@ -404,7 +404,7 @@ def precision_contradiction(
     if not uses_float32 and not any(expected in row.inputs for row in executed.rows):
         return _no_product(precision)
     if precision.storage_dtype == torch.float32:
-        # `check_storage` has checked the trainable weights, and frozen ones may have any dtype.
+        # `check_trainable_dtype` has checked trainable weights; frozen ones may have any dtype.
         return None
     for name, census in executed.stored.items():
         others = sorted(set(census) - {dtype_name(precision.storage_dtype)})
@@ -424,7 +424,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def tensor_census(
+def count_tensor_dtypes(
     model: nn.Module | None, optimizer: torch.optim.Optimizer | None
 ) -> dict[str, dict[str, int]]:
     """Count the tensors of each dtype in a model, its gradients and its optimizer's state.
@@ -452,7 +452,7 @@ def _count(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
     return dict(Counter(dtype_name(t.dtype) for t in tensors))
 
 
-def check_storage(model: nn.Module, dtype: torch.dtype) -> None:
+def check_trainable_dtype(model: nn.Module, dtype: torch.dtype) -> None:
     """Check that all trainable weights are stored in `dtype`, float32 for mixed precision.
 
     Raises:

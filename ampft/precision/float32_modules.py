@@ -147,10 +147,10 @@ def keep_in_fp32(model: nn.Module, patterns: Iterable[str]) -> Float32Modules:
     Raises:
         InputError: A pattern matches no module; the message names similar ones.
     """
-    return keep_modules(model, matching_modules(model, tuple(patterns)))
+    return keep_paths_in_fp32(model, matching_modules(model, tuple(patterns)))
 
 
-def keep_modules(model: nn.Module, patterns: Mapping[str, str]) -> Float32Modules:
+def keep_paths_in_fp32(model: nn.Module, patterns: Mapping[str, str]) -> Float32Modules:
     """Make modules compute in float32, as `keep_in_fp32` does.
 
     Args:

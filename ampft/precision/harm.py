@@ -1,8 +1,9 @@
 """Harm: what a precision may do to a gradient and to a training, and what it may not.
 
-The doctor, its cures and `--check_precision` ask `GradientChange.harm` and `ShortTraining.harm`, so
-that a cure never fails the check that it was found for. Both compare with float32: only the
-gradient as a whole decides. Counts of entries, such as the share that underflows, explain a harm.
+The doctor, its cures and `--check_precision` ask `GradientChange.harm` and
+`ShortTrainingResult.harm`, so that a cure never fails the check that it was found for. Both compare
+with float32: only the gradient as a whole decides. Counts of entries, such as the share that
+underflows, explain a harm.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class GradientChange:
         return None if MIN_SIZE <= self.size <= MAX_SIZE else Harm.SIZE
 
 
-def harm_over(changes: Sequence[GradientChange]) -> Harm | None:
+def gradient_harm(changes: Sequence[GradientChange]) -> Harm | None:
     """Return the harm to the gradients of some batches; None if they train as in float32.
 
     All batches are judged together. Batches whose gradient is not small are also judged singly.
@@ -167,7 +168,7 @@ def harm_over(changes: Sequence[GradientChange]) -> Harm | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShortTraining:
+class ShortTrainingResult:
     """A short training.
 
     Attributes:
@@ -185,7 +186,7 @@ class ShortTraining:
     before: float | None
     after: float | None
 
-    def harm(self, in_float32: ShortTraining | None = None) -> Harm | None:
+    def harm(self, in_float32: ShortTrainingResult | None = None) -> Harm | None:
         """Return the harm to the training; None if it works.
 
         Args:

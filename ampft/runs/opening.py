@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from ampft.arguments.classify import ADAMW
 from ampft.errors import InputError, Preempted, TrainingStopped
 from ampft.files import is_disk_error, write_file
-from ampft.models.four_bit import has_four_bits, weight_counts
+from ampft.models.four_bit import has_4bit_layers, weights_per_parameter
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.compilation import configured_backend
 from ampft.precision.executed import dtype_name
@@ -46,7 +46,7 @@ from ampft.training.ending import (
     StopRequested,
     StopSignalMonitor,
     exit_if_others_fail,
-    first_failure,
+    report_first_failure,
 )
 from ampft.training.optimizer import OPTIMIZERS
 from ampft.training.out_of_memory import explain_out_of_memory
@@ -113,7 +113,7 @@ def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
                 status, reason = error.status, str(error)
             else:
                 status, reason = "interrupted", f"{type(error).__name__}: {error}"
-            run.record_stop(*first_failure(accelerator, status, reason))
+            run.record_stop(*report_first_failure(accelerator, status, reason))
             if isinstance(error, TrainingStopped):
                 raise
             is_removed = run.folder is not None and not run.folder.is_intact()
@@ -207,7 +207,7 @@ def _continue_folder(folder: RunFolder, checkpoint: Checkpoint) -> None:
 def plan_lines(prepared: Prepared) -> list[str]:
     """Return the lines of the plan: device, precision, model, data, steps."""
     precision, task, loaded = prepared.precision, prepared.task, prepared.loaded
-    weights = sum(weight_counts(loaded.model).values()) / 1e6
+    weights = sum(weights_per_parameter(loaded.model).values()) / 1e6
     sizes = ", ".join(f"{name} {len(rows)}" for name, rows in task.data.splits.items())
     batches, steps = prepared.step_batches, prepared.total_steps
     processes = counted(batches.world_size, "process")
@@ -229,7 +229,7 @@ def plan_lines(prepared: Prepared) -> list[str]:
             "model",
             f"{loaded.name}, {weights:.{1 if weights >= 1 else 3}f} M "
             f"{dtype_name(precision.storage_dtype)}"
-            f"{' and NF4' * has_four_bits(loaded.model)} weights",
+            f"{' and NF4' * has_4bit_layers(loaded.model)} weights",
             *loaded.notes,
             *(["code from the model's repository may run"] if args.trust_remote_code else []),
         ),

@@ -18,7 +18,7 @@ from ampft.errors import InputError
 from ampft.features.decision_figures import abstention_sentence
 from ampft.files import describe_file
 from ampft.kinds.prediction import InputRows, LabelReader, PredictRequest, RowOutput, TrainingInfo
-from ampft.kinds.rows import STANDARD_INPUT, new_names
+from ampft.kinds.rows import STANDARD_INPUT, unused_column_names
 from ampft.ownership import check_output_file
 from ampft.runs.caller_state import caller_state_kept
 from ampft.runs.manifest import check_files, model_files
@@ -154,7 +154,7 @@ def write_rows(
     added = list(output.columns([], predictor.no_rows()))
     places = [table.columns.index(name) for name in rows.sources]
     label_places = [table.columns.index(name) for name in scores.reader.columns] if scores else []
-    new = new_names(added, table.columns)
+    new = unused_column_names(added, table.columns)
     of_columns = zip(new, added, strict=True)
     types = {name: output.types[old] for name, old in of_columns if old in output.types}
     count = 0

@@ -31,7 +31,7 @@ from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import resolve
 from ampft.runs.record import RunRecord
 from ampft.runs.show import problem_of, task_row
-from ampft.tasks.decisions import Decisions, fitted_entries
+from ampft.tasks.decisions import Decisions, fitted_config_entries
 from ampft.tasks.outcome import Problem
 from ampft.training.out_of_memory import is_out_of_memory
 
@@ -45,7 +45,7 @@ def saved_problem(record: RunRecord, config: Any) -> Problem:
         record: Record of the run.
         config: Configuration of its model.
     """
-    fitted = fitted_entries(config)
+    fitted = fitted_config_entries(config)
     problem_type = problem_of(record)
     return problem_type.from_arguments(tuple(record.label_names), {**record.arguments, **fitted})
 
@@ -113,7 +113,7 @@ class Predictor:
     @cached_property
     def decisions(self) -> Decisions:
         """What was fitted on validation."""
-        return Decisions.from_entries(fitted_entries(self.config), self.problem.label_names)
+        return Decisions.from_entries(fitted_config_entries(self.config), self.problem.label_names)
 
     def __call__(self, columns: Sequence[Sequence[Any]]) -> PredictedRows:
         """Predict rows, in batches of similar length.

@@ -45,7 +45,10 @@ from ampft.training.optimizer import OPTIMIZERS, make_optimizer, make_schedule
 from ampft.training.out_of_memory import fit_micro_batches
 from ampft.training.static_shapes import static_shapes
 from ampft.training.threads import restore_cpu_threads
-from ampft.training.trained_parameters import allow_unused_parameters, check_parameters
+from ampft.training.trained_parameters import (
+    allow_unused_parameters,
+    check_optimizer_updates_parameters,
+)
 
 
 def prepare(
@@ -156,7 +159,7 @@ def prepare_training(
     model, optimizer = prepare_training_objects(
         accelerator, loaded.model, optimizer, gathers_bfloat16=args.fsdp_gathers == "bfloat16"
     )
-    check_parameters(loaded.model, optimizer)
+    check_optimizer_updates_parameters(loaded.model, optimizer)
     return Prepared(
         started=started,
         args=args,

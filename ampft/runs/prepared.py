@@ -27,7 +27,7 @@ from ampft.arguments import ClassifyArguments
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.data.steps import StepBatches
 from ampft.machine import hardware
-from ampft.models.four_bit import weight_counts
+from ampft.models.four_bit import weights_per_parameter
 from ampft.models.packing.attention import PACKED_NAMES
 from ampft.models.weights import LoadedModel, class_name
 from ampft.precision.accelerator import is_sharded
@@ -148,7 +148,7 @@ def _initial_record(prepared: Prepared) -> RunRecord:
     args, task, model = prepared.args, prepared.task, prepared.loaded.model
     data, accelerator = task.data, prepared.accelerator
     device = accelerator.device
-    counts = weight_counts(model)
+    counts = weights_per_parameter(model)
     gpus = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
     return RunRecord(
         status="running",

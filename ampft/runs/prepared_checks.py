@@ -34,18 +34,18 @@ from ampft.precision.accelerator import (
     verify_precision_unchanged,
 )
 from ampft.precision.compilation import configured_backend
-from ampft.precision.executed import check_storage
+from ampft.precision.executed import check_trainable_dtype
 from ampft.precision.harm import GradientChange
 from ampft.precision.modes import is_fp32
 from ampft.runs.graphs import check_cuda_graphs
 from ampft.runs.manifest import earlier_results
 from ampft.runs.prepared import Prepared
-from ampft.tasks.settings import check_decisions
+from ampft.tasks.settings import check_data_for_decisions
 from ampft.text.numbers import counted
 from ampft.training.checkpoints.interval import parse_interval
 from ampft.training.checkpoints.store import CheckpointStore
 from ampft.training.optimizer import OPTIMIZERS
-from ampft.training.out_of_memory import RandomAndBufferSnapshot, forget_peak_memory
+from ampft.training.out_of_memory import RandomAndBufferSnapshot, reset_peak_memory
 from ampft.training.step import ScaledGradient, descending_loss_scales, first_finite_gradient
 
 CHECKED_EXAMPLES = 8
@@ -67,7 +67,7 @@ def check_prepared(prepared: Prepared) -> tuple[str, ...]:
     args, data, accelerator = prepared.args, prepared.task.data, prepared.accelerator
     verify_precision_unchanged(accelerator, prepared.precision)
     check_equal_weights(accelerator, prepared.loaded.float32_sha256)
-    check_storage(prepared.loaded.model, prepared.precision.storage_dtype)
+    check_trainable_dtype(prepared.loaded.model, prepared.precision.storage_dtype)
     note = _check_model_runs(prepared)
     if not {"validation", "test"} & set(data.splits):
         raise InputError(
@@ -85,7 +85,7 @@ def check_prepared(prepared: Prepared) -> tuple[str, ...]:
     if args.abstain is not None and "validation" in data.splits:
         to_prove = len(validation_halves(prepared.task).promise)
     splits = {name: len(rows) for name, rows in data.splits.items()}
-    check_decisions(args, prepared.task.name, prepared.task.label_names, splits, to_prove)
+    check_data_for_decisions(args, prepared.task.name, prepared.task.label_names, splits, to_prove)
     _check_schedule_and_metric(prepared)
     _check_trained_part(prepared)
     check_cuda_graphs(prepared)
@@ -340,7 +340,7 @@ def check_precision(prepared: Prepared) -> PrecisionCheck:
     finally:
         model.train(was_training)
         snapshot.restore()
-        forget_peak_memory(accelerator.device)
+        reset_peak_memory(accelerator.device)
     gradient, exact = found.gradient, reference.gradient
     if not reference.is_finite:
         raise InputError(

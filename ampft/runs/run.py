@@ -33,7 +33,7 @@ from ampft.features.resources import TrainingClock
 from ampft.features.validations import Validations, all_metrics
 from ampft.features.value_ranges import NonfiniteStepMonitor
 from ampft.files import check_disk_space, write_text
-from ampft.models.adapters import save_trained
+from ampft.models.adapters import save_model_or_adapters
 from ampft.models.training_mode import batch_norm_note
 from ampft.models.weights import gather_sharded_weights, weights_size
 from ampft.precision.accelerator import is_sharded
@@ -57,8 +57,8 @@ from ampft.text.json_io import json_text
 from ampft.text.terminal import labelled, print_line
 from ampft.training.checkpoints.writing import copied_to_cpu
 from ampft.training.ending import StopRequested, StopSignalMonitor, end_training
-from ampft.training.launch_bound import doubled_batch_timings, launch_bound_note, waiting_note
-from ampft.training.step import StepOutcome, StepStopped, shared_autocast_cache, updates_called_by
+from ampft.training.launch_bound import data_waiting_note, doubled_batch_timings, launch_bound_note
+from ampft.training.step import StepOutcome, StepStopped, replace_update_call, shared_autocast_cache
 
 
 @dataclass
@@ -137,7 +137,7 @@ class Run:
         try:
             update = None if self.state.graphs is None else self.state.graphs[1]
             measured = first_step.measured(self.prepared.model, self.prepared.optimizer)
-            with measured, updates_called_by(update):
+            with measured, replace_update_call(update):
                 yield
         except StepStopped as error:
             self._add(error.outcome, ends_run=True)
@@ -377,7 +377,7 @@ def _save(
     check_disk_space(folder.path, weights_size(plain), "saving the model")
     for feature in state.features:
         feature.save(stage, plain)
-    save_trained(plain, stage, prepared.loaded, weights)
+    save_model_or_adapters(plain, stage, prepared.loaded, weights)
     prepared.task.inputs.save_processor(stage)
     if prepared.args.history_csv:
         write_csv(folder / HISTORY_NAME, stage / "history.csv")
@@ -458,7 +458,7 @@ def _result_lines(
     if note_on_speed := launch_bound_note(record.timings):
         lines.append(("speed", note_on_speed))
     workers, kind = prepared.args.dataloader_num_workers, prepared.task.row.kind
-    if note_on_waiting := waiting_note(record.timings, workers, has_files=kind.has_files):
+    if note_on_waiting := data_waiting_note(record.timings, workers, has_files=kind.has_files):
         lines.append(("waiting", note_on_waiting))
     lines.append(("wrote", f"{folder}: model, report, predictions, history, record"))
     labels = [labelled(name, text) for name, text in lines]

@@ -39,7 +39,7 @@ from ampft.training.checkpoints.training_state import (
     restore_random_state,
 )
 from ampft.training.checkpoints.writing import DTYPES, without_prefix
-from ampft.training.optimizer import expected_state
+from ampft.training.optimizer import expected_optimizer_state
 
 STATE_SCHEMA = 2  # in the first one, each feature had its own form
 Sha256 = Annotated[
@@ -313,7 +313,7 @@ def _check_tensors(checkpoint: Path, saved: SavedState, run: RunState) -> None:
     expected: dict[str, tuple[list[int], str] | None]
     expected = {name: _form(tensor) for name, tensor in tensors_of(run.features).items()}
     stored = {*found, *saved.optimizer.state}
-    for name, parts in expected_state(plain, optimizer).items():
+    for name, parts in expected_optimizer_state(plain, optimizer).items():
         # A parameter without a gradient so far has no state.
         if any(f"{name}/{key}" in stored for key in parts):
             expected |= {f"{name}/{key}": part for key, part in parts.items()}

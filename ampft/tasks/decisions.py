@@ -111,7 +111,7 @@ class Decisions:
         return answered
 
 
-def fitted_entries(config: Any) -> dict[str, Any]:
+def fitted_config_entries(config: Any) -> dict[str, Any]:
     """Return the entries of the configuration of a saved model, each None if nothing was fitted."""
     return {name: getattr(config, name, None) for name in ENTRIES}
 

@@ -172,9 +172,9 @@ def balanced_class_weights(counts: npt.NDArray[np.integer]) -> npt.NDArray[np.fl
 def constant_loss(
     problem: Any, shares: FloatArray, logits_of: Callable[[FloatArray], FloatArray], targets: Any
 ) -> float:
-    """Return the loss per unit of weight of the constant model.
+    """Return the loss per unit of weight of a model that gives every example the same logits.
 
-    It gives every example the logits of the same shares. The loss is computed on at most
+    These are the logits of the shares of the classes. The loss is computed on at most
     `MAX_EXAMPLES` random examples.
 
     Args:

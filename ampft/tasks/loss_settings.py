@@ -11,7 +11,7 @@ from ampft.metrics.targets import FLAG
 
 @dataclass(frozen=True)
 class ValidationFitSettings:
-    """What is fitted on the validation split. `--help` describes each setting."""
+    """Settings of all that is fitted on the validation split. `--help` describes each one."""
 
     calibrate: bool = flag(
         False,

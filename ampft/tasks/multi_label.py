@@ -42,7 +42,7 @@ from ampft.tasks.outcome import (
     list_column,
     read_probabilities,
 )
-from ampft.tasks.report import with_added
+from ampft.tasks.report import with_added_metrics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -184,7 +184,7 @@ class MultiLabelPredictions:
             means={row.name: float(row.values(self).mean()) for row in MEANS if row.values},
             expected_calibration_error=self.calibration_error(),
         )
-        return with_added(report, METRICS, self.metrics())
+        return with_added_metrics(report, METRICS, self.metrics())
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics that are functions of sums, and the calibration error."""

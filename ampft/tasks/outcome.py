@@ -348,7 +348,7 @@ def check_ids_complete(ids: IntArray, n: int) -> None:
         )
 
 
-def model_arguments(problem: Problem) -> dict[str, Any]:
+def label_config_arguments(problem: Problem) -> dict[str, Any]:
     """Return the labels of a problem as arguments of a configuration of transformers."""
     names, kind = problem.label_names, problem.transformers_type
     return {
@@ -389,7 +389,7 @@ def answered_column(answered: npt.NDArray[np.bool_] | None, rows: slice) -> dict
     return {} if answered is None else {"answered": pa.array(answered[rows])}
 
 
-def off_diagonal(matrix: npt.NDArray[np.int64] | None) -> dict[tuple[int, int], int]:
+def confusion_mistakes(matrix: npt.NDArray[np.int64] | None) -> dict[tuple[int, int], int]:
     """Return the counts of a (K, K) confusion matrix that are mistakes, without zeros."""
     if matrix is None:
         return {}

@@ -25,10 +25,10 @@ from ampft.tasks.outcome import (
     IntArray,
     OutcomeMistakes,
     check_arrays,
+    confusion_mistakes,
     list_column,
-    off_diagonal,
 )
-from ampft.tasks.report import HubMetric, Report, as_tuples, score_cells, with_added
+from ampft.tasks.report import HubMetric, Report, as_tuples, score_cells, with_added_metrics
 from ampft.text.tables import Cell, Name, Table
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ METRICS = {metric.name: metric for metric in (*COUNTED, PIXEL_LOSS)}
 
 @dataclass(frozen=True)
 class PixelPredictions:
-    """What the predicted masks of n images amount to; the masks themselves are compressed.
+    """The predictions of n images as counts per image; their masks are kept as PNG files.
 
     Attributes:
         counts: (n, K, K) int64 pixels of each image that count: row = label, column = prediction.
@@ -154,7 +154,7 @@ class PixelPredictions:
             expected_calibration_error=values["expected_calibration_error"],
             confusion_matrix=as_tuples(self.confusion()),
         )
-        return with_added(report, METRICS, values)
+        return with_added_metrics(report, METRICS, values)
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics that are functions of sums, and the calibration error."""
@@ -199,7 +199,7 @@ class PixelPredictions:
             scores=1 - self.pixel_accuracies,
             names=self.class_names,
             support=[scores.support for scores in self.scores()],
-            counts=off_diagonal(self.confusion()),
+            counts=confusion_mistakes(self.confusion()),
             confused=lambda label, prediction: self.counts[:, label, prediction],
             unit="pixels",
             heading="Images with the most wrong pixels",

@@ -93,7 +93,7 @@ class Report:
         return f" Further metrics: {listed}." if listed else ""
 
 
-def with_added(report: R, rows: Mapping[str, Metric], values: Mapping[str, float]) -> R:
+def with_added_metrics(report: R, rows: Mapping[str, Metric], values: Mapping[str, float]) -> R:
     """Return a report with the metrics of its problem that it does not have yet.
 
     Args:

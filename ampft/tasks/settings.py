@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ampft.errors import InputError, quoted_list
 from ampft.flag import BATCH, DATA, flag
 from ampft.kinds.settings import InputSettings
-from ampft.metrics.targets import FLAG, parse_target
+from ampft.metrics.targets import FLAG, parse_threshold_target
 from ampft.models.settings import TrainedPartSettings
 from ampft.tasks import TASKS
 from ampft.tasks.loss_settings import LossSettings, ValidationFitSettings
@@ -61,7 +61,7 @@ def check_decision_flags(settings: ValidationFitSettings, task: str | None) -> N
         InputError: The target is not one, or a flag has no meaning for the task.
     """
     if settings.tune_thresholds is not None:
-        parse_target(settings.tune_thresholds)
+        parse_threshold_target(settings.tune_thresholds)
     elif settings.positive_label is not None:
         raise InputError(
             f"--positive_label {settings.positive_label} has no effect without {FLAG}. Add it, or "
@@ -76,22 +76,22 @@ def check_decision_flags(settings: ValidationFitSettings, task: str | None) -> N
         )
 
 
-def check_decisions(
+def check_data_for_decisions(
     settings: ValidationFitSettings,
     task: str,
     label_names: Sequence[str],
     rows: Mapping[str, int],
     independent: int,
 ) -> None:
-    """Reject settings that the data cannot fulfil, before the training.
+    """Reject decisions that cannot be fitted on the data, before the training.
 
     Args:
         settings: The user's choices.
         task: Task of the run.
         label_names: Names of the classes.
         rows: Number of rows of each split.
-        independent: Number of independent rows, or groups of rows, of the validation split that
-            are for the promise.
+        independent: Number of independent rows, or groups of rows, of the half of the validation
+            split that proves the promise.
 
     Raises:
         InputError: A split is missing, the classes are not two, or the promise needs more rows.

@@ -51,12 +51,12 @@ from ampft.tasks.outcome import (
     answered_column,
     check_arrays,
     check_ids_complete,
+    confusion_mistakes,
     constant_choice_text,
     list_column,
-    off_diagonal,
     read_probabilities,
 )
-from ampft.tasks.report import as_tuples, with_added
+from ampft.tasks.report import as_tuples, with_added_metrics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -230,7 +230,7 @@ class Predictions:
             scores=self.confidence.astype(np.float64),
             names=self.class_names,
             support=[scores.support for scores in self.scores()],
-            counts=off_diagonal(self.confusion()),
+            counts=confusion_mistakes(self.confusion()),
             confused=lambda label, wrong: (self.labels == label) & (self.predicted == wrong),
         )
 
@@ -321,7 +321,7 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
         confusion_counts=as_tuples(confusion_counts(labels, predicted)) if large else None,
         top5_accuracy=None if few else top_accuracy(labels, predictions.probabilities, 5),
     )
-    return with_added(report, predictions.metric_rows, predictions.metrics())
+    return with_added_metrics(report, predictions.metric_rows, predictions.metrics())
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from ampft.models.weights import LoadedModel
 from ampft.precision.float32_modules import apply_patterns, description
 from ampft.precision.transfer import to_device
 from ampft.tasks import TASKS, TaskRow, default_task
-from ampft.tasks.outcome import Outcome, Problem, model_arguments
+from ampft.tasks.outcome import Outcome, Problem, label_config_arguments
 from ampft.tasks.settings import TaskSettings
 
 ORIGINS = {FILE_COLUMN: "file", **NUMBER_COLUMNS, ID_COLUMN: "id"}
@@ -112,7 +112,7 @@ class Task:
 
     def load_model(self) -> LoadedModel:
         """Return the model in float32; new parameters are drawn with torch's current seed."""
-        arguments = model_arguments(self.problem)
+        arguments = label_config_arguments(self.problem)
         loaded = self.inputs.load_model(self.row.model_class, arguments, self.settings)
         loaded = restrict_training(loaded, self.settings)
         # Afterwards, so that a layer with adapters is kept as a whole.

@@ -43,11 +43,11 @@ from ampft.tasks.outcome import (
     IntArray,
     OutcomeMistakes,
     check_arrays,
+    confusion_mistakes,
     list_column,
-    off_diagonal,
     read_probabilities,
 )
-from ampft.tasks.report import as_tuples, with_added
+from ampft.tasks.report import as_tuples, with_added_metrics
 from ampft.tasks.single_label import SUM_TOLERANCE, SingleLabel
 from ampft.tasks.token_report import NO_TYPE, TokenReport
 
@@ -191,7 +191,7 @@ class TokenPredictions:
             type_confusion=as_tuples(self._type_confusion()),
             metrics_of_words=self._word_metrics(),
         )
-        return with_added(report, METRICS, self.metrics())
+        return with_added_metrics(report, METRICS, self.metrics())
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics that are functions of sums, and the calibration error."""
@@ -261,7 +261,7 @@ class TokenPredictions:
             scores=largest.astype(np.float64),
             names=(*self.class_names, NO_TYPE)[: len(matrix)],
             support=matrix.sum(axis=1).tolist(),
-            counts=off_diagonal(matrix),
+            counts=confusion_mistakes(matrix),
             confused=lambda label, other: (
                 self.sentences.sums((labels == label) & (predicted == other)) > 0
             ),

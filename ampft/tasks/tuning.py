@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ampft.metrics.bootstrap import Statistic
 from ampft.metrics.calibration import calibration_statistic, fit_temperature, sigmoid, softmax
 from ampft.metrics.scores import case_binary_log_losses, case_brier_scores, case_log_losses
-from ampft.metrics.targets import parse_target
+from ampft.metrics.targets import parse_threshold_target
 from ampft.metrics.thresholds import best_threshold
 from ampft.tasks.decisions import Decisions
 from ampft.tasks.loss_settings import ValidationFitSettings
@@ -77,7 +77,7 @@ def fit_decisions(outcome: T, settings: ValidationFitSettings) -> T:
     tempered = with_decisions(outcome, Decisions(temperature))
     if settings.tune_thresholds is None:
         return tempered
-    target = parse_target(settings.tune_thresholds)
+    target = parse_threshold_target(settings.tune_thresholds)
 
     def threshold(column: int) -> float:
         scores = tempered.probabilities[:, column]

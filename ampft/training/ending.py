@@ -73,7 +73,7 @@ class TimeLimit:
 
 @dataclass
 class StopSignalMonitor:
-    """A request to stop, by a signal, on which all processes agree when they poll.
+    """Watches for a signal to stop training; all processes agree on it when they poll.
 
     Attributes:
         accelerator: Accelerator of the training.
@@ -232,7 +232,7 @@ def end_training(accelerator: Accelerator) -> None:
     accelerator.end_training()
 
 
-def first_failure(
+def report_first_failure(
     accelerator: Accelerator | PartialState, status: str, reason: str
 ) -> tuple[str, str]:
     """Report a failure of this process; return status and reason of the first one to fail.
@@ -265,7 +265,7 @@ def exit_if_others_fail(
 
     A collective operation of NCCL blocks in C++ until its timeout of ten minutes, where neither an
     exception nor a signal reaches Python. A thread therefore asks the store for a failure that
-    another process has reported by `first_failure`. If this process is still in the context
+    another process has reported by `report_first_failure`. If this process is still in the context
     `GRACE_SECONDS` later, it exits with code 1, without cleaning up. It does so too if the store
     has ended, and with it the process that hosts it.
 
@@ -327,7 +327,7 @@ def exit_together_on_failure(state: PartialState) -> Iterator[None]:
             raise
         except BaseException as error:
             own = f"{type(error).__name__}: {error}"
-            _, reason = first_failure(state, "interrupted", own)
+            _, reason = report_first_failure(state, "interrupted", own)
             if isinstance(error, RuntimeError) and reason != own:
                 raise InputError(reason) from error
             raise

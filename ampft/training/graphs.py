@@ -33,7 +33,7 @@ from ampft.models.freezing import CASTS
 from ampft.text.terminal import labelled
 from ampft.training.launch_bound import QueueTimer
 from ampft.training.out_of_memory import RandomAndBufferSnapshot, is_out_of_memory
-from ampft.training.static_shapes import CannotCapture, Key, StaticBatch, StaticShapes, key_of
+from ampft.training.static_shapes import CannotCapture, Key, StaticBatch, StaticShapes, graph_key
 
 MAX_GRAPHS = 15  # 16 with the one of the update
 WARM_UPS = 2
@@ -277,7 +277,7 @@ class GraphedGradient:
             parameter.grad = gradient
 
     def _part(self, compute: Compute, step_batch: StepBatch, part: MicroBatch) -> Tensor:
-        key = key_of(part)
+        key = graph_key(part)
         batch = self._batches.get(key) or StaticBatch(part, self.device)
         batch.load(step_batch, part)
         if key not in self._graphs and self.is_in_use and len(self._graphs) < MAX_GRAPHS:

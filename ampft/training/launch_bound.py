@@ -198,7 +198,7 @@ MAX_WAITING = 0.2  # share of the step time
 BOUND = 0.5  # share above which loading takes longer than computing
 
 
-def waiting_note(timings: Mapping[str, Any], workers: int, *, has_files: bool) -> str | None:
+def data_waiting_note(timings: Mapping[str, Any], workers: int, *, has_files: bool) -> str | None:
     """Return the share of the step time spent waiting for data, and what to do if it is large.
 
     Args:

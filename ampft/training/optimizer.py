@@ -396,7 +396,7 @@ def _trained_parameters(model: nn.Module, layer_decay: float | None) -> list[Tra
     return trained
 
 
-def expected_state(
+def expected_optimizer_state(
     model: nn.Module, optimizer: Optimizer
 ) -> dict[str, dict[str, tuple[list[int], str] | None]]:
     """Return what an optimizer of `make_optimizer` holds for each parameter after a step.

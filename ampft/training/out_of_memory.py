@@ -104,7 +104,7 @@ def release_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def forget_peak_memory(device: torch.device) -> None:
+def reset_peak_memory(device: torch.device) -> None:
     """Begin the measurement of peak memory again, after a trial; on a CPU that is not possible."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -295,7 +295,7 @@ class MicroBatchTrial:
         finally:
             self.model.train(was_training)
             snapshot.restore()
-            forget_peak_memory(self._trainable[0].device)
+            reset_peak_memory(self._trainable[0].device)
 
     def _search_from_smallest(self, memory_budget: int) -> int | None:
         copies = 1 + self.state_per_weight

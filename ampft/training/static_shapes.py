@@ -72,7 +72,7 @@ def static_shapes(
     return StaticShapes(loaded.model, longest, settings.token_buckets or BUCKET)
 
 
-def key_of(micro_batch: MicroBatch) -> Key:
+def graph_key(micro_batch: MicroBatch) -> Key:
     """Return what a graph for this micro-batch depends on."""
     layout: PackedLayout | None = micro_batch.packing
     of_layout = () if layout is None else (layout.total, len(layout.lengths), layout.longest)

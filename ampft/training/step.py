@@ -269,7 +269,7 @@ def apply_step(
 
 
 @contextmanager
-def updates_called_by(call: Callable[[Update, Tensor], list[Tensor]] | None) -> Iterator[None]:
+def replace_update_call(call: Callable[[Update, Tensor], list[Tensor]] | None) -> Iterator[None]:
     """Let `apply_step` pass its update and the loss to a function, inside this context.
 
     Args:

@@ -116,7 +116,7 @@ class _Sample(NamedTuple):
     has_gradient: Tensor
 
 
-def check_parameters(model: nn.Module, optimizer: Any) -> None:
+def check_optimizer_updates_parameters(model: nn.Module, optimizer: Any) -> None:
     """Check that the optimizer holds each trainable parameter now, and moves it when it steps.
 
     What prepares a model can replace its parameters after the optimizer was built: the optimizer

@@ -21,7 +21,7 @@ from ampft.comparison.analysis.compare import MAX_SHOWN, compare_folders
 from ampft.comparison.report.files import read_comparison, write_comparison
 from ampft.comparison.report.prediction_tables import changed
 from ampft.data.load import load_data
-from ampft.kinds.predicted_masks import colored, default_palette
+from ampft.kinds.predicted_masks import colored_mask, default_palette
 from ampft.runs.record import DataPart
 from ampft.tasks.single_label import Predictions
 from ampft.text.shown_case import ShownPicture
@@ -86,8 +86,8 @@ def test_flips_of_masks_show_both_predictions(tmp_path):
     errors = {f"{arm}: errors in red" for arm in ("fp32", "bf16")}
     assert pictures.keys() == {"image", "label", "fp32", "bf16", *errors}
     colors = default_palette(3)
-    assert np.array_equal(pictures["fp32"], np.asarray(colored(right[2], colors)))
-    assert np.array_equal(pictures["bf16"], np.asarray(colored(wrong[2], colors)))
+    assert np.array_equal(pictures["fp32"], np.asarray(colored_mask(right[2], colors)))
+    assert np.array_equal(pictures["bf16"], np.asarray(colored_mask(wrong[2], colors)))
     write_comparison(comparison, tmp_path / "report")
     page = (tmp_path / "report" / "comparison.html").read_text(encoding="utf-8")
     assert page.count('<img alt="" src="data:image/png;base64,') == 6

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from ampft.diagnosis.yardstick.figures import StepGradient
-from ampft.models.blocks import Blocks
+from ampft.models.blocks import ParameterBlocks
 
 SHAPES = {"first.weight": (30, 20), "first.bias": (20,), "second.weight": (7, 11)}
-BLOCKS = Blocks(
+BLOCKS = ParameterBlocks(
     ("first", "second"), {"first.weight": 0, "first.bias": 0, "second.weight": 1}, (620, 77)
 )
 

@@ -14,7 +14,7 @@ from ampft.diagnosis.doctor.cure import find_cure
 from ampft.diagnosis.doctor.examine import scan
 from ampft.precision import harm
 from ampft.precision.float32_modules import keep_in_fp32
-from ampft.precision.harm import GradientChange, Harm, ShortTraining, harm_over
+from ampft.precision.harm import GradientChange, Harm, ShortTrainingResult, gradient_harm
 from ampft.precision.resolve import resolve
 
 CPU = torch.device("cpu")
@@ -69,11 +69,11 @@ def test_parameters_whose_small_gradients_are_lost_count_by_their_weights():
 
 def test_a_batch_with_a_small_gradient_is_not_judged_by_itself():
     good, wrong = change([1.0, 0.0], [1.0, 0.0]), change([0.0, 0.2], [0.2, 0.0])
-    assert harm_over([good, good, good, wrong]) == Harm.DIRECTION
+    assert gradient_harm([good, good, good, wrong]) == Harm.DIRECTION
     tiny = change([0.0, 0.02], [0.02, 0.0])
-    assert harm_over([good, tiny]) is None
-    assert harm_over([tiny]) == Harm.DIRECTION
-    assert harm_over([]) is None
+    assert gradient_harm([good, tiny]) is None
+    assert gradient_harm([tiny]) == Harm.DIRECTION
+    assert gradient_harm([]) is None
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_batch_with_a_small_gradient_is_not_judged_by_itself():
 )
 def test_a_trial_is_compared_with_its_start_and_with_float32(before, after, steps, found):
     def trial(before, after):
-        return ShortTraining(
+        return ShortTrainingResult(
             mode="fp16", steps=steps, learning_rate=1.0, before=before, after=after
         )
 

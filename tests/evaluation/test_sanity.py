@@ -20,11 +20,11 @@ from ampft.evaluation.sanity import (
     chance_loss,
     constant_outcome,
     constant_summary,
-    informedness,
     loss_warnings,
     outcome_warnings,
     stop_if_far_above_chance,
     validation_warnings,
+    youden_j_values,
 )
 from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
@@ -172,7 +172,7 @@ def test_a_model_for_rare_classes_passes_below_the_majority_class():
 @pytest.mark.slow
 def test_informedness_is_youdens_j_of_each_class():
     choices = np.random.default_rng(1).integers(0, 3, 100)
-    found = informedness(predicted(made(LABELS), choices))
+    found = youden_j_values(predicted(made(LABELS), choices))
     hit = recall_score(LABELS, choices, average=None)
     false = [np.mean(choices[np.array(LABELS) != k] == k) for k in range(3)]
     assert found.shape == (100,)

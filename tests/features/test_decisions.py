@@ -15,12 +15,12 @@ from ampft.errors import InputError
 from ampft.features.decision_figures import FittedPart, abstention_sentence
 from ampft.features.decisions import FittedDecisions
 from ampft.metrics.abstention import rows_needed, split_in_halves
-from ampft.metrics.targets import Target, parse_target
+from ampft.metrics.targets import ThresholdTarget, parse_threshold_target
 from ampft.metrics.thresholds import best_threshold
 from ampft.tasks.decisions import Abstention, Decisions
 from ampft.tasks.loss_settings import ValidationFitSettings
 from ampft.tasks.multi_label import MultiLabelPredictions
-from ampft.tasks.settings import check_decisions
+from ampft.tasks.settings import check_data_for_decisions
 from ampft.tasks.single_label import Predictions, SingleLabel
 from ampft.text.json_io import from_json, json_values
 
@@ -100,7 +100,7 @@ def test_a_threshold_is_the_best_of_all(target, seed):
     rng = np.random.default_rng(seed)
     scores = rng.random(60).astype(np.float32).round(2)
     has = rng.random(60) < scores
-    aim = parse_target(target)
+    aim = parse_threshold_target(target)
     found = best_threshold(has, scores, 0.5, aim)
 
     def goodness(threshold):
@@ -123,7 +123,9 @@ def test_a_threshold_is_the_best_of_all(target, seed):
 
 def test_a_precision_that_is_never_reached_predicts_nothing():
     scores = np.array([1.0, 0.5], dtype=np.float32)
-    threshold = best_threshold(np.array([False, True]), scores, 0.5, Target("precision", 0.9))
+    threshold = best_threshold(
+        np.array([False, True]), scores, 0.5, ThresholdTarget("precision", 0.9)
+    )
     assert not (scores >= np.float32(threshold)).any()
 
 
@@ -313,10 +315,14 @@ ROWS = {"train": 10, "validation": 500, "test": 10}
 )  # fmt: skip
 def test_refused_before_the_training(settings, task, names, rows, match):
     with pytest.raises(InputError, match=match):
-        check_decisions(ValidationFitSettings(**settings), task, names, rows, 250)
+        check_data_for_decisions(ValidationFitSettings(**settings), task, names, rows, 250)
 
 
 def test_what_the_data_can_fulfil_is_accepted():
-    check_decisions(ValidationFitSettings(), "pixels", FOUR, {"train": 1}, 0)
-    check_decisions(ValidationFitSettings(calibrate=True, abstain=0.05), "images", FOUR, ROWS, 250)
-    check_decisions(ValidationFitSettings(abstain=0.02), "text", TWO, ROWS, rows_needed(0.02))
+    check_data_for_decisions(ValidationFitSettings(), "pixels", FOUR, {"train": 1}, 0)
+    check_data_for_decisions(
+        ValidationFitSettings(calibrate=True, abstain=0.05), "images", FOUR, ROWS, 250
+    )
+    check_data_for_decisions(
+        ValidationFitSettings(abstain=0.02), "text", TWO, ROWS, rows_needed(0.02)
+    )

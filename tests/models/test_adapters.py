@@ -24,7 +24,7 @@ from ampft.models.adapters import (
     merge_adapters,
     restrict_training,
     save_adapter,
-    save_trained,
+    save_model_or_adapters,
     target_layers,
 )
 from ampft.models.freezing import cache_frozen_casts
@@ -245,7 +245,7 @@ def test_the_batch_norms_of_the_base_keep_their_statistics(tmp_path):
     loaded.model.train()(pixel_values=images)
     adapter = tmp_path / "adapter"
     adapter.mkdir()
-    save_trained(loaded.model, adapter, loaded, None)
+    save_model_or_adapters(loaded.model, adapter, loaded, None)
     again = load_saved(AutoModelForImageClassification, str(adapter)).eval()
     assert torch.equal(
         again(pixel_values=images).logits, loaded.model.eval()(pixel_values=images).logits

@@ -20,7 +20,7 @@ from ampft.kinds.images import _load_processor
 from ampft.models.pretrained import load_pretrained, load_saved
 from ampft.models.tokenizer import load_tokenizer
 from ampft.runs.manifest import MODEL_FILES
-from ampft.tasks.outcome import model_arguments
+from ampft.tasks.outcome import label_config_arguments
 from ampft.tasks.settings import TaskSettings
 from ampft.tasks.single_label import SingleLabel
 
@@ -63,7 +63,7 @@ FORMATS = {"pickle": as_pickle, "archive": as_archive}
 
 def load_everything(folder: Path) -> None:
     """Load a folder through each door that a path of a user can reach."""
-    arguments = model_arguments(SingleLabel(LABELS))
+    arguments = label_config_arguments(SingleLabel(LABELS))
     settings = TaskSettings(model_name_or_path=str(folder))
     doors = (
         lambda: load_pretrained(

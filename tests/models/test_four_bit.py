@@ -12,8 +12,18 @@ from transformers import AutoModelForSequenceClassification
 
 from ampft.errors import InputError
 from ampft.features.resources import flops_per_token
-from ampft.models.adapters import base_sha256, merge_adapters, restrict_training, save_trained
-from ampft.models.four_bit import FourBitLinear, dequantize, quantize_frozen, weight_counts
+from ampft.models.adapters import (
+    base_sha256,
+    merge_adapters,
+    restrict_training,
+    save_model_or_adapters,
+)
+from ampft.models.four_bit import (
+    FourBitLinear,
+    dequantize,
+    quantize_encoder_to_4bit,
+    weights_per_parameter,
+)
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import enable_gradient_checkpointing, load_pretrained, load_saved
 from ampft.models.settings import TrainedPartSettings
@@ -118,7 +128,7 @@ def test_four_bits_and_a_scale_per_block_are_stored_and_counted_as_weights():
     assert len(layers) == 2 * 7  # without the head
     weights = sum(layer.in_features * layer.out_features for layer in layers)
     assert weights_size(plain) - weights_size(model) == weights * 4 - weights * (1 / 2 + 4 / 64)
-    assert sum(weight_counts(model).values()) == sum(p.numel() for p in plain.parameters())
+    assert sum(weights_per_parameter(model).values()) == sum(p.numel() for p in plain.parameters())
     assert flops_per_token(model) == flops_per_token(plain)
 
 
@@ -129,7 +139,7 @@ def test_any_shape_is_quantized_as_bitsandbytes_does(shape):
     model = tiny("llama")
     linear = model.model.layers[0].mlp.up_proj = torch.nn.Linear(shape[1], shape[0])
     weight = linear.weight.detach()
-    quantize_frozen(model)
+    quantize_encoder_to_4bit(model)
     assert torch.equal(linear.weight, dequantize_4bit(*quantize_4bit(weight, quant_type="nf4")))
     inputs = torch.randn(3, shape[1])
     assert torch.equal(linear(inputs), functional.linear(inputs, linear.weight, linear.bias))
@@ -164,7 +174,7 @@ def saved(tmp_path):
         for name, parameter in model.named_parameters():
             if ".lora_B." in name:
                 parameter.normal_(0, 0.1)
-    save_trained(model, folder, loaded, None)
+    save_model_or_adapters(model, folder, loaded, None)
     return base, folder, model.eval()
 
 
@@ -180,7 +190,7 @@ def test_saved_adapters_are_loaded_with_their_base_in_four_bits(saved):
 
 def test_layers_and_package_are_required(monkeypatch):
     with pytest.raises(InputError, match=r"--load_in_4bit: GPT2.* has no nn.Linear layers below"):
-        quantize_frozen(tiny("gpt2"))
+        quantize_encoder_to_4bit(tiny("gpt2"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r'not installed.*"ampft\[4bit\]"`, or train'):
-        quantize_frozen(tiny("llama"))
+        quantize_encoder_to_4bit(tiny("llama"))

@@ -40,9 +40,9 @@ from ampft.training.optimizer import (
     make_optimizer,
     make_schedule,
 )
-from ampft.training.static_shapes import StaticShapes, key_of
-from ampft.training.step import accumulate_gradient, apply_step, updates_called_by
-from ampft.training.trained_parameters import check_parameters
+from ampft.training.static_shapes import StaticShapes, graph_key
+from ampft.training.step import accumulate_gradient, apply_step, replace_update_call
+from ampft.training.trained_parameters import check_optimizer_updates_parameters
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
@@ -113,7 +113,7 @@ def test_batches_of_a_bucket_have_the_same_key_and_the_sequences_have_room():
         assert sum(layout.lengths) == layout.total == layout.host_targets.shape[0]
         assert int(layout.columns.max()) < 30
         inputs = {"input_ids": mask}
-        keys.add(key_of(MicroBatch(np.arange(4), inputs, True, True, layout)))
+        keys.add(graph_key(MicroBatch(np.arange(4), inputs, True, True, layout)))
     assert 1 < len(keys) <= 2  # 4 to 120 tokens: one or two buckets of 64
 
 
@@ -139,7 +139,7 @@ def trained(task, recorder=None, *, mode="fp32", device=CPU, epochs=3, **options
     optimizer = make_optimizer(model, settings, precision)
     schedule = make_schedule(optimizer, 100, ScheduleSettings())
     prepared, optimizer = accelerator.prepare(model, optimizer)
-    check_parameters(model, optimizer)
+    check_optimizer_updates_parameters(model, optimizer)
     compute = partial(accumulate_gradient, accelerator, prepared, task.loss)
     graphs = update = None
     if recorder is not None:
@@ -155,7 +155,7 @@ def trained(task, recorder=None, *, mode="fp32", device=CPU, epochs=3, **options
         losses = compute(step_batch)
         if len(outcomes) in options.get("poisoned", ()):
             next(p for p in model.parameters() if p.grad is not None).grad.fill_(torch.inf)
-        with updates_called_by(update):
+        with replace_update_call(update):
             outcome = apply_step(
                 accelerator,
                 prepared,

@@ -32,9 +32,9 @@ from ampft.models.pretrained import (
     load_saved,
     loading_error,
 )
-from ampft.models.size import check_memory
+from ampft.models.size import check_weights_fit_memory
 from ampft.models.tokenizer import OFFSET_POSITIONS, load_tokenizer, max_input_length
-from ampft.tasks.outcome import model_arguments
+from ampft.tasks.outcome import label_config_arguments
 from ampft.tasks.single_label import SingleLabel
 
 SMALL = {
@@ -51,7 +51,7 @@ def folder(tiny_bert, tmp_path) -> Path:
 
 def load(path: Path, auto_class=AutoModelForSequenceClassification):
     return load_pretrained(
-        auto_class, str(path), model_arguments(SingleLabel(LABELS)), trust_remote_code=False
+        auto_class, str(path), label_config_arguments(SingleLabel(LABELS)), trust_remote_code=False
     )
 
 
@@ -189,7 +189,7 @@ def test_checking_the_memory_draws_no_random_numbers(folder):
     config = AutoConfig.from_pretrained(folder)
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    check_memory(AutoModelForSequenceClassification, config, str(folder))
+    check_weights_fit_memory(AutoModelForSequenceClassification, config, str(folder))
     assert torch.equal(torch.get_rng_state(), before)
 
 

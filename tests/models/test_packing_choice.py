@@ -19,7 +19,7 @@ from ampft.errors import InputError
 from ampft.kinds import text
 from ampft.models.packing import attention
 from ampft.models.packing.verification import PackingError, check_packing
-from ampft.models.tokenizer import adapt_to_model, load_tokenizer
+from ampft.models.tokenizer import load_tokenizer, set_padding_for_model
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.resolve import resolve
 
@@ -129,7 +129,7 @@ def test_padding_is_masked_whatever_the_tokenizer_returns(tiny_bert, tmp_path, r
 
 def test_a_model_without_a_mask_gets_none(tiny_bert):
     tokenizer = BertTokenizer.from_pretrained(tiny_bert, model_input_names=["input_ids"])
-    adapt_to_model(tokenizer, FNetConfig())
+    set_padding_for_model(tokenizer, FNetConfig())
     assert tokenizer.model_input_names == ["input_ids"]
-    adapt_to_model(tokenizer, BertConfig())
+    set_padding_for_model(tokenizer, BertConfig())
     assert tokenizer.model_input_names == ["input_ids", "attention_mask"]

@@ -18,9 +18,9 @@ from ampft.precision.executed import (
     ExecutedDtypes,
     ProductRecorder,
     ProductRow,
-    check_storage,
+    check_trainable_dtype,
+    count_tensor_dtypes,
     precision_contradiction,
-    tensor_census,
 )
 from ampft.precision.resolve import resolve
 
@@ -279,7 +279,7 @@ def test_weights_gradients_and_state_are_float32(mode):
 
 def test_the_census_distinguishes_dtypes():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).half())
-    census = tensor_census(model, None)
+    census = count_tensor_dtypes(model, None)
     assert census["parameters"] == {"float32": 2, "float16": 2}
     assert census["gradients"] == census["optimizer_state"] == {}
 
@@ -289,9 +289,9 @@ def test_a_trainable_parameter_in_16_bits_is_named():
     with pytest.raises(
         InputError, match=r"parameter 1\.weight is bfloat16; .*dtype=torch\.float32"
     ):
-        check_storage(model, torch.float32)
+        check_trainable_dtype(model, torch.float32)
     model[1].requires_grad_(False)
-    check_storage(model, torch.float32)
+    check_trainable_dtype(model, torch.float32)
 
 
 # Summary and JSON

@@ -35,7 +35,7 @@ def test_it_says_how_exact_the_gradient_is_and_changes_nothing(mode, files, tiny
 @pytest.mark.slow
 def test_a_model_that_overflows_is_refused_before_anything_is_written(monkeypatch, files, tmp_path):
     devices = []  # whose peak memory is that of the training only
-    monkeypatch.setattr(prepared_checks, "forget_peak_memory", devices.append)
+    monkeypatch.setattr(prepared_checks, "reset_peak_memory", devices.append)
     model = save_tiny_bert(tmp_path / "model", weight=1e5)
     words = text_settings(files, model, tmp_path / "run")
     done = call_here(CLASSIFY, *words, "--mixed_precision", "fp16", CHECK)

@@ -20,7 +20,7 @@ from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
 from ampft.data.words import bio_tags
 from ampft.diagnosis.mistakes.report import find_mistakes, page_text
-from ampft.kinds.predicted_masks import colored, default_palette
+from ampft.kinds.predicted_masks import colored_mask, default_palette
 from ampft.runs.folder import RunFolder
 from ampft.runs.predictions import write_predictions
 from ampft.runs.record import DataPart, write_record
@@ -222,7 +222,7 @@ def test_masks_are_shown_beside_their_image(folder_of, tmp_path):
     titles = ["image", "label", "prediction", "prediction: errors in red"]
     assert [picture.title for picture in shown.pictures] == titles
     colors = default_palette(3)
-    assert np.array_equal(decoded(shown.pictures[1]), np.asarray(colored(truth[1], colors)))
+    assert np.array_equal(decoded(shown.pictures[1]), np.asarray(colored_mask(truth[1], colors)))
     assert (decoded(shown.pictures[2])[-1, -1] == colors[2]).all()
     assert shown.legend == {"0": "#800000", "1": "#008000", "2": "#808000"}
     assert page_text(found).count('src="data:image/') >= 8

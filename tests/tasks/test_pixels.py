@@ -18,7 +18,7 @@ from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.data.steps import StepBatches
 from ampft.errors import InputError
-from ampft.evaluation.sanity import chance_loss, constant_outcome, informedness
+from ampft.evaluation.sanity import chance_loss, constant_outcome, youden_j_values
 from ampft.metrics.calibration import expected_calibration_error
 from ampft.metrics.sums import MAX_LOG_LOSS
 from ampft.models.erfnet import ErfnetForSemanticSegmentation
@@ -237,7 +237,7 @@ def test_chance_predicts_the_most_frequent_class(folder):
     expected = -(validation.sum(axis=0) @ np.log(shares)) / validation.sum()
     assert constant.metrics()["log_loss"] == pytest.approx(expected)
     assert chance_loss(task) == pytest.approx(-(shares @ np.log(shares)))
-    assert informedness(constant).sum() == pytest.approx(0, abs=1e-9)
+    assert youden_j_values(constant).sum() == pytest.approx(0, abs=1e-9)
 
 
 def test_flips_mirror_images_with_their_masks(folder):

@@ -16,7 +16,7 @@ from ampft.models import minilm
 from ampft.models.minilm import HUB_ID, default_model
 from ampft.models.pretrained import load_pretrained
 from ampft.tasks.loss import parse_class_weights
-from ampft.tasks.outcome import model_arguments
+from ampft.tasks.outcome import label_config_arguments
 from ampft.tasks.single_label import SingleLabel
 
 
@@ -25,7 +25,7 @@ def load(path: Path, label_names: tuple[str, ...]):
     return load_pretrained(
         AutoModelForSequenceClassification,
         str(path),
-        model_arguments(SingleLabel(label_names)),
+        label_config_arguments(SingleLabel(label_names)),
         trust_remote_code=False,
     )
 

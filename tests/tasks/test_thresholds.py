@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-from ampft.metrics.targets import Target
+from ampft.metrics.targets import ThresholdTarget
 from ampft.metrics.thresholds import best_threshold
 from ampft.tasks.loss_settings import ValidationFitSettings
 from ampft.tasks.multi_label import MultiLabelPredictions, MultiLabelReport
@@ -68,9 +68,9 @@ def test_a_label_whose_precision_is_out_of_reach_is_never_predicted():
     """A new row may be more confident than every validation row, whose best is wrong."""
     scores = np.array([0.8, 0.6, 0.3], dtype=np.float32)
     has = np.array([False, True, False])
-    chosen = best_threshold(has, scores, 0.5, Target("precision", least=1.0))
+    chosen = best_threshold(has, scores, 0.5, ThresholdTarget("precision", least=1.0))
     assert not np.float32(1) >= np.float32(chosen)
-    reached = best_threshold(~has, scores, 0.5, Target("precision", least=1.0))
+    reached = best_threshold(~has, scores, 0.5, ThresholdTarget("precision", least=1.0))
     assert np.float32(0.8) >= np.float32(reached)
 
 

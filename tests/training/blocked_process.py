@@ -41,7 +41,7 @@ def main(folder: Path, case: str) -> None:
     with patch.object(distributed_c10d, "_get_default_store", lambda: store):
         with ending.exit_if_others_fail(accelerator(0), record_stop):
             if case in ("fails", "leaves"):
-                ending.first_failure(accelerator(1), "diverged", "the loss is not finite")
+                ending.report_first_failure(accelerator(1), "diverged", "the loss is not finite")
             if case == "fails":
                 block()
         if case != "fails":

@@ -17,7 +17,7 @@ from running import clean_environment
 from torch.distributed import HashStore, distributed_c10d
 
 from ampft.errors import InputError
-from ampft.training.ending import exit_together_on_failure, first_failure
+from ampft.training.ending import exit_together_on_failure, report_first_failure
 
 
 @pytest.mark.full
@@ -41,24 +41,27 @@ def test_the_process_that_fails_first_gives_the_reason(monkeypatch):
     store = HashStore()
     monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: store)
     own = ("diverged", "the loss is not finite")
-    assert first_failure(process(1), *own) == own
+    assert report_first_failure(process(1), *own) == own
     closed = ("interrupted", "RuntimeError: Connection closed by peer")
     expected = ("diverged", "process 1 failed first: the loss is not finite")
-    assert first_failure(process(0), *closed) == expected
-    assert first_failure(process(0, of=1), *closed) == closed, "one process asks nobody"
+    assert report_first_failure(process(0), *closed) == expected
+    assert report_first_failure(process(0, of=1), *closed) == closed, "one process asks nobody"
 
 
 def test_a_process_that_loses_another_one_gives_its_reason_without_a_traceback(monkeypatch):
     store = HashStore()
     monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: store)
-    first_failure(process(0), "interrupted", "InputError: reviews.csv, line 3: no label")
+    report_first_failure(process(0), "interrupted", "InputError: reviews.csv, line 3: no label")
     reason = "process 0 failed first: InputError: reviews.csv, line 3"
     with pytest.raises(InputError, match=reason), exit_together_on_failure(process(1)):
         raise RuntimeError("Connection closed by peer")
 
 
 def test_without_a_group_the_own_reason_remains():
-    assert first_failure(process(0), "interrupted", "OSError: no") == ("interrupted", "OSError: no")
+    assert report_first_failure(process(0), "interrupted", "OSError: no") == (
+        "interrupted",
+        "OSError: no",
+    )
 
 
 @pytest.mark.slow

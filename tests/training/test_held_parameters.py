@@ -11,7 +11,7 @@ from torch import nn
 
 from ampft.errors import PrecisionContradicted
 from ampft.training.bfloat16_adamw import BFloat16AdamW
-from ampft.training.trained_parameters import check_parameters
+from ampft.training.trained_parameters import check_optimizer_updates_parameters
 
 
 def network(dtype=torch.float32, weight=None):
@@ -42,7 +42,7 @@ class Forgetful(torch.optim.AdamW):
 def test_a_tensor_that_stays_stops_the_run():
     model = network()
     optimizer = Forgetful(model.parameters(), lr=1e-3)
-    check_parameters(model, optimizer)
+    check_optimizer_updates_parameters(model, optimizer)
     with pytest.raises(PrecisionContradicted, match=r"left 1 of 4 .* unchanged, among them 0\.wei"):
         update(model, optimizer)
 
@@ -50,7 +50,7 @@ def test_a_tensor_that_stays_stops_the_run():
 def test_a_step_without_learning_rate_postpones_the_check():
     model = network()
     optimizer = Forgetful(model.parameters(), lr=0.0)
-    check_parameters(model, optimizer)
+    check_optimizer_updates_parameters(model, optimizer)
     update(model, optimizer)
     optimizer.param_groups[0]["lr"] = 1e-3
     with pytest.raises(PrecisionContradicted, match="left 1 of 4"):
@@ -61,7 +61,7 @@ def test_a_step_without_learning_rate_postpones_the_check():
 def test_a_step_that_the_scaler_skips_postpones_the_check(fused):
     model = network()
     optimizer = Forgetful(model.parameters(), lr=1e-3, fused=fused)
-    check_parameters(model, optimizer)
+    check_optimizer_updates_parameters(model, optimizer)
     scaler = torch.amp.GradScaler("cpu")
     for entry in (torch.inf, 1.0):
         scaler.scale(torch.ones(()))
@@ -78,7 +78,7 @@ def test_a_step_that_the_scaler_skips_postpones_the_check(fused):
 def test_a_parameter_that_is_replaced_later_stops_the_run():
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    check_parameters(model, optimizer)
+    check_optimizer_updates_parameters(model, optimizer)
     model[0].weight = nn.Parameter(model[0].weight.detach().clone())
     with pytest.raises(PrecisionContradicted, match=r"holds 3 of 4 .* 0\.weight is not"):
         update(model, optimizer)
@@ -93,7 +93,7 @@ def test_updates_below_the_resolution_of_the_weights_are_allowed(rounding):
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
     before = copy.deepcopy(model)
-    check_parameters(model, optimizer)
+    check_optimizer_updates_parameters(model, optimizer)
     update(model, optimizer)
     pairs = zip(model.parameters(), before.parameters(), strict=True)
     assert all(torch.equal(now, then) for now, then in pairs)
@@ -102,14 +102,14 @@ def test_updates_below_the_resolution_of_the_weights_are_allowed(rounding):
 def test_tensors_without_a_gradient_may_stay():
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
-    check_parameters(model, optimizer)
+    check_optimizer_updates_parameters(model, optimizer)
     update(model, optimizer, gradient=0.0)
 
 
 def test_the_check_removes_itself_after_the_first_update():
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    check_parameters(model, optimizer)
+    check_optimizer_updates_parameters(model, optimizer)
     update(model, optimizer)
     assert not optimizer._optimizer_step_pre_hooks
     assert not optimizer._optimizer_step_post_hooks

@@ -28,12 +28,12 @@ from ampft.training.optimizer import (
     OptimizerSettings,
     ScheduleSettings,
     default_learning_rate,
-    expected_state,
+    expected_optimizer_state,
     make_optimizer,
     make_schedule,
     rule_of,
 )
-from ampft.training.trained_parameters import check_parameters
+from ampft.training.trained_parameters import check_optimizer_updates_parameters
 
 STEPS, RATE, DECAY = 5, 1e-2, 0.1
 every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
@@ -112,7 +112,7 @@ def test_the_table_knows_the_state_exactly(name):
         }
         for parameter, tensor in model.named_parameters()
     }
-    assert found == expected_state(model, optimizer)
+    assert found == expected_optimizer_state(model, optimizer)
     stored = sum(v.numel() for entry in optimizer.state.values() for v in entry.values())
     weights = sum(parameter.numel() for parameter in model.parameters())
     tensors = len(found)  # each has a counter
@@ -184,7 +184,7 @@ def test_a_tensor_that_stays_is_found(name, which):
     with torch.no_grad():
         first.fill_(0.5)
     without_first(optimizer, first)
-    check_parameters(model, optimizer)
+    check_optimizer_updates_parameters(model, optimizer)
     differentiate(model, 0)
     with pytest.raises(PrecisionContradicted, match=f"left 1 of .* among them .*{which}"):
         optimizer.step()
@@ -196,7 +196,7 @@ def test_updates_below_the_spacing_of_the_weights_are_allowed(name):
     for parameter in model.parameters():
         nn.init.constant_(parameter, 100.0)
     optimizer = make_optimizer(model, OptimizerSettings(learning_rate=1e-9, name=name))
-    check_parameters(model, optimizer)
+    check_optimizer_updates_parameters(model, optimizer)
     differentiate(model, 0)
     optimizer.step()
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, ModernBertConfig, M
 from ampft.data.steps import MicroBatch
 from ampft.errors import InputError
 from ampft.models.weights import LoadedModel, cast_in_place, cast_weights, weights_hash
-from ampft.precision.executed import ProductRecorder, check_storage, precision_contradiction
+from ampft.precision.executed import ProductRecorder, check_trainable_dtype, precision_contradiction
 from ampft.precision.resolve import resolve
 from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
@@ -35,7 +35,7 @@ def test_weights_are_cast_and_the_float32_hash_is_kept(folder, mode):
     assert {p.dtype for p in cast.model.parameters()} == {BF16}
     assert cast.float32_sha256 == float32_hash
     assert weights_hash(cast.model) != float32_hash
-    check_storage(cast.model, BF16)
+    check_trainable_dtype(cast.model, BF16)
 
 
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
@@ -72,9 +72,9 @@ def test_saved_tensors_are_cast_and_computed_buffers_are_not():
 def test_a_weight_in_another_dtype_is_named():
     model = nn.Sequential(nn.Linear(2, 2).to(BF16), nn.Linear(2, 2))
     with pytest.raises(InputError, match=r"parameter 1\.weight is float32, but .*ampft\.cast_w"):
-        check_storage(model, BF16)
+        check_trainable_dtype(model, BF16)
     with pytest.raises(InputError, match=r"parameter 0\.weight is bfloat16; .*float32"):
-        check_storage(model, torch.float32)
+        check_trainable_dtype(model, torch.float32)
 
 
 def full_batch(task):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ampft.training.launch_bound import waiting_note
+from ampft.training.launch_bound import data_waiting_note
 
 
 @pytest.mark.parametrize(
@@ -16,5 +16,5 @@ from ampft.training.launch_bound import waiting_note
     ],
 )
 def test_waiting_is_said(share, has_files, expected):
-    note = waiting_note({"waiting_share": share}, workers=2, has_files=has_files)
+    note = data_waiting_note({"waiting_share": share}, workers=2, has_files=has_files)
     assert note is None if expected is None else expected in note

@@ -32,8 +32,8 @@ from ampft.precision.accelerator import (
     separate_accelerators,
     training_device,
 )
-from ampft.precision.float32_modules import float32_forwards, keep_modules
-from ampft.precision.harm import GradientChange, ShortTraining
+from ampft.precision.float32_modules import float32_forwards, keep_paths_in_fp32
+from ampft.precision.harm import GradientChange, ShortTrainingResult
 from ampft.precision.modes import BASELINE, canonical_mode
 from ampft.precision.resolve import Precision, resolve
 from ampft.runs.audit.rebuild import recorded_arguments
@@ -227,14 +227,14 @@ class ExaminedModel:
             patterns: Pattern of each module, by path.
         """
         kept = kept_patterns(self.model)
-        handle = keep_modules(self.model, {**kept, **patterns})
+        handle = keep_paths_in_fp32(self.model, {**kept, **patterns})
         try:
             yield
         finally:
             handle.remove()
-            keep_modules(self.model, kept)
+            keep_paths_in_fp32(self.model, kept)
 
-    def train(self) -> ShortTraining:
+    def train(self) -> ShortTrainingResult:
         """Make the trial; the weights are restored afterwards."""
         model, trial = self.model, self.trial
         weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -255,7 +255,7 @@ class ExaminedModel:
             model.train(was_training)
             model.load_state_dict(weights)
             model.zero_grad(set_to_none=True)
-        return ShortTraining(
+        return ShortTrainingResult(
             mode=self.precision.mode,
             steps=trial.steps,
             learning_rate=trial.optimizer.learning_rate,

@@ -27,7 +27,7 @@ from ampft.errors import InputError
 from ampft.models.module_search import Holds, shortest_patterns, smallest_sufficient_modules
 from ampft.precision.accelerator import numerics
 from ampft.precision.float32_modules import FLAG, called_modules, matching_modules
-from ampft.precision.harm import GradientChange, ShortTraining, harm_over
+from ampft.precision.harm import GradientChange, ShortTrainingResult, gradient_harm
 from ampft.precision.resolve import FLAG as MODE_FLAG
 from ampft.precision.resolve import resolve
 from ampft.text.numbers import counted
@@ -119,7 +119,7 @@ def _judge(case: ExaminedModel, count: int = 1) -> tuple[list[Failing], float]:
             is_finite = is_finite and not fails
         if fails and len(failing) < count:
             failing.append((index, reference))
-    is_healthy = is_finite and harm_over(changes) is None
+    is_healthy = is_finite and gradient_harm(changes) is None
     return [] if is_healthy else failing, error
 
 
@@ -257,7 +257,7 @@ def _other_mode(case: ExaminedModel, diagnosis: Diagnosis) -> Cure | None:
 
 
 def _verified(
-    case: ExaminedModel, what: str, plain: ShortTraining | None, cost: float | None = None
+    case: ExaminedModel, what: str, plain: ShortTrainingResult | None, cost: float | None = None
 ) -> Cure:
     """Return a cure that a case has received, with what was verified."""
     failing, output_error = _judge(case)

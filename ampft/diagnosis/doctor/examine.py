@@ -33,7 +33,7 @@ from ampft.diagnosis.doctor.ranges import (
 )
 from ampft.errors import InputError
 from ampft.precision.accelerator import numerics, world_size
-from ampft.precision.harm import GradientChange, harm_over
+from ampft.precision.harm import GradientChange, gradient_harm
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import resolve
 
@@ -169,7 +169,7 @@ def _check_gradient(case: ExaminedModel, found: Examination, tolerated: float) -
     plain = case.in_float32()
     changes = [case.change(index, plain.run(index)) for index in range(len(case.batches))]
     found.changes = [change for change in changes if change is not None]
-    if harm_over(found.changes) is None:
+    if gradient_harm(found.changes) is None:
         return
     for fault in found.absorbed:
         found.add_fault(fault)

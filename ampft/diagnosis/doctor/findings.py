@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from ampft.machine import versions
-from ampft.precision.harm import ShortTraining
+from ampft.precision.harm import ShortTrainingResult
 
 SCHEMA = 1
 # Micikevicius et al., "Mixed Precision Training" (2018): the share that their detector lost.
@@ -316,7 +316,7 @@ class Diagnosis:
     holds: bool
     faults: Sequence[Fault]
     gradient: GradientFigures | None = None
-    float32_trial: ShortTraining | None = None
+    float32_trial: ShortTrainingResult | None = None
     cure: Cure | None = None
     ranges: Sequence[ModuleRange] = ()
     loss_scales: LossScales | None = None

@@ -18,7 +18,7 @@ from ampft.diagnosis.doctor.findings import (
     ValueRange,
 )
 from ampft.diagnosis.doctor.ranges import BFLOAT16, BINARY16
-from ampft.precision.harm import Harm, ShortTraining
+from ampft.precision.harm import Harm, ShortTrainingResult
 from ampft.text.escaping import inert
 from ampft.text.numbers import MINUS, counted, number, or_dash, percent
 from ampft.text.tables import Name, Table, terminal_table
@@ -82,7 +82,7 @@ def diagnosis_answer(diagnosis: Diagnosis) -> str:
     return text
 
 
-def _trial_text(trial: ShortTraining) -> str:
+def _trial_text(trial: ShortTrainingResult) -> str:
     """Return why a training in float32 fails, and what to do."""
     ends = f"from {trial.before:.3g} to {trial.after:.3g}" if trial.before and trial.after else ""
     happened = {

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ampft.machine import versions
-from ampft.models.blocks import Blocks
+from ampft.models.blocks import ParameterBlocks
 from ampft.text.escaping import inert
 from ampft.text.numbers import counted
 from ampft.text.tables import Table, terminal_table
@@ -192,7 +192,7 @@ class NoiseSums:
         blocks: Blocks of the model.
     """
 
-    def __init__(self, blocks: Blocks) -> None:
+    def __init__(self, blocks: ParameterBlocks) -> None:
         self.batches = 0
         self._blocks = blocks
         self._mean: dict[str, Tensor] = {}
@@ -246,7 +246,7 @@ class ErrorSums:
         blocks: Blocks of the model.
     """
 
-    def __init__(self, blocks: Blocks) -> None:
+    def __init__(self, blocks: ParameterBlocks) -> None:
         self.batches = 0
         self.overflowed = 0
         self.failed = 0

@@ -28,7 +28,7 @@ from ampft.diagnosis.yardstick.figures import (
     YardstickSettings,
 )
 from ampft.errors import InputError
-from ampft.models.blocks import Blocks, blocks_of
+from ampft.models.blocks import ParameterBlocks, blocks_of
 from ampft.models.pretrained import CHECKPOINTS_FLAG, load_saved
 from ampft.models.weights import LoadedModel
 from ampft.precision.accelerator import (
@@ -37,7 +37,7 @@ from ampft.precision.accelerator import (
     training_device,
     verify_precision_unchanged,
 )
-from ampft.precision.executed import ProductRecorder, check_storage, precision_contradiction
+from ampft.precision.executed import ProductRecorder, check_trainable_dtype, precision_contradiction
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import Precision, resolve
 from ampft.precision.tf32 import apply_float32_policy
@@ -148,7 +148,10 @@ def measure_yardstick(
 
 
 def accumulate(
-    pairs: Pairs, reference: GradientSource, modes: Mapping[str, GradientSource], blocks: Blocks
+    pairs: Pairs,
+    reference: GradientSource,
+    modes: Mapping[str, GradientSource],
+    blocks: ParameterBlocks,
 ) -> tuple[NoiseSums, dict[str, ErrorSums]]:
     """Compute every gradient of every step batch once, keeping only sums.
 
@@ -312,7 +315,7 @@ class GradientInMode:
     """
 
     def __init__(self, prepared: Prepared) -> None:
-        check_storage(prepared.loaded.model, torch.float32)
+        check_trainable_dtype(prepared.loaded.model, torch.float32)
         verify_precision_unchanged(prepared.accelerator, prepared.precision)
         self.prepared = prepared
         self.precision = prepared.precision

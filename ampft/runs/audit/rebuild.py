@@ -16,7 +16,7 @@ from ampft.arguments import ClassifyArguments, parse_classify_arguments
 from ampft.data.load import IN_MEMORY
 from ampft.errors import InputError
 from ampft.machine import hardware, versions
-from ampft.models.four_bit import weight_counts
+from ampft.models.four_bit import weights_per_parameter
 from ampft.precision.accelerator import training_device
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import Precision, resolve
@@ -253,7 +253,7 @@ def check_initial_weights(rebuilt: RebuiltRun, prepared: Prepared) -> Check:
     only the same CPU must give the recorded hash.
     """
     model, recorded = prepared.loaded.model, rebuilt.record.model
-    parameters = sum(weight_counts(model).values())
+    parameters = sum(weights_per_parameter(model).values())
     is_equal = prepared.loaded.float32_sha256 == recorded.initial_weights_sha256
     problems = []
     has_other_cpu = any(difference.startswith("CPU ") for difference in rebuilt.differences)

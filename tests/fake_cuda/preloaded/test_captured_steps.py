@@ -32,7 +32,7 @@ from ampft.training.optimizer import (
     make_optimizer,
     make_schedule,
 )
-from ampft.training.static_shapes import CannotCapture, StaticBatch, StaticShapes, key_of
+from ampft.training.static_shapes import CannotCapture, StaticBatch, StaticShapes, graph_key
 
 FAMILIES = ("bert", "roberta", "llama", "modernbert, mean")
 # No kernel computes a whole row with a bias.
@@ -163,7 +163,7 @@ def test_the_update_can_be_captured(tmp_path, mode):
             for _ in range(3):
                 graphs._attach_zeros()
                 losses = [torch.zeros((), device=CUDA)]
-                with step.updates_called_by(update), Copies() as copies:
+                with step.replace_update_call(update), Copies() as copies:
                     step.apply_step(
                         accelerator, prepared, optimizer, schedule, losses=losses, max_grad_norm=1.0
                     )
@@ -203,7 +203,7 @@ def test_two_batches_of_a_bucket_are_the_same_operators(name, monkeypatch):
                 )
                 for lengths in ([5, 17, 1, 20], [30, 2, 9, 4])
             ]
-        assert key_of(parts[0]) == key_of(parts[1])
+        assert graph_key(parts[0]) == graph_key(parts[1])
         statics = [StaticBatch(part, CUDA) for part in parts]
         if name in GROUPED:
             with pytest.raises(CannotCapture, match="groups"):
