@@ -96,21 +96,33 @@ def compared(files, tiny_model, tmp_path_factory) -> Compared:
     )
 
 
+def complete(compared: Compared) -> list[str]:
+    """Runs that were complete when the command was interrupted."""
+    return [name for name, status in compared.left.items() if status == "finished"]
+
+
 def test_ctrl_c_ends_the_run_and_explains_how_to_continue(compared):
     code, stderr = compared.interrupted
     assert code == 130
     assert "Traceback" not in stderr
     (message,) = [line for line in stderr.splitlines() if line]
-    assert message.startswith("interrupted: 1 of 9 runs are complete. Repeat the command with")
-    assert compared.left == {PLANNED[0]: "finished", PLANNED[1]: "preempted"}
+    finished = complete(compared)
+    begun = f"interrupted: {len(finished)} of 9 runs are complete. Repeat the command with"
+    assert message.startswith(begun)
+    assert finished == PLANNED[: len(finished)]
+    # On a busy machine, the second run may end before the signal reaches it.
+    assert 1 <= len(finished) <= 2
+    assert set(compared.left.values()) <= {"finished", "preempted"}
+    assert len(compared.left) <= len(finished) + 1
 
 
 def test_the_same_command_continues_with_the_missing_runs(compared):
     assert compared.written[0] == compared.written[1]
     assert "fp32 was added" in compared.stdout
-    assert "9 runs, one at a time, arms interleaved; 1 already done" in compared.stdout
+    assert "9 runs, one at a time, arms interleaved" in compared.stdout
+    assert f"interleaved; {len(complete(compared))} already done" in compared.stdout
     runs = [line for line in compared.stdout.splitlines() if line.startswith("run ")]
-    assert len(runs) == 8
+    assert len(runs) == 9 - len(complete(compared))
     assert runs[0].startswith("run 2/9 placebo seed 5: accuracy ")
     assert "left" not in runs[-1]
     assert statuses(compared.folder) == dict.fromkeys(PLANNED, "finished")

@@ -90,7 +90,7 @@ def test_a_table_of_sounds(tmp_path):
     data = printed(run.stdout, "data")
     assert "Sounds are read from 'path', labels from 'label'." in data
     assert "30 of 30 sounds are resampled from 8,000 to 16,000 Hz." in data
-    assert "so sounds run without it" in printed(run.stdout, "model")
+    assert "so sounds of the same length run together" in printed(run.stdout, "model")
     classify = transformers.pipeline("audio-classification", model=str(run.folder), device="cpu")
     for row in predictions(run):
         samples, rate = soundfile.read(row["reference"], dtype="float32")
