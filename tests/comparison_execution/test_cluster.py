@@ -180,8 +180,8 @@ def test_a_damaged_parcel_changes_nothing(tmp_path):
 
 WORKER = """
 import os, subprocess, sys, time
-from ampft.comparison.execution.cluster.orphans import MARK, guard
-guard("mark-of-test")
+from ampft.comparison.execution.cluster.orphans import MARK, start_guard_process
+start_guard_process("mark-of-test")
 child = subprocess.Popen(
     [sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True,
     env={**os.environ, MARK: "mark-of-test"},

@@ -83,10 +83,11 @@ def test_the_cache_reads_a_file_once(tmp_path):
 
 def test_a_forked_process_fills_the_cache_of_all():
     cache = ExampleCache(np.array([3, 2]), np.float32)
-    if os.fork() == 0:
+    child = os.fork()
+    if child == 0:
         cache.get(1, lambda: np.array([4, 5], np.float32))
         os._exit(0)
-    os.wait()
+    os.waitpid(child, 0)
     assert cache.get(1, lambda: pytest.fail("computed again")).tolist() == [4, 5]
     # A started process gets an empty one.
     assert pickle.loads(pickle.dumps(cache)).get(1, lambda: np.ones(2)).tolist() == [1, 1]

@@ -81,7 +81,9 @@ def test_only_the_number_of_micro_batches_changes():
 
 
 def test_too_little_memory_is_refused_before_the_training(monkeypatch):
-    monkeypatch.setattr("ampft.training.out_of_memory.headroom", lambda processes: 100)
+    monkeypatch.setattr(
+        "ampft.training.out_of_memory.available_memory_bytes", lambda processes: 100
+    )
     with pytest.raises(InputError, match=r"single examples do not fit.*--gradient_checkpointing"):
         fit_micro_batches(
             accelerator(), network(Full(12)), loss, StepBatches(examples(), EFFECTIVE)
