@@ -79,11 +79,11 @@ class MediaKind:
     Attributes:
         name: Kind of the data, `image` or `sound`.
         suffixes: Names of files end in one of them.
-        undecoded: Type of the column in `datasets`, without decoding.
-        column_type: Type of the column in a split; sounds are never decoded by `datasets`, which
-            needs torchcodec for it.
-        inspect: Function that decodes a cell.
-        converted: What the conversions lead to.
+        undecoded: Type of `datasets` that gives the bytes and the path of a file.
+        column_type: Type of the column in a split; for sounds the same, because `datasets` needs
+            torchcodec to decode them.
+        inspect: Function that decodes a cell and describes it.
+        converted: What files are converted to, in words, such as "8-bit RGB".
     """
 
     name: str

@@ -23,9 +23,9 @@ MASK_COLUMN = "mask"
 
 
 def mask_output(request: PredictRequest, config: Any) -> RowOutput:
-    """Return largest classes and confidence of masks, and where the masks are.
+    """Return what predictions add to images: largest classes, confidence, and where the masks are.
 
-    They are OUTPUT_masks/NAME.png for the image NAME or, for images in memory, pictures.
+    Masks are OUTPUT_masks/NAME.png for the image NAME or, for images in memory, pictures.
 
     Args:
         request: The user's choices.
@@ -168,10 +168,7 @@ def colored_mask(mask: MaskArray, palette: Sequence[Color]) -> Image.Image:
 
 
 def with_palette(png: bytes, palette: Sequence[Color]) -> Image.Image:
-    """Return a mask, a PNG file of class indices, with colours in which it is shown.
-
-    Its values stay the indices.
-    """
+    """Open a PNG file of class indices as an image that is shown in colours; its values stay."""
     mask = Image.open(io.BytesIO(png))
     mask.putpalette([channel for color in palette for channel in color])
     return mask

@@ -187,7 +187,7 @@ class RowOutput:
 
 
 def label_output(request: PredictRequest, config: Any) -> RowOutput:
-    """Return prediction, confidence and, if they are asked for, probabilities of labels."""
+    """Return what predictions add to rows: label, confidence and, if asked for, probabilities."""
     del config
     top_k, every = request.top_k, request.all_probabilities
     return RowOutput(

@@ -296,15 +296,15 @@ def find_labels(
 
 
 def rows_in_memory(noun: str, inputs: Any, trained: TrainingInfo) -> list[tuple[Any, ...]]:
-    """Return the rows of one input, or of a list of inputs or of tuples of them.
+    """Return the rows to predict, a tuple with one cell per input column each.
 
     Args:
-        noun: What a row consists of; the cells of a `text` must be texts.
-        inputs: A text, an image, a path, or a list.
+        noun: What a cell is: "text", "image" or "sound".
+        inputs: One text, image or path, or a list of cells or of tuples of cells.
         trained: Information about the training.
 
     Raises:
-        InputError: A row has another number of inputs, or there is none.
+        InputError: A row has another number of cells, or a cell of "text" is not a valid string.
     """
     rows = [inputs] if isinstance(inputs, str | os.PathLike | Image.Image) else list(inputs)
     tuples = [tuple(row) if isinstance(row, list | tuple) else (row,) for row in rows]

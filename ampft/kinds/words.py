@@ -82,7 +82,7 @@ class Sentence:
 
 
 def sentence_output(request: PredictRequest, config: Any) -> RowOutput:
-    """Return words, their tags, the confidence of a sentence, and entities with their offsets."""
+    """Return what predictions add to sentences: words, tags, confidence and entities; CoNLL too."""
     del request, config
     formats = dict.fromkeys(CONLL_SUFFIXES, _conll_text)
     return RowOutput(_columns, {ENTITIES: ENTITIES_TYPE}, formats)

@@ -42,11 +42,12 @@ def mean_iou(sums: FloatArray) -> FloatArray:
 def costliest_image(
     from_sums: Callable[[FloatArray], FloatArray], seeds: Sequence[CaseSums]
 ) -> CostliestCase:
-    """Return the effect of an image whose pixels all become wrong, or all correct if that is more.
+    """Return how much a wrong image typically changes a metric.
 
-    It is the mean over the images, weighted by the effects themselves. Images are not of one class,
-    so the kinds of `costliest_of_classes` do not exist. Wrong pixels become the class that is
-    predicted most; pixels of that class become the second.
+    An image's effect is the change if all its correct pixels became wrong, or all its wrong ones
+    correct, whichever is more. The result is the mean over the images, weighted by the effects. No
+    class is named, because an image has pixels of several. Pixels that become wrong are predicted
+    as the class that is predicted most, and those of that class as the second.
 
     Args:
         from_sums: Metric as a function of sums.

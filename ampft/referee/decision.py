@@ -70,7 +70,9 @@ class TryErrorBudget:
     log_share: float
 
     def reuse_limit(self, over_rows: float, over_seeds: float, *, seeds: int, cases: int) -> float:
-        """Return c, which rows that earlier answers tell about exceed with the level's probability.
+        """Return the limit c that a gain must exceed on rows that earlier answers tell about.
+
+        Without a true gain, it is exceeded with at most the probability `level`.
 
         Args:
             over_rows: Standard error over the rows, C^(1/2).

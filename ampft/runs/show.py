@@ -125,7 +125,7 @@ def describe_resumes(resumes: Sequence[ResumePart]) -> str:
 
 
 def best_moment(record: RunRecord) -> str:
-    """Return "epoch 3" or, if the run validated by steps, "step 120"."""
+    """Return when the kept weights were validated: "epoch 3" or, validated by steps, "step 120"."""
     assert record.best is not None
     by_steps = record.arguments.get("eval_steps") is not None
     return f"step {record.best.step}" if by_steps else f"epoch {record.best.epoch}"

@@ -45,10 +45,10 @@ class UpdateRule:
 
 
 def rule_of(group: Group) -> UpdateRule:
-    """Return the rule of a group.
+    """Return the rule that updates a group of parameters, recognized by its settings.
 
     Raises:
-        KeyError: No rule in the table updates it.
+        KeyError: It has the setting of no rule in `UPDATE_RULES`.
     """
     for rule in UPDATE_RULES:
         if rule.setting in group:

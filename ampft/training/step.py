@@ -104,7 +104,8 @@ def shared_autocast_cache(
     backward passes do not change, and gradients are still accumulated in the dtype of the weights.
     Exit it before `apply_step`, because forward passes inside it do not see updated weights.
 
-    On a GPU, a model without padding has `joint_weights`.
+    On one GPU, a model without padding and adapters has `joint_weights`: one operator casts them
+    all, also for a single micro-batch.
 
     Args:
         accelerator: Accelerator that prepared the model. Under FSDP nothing is cached, because the

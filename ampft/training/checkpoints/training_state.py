@@ -31,7 +31,7 @@ def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tenso
 
 
 def optimizer_values(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Return the rest of the state, and the groups of parameters, as JSON values."""
+    """Return the groups of parameters, and the state that is not tensors, as JSON values."""
     names = _names(model)
     groups = [
         {**group, "params": [names[id(parameter)] for parameter in group["params"]]}

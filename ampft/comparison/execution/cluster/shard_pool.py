@@ -256,7 +256,16 @@ class ShardPool:
 
 
 def predict_by(engine: str, job: ShardJob, output_dir: Path) -> None:
-    """Predict a folder by one of `ENGINES`; an interruption is one message and an exit code."""
+    """Predict the shards of a job into a folder, on this machine or on a Ray cluster.
+
+    Args:
+        engine: One of `arguments.compare.ENGINES`.
+        job: The shards and the model.
+        output_dir: Folder of the predictions, which keeps complete ones of an earlier call.
+
+    Raises:
+        SystemExit: It was interrupted; a message says how to continue.
+    """
     with interruptible(lambda: "what was written is complete. Repeat the command to continue."):
         predict_folder(job, output_dir, predict_on_cluster if engine == RAY else predict_here)
 
