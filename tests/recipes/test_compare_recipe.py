@@ -123,7 +123,9 @@ def test_the_same_command_continues_with_the_missing_runs(compared):
     assert f"interleaved; {len(complete(compared))} already done" in compared.stdout
     runs = [line for line in compared.stdout.splitlines() if line.startswith("run ")]
     assert len(runs) == 9 - len(complete(compared))
-    assert runs[0].startswith("run 2/9 placebo seed 5: accuracy ")
+    done = len(complete(compared))
+    name = PLANNED[done].replace("-seed", " seed ")
+    assert runs[0].startswith(f"run {done + 1}/9 {name}: accuracy ")
     assert "left" not in runs[-1]
     assert statuses(compared.folder) == dict.fromkeys(PLANNED, "finished")
 
