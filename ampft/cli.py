@@ -321,7 +321,7 @@ def _recipe(args: argparse.Namespace) -> None:
         return
     if args.name not in files:
         raise InputError(
-            f"recipe {args.name}: there is no recipe with this name. Choose one of "
+            f"recipe {args.name}: this recipe does not exist. Choose one of "
             f"{', '.join(sorted(files))}."
         )
     print(files[args.name].read_text(encoding="utf-8"), end="")

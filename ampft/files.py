@@ -122,21 +122,36 @@ def special_or_atomic_path(path: Path) -> Iterator[Path]:
     symbolic link, the link is kept and its target replaced.
 
     Raises:
-        InputError: The disk is full or cannot be written.
+        InputError: The disk is full or fails.
     """
-    try:
+    remedy = "Free disk space, or choose a path on another disk."
+    with write_errors_explained(f"{path}: the file", remedy, disk_only=True):
         if path.exists() and not path.is_file():
             yield path
             return
         with atomic_path(path.resolve()) as temporary:
             yield temporary
-    except OSError as error:
-        if not is_disk_error(error):
+
+
+@contextlib.contextmanager
+def write_errors_explained(what: str, remedy: str, *, disk_only: bool = False) -> Iterator[None]:
+    """Turn an error of writing into one message: "WHAT cannot be written (REASON). REMEDY".
+
+    Args:
+        what: What is written, such as "--output_dir runs/a: the folder".
+        remedy: What the user can do, in a sentence.
+        disk_only: Whether only a full or failing disk is meant, because reading may fail, too.
+
+    Raises:
+        InputError: It could not be written.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not (is_disk_error(error) if disk_only else isinstance(error, OSError)):
             raise
-        raise InputError(
-            f"{path}: the file cannot be written ({error}). Free disk space, or choose a path on "
-            "another disk."
-        ) from error
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{what} cannot be written ({reason}). {remedy}") from error
 
 
 def durably_rename(source: Path, target: Path) -> None:

@@ -16,7 +16,12 @@ import pytest
 from running import CLASSIFY, call_here, rows, write_csv
 
 from ampft.errors import InputError
-from ampft.files import atomic_path, check_disk_space, special_or_atomic_path
+from ampft.files import (
+    atomic_path,
+    check_disk_space,
+    special_or_atomic_path,
+    write_errors_explained,
+)
 from ampft.ownership import new_token, temporary_folder, write_token
 
 
@@ -128,3 +133,20 @@ def test_a_full_disk_names_the_output_that_the_user_asked_for(tmp_path):
     ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert not list(tmp_path.iterdir())
+
+
+def test_errors_of_writing_are_one_message_and_others_pass():
+    denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    with (
+        pytest.raises(
+            InputError, match=r"^a/b cannot be written \(Permission denied\)\. Move it\.$"
+        ),
+        write_errors_explained("a/b", "Move it."),
+    ):
+        raise denied
+    for error, disk_only in ((denied, True), (ValueError("a bug"), False)):
+        with (
+            pytest.raises(type(error)),
+            write_errors_explained("a/b", "Move it.", disk_only=disk_only),
+        ):
+            raise error

@@ -27,7 +27,7 @@ from ampft.comparison.report.tables import evaluation_scope
 from ampft.comparison.verdict_text import decision_text, difference_text, margin_text
 from ampft.errors import InputError
 from ampft.export.artifact import CARD_NAME, CERTIFICATE_NAME, read_manifest, write_manifest
-from ampft.files import describe_file, write_text
+from ampft.files import describe_file, write_errors_explained, write_text
 from ampft.text.charts import Axis, picture
 from ampft.text.escaping import code, one_line, prose
 from ampft.text.json_io import check_schema, from_json, json_text, read_json_object
@@ -341,14 +341,10 @@ def write_certificate(folder: Path, certificate: Certificate) -> None:
         PAGE_NAME: page(certificate),
         CARD_NAME: f"{before.rstrip()}\n\n{card_section(certificate)}\n",
     }
-    try:
+    remedy = "Free disk space, and export again."
+    with write_errors_explained(f"--output_dir {folder}: the certificate", remedy):
         for name, text in texts.items():
             write_text(folder / name, text)
-    except OSError as error:
-        raise InputError(
-            f"--output_dir {folder}: the certificate cannot be written ({error.strerror}). Free "
-            "disk space, and export again."
-        ) from error
     if CARD_NAME in manifest.files:
         files = {**manifest.files, CARD_NAME: describe_file(card)}
         write_manifest(folder, replace(manifest, files=files))

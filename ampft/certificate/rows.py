@@ -143,7 +143,7 @@ def split_rows(record: RunRecord, split: str, flags: Sequence[str]) -> VerifiedR
     if found != recorded:
         raise InputError(
             f"{FLAG} {split}: the data of this split have changed since the run (SHA-256 "
-            f"{str(found)[:12]} instead of {str(recorded)[:12]}). Restore them, or name a file "
+            f"{str(found)[:12]} instead of {str(recorded)[:12]}). Restore them, or pass a file "
             "with labels."
         )
     part = data.splits[split].select_columns(list(data.input_columns))

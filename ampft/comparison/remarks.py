@@ -48,7 +48,7 @@ def _few_models(models: int, needed: int) -> str:
     return (
         f"{'one trained model' if models == 1 else f'{models} trained models'}: intervals and "
         "verdicts hold for other test examples, not for models that are trained again; compare "
-        f"each model that you deploy, or name runs of at least {needed} seeds"
+        f"each model that you deploy, or pass runs of at least {needed} seeds"
     )
 
 

@@ -21,7 +21,7 @@ from ampft.export.artifact import (
 from ampft.export.formats import FORMATS, FP32, Format, Write
 from ampft.export.onnx_format import float_nodes
 from ampft.export.source import KEEP_FLOAT, ExportRequest, ExportSource, load_source
-from ampft.files import describe_file, is_disk_error, rename, sync, write_text
+from ampft.files import describe_file, rename, sync, write_errors_explained, write_text
 from ampft.ownership import new_token, remove_tree
 from ampft.runs.folder import check_creatable
 from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches_any_pattern
@@ -166,19 +166,14 @@ def staged_folder(folder: Path) -> Iterator[Path]:
     """
     staging = folder.absolute().with_name(f".{folder.absolute().name}.tmp-{new_token()}")
     staging.mkdir(parents=True)
+    remedy = "Free disk space, or choose a folder on another disk."
     try:
-        yield staging
-        for path in staging.rglob("*"):
-            sync(path)
-        rename(staging, folder.absolute())
-        sync(folder.absolute().parent)
-    except Exception as error:
-        if not is_disk_error(error):
-            raise
-        raise InputError(
-            f"--output_dir {folder}: the folder cannot be written ({error}). Free disk space, or "
-            "choose a folder on another disk."
-        ) from error
+        with write_errors_explained(f"--output_dir {folder}: the folder", remedy, disk_only=True):
+            yield staging
+            for path in staging.rglob("*"):
+                sync(path)
+            rename(staging, folder.absolute())
+            sync(folder.absolute().parent)
     finally:
         if staging.exists():
             remove_tree(staging)

@@ -188,7 +188,7 @@ def media_rows(
         has_classes: Whether a case has labels that can be read.
     """
     if request.texts:
-        raise InputError(f"--text: the model was trained on {media}s. Name {media}s or folders.")
+        raise InputError(f"--text: the model was trained on {media}s. Pass {media}s or folders.")
     if are_media(request.files, media):
         request.refuse_table_options(f"files of {media}s")
         class_names = trained.label_names if has_classes else ()
@@ -196,7 +196,7 @@ def media_rows(
         sources: tuple[str, ...] = (FILE_COLUMN,)
         folder = None
     else:
-        needed = f"{media}s. Name {media}s, folders of them or a table"
+        needed = f"{media}s. Pass {media}s, folders of them or a table"
         table, inputs = _table(request, trained, flag="FILE", needed=needed)
         sources, folder = inputs.sources, Path(table.origin).parent
 

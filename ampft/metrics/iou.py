@@ -47,7 +47,7 @@ def costliest_image(
     An image's effect is the change if all its correct pixels became wrong, or all its wrong ones
     correct, whichever is more. The result is the mean over the images, weighted by the effects. No
     class is named, because an image has pixels of several. Pixels that become wrong are predicted
-    as the class that is predicted most, and those of that class as the second.
+    as the most frequently predicted class or, if they belong to it, as the second most frequent.
 
     Args:
         from_sums: Metric as a function of sums.

@@ -24,14 +24,14 @@ from ampft.errors import InputError, listed
 from ampft.models.four_bit import (
     dequantize,
     has_4bit_layers,
-    quantize_encoder_to_4bit,
+    quantize_base_to_4bit,
     weights_per_parameter,
 )
 from ampft.models.freezing import (
+    base_model_of,
     cache_frozen_casts,
     check_something_trains,
     clear_cached_casts,
-    encoder_of,
     freeze_matching,
     head_names,
     is_inside_any,
@@ -94,7 +94,7 @@ def add_lora(model: nn.Module, part: TrainedPartSettings) -> None:
         exclude_modules=[name for name, _ in model.named_modules() if is_inside_any(name, head)],
     )
     if part.load_in_4bit:
-        quantize_encoder_to_4bit(model)
+        quantize_base_to_4bit(model)
     inject_adapter_in_model(config, model, ADAPTER)
     for name, parameter in model.named_parameters():
         in_head = is_inside_any(name, head) and name not in already_frozen
@@ -118,7 +118,7 @@ def target_layers(model: nn.Module, requested: str | None) -> list[str]:
     from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as USUAL
     from transformers.pytorch_utils import Conv1D
 
-    head, inside = head_names(model), set(encoder_of(model).modules())
+    head, inside = head_names(model), set(base_model_of(model).modules())
     linear = {
         name.rpartition(".")[2]
         for name, module in model.named_modules()

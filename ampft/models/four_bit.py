@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ampft.errors import InputError
-from ampft.models.freezing import encoder_of, head_names, is_inside_any
+from ampft.models.freezing import base_model_of, head_names, is_inside_any
 
 FLAG = "--load_in_4bit"
 BLOCK = 64  # weights that share a float32 scale, as in bitsandbytes without double quantization
 
 
 class FourBitLinear(nn.Linear):
-    """An `nn.Linear` as changed by `quantize_encoder_to_4bit`.
+    """An `nn.Linear` as changed by `quantize_base_to_4bit`.
 
     Attributes:
         packed: (N / 2, 1) uint8, two weights each, for N weights.
@@ -74,7 +74,7 @@ class _Product(torch.autograd.Function):
         return gradient @ ctx.layer._dequantized(gradient.dtype), None, None
 
 
-def quantize_encoder_to_4bit(model: nn.Module) -> None:
+def quantize_base_to_4bit(model: nn.Module) -> None:
     """Store the weights of the linear layers below the head in 4 bits, in place.
 
     Args:
@@ -90,7 +90,7 @@ def quantize_encoder_to_4bit(model: nn.Module) -> None:
         )
     from bitsandbytes.functional import quantize_4bit
 
-    head, inside = head_names(model), set(encoder_of(model).modules())
+    head, inside = head_names(model), set(base_model_of(model).modules())
     layers: list[Any] = [
         module
         for name, module in model.named_modules()

@@ -25,15 +25,15 @@ POOLER = "pooler"  # belongs to the head: many checkpoints have none, or one tha
 CASTS = "casts"  # attribute of a frozen layer: its weights in the dtype of autocast
 
 
-def encoder_of(model: nn.Module) -> nn.Module:
-    """Return the encoder of a model of transformers, without its head."""
+def base_model_of(model: nn.Module) -> nn.Module:
+    """Return a model of transformers without its head."""
     base = getattr(model, str(getattr(model, "base_model_prefix", "")), model)
     return base if isinstance(base, nn.Module) else model
 
 
 def head_names(model: nn.Module) -> tuple[str, ...]:
     """Return the names of the modules of the head: those beside the encoder, and its pooler."""
-    base = encoder_of(model)
+    base = base_model_of(model)
     beside = [(name, child) for name, child in model.named_children() if child is not base]
     poolers = [
         (name, module)
@@ -76,7 +76,7 @@ def freeze_matching(model: nn.Module, patterns: str) -> None:
             if any(matches_path(path, pattern) for path in around)
         }
         if not found:
-            base = encoder_of(model)
+            base = base_model_of(model)
             inside = [name for name, child in base.named_children() if has_weights(child)]
             beside = [name for name in head_names(model) if not name.endswith(f".{POOLER}")]
             raise InputError(
@@ -110,7 +110,7 @@ def parameter_depths(model: nn.Module) -> ParameterDepths | None:
     Args:
         model: Model of transformers.
     """
-    base, outside = encoder_of(model), head_names(model)
+    base, outside = base_model_of(model), head_names(model)
     lists = {name: m for name, m in base.named_modules() if name and isinstance(m, nn.ModuleList)}
     outer = [name for name in lists if not is_inside_any(name, lists.keys() - {name})]
     sizes = [sum(p.numel() for p in lists[name].parameters()) for name in outer]

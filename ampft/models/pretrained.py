@@ -21,7 +21,7 @@ from ampft.errors import InputError, listed
 from ampft.files import is_safe_relative_path
 from ampft.hub import hub_problem
 from ampft.models.adapters import ADAPTER_CONFIG, SavedAdapter, read_adapter
-from ampft.models.freezing import POOLER, encoder_of, has_weights, head_names, is_inside_any
+from ampft.models.freezing import POOLER, base_model_of, has_weights, head_names, is_inside_any
 from ampft.models.minilm import HUB_ID, default_model
 from ampft.models.size import check_sizes, check_weights_fit_memory
 from ampft.models.training_mode import check_kernel_supports_dropout
@@ -360,7 +360,7 @@ def _in_encoder(model: nn.Module, differences: Mapping[str, str]) -> dict[str, s
 
     A model without one encoder, such as UperNet, has a backbone, or its largest child counts.
     """
-    base = encoder_of(model)
+    base = base_model_of(model)
     if base is model:
         children = {name: child for name, child in model.named_children() if has_weights(child)}
         largest = max(children.values(), key=weights_size) if len(children) > 1 else model

@@ -66,7 +66,7 @@ def batch_norm_note(model: nn.Module, *, micro_batches: int, processes: int) -> 
         return None
     return (
         f"batch normalisation ({counted(len(norms), 'layer')}) uses the statistics of each of the "
-        f"{parts} parts of a batch, so the gradient differs from that of the whole batch. To avoid "
+        f"{parts} parts of a batch, so the gradient is not the whole batch's gradient. To avoid "
         "this, use one process and --gradient_accumulation_steps 1"
     )
 

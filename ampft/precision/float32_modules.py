@@ -331,7 +331,7 @@ def _refuse_all_float32(
     patterns = ",".join(dict.fromkeys(forward.pattern for forward in kept.values()))
     raise InputError(
         f"{FLAG} {patterns}: the whole model would compute in float32, and nothing in "
-        f"{precision.mode}. Use --mixed_precision fp32, or name fewer modules."
+        f"{precision.mode}. Use --mixed_precision fp32, or pass fewer modules."
     )
 
 

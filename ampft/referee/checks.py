@@ -153,7 +153,7 @@ def check_enough_seeds(side: Side, number: int) -> None:
 
 
 class IdenticalPredictions(InputError):
-    """The candidate's predictions equal those of the best, bit for bit; nothing was written."""
+    """The candidate predicts exactly what the best predicts; nothing was written."""
 
 
 def is_identical(candidate: Side, best: Side) -> bool:

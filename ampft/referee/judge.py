@@ -223,7 +223,7 @@ class _Writer:
             )
         if is_identical(candidate, best):
             raise IdenticalPredictions(
-                f"{CANDIDATE}: its predictions equal those of the best, bit for bit, with all "
+                f"{CANDIDATE}: it predicts exactly what the best predicts, bit for bit, with all "
                 f"{len(candidate.models)} seeds. The change has no effect; nothing was written."
             )
         trial = self._trial(read, seeds, claim, margin, next_level(state), is_checked=checked)

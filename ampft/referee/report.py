@@ -15,7 +15,11 @@ from markupsafe import Markup
 
 from ampft.comparison.report import strips
 from ampft.errors import InputError
-from ampft.files import special_or_atomic_path, write_text_non_atomically
+from ampft.files import (
+    special_or_atomic_path,
+    write_errors_explained,
+    write_text_non_atomically,
+)
 from ampft.ownership import check_page_file
 from ampft.referee.audit import repeat_decision
 from ampft.referee.checks import CANDIDATE
@@ -279,8 +283,8 @@ def write_page(folder: Path, path: Path) -> None:
     """
     content = page(ledger_report(folder))
     check_page_file("--page", path)
-    try:
-        with special_or_atomic_path(path) as temporary:
-            write_text_non_atomically(temporary, content)
-    except OSError as error:
-        raise InputError(f"--page {path}: it cannot be written ({error.strerror}).") from error
+    with (
+        write_errors_explained(f"--page {path}: the file", "Choose another path."),
+        special_or_atomic_path(path) as temporary,
+    ):
+        write_text_non_atomically(temporary, content)

@@ -20,6 +20,7 @@ from ampft.files import (
     is_writable_folder,
     nearest_existing,
     set_default_permissions,
+    write_errors_explained,
     write_text_non_atomically,
 )
 from ampft.ownership import (
@@ -85,16 +86,13 @@ class RunFolder:
         self.staged: dict[str, FileDigest] = {}
         overwrite = overwrite or continues
         check_output_folder(path, overwrite=overwrite, keep_files=keep_files)
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._private = PrivateFolder(self.path)
-        except BlockingIOError:
-            raise _is_locked(self.path) from None
-        except OSError as error:
-            raise InputError(
-                f"--output_dir {self.path}: the folder cannot be written ({error.strerror}). "
-                "Choose another folder."
-            ) from error
+        what = f"--output_dir {self.path}: the folder"
+        with write_errors_explained(what, "Choose another folder."):
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._private = PrivateFolder(self.path)
+            except BlockingIOError:
+                raise _is_locked(self.path) from None
         self._own: dict[str, tuple[int, int] | None] = {}
         self._stage: Path | None = None
         try:

@@ -120,7 +120,7 @@ def _record_early_stop(run: Run, output_dir: Path) -> Iterator[None]:
             if is_disk_error(error) or is_removed:
                 raise InputError(
                     f"--output_dir {output_dir}: the folder cannot be written ({error}), so the "
-                    "run stopped. Free disk space, keep the folder, or name another one."
+                    "run stopped. Free disk space, keep the folder, or choose another one."
                 ) from error
             raise
 

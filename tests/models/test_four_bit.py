@@ -21,7 +21,7 @@ from ampft.models.adapters import (
 from ampft.models.four_bit import (
     FourBitLinear,
     dequantize,
-    quantize_encoder_to_4bit,
+    quantize_base_to_4bit,
     weights_per_parameter,
 )
 from ampft.models.packing.install import install_packing
@@ -139,7 +139,7 @@ def test_any_shape_is_quantized_as_bitsandbytes_does(shape):
     model = tiny("llama")
     linear = model.model.layers[0].mlp.up_proj = torch.nn.Linear(shape[1], shape[0])
     weight = linear.weight.detach()
-    quantize_encoder_to_4bit(model)
+    quantize_base_to_4bit(model)
     assert torch.equal(linear.weight, dequantize_4bit(*quantize_4bit(weight, quant_type="nf4")))
     inputs = torch.randn(3, shape[1])
     assert torch.equal(linear(inputs), functional.linear(inputs, linear.weight, linear.bias))
@@ -190,7 +190,7 @@ def test_saved_adapters_are_loaded_with_their_base_in_four_bits(saved):
 
 def test_layers_and_package_are_required(monkeypatch):
     with pytest.raises(InputError, match=r"--load_in_4bit: GPT2.* has no nn.Linear layers below"):
-        quantize_encoder_to_4bit(tiny("gpt2"))
+        quantize_base_to_4bit(tiny("gpt2"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r'not installed.*"ampft\[4bit\]"`, or train'):
-        quantize_encoder_to_4bit(tiny("llama"))
+        quantize_base_to_4bit(tiny("llama"))

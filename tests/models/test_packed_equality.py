@@ -221,11 +221,27 @@ def test_verify_packing_sees_a_wrong_gradient_behind_right_logits(models, monkey
     assert 1e-4 < error.gradient <= 2e-2
 
 
-def test_verify_packing_keeps_no_whole_gradient_of_a_matrix(models):
+def test_verify_packing_keeps_no_whole_gradient_of_a_matrix(models, monkeypatch):
     padded, _, _ = models
+    kept, original = [], torch.autograd.grad
+
+    def spy(*args, **options):
+        kept.extend(original(*args, **options))
+        return kept
+
+    monkeypatch.setattr(torch.autograd, "grad", spy)
     _, gradient = verification._output_and_gradient(padded, right_padded(padded, [4, 1, 20]))
+    assert len(kept) > 10
+    assert max(p.untyped_storage().nbytes() for p in kept if p is not None) <= 8  # one number
     rows = verification.SKETCH_ROWS
     assert all(part.dim() < 2 or len(part) <= rows for part in gradient)
+
+
+def test_a_parameter_that_only_one_path_uses_is_a_wrong_gradient():
+    logits, gradient = torch.ones(2, 3), torch.ones(4, 5)
+    without = (logits, [gradient.new_zeros(())])
+    assert verification._error((logits, [gradient]), without) == (0, 1)
+    assert verification._error(without, (logits, [gradient])).gradient > 1
 
 
 def test_verify_packing_runs_the_groups_of_a_training_and_one_per_length(models, monkeypatch):

@@ -78,10 +78,7 @@ def _ratios(group: RunGroup, other: RunGroup | None) -> list[float]:
     """
     if other is None or group.name == other.name:
         return []
-    if "emulated" in (
-        execution_kind(group),
-        execution_kind(other),
-    ):  # not the speed of the hardware
+    if "emulated" in map(execution_kind, (group, other)):  # not the speed of the hardware
         return []
     ratios = []
     for pair in zip(group.runs, other.runs, strict=True):

@@ -98,7 +98,7 @@ def run_ending(folder: Path, log: Path | None = None) -> RunEnding:
 
 
 def runs_without_result(runs: Sequence[PlannedRun], folder: Path) -> tuple[PlannedRun, ...]:
-    """Return those of the given runs that have no result in the folder of the comparison."""
+    """Return the runs that have no result yet in the comparison's folder."""
     return tuple(run for run in runs if not run_ending(run_folder(folder, run)).is_complete)
 
 

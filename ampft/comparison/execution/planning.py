@@ -84,7 +84,7 @@ def plan_comparison(
         difference = plan_difference(existing, design, arguments)
         if difference is not None:
             raise InputError(
-                f"--output_dir {folder}: the folder holds another comparison: {difference}. Name "
+                f"--output_dir {folder}: the folder holds another comparison: {difference}. Choose "
                 "another folder, or use the settings of that comparison to continue it."
             )
         return folder, with_more_seeds(existing, design.seed_counts)

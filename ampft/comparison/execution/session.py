@@ -46,7 +46,7 @@ from ampft.comparison.execution.planning import command_seconds
 from ampft.comparison.execution.progress import Progress
 from ampft.comparison.remarks import choice_text
 from ampft.errors import InputError
-from ampft.files import is_disk_error
+from ampft.files import write_errors_explained
 from ampft.ownership import is_plain_folder
 from ampft.precision.modes import MODE_TABLE
 from ampft.runs.folder import RunFolder, check_output_folder
@@ -444,16 +444,13 @@ def open_comparison(
             session.remove_models(session.complete())
             session.write_plan()
             print_line(plan_lines(folder, plan, todo, command.settings.keep_models))
-            with interruptible(session.how_to_continue):
-                try:
-                    yield session
-                except OSError as error:
-                    if is_disk_error(error):
-                        raise InputError(
-                            f"--output_dir {folder}: the folder cannot be written ({error}). Free "
-                            "disk space and repeat the command to continue."
-                        ) from error
-                    raise
+            what = f"--output_dir {folder}: the folder"
+            remedy = "Free disk space and repeat the command to continue."
+            with (
+                interruptible(session.how_to_continue),
+                write_errors_explained(what, remedy, disk_only=True),
+            ):
+                yield session
 
 
 def is_decided(comparison: Comparison) -> bool:

@@ -212,7 +212,7 @@ def _checked_runs(runs: Sequence[RecordedRun]) -> tuple[RecordedRun, ...]:
             )
         if previous is not None and previous.seed == run.seed:
             raise InputError(
-                f"RUN: {previous.folder} and {run.folder} have the same seed {run.seed}. Name "
+                f"RUN: {previous.folder} and {run.folder} have the same seed {run.seed}. Pass "
                 "only one of them."
             )
         architectures = [each.record.model.architecture for each in (run, ordered[0])]

@@ -10,8 +10,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from ampft.comparison.learning_curve.findings import CURVE_NAME, LearningCurve
-from ampft.errors import InputError
-from ampft.files import write_text
+from ampft.files import write_errors_explained, write_text
 from ampft.ownership import check_replaceable
 from ampft.text.charts import Axis, Plot, element, picture, text
 from ampft.text.json_io import json_text
@@ -38,14 +37,10 @@ def write_curve(curve: LearningCurve, folder: Path) -> None:
         PAGE_NAME: page(curve),
     }
     check_replaceable("--output_dir", folder, tuple(texts))
-    try:
+    remedy = "Free disk space and repeat the command."
+    with write_errors_explained(f"--output_dir {folder}: the curve", remedy):
         for name, content in texts.items():
             write_text(folder / name, content)
-    except OSError as error:
-        raise InputError(
-            f"--output_dir {folder}: the curve cannot be written ({error.strerror}). Free disk "
-            "space and repeat the command."
-        ) from error
 
 
 def doubling_text(curve: LearningCurve) -> str:

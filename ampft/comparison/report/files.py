@@ -21,7 +21,12 @@ from ampft.comparison.report.tables import (
 )
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.errors import InputError
-from ampft.files import special_or_atomic_path, write_text, write_text_non_atomically
+from ampft.files import (
+    special_or_atomic_path,
+    write_errors_explained,
+    write_text,
+    write_text_non_atomically,
+)
 from ampft.ownership import check_page_file, check_replaceable
 from ampft.text.escaping import display_width, inert, prose
 from ampft.text.json_io import check_schema, from_json, json_text, read_json_object
@@ -57,17 +62,11 @@ def write_comparison(comparison: Comparison, output_dir: Path) -> None:
         HTML_NAME: html_text(comparison),
     }
     check_replaceable("--output_dir", output_dir, RESULT_NAMES)
-    path = output_dir
-    try:
-        output_dir.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            path = output_dir / name
-            write_text(path, text)
-    except OSError as error:
-        raise InputError(
-            f"--output_dir {output_dir}: {path.name} cannot be written ({error.strerror}). Free "
-            "disk space or choose another folder."
-        ) from error
+    remedy = "Free disk space or choose another folder."
+    for name, text in texts.items():
+        with write_errors_explained(f"--output_dir {output_dir}: {name}", remedy):
+            output_dir.mkdir(parents=True, exist_ok=True)
+            write_text(output_dir / name, text)
 
 
 def write_page(comparison: Comparison, path: Path) -> None:
@@ -79,13 +78,11 @@ def write_page(comparison: Comparison, path: Path) -> None:
     from ampft.comparison.report.html import html_text
 
     check_page_file("--output_file", path)
-    try:
-        with special_or_atomic_path(path) as temporary:
-            write_text_non_atomically(temporary, html_text(comparison))
-    except OSError as error:
-        raise InputError(
-            f"--output_file {path}: it cannot be written ({error.strerror})."
-        ) from error
+    with (
+        write_errors_explained(f"--output_file {path}: the file", "Choose another path."),
+        special_or_atomic_path(path) as temporary,
+    ):
+        write_text_non_atomically(temporary, html_text(comparison))
 
 
 def next_step_line(folder: Path) -> str:

@@ -187,14 +187,15 @@ def _output_and_gradient(
         finally:
             for hook in hooks:
                 hook.remove()
-    return output.detach(), [sketches[index] for index in sorted(sketches)]
+    unused = output.new_zeros(())
+    return output.detach(), [sketches.get(index, unused) for index in range(len(trained))]
 
 
 def _sketch(gradient: torch.Tensor) -> torch.Tensor:
-    """Return sums of rows with random signs, whose norm estimates that of the whole gradient.
+    """Return sums of rows with random signs; their norm estimates the norm of the gradient.
 
-    Two whole gradients would take twice the memory of the weights, which is more than all else
-    where few of them are trained. The signs are the same in each call (Charikar et al. 2002,
+    Two whole gradients would take twice the memory of the weights, which would be the peak of a
+    run that trains few of them. The signs are the same in each call (Charikar et al. 2002,
     "Finding frequent items in data streams", with neighboring rows in a bucket).
 
     Args:

@@ -109,7 +109,7 @@ def kernels_replaced(
             # torch warns once per process that a kernel is overridden, which is intended here.
             warnings.filterwarnings("ignore", message="Warning only once for all operators")
             for operator, kernel in kernels.items():
-                # Emulations of two dtypes nest; torch 2.11 allows that only where it is said.
+                # Emulations of two dtypes can nest, which torch 2.11 allows only with this option.
                 options = {"with_keyset": with_keyset, "allow_override": True}
                 library.impl(operator, kernel, dispatch_key, **options)
         yield
