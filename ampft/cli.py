@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-from ampft.arguments.compare import is_comparison_to_run
+from ampft.arguments.compare import RAY, is_comparison_to_run
 from ampft.arguments.completion import print_completions
 from ampft.arguments.flags import ArgumentParser
 from ampft.arguments.predict import add_predict_command, check_model_and_inputs
 from ampft.errors import InputError
+from ampft.laboratory import laboratory
 from ampft.precision.modes import BASELINE
 from ampft.text.escaping import inert_lines
 from ampft.text.terminal import discard_output, run_main
@@ -37,15 +39,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 # Module and help of the commands that parse their own arguments: argparse would consume a ` -- `.
 _WITH_OWN_PARSERS = {
     "yardstick": (
-        "ampft.diagnosis.yardstick.command",
+        "ampft.lab.yardstick.command",
         "measure the gradient error of each precision relative to batch noise",
     ),
     "doctor": (
-        "ampft.diagnosis.doctor.command",
+        "ampft.lab.doctor.command",
         "find what breaks a precision for a model and its data, and a cure",
     ),
     "export": (
-        "ampft.certificate.command",
+        "ampft.lab.certificate.command",
         "write the model of a run for onnxruntime, OpenVINO or PyTorch",
     ),
     "estimate": (
@@ -53,28 +55,28 @@ _WITH_OWN_PARSERS = {
         "time a few steps, and say how long a training will take, and what it needs",
     ),
     "errors": (
-        "ampft.diagnosis.mistakes.command",
+        "ampft.lab.mistakes.command",
         "show the most confident errors of a run, and the classes that it confuses",
     ),
     "ops": (
-        "ampft.diagnosis.operations.command",
+        "ampft.lab.operations.command",
         "show which operations autocast casts to which dtype, also for a model",
     ),
     "judge": (
-        "ampft.referee.command",
+        "ampft.lab.referee.command",
         "keep or drop each of many changes tried on one test set, with the error held over all of "
         "them",
     ),
     "curve": (
-        "ampft.comparison.learning_curve.command",
+        "ampft.lab.curve.command",
         "train on parts of the labels, and say what twice the labels would add to the score",
     ),
     "resume-check": (
-        "ampft.diagnosis.resume_check",
+        "ampft.lab.resume_check",
         "prove that a training continues exactly after being killed",
     ),
     "audit": (
-        "ampft.runs.audit.command",
+        "ampft.lab.audit.command",
         "repeat a run from its record, or verify a ledger, and confirm or refute what it states",
     ),
 }
@@ -86,7 +88,7 @@ def _run(argv: Sequence[str]) -> None:
         if argv[0] == "audit":
             name = _audit_of(argv[1:], name)
         module, _, function = name.partition(":")
-        getattr(import_module(module), function or "main")(argv[1:])
+        getattr(_command_module(module, argv[0]), function or "main")(argv[1:])
         return
     if argv[:1] == ["train"]:
         _train(argv[1:])
@@ -107,11 +109,17 @@ def _run(argv: Sequence[str]) -> None:
     commands[args.command](args)
 
 
+def _command_module(name: str, command: str) -> ModuleType:
+    """Import the module of a command, which may be in the laboratory."""
+    inner = name.removeprefix("ampft.lab.")
+    return import_module(name) if inner == name else laboratory(inner, f"ampft {command}")
+
+
 def _audit_of(argv: Sequence[str], of_runs: str) -> str:
     """Return the module that audits what the arguments name: a ledger, an artifact or a run."""
     marks = {
-        "entry-000001.json": "ampft.referee.audit",
-        "artifact.json": "ampft.certificate.command:audit",
+        "entry-000001.json": "ampft.lab.referee.audit",
+        "artifact.json": "ampft.lab.certificate.command:audit",
     }
     files = [(Path(word) / name, module) for word in argv for name, module in marks.items()]
     return next((m for file, m in files if file.is_file()), of_runs)
@@ -273,7 +281,7 @@ def _run_comparison(argv: Sequence[str]) -> None:
 
 
 def _env(args: argparse.Namespace) -> None:
-    from ampft.diagnosis.environment import collect_environment, format_environment
+    from ampft.runs.environment import collect_environment, format_environment
 
     environment = collect_environment(measure=not args.no_measure)
     print(
@@ -294,14 +302,20 @@ def _predict(args: argparse.Namespace) -> None:
 
     classifier = run_classifier
     if (Path(args.model) / "artifact.json").is_file():
-        from ampft.export.artifact import artifact_classifier as classifier
+        artifact = laboratory("export.artifact", f"--model {args.model}")
+        classifier = artifact.artifact_classifier
     if args.output_dir is None:
         predict_file(args.model, request, classifier)
         return
-    from ampft.comparison.execution.cluster.shard_pool import predict_by
-    from ampft.runs.predict_shards import ShardJob
+    from ampft.comparison.execution.launch import interruptible
+    from ampft.runs.predict_shards import ShardJob, predict_folder, predict_here
 
-    predict_by(args.engine, ShardJob(args.model, classifier, request), Path(args.output_dir))
+    predict = predict_here
+    if args.engine == RAY:
+        predict = laboratory("cluster.shard_pool", f"--engine {RAY}").predict_on_cluster
+    job = ShardJob(args.model, classifier, request)
+    with interruptible(lambda: "what was written is complete. Repeat the command to continue."):
+        predict_folder(job, Path(args.output_dir), predict)
 
 
 def _checkpoint(args: argparse.Namespace) -> None:
@@ -358,10 +372,10 @@ def _report(args: argparse.Namespace) -> None:
     from ampft.runs.show import format_run
 
     if (folder / "curve.json").is_file():
-        from ampft.comparison.learning_curve.findings import CURVE_NAME, read_curve
-        from ampft.comparison.learning_curve.report import curve_text
-
-        print(inert_lines(curve_text(read_curve(folder / CURVE_NAME))))
+        asked = f"ampft report {folder}"
+        findings = laboratory("curve.findings", asked)
+        curve = findings.read_curve(folder / findings.CURVE_NAME)
+        print(inert_lines(laboratory("curve.report", asked).curve_text(curve)))
         return
     if (folder / PLAN_NAME).is_file():
         _refuse_unfinished(folder)
@@ -430,9 +444,8 @@ def _compare_tables(args: argparse.Namespace) -> Comparison:
 
 def _compare_inference(args: argparse.Namespace) -> Comparison:
     """Let trained models predict in several precisions, and compare."""
-    from ampft.comparison.inference.compare import compare_inference, parse_inference_modes
-
-    modes = parse_inference_modes(args.inference)
+    inference = laboratory("inference.compare", "--inference")
+    modes = inference.parse_inference_modes(args.inference)
     if args.baseline not in (None, BASELINE):
         raise InputError(
             f"--baseline {args.baseline}: with --inference, the baseline is {BASELINE}. Remove the "
@@ -440,9 +453,10 @@ def _compare_inference(args: argparse.Namespace) -> Comparison:
         )
     if not args.runs:
         raise InputError("--inference: RUN is missing. Give the folder of a finished run.")
-    return compare_inference(
+    comparison: Comparison = inference.compare_inference(
         [Path(run) for run in args.runs], modes, metric=args.metric, margin=_margin(args)
     )
+    return comparison
 
 
 def _margin(args: argparse.Namespace) -> float:

@@ -17,14 +17,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ampft.export.artifact import (
+from ampft.lab.export.artifact import (
     SOURCE_NAME,
     ArtifactManifest,
     artifact_files,
     read_manifest,
     write_manifest,
 )
-from ampft.export.formats import FORMATS
+from ampft.lab.export.formats import FORMATS
 from ampft.text.json_io import values_hash
 
 Fault = Callable[[Path, ArtifactManifest], ArtifactManifest]

@@ -3,8 +3,8 @@
 Run: `python benchmarks/certificate_gate.py --out benchmarks/results/certificate-gate.json`.
 
 Each setting draws the logits of a model on n rows, and of artifacts of it, and passes both to the
-code that certifies artifacts (`ampft.certificate.gate`). Beside it stands the usual gate: accuracy
-within 1 % on the first 100 rows.
+code that certifies artifacts (`ampft.lab.certificate.gate`). Beside it stands the usual gate:
+accuracy within 1 % on the first 100 rows.
 
 Faithful artifacts are as good as the model, with other rounding: of float32, of float16, or of
 int8, which changes logits by 5 or 14 % of the standard deviation of their noise. Faulty artifacts:
@@ -37,19 +37,19 @@ import numpy as np
 import numpy.typing as npt
 from provenance import provenance
 
-from ampft.certificate.findings import FAILED, PASSED, UNDECIDED, BatchInvariance
-from ampft.certificate.gate import (
+from ampft.comparison.analysis.predictions import ALPHA
+from ampft.comparison.analysis.subgroup_losses import sums_of_class
+from ampft.comparison.statistics.interval import estimate_of_sums
+from ampft.comparison.statistics.verdict import EQUIVALENT, holm
+from ampft.comparison.statistics.verdict import UNDECIDED as NOT_DECIDED
+from ampft.lab.certificate.findings import FAILED, PASSED, UNDECIDED, BatchInvariance
+from ampft.lab.certificate.gate import (
     BATCH_SIZES,
     TOLERANCES,
     LogitTally,
     compare_outcomes,
     depends_on_batch,
 )
-from ampft.comparison.analysis.predictions import ALPHA
-from ampft.comparison.analysis.subgroup_losses import sums_of_class
-from ampft.comparison.statistics.interval import estimate_of_sums
-from ampft.comparison.statistics.verdict import EQUIVALENT, holm
-from ampft.comparison.statistics.verdict import UNDECIDED as NOT_DECIDED
 from ampft.metrics.sums import ACCURACY, MACRO_F1, single_label_sums
 from ampft.tasks.single_label import Predictions
 

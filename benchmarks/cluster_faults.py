@@ -79,7 +79,7 @@ def drive(words: list[str], log: str, address: str | None) -> None:
 
     from ampft.cli import main
     from ampft.comparison.execution import launchers
-    from ampft.comparison.execution.cluster import launcher, nodes
+    from ampft.lab.cluster import launcher, nodes
 
     with (
         patch.object(launchers, "launch_command", stub_run.launch_stub),

@@ -29,8 +29,8 @@ import numpy.typing as npt
 from provenance import provenance
 from scipy.special import ndtr
 
-from ampft.comparison.learning_curve.findings import extrapolate, scores_by_size
 from ampft.comparison.statistics.interval import estimate_of_sums
+from ampft.lab.curve.findings import extrapolate, scores_by_size
 from ampft.metrics.sums import ACCURACY, single_label_sums
 
 FloatArray = npt.NDArray[np.float64]

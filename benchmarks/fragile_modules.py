@@ -25,12 +25,12 @@ from provenance import provenance
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ampft.diagnosis.doctor import scan
-from ampft.diagnosis.doctor.case import ExaminedModel, TrialSettings
-from ampft.diagnosis.doctor.cure import find_cure
+from ampft.engine.optimizer import OptimizerSettings
+from ampft.lab.doctor import scan
+from ampft.lab.doctor.case import ExaminedModel, TrialSettings
+from ampft.lab.doctor.cure import find_cure
 from ampft.precision.float32_modules import matching_modules
 from ampft.precision.resolve import resolve
-from ampft.training.optimizer import OptimizerSettings
 
 WIDTH, CLASSES, ROWS, BATCHES = 32, 3, 32, 2
 CONSTANT = 4096.0  # numbers of bfloat16 are 32 apart here, those of float32 1/2048

@@ -37,13 +37,13 @@ from tiny_encoders import (  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 import ampft
+from ampft.engine.out_of_memory import OutOfMemoryRetries, release_memory
 from ampft.models.packing.attention import choose_kernel
 from ampft.models.packing.install import install_packing
 from ampft.models.packing.verification import check_packing
 from ampft.precision.emulation import Emulation
 from ampft.precision.matrix_rate import measure_matrix_rate
 from ampft.precision.tf32 import float32_settings_restored
-from ampft.training.out_of_memory import OutOfMemoryRetries, release_memory
 
 ROOT = Path(__file__).resolve().parent.parent
 FAMILIES = tuple(sorted(ENCODERS))

@@ -25,17 +25,17 @@ from torch import nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 import ampft
+from ampft.engine.graphed_update import GraphedUpdate
+from ampft.engine.graphs import CudaRecorder, GraphedGradient
+from ampft.engine.optimizer import OptimizerSettings, ScheduleSettings
+from ampft.engine.out_of_memory import release_memory, reset_peak_memory
+from ampft.engine.static_shapes import StaticShapes
+from ampft.engine.step import replace_update_call
 from ampft.errors import InputError
 from ampft.kinds.logits import forward_logits
 from ampft.models.packing.install import install_packing, with_layout
 from ampft.models.packing.verification import check_packing
 from ampft.precision.matrix_rate import measure_matrix_rate
-from ampft.training.graphed_update import GraphedUpdate
-from ampft.training.graphs import CudaRecorder, GraphedGradient
-from ampft.training.optimizer import OptimizerSettings, ScheduleSettings
-from ampft.training.out_of_memory import release_memory, reset_peak_memory
-from ampft.training.static_shapes import StaticShapes
-from ampft.training.step import replace_update_call
 
 LEARNING_RATE = 5e-5
 WARMUP_STEPS = 5

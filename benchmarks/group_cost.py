@@ -28,11 +28,11 @@ from provenance import provenance
 
 import ampft
 from ampft.data.steps import StepBatch
+from ampft.engine.optimizer import OptimizerSettings, ScheduleSettings
 from ampft.models.packing import install
 from ampft.models.packing.layout import pack_layout
 from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
-from ampft.training.optimizer import OptimizerSettings, ScheduleSettings
 
 WARMUP_BATCHES = 5
 

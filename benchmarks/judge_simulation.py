@@ -38,8 +38,7 @@ import numpy.typing as npt
 from provenance import provenance
 
 from ampft.comparison.statistics.interval import DifferenceEstimate
-from ampft.metrics.sums import MACRO_F1, single_label_sums
-from ampft.referee.decision import (
+from ampft.lab.referee.decision import (
     CandidateAnswer,
     CandidateCriteria,
     Claim,
@@ -48,6 +47,7 @@ from ampft.referee.decision import (
     level_of_try,
     lower_limit,
 )
+from ampft.metrics.sums import MACRO_F1, single_label_sums
 
 FloatArray = npt.NDArray[np.float64]
 

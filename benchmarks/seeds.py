@@ -89,7 +89,7 @@ class UncorrectedAdamW(AdamW):
 @contextlib.contextmanager
 def without_correction(*, active: bool) -> Iterator[None]:
     """Let `--optim adamw_torch` make an `UncorrectedAdamW`, if `active`."""
-    from ampft.training.optimizer import OPTIMIZERS, OptimizerSettings, TrainedParameter
+    from ampft.engine.optimizer import OPTIMIZERS, OptimizerSettings, TrainedParameter
 
     row = OPTIMIZERS["adamw_torch"]
 

@@ -27,9 +27,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ampft.comparison.execution import launchers
-from ampft.comparison.execution.cluster import node_worker
-from ampft.comparison.execution.cluster.canary import STEPS as CANARY_STEPS
-from ampft.comparison.execution.cluster.canary import NodeFacts
+from ampft.lab.cluster import node_worker
+from ampft.lab.cluster.canary import STEPS as CANARY_STEPS
+from ampft.lab.cluster.canary import NodeFacts
 from ampft.runs.record import RunRecord, write_record
 from ampft.text.json_io import from_json
 
@@ -160,9 +160,9 @@ def run(argv: list[str]) -> None:
     """Train, or continue from the last checkpoint."""
     from safetensors.numpy import load_file, save_file
 
+    from ampft.engine.checkpoints.store import CheckpointStore
     from ampft.runs.folder import RunFolder
     from ampft.runs.predictions import write_predictions
-    from ampft.training.checkpoints.store import CheckpointStore
 
     flags = flags_of(argv)
     output, seed, mode = Path(flags["output_dir"]), int(flags["seed"]), flags["mixed_precision"]
@@ -199,14 +199,14 @@ def save(output: Path, training: Training, step: int) -> None:
     """Write a checkpoint."""
     from safetensors.numpy import save_file
 
-    from ampft.files import describe_file
-    from ampft.runs.manifest import describe_files
-    from ampft.training.checkpoints.store import (
+    from ampft.engine.checkpoints.store import (
         CheckpointManifest,
         CheckpointStore,
         CursorPart,
         write_manifest,
     )
+    from ampft.files import describe_file
+    from ampft.runs.manifest import describe_files
 
     store = CheckpointStore(output, limit=1)
     if (place := store.begin(step)) is None:

@@ -35,7 +35,7 @@ from workload import (
 )
 
 import ampft
-from ampft.training.optimizer import OptimizerSettings, ScheduleSettings
+from ampft.engine.optimizer import OptimizerSettings, ScheduleSettings
 
 LEARNING_RATE = 5e-5
 TUNING_STEPS = 8

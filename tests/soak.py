@@ -213,7 +213,7 @@ def is_finished(run: Path) -> bool:
 
 def check_killed(run: Path, tally: Tally) -> int:
     """Check what a killed training left; return the step of its last checkpoint."""
-    from ampft.training.checkpoints.store import CheckpointStore, verify
+    from ampft.engine.checkpoints.store import CheckpointStore, verify
 
     store = CheckpointStore(run)
     steps = [verify(checkpoint).cursor.step for checkpoint in store.complete()]

@@ -17,6 +17,7 @@ PACKAGE = REPOSITORY / "ampft"
 # From the bottom up. A module may import from its own layer and from those listed before it.
 LAYERS = (
     ("errors",),
+    ("laboratory",),
     ("text", "files", "flag", "ownership", "machine", "hub"),
     ("precision",),
     ("data",),
@@ -24,17 +25,14 @@ LAYERS = (
     ("metrics",),
     ("kinds",),
     ("tasks",),
-    ("training",),
+    ("engine",),
     ("evaluation",),
     ("arguments",),
     ("features",),
     ("runs",),
     ("comparison",),
-    ("export",),
-    ("certificate",),
-    ("diagnosis",),
-    ("referee",),
     ("cli", "__main__"),
+    ("lab",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
@@ -94,7 +92,7 @@ def test_no_module_imports_from_a_higher_layer():
 @pytest.mark.parametrize(
     "source",
     [
-        "import ampft.training.step",
+        "import ampft.engine.step",
         "from ampft.cli import main",
         "from ampft import runs",
         "def late():\n    from ampft.runs.record import RunRecord",
@@ -177,7 +175,7 @@ def test_only_the_module_of_evaluate_imports_evaluate():
     assert importers == {"ampft_classification"}
 
 
-@pytest.mark.parametrize(("folder", "lines"), [("ampft", 500), ("recipes", 200)])
+@pytest.mark.parametrize(("folder", "lines"), [("ampft", 900), ("recipes", 200)])
 def test_files_are_short(folder, lines):
     paths = sorted((REPOSITORY / folder).rglob("*.py"))
     assert paths

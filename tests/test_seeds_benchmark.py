@@ -13,7 +13,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from seeds import UncorrectedAdamW, best_of_n, deviation_ratio, without_correction
 
-from ampft.training.optimizer import OptimizerSettings, make_optimizer
+from ampft.engine.optimizer import OptimizerSettings, make_optimizer
 
 
 def trained_weights(optimizer, model, steps=12):

@@ -15,7 +15,7 @@ from ampft.tasks import TASKS
 from ampft.tasks.settings import TaskSettings
 
 if TYPE_CHECKING:
-    from ampft.training.optimizer import OptimizerSettings, ScheduleSettings
+    from ampft.engine.optimizer import OptimizerSettings, ScheduleSettings
 
 _batch = partial(flag, group=BATCH)
 _update = partial(flag, group=OPTIMIZER)
@@ -323,7 +323,7 @@ class ClassifyArguments(
         Args:
             config: Configuration of the model.
         """
-        from ampft.training.optimizer import default_learning_rate
+        from ampft.engine.optimizer import default_learning_rate
 
         if self.learning_rate is not None:
             return self
@@ -344,7 +344,7 @@ class ClassifyArguments(
 
     def optimizer_settings(self) -> OptimizerSettings:
         """Return the settings of the optimizer."""
-        from ampft.training.optimizer import OptimizerSettings
+        from ampft.engine.optimizer import OptimizerSettings
 
         assert self.learning_rate is not None, "prepare_training() chooses the default"
         return OptimizerSettings(
@@ -359,7 +359,7 @@ class ClassifyArguments(
 
     def schedule_settings(self) -> ScheduleSettings:
         """Return the settings of the learning rate schedule."""
-        from ampft.training.optimizer import ScheduleSettings
+        from ampft.engine.optimizer import ScheduleSettings
 
         return ScheduleSettings(
             name=self.lr_scheduler_type,

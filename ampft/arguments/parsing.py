@@ -12,10 +12,10 @@ from typing import Any
 
 from ampft.arguments.classify import ADAFACTOR, BUILT_IN_DEFAULTS, ClassifyArguments
 from ampft.arguments.flags import parse_duration, parse_flags
+from ampft.engine.checkpoints.interval import parse_interval
 from ampft.errors import InputError, Preempted, TrainingStopped, did_you_mean
 from ampft.tasks import TASKS, problem_types, task_of_folder
 from ampft.tasks.settings import check_decision_flags
-from ampft.training.checkpoints.interval import parse_interval
 
 # Settings that have no effect without another one.
 NEEDED = {

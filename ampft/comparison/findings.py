@@ -258,7 +258,7 @@ class PlanFacts:
         added_after_analysis: Whether unplanned seeds were added after results were seen.
         remarks: How the arm was chosen, which seeds are omitted, and what a budget reduced.
         overhead_share: Time spent comparing divided by the time of the runs.
-        yardstick: Noise yardstick, as `ampft.diagnosis.yardstick` writes it.
+        yardstick: Noise yardstick, as `ampft.lab.yardstick` writes it.
         arm_names: Name of the arm of each run folder, in display order, a placebo under the name of
             the baseline; empty if the arms are modes.
         runs_at_a_time: Number of runs that trained at the same time.
@@ -374,7 +374,7 @@ class Comparison:
             screening, reduced to fit a budget, seeds omitted or added after an analysis, no plan.
         setup: Settings that all runs share, as names and values for readers.
         environment: Hardware and versions, as names and values for readers.
-        yardstick: Noise yardstick, as `ampft.diagnosis.yardstick` writes it; None if not measured.
+        yardstick: Noise yardstick, as `ampft.lab.yardstick` writes it; None if not measured.
         overhead_share: Time spent comparing divided by the time of the runs; None if unknown.
         planned: Whether a plan preceded the runs, as in `PlanFacts`; False if absent from the file.
         dates: Days on which the runs began, the first and the last; None if they are unknown.

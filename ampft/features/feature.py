@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ampft.data.steps import StepBatch
+    from ampft.engine.step import StepOutcome
     from ampft.files import FileDigest
     from ampft.tasks.outcome import Outcome
-    from ampft.training.step import StepOutcome
 
 Write = Callable[[str], None]
 """Prints a line above the progress bar, on the main process."""

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch import nn
 
+    from ampft.engine.ending import TimeLimit
     from ampft.precision.resolve import Precision
-    from ampft.training.ending import TimeLimit
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ampft.engine.checkpoints.store import BEST_NAME
 from ampft.features.feature import Feature, SavedFeature, Write
 from ampft.files import link
 from ampft.tasks.outcome import Outcome, Problem
 from ampft.text.json_io import Count
-from ampft.training.checkpoints.store import BEST_NAME
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

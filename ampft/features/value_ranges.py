@@ -19,6 +19,8 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from ampft.engine.saved_step import StepRandomState, save_step
+from ampft.engine.step import StepOutcome
 from ampft.features.feature import Feature, SavedFeature, StepRecord, Write
 from ampft.models.blocks import module_blocks
 from ampft.models.weights import local_shard
@@ -27,8 +29,6 @@ from ampft.precision.resolve import Precision
 from ampft.text.json_io import read_json_lines
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled
-from ampft.training.saved_step import StepRandomState, save_step
-from ampft.training.step import StepOutcome
 
 # A run with `--on_nonfinite skip` stops at the next such step.
 MAX_SKIPPED = 10

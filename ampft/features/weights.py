@@ -15,6 +15,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from ampft.engine.checkpoints.store import BEST_NAME
+from ampft.engine.checkpoints.writing import without_prefix, write_tensors
 from ampft.errors import InputError
 from ampft.features.feature import Feature, SavedFeature, StepRecord
 from ampft.files import FileDigest, atomic_path, check_disk_space, describe_file
@@ -25,8 +27,6 @@ from ampft.ownership import private_file
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.executed import dtype_name
 from ampft.text.json_io import Count
-from ampft.training.checkpoints.store import BEST_NAME
-from ampft.training.checkpoints.writing import without_prefix, write_tensors
 
 RAW_PREFIX = "raw/"  # of the weights of training in the file of the best weights
 RAW_NAME = "raw_weights.safetensors"

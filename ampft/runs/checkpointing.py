@@ -10,6 +10,14 @@ from pathlib import Path
 import torch
 from accelerate.utils import broadcast, broadcast_object_list
 
+from ampft.engine.checkpoints.interval import parse_interval
+from ampft.engine.checkpoints.store import BEST_NAME, CheckpointManifest, CheckpointStore
+from ampft.engine.checkpoints.writing import (
+    BackgroundWriter,
+    Content,
+    copied_to_cpu,
+    write_content,
+)
 from ampft.errors import InputError
 from ampft.features.feature import required_feature
 from ampft.features.resources import TrainingClock
@@ -21,14 +29,6 @@ from ampft.runs.resume import MICRO_BATCHES, environment_of, settings_of, topolo
 from ampft.runs.saved_state import model_tensors, state_tensors, state_values
 from ampft.runs.state import RunState
 from ampft.text.numbers import counted
-from ampft.training.checkpoints.interval import parse_interval
-from ampft.training.checkpoints.store import BEST_NAME, CheckpointManifest, CheckpointStore
-from ampft.training.checkpoints.writing import (
-    BackgroundWriter,
-    Content,
-    copied_to_cpu,
-    write_content,
-)
 
 
 class Checkpointing:

@@ -9,16 +9,16 @@ import torch
 from accelerate import Accelerator
 
 from ampft.arguments import ClassifyArguments
+from ampft.engine.graphed_update import GraphedUpdate
+from ampft.engine.graphs import CudaRecorder, GraphedGradient
+from ampft.engine.launch_bound import QueueTimer
+from ampft.engine.static_shapes import static_shapes
 from ampft.errors import InputError
 from ampft.models.packing.families import family_of
 from ampft.models.weights import LoadedModel
 from ampft.precision.compilation import configured_backend
 from ampft.precision.resolve import Precision
 from ampft.runs.prepared import Prepared
-from ampft.training.graphed_update import GraphedUpdate
-from ampft.training.graphs import CudaRecorder, GraphedGradient
-from ampft.training.launch_bound import QueueTimer
-from ampft.training.static_shapes import static_shapes
 
 
 def _problem(args: ClassifyArguments, precision: Precision, accelerator: Accelerator) -> str | None:

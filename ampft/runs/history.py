@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from ampft.data.steps import StepBatch
-    from ampft.training.step import StepOutcome
+    from ampft.engine.step import StepOutcome
 
 WARM_UP_STEPS = 5
 SECONDS_BETWEEN_LINES = 60.0  # where no progress bar is shown

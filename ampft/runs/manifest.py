@@ -9,12 +9,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from ampft.engine.checkpoints.store import HISTORY_NAME as HISTORY_NAME
+from ampft.engine.checkpoints.store import STORE_NAME, CheckpointStore
 from ampft.errors import InputError
 from ampft.files import FileDigest, describe_file, is_safe_relative_path
 from ampft.ownership import is_plain_file, is_plain_folder
 from ampft.text.json_io import read_json_object, values_hash
-from ampft.training.checkpoints.store import HISTORY_NAME as HISTORY_NAME
-from ampft.training.checkpoints.store import STORE_NAME, CheckpointStore
 
 RECORD_NAME = "run.json"
 NONFINITE_NAME = "nonfinite"  # folder of saved steps

@@ -12,6 +12,15 @@ import torch
 from accelerate import Accelerator
 
 from ampft.arguments.classify import ADAMW
+from ampft.engine.checkpoints.store import CheckpointStore, DamagedCheckpoint
+from ampft.engine.ending import (
+    StopRequested,
+    StopSignalMonitor,
+    exit_if_others_fail,
+    report_first_failure,
+)
+from ampft.engine.optimizer import OPTIMIZERS
+from ampft.engine.out_of_memory import explain_out_of_memory
 from ampft.errors import InputError, Preempted, TrainingStopped
 from ampft.files import is_disk_error, write_file
 from ampft.models.four_bit import has_4bit_layers, weights_per_parameter
@@ -41,15 +50,6 @@ from ampft.runs.saved_state import is_of_earlier_version, read_saved_state, rest
 from ampft.runs.state import RunState
 from ampft.text.numbers import counted, in_epochs
 from ampft.text.terminal import labelled, print_line
-from ampft.training.checkpoints.store import CheckpointStore, DamagedCheckpoint
-from ampft.training.ending import (
-    StopRequested,
-    StopSignalMonitor,
-    exit_if_others_fail,
-    report_first_failure,
-)
-from ampft.training.optimizer import OPTIMIZERS
-from ampft.training.out_of_memory import explain_out_of_memory
 
 
 @contextlib.contextmanager

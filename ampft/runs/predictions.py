@@ -264,7 +264,7 @@ class CaseViewer:
         """The data of the run; None if they are not available, have changed, or are very many."""
         if sum(self.record.data.examples.values()) > MOST_READ_AGAIN:
             return None
-        from ampft.runs.audit.rebuild import recorded_arguments
+        from ampft.runs.recorded_arguments import recorded_arguments
 
         try:
             data = task_row(self.record).kind.load(recorded_arguments(self.record, ()), None)

@@ -15,6 +15,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from ampft.engine.out_of_memory import is_out_of_memory
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
 from ampft.kinds.inputs import Reader
@@ -33,7 +34,6 @@ from ampft.runs.record import RunRecord
 from ampft.runs.show import problem_of, task_row
 from ampft.tasks.decisions import Decisions, fitted_config_entries
 from ampft.tasks.outcome import Problem
-from ampft.training.out_of_memory import is_out_of_memory
 
 IntArray = npt.NDArray[np.int64]
 

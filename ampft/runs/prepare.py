@@ -17,6 +17,15 @@ from datasets import DatasetDict
 from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
 from ampft.data.steps import MicroBatch, StepBatches
+from ampft.engine.ending import exit_together_on_failure
+from ampft.engine.optimizer import OPTIMIZERS, make_optimizer, make_schedule
+from ampft.engine.out_of_memory import fit_micro_batches
+from ampft.engine.static_shapes import static_shapes
+from ampft.engine.threads import restore_cpu_threads
+from ampft.engine.trained_parameters import (
+    allow_unused_parameters,
+    check_optimizer_updates_parameters,
+)
 from ampft.features.trackers import installed_trackers
 from ampft.machine import resident_peak
 from ampft.models.packing.install import with_layout
@@ -40,15 +49,6 @@ from ampft.runs.resume import find_resume_point, refuse_finished
 from ampft.tasks import TASKS
 from ampft.tasks.task import Task, make_task
 from ampft.text.terminal import print_phase, quiet_libraries
-from ampft.training.ending import exit_together_on_failure
-from ampft.training.optimizer import OPTIMIZERS, make_optimizer, make_schedule
-from ampft.training.out_of_memory import fit_micro_batches
-from ampft.training.static_shapes import static_shapes
-from ampft.training.threads import restore_cpu_threads
-from ampft.training.trained_parameters import (
-    allow_unused_parameters,
-    check_optimizer_updates_parameters,
-)
 
 
 def prepare(

@@ -18,6 +18,11 @@ from torch._dynamo.exc import TorchDynamoException
 
 from ampft.arguments.classify import ADAMW
 from ampft.data.steps import MicroBatch, ids_of_varied_length
+from ampft.engine.checkpoints.interval import parse_interval
+from ampft.engine.checkpoints.store import CheckpointStore
+from ampft.engine.optimizer import OPTIMIZERS
+from ampft.engine.out_of_memory import RandomAndBufferSnapshot, reset_peak_memory
+from ampft.engine.step import ScaledGradient, descending_loss_scales, first_finite_gradient
 from ampft.errors import InputError
 from ampft.evaluation.baseline import check_has_texts
 from ampft.evaluation.evaluate import check_float32_possible, in_float32
@@ -42,11 +47,6 @@ from ampft.runs.manifest import earlier_results
 from ampft.runs.prepared import Prepared
 from ampft.tasks.settings import check_data_for_decisions
 from ampft.text.numbers import counted
-from ampft.training.checkpoints.interval import parse_interval
-from ampft.training.checkpoints.store import CheckpointStore
-from ampft.training.optimizer import OPTIMIZERS
-from ampft.training.out_of_memory import RandomAndBufferSnapshot, reset_peak_memory
-from ampft.training.step import ScaledGradient, descending_loss_scales, first_finite_gradient
 
 CHECKED_EXAMPLES = 8
 # Relative error of the whole gradient. The yardstick measures 1 to 3 % for bf16 and 0.1 to 0.3 %

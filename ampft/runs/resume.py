@@ -8,15 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from ampft.arguments import ClassifyArguments
-from ampft.errors import AlreadyFinished, InputError
-from ampft.runs.folder import on_main_process
-from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, earlier_record
-from ampft.runs.record import RunRecord, read_record
-from ampft.runs.redaction import redact_secrets
-from ampft.text.json_io import json_values
-from ampft.text.numbers import byte_size
-from ampft.text.tables import Cell, Quote, Table, terminal_table
-from ampft.training.checkpoints.store import (
+from ampft.engine.checkpoints.store import (
     MANIFEST_NAME,
     STORE_NAME,
     CheckpointManifest,
@@ -26,6 +18,14 @@ from ampft.training.checkpoints.store import (
     verified_history,
     verify,
 )
+from ampft.errors import AlreadyFinished, InputError
+from ampft.runs.folder import on_main_process
+from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, earlier_record
+from ampft.runs.record import RunRecord, read_record
+from ampft.runs.redaction import redact_secrets
+from ampft.text.json_io import json_values
+from ampft.text.numbers import byte_size
+from ampft.text.tables import Cell, Quote, Table, terminal_table
 
 LATEST = "latest"
 

@@ -14,6 +14,10 @@ from torch import Tensor, nn
 
 from ampft.data.splits import dependent_groups
 from ampft.data.steps import StepBatch, StepBatches
+from ampft.engine.checkpoints.writing import copied_to_cpu
+from ampft.engine.ending import StopRequested, StopSignalMonitor, end_training
+from ampft.engine.launch_bound import data_waiting_note, doubled_batch_timings, launch_bound_note
+from ampft.engine.step import StepOutcome, StepStopped, replace_update_call, shared_autocast_cache
 from ampft.errors import InputError, PrecisionContradicted, Preempted, TrainingStopped
 from ampft.evaluation.baseline import baseline_summaries
 from ampft.evaluation.evaluate import in_float32
@@ -55,10 +59,6 @@ from ampft.runs.state import RunState, entered_in_order
 from ampft.tasks.outcome import Outcome
 from ampft.text.json_io import json_text
 from ampft.text.terminal import labelled, print_line
-from ampft.training.checkpoints.writing import copied_to_cpu
-from ampft.training.ending import StopRequested, StopSignalMonitor, end_training
-from ampft.training.launch_bound import data_waiting_note, doubled_batch_timings, launch_bound_note
-from ampft.training.step import StepOutcome, StepStopped, replace_update_call, shared_autocast_cache
 
 
 @dataclass

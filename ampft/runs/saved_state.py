@@ -14,22 +14,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ampft.features.feature import Feature, SavedFeature, tensors_of
-from ampft.models.weights import gather_sharded_weights, load_into_sharded_model
-from ampft.precision.accelerator import is_sharded
-from ampft.precision.executed import ExecutedDtypes
-from ampft.runs.history import parse_rows
-from ampft.runs.record import ResumePart
-from ampft.runs.state import RunState
-from ampft.text.json_io import Count, ValueRule, from_json, parse_json_object
-from ampft.training.checkpoints.store import (
+from ampft.engine.checkpoints.store import (
     MODEL_NAME,
     OPTIMIZER_NAME,
     STATE_NAME,
     CheckpointManifest,
     DamagedCheckpoint,
 )
-from ampft.training.checkpoints.training_state import (
+from ampft.engine.checkpoints.training_state import (
     as_python_state,
     check_random_state,
     load_optimizer,
@@ -38,8 +30,16 @@ from ampft.training.checkpoints.training_state import (
     random_state,
     restore_random_state,
 )
-from ampft.training.checkpoints.writing import DTYPES, without_prefix
-from ampft.training.optimizer import expected_optimizer_state
+from ampft.engine.checkpoints.writing import DTYPES, without_prefix
+from ampft.engine.optimizer import expected_optimizer_state
+from ampft.features.feature import Feature, SavedFeature, tensors_of
+from ampft.models.weights import gather_sharded_weights, load_into_sharded_model
+from ampft.precision.accelerator import is_sharded
+from ampft.precision.executed import ExecutedDtypes
+from ampft.runs.history import parse_rows
+from ampft.runs.record import ResumePart
+from ampft.runs.state import RunState
+from ampft.text.json_io import Count, ValueRule, from_json, parse_json_object
 
 STATE_SCHEMA = 2  # in the first one, each feature had its own form
 Sha256 = Annotated[

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ampft.engine.launch_bound import launch_bound_note
 from ampft.errors import InputError
 from ampft.features.resources import PeakMemory
 from ampft.runs.history import read_history
@@ -19,7 +20,6 @@ from ampft.tasks.report import Report, report_from_json
 from ampft.text.escaping import inert
 from ampft.text.json_io import read_json_object
 from ampft.text.numbers import byte_size, counted, duration
-from ampft.training.launch_bound import launch_bound_note
 
 REPORT_NAME = "report.json"
 

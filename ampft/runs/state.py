@@ -9,6 +9,12 @@ from typing import Any
 
 from torch import nn
 
+from ampft.engine.checkpoints.store import CursorPart
+from ampft.engine.ending import TimeLimit
+from ampft.engine.first_step import FirstStepMonitor
+from ampft.engine.graphed_update import GraphedUpdate
+from ampft.engine.graphs import GraphedGradient
+from ampft.engine.out_of_memory import OutOfMemoryRetries
 from ampft.evaluation.evaluate import evaluate
 from ampft.features.decisions import FittedDecisions
 from ampft.features.feature import Feature, Write, required_feature
@@ -32,12 +38,6 @@ from ampft.runs.publishing import PushToHub
 from ampft.runs.record import RunRecord, StepIdsHash
 from ampft.runs.redaction import redact_secrets
 from ampft.tasks.outcome import Outcome
-from ampft.training.checkpoints.store import CursorPart
-from ampft.training.ending import TimeLimit
-from ampft.training.first_step import FirstStepMonitor
-from ampft.training.graphed_update import GraphedUpdate
-from ampft.training.graphs import GraphedGradient
-from ampft.training.out_of_memory import OutOfMemoryRetries
 
 
 def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:

@@ -9,12 +9,12 @@ from datasets import DatasetDict
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.steps import StepBatch
+from ampft.engine.step import Losses, apply_step, backward, synchronized_last
 from ampft.models.weights import perturb_weights
 from ampft.precision.accelerator import numerics
 from ampft.runs.opening import open_run
 from ampft.runs.prepare import prepare
 from ampft.runs.run import Run
-from ampft.training.step import Losses, apply_step, backward, synchronized_last
 
 
 def train(

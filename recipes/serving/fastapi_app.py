@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from fastapi import FastAPI
 
-from ampft.export import open_artifact
+from ampft.lab.export import open_artifact
 
 
 def make_app() -> FastAPI:

@@ -12,8 +12,8 @@ import pytest
 
 import ampft
 from ampft.arguments.parsing import messages_for_python
+from ampft.engine.step import StepOutcome, StepStopped
 from ampft.errors import InputError, Preempted, TrainingStopped
-from ampft.training.step import StepOutcome, StepStopped
 
 MESSAGE = "--learning_rate 30: too high"
 VALUES = {

@@ -7,11 +7,11 @@ import pytest
 from run_folders import SEEDS, assert_has_interval, write_outcomes
 
 from ampft.comparison.analysis.compare import compare_folders
-from ampft.comparison.inference.compare import compare_inference
 from ampft.comparison.report.files import read_comparison, terminal_text, write_comparison
 from ampft.comparison.report.sections import subgroup_losses
 from ampft.data.words import bio_tags
 from ampft.errors import InputError
+from ampft.lab.inference.compare import compare_inference
 from ampft.runs.record import DataPart
 from ampft.tasks.token_labels import METRICS, TokenPredictions
 

@@ -10,7 +10,7 @@ from run_folders import SEEDS, predicted, record_of, write_run
 
 import ampft
 from ampft.errors import InputError
-from ampft.referee.answer_text import judgement_text
+from ampft.lab.referee.answer_text import judgement_text
 from ampft.runs.record import DataPart
 
 SHARES = {"base": 0.2, "good": 0.02, "null": 0.2}

@@ -24,20 +24,6 @@ from running import REPOSITORY
 from ampft import ownership
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.analysis.stamps import side_by_side_stamps
-from ampft.comparison.execution.cluster import launcher as launcher_module
-from ampft.comparison.execution.cluster import nodes as module
-from ampft.comparison.execution.cluster import shard_pool
-from ampft.comparison.execution.cluster.canary import NodeFacts, code_hash
-from ampft.comparison.execution.cluster.launcher import Cluster, RayLauncher, _Lost
-from ampft.comparison.execution.cluster.node_worker import STARTED, ProgramMessage
-from ampft.comparison.execution.cluster.nodes import HeadMonitor, Nodes, ResourceNeed
-from ampft.comparison.execution.cluster.orphans import MARK
-from ampft.comparison.execution.cluster.parcels import (
-    DamagedParcel,
-    Receiver,
-    pack_folder,
-    put_in_place,
-)
 from ampft.comparison.execution.launch import ResourceSlot, interruptible
 from ampft.comparison.execution.launchers import Program
 from ampft.comparison.execution.plan_text import plan_lines
@@ -45,6 +31,20 @@ from ampft.comparison.execution.session import make_launchers
 from ampft.comparison.findings import PlanFacts
 from ampft.comparison.remarks import remark_texts
 from ampft.errors import InputError
+from ampft.lab.cluster import launcher as launcher_module
+from ampft.lab.cluster import nodes as module
+from ampft.lab.cluster import shard_pool
+from ampft.lab.cluster.canary import NodeFacts, code_hash
+from ampft.lab.cluster.launcher import Cluster, RayLauncher, _Lost
+from ampft.lab.cluster.node_worker import STARTED, ProgramMessage
+from ampft.lab.cluster.nodes import HeadMonitor, Nodes, ResourceNeed
+from ampft.lab.cluster.orphans import MARK
+from ampft.lab.cluster.parcels import (
+    DamagedParcel,
+    Receiver,
+    pack_folder,
+    put_in_place,
+)
 from ampft.text.json_io import json_text
 
 HONEST = NodeFacts(
@@ -180,7 +180,7 @@ def test_a_damaged_parcel_changes_nothing(tmp_path):
 
 WORKER = """
 import os, subprocess, sys, time
-from ampft.comparison.execution.cluster.orphans import MARK, start_guard_process
+from ampft.lab.cluster.orphans import MARK, start_guard_process
 start_guard_process("mark-of-test")
 child = subprocess.Popen(
     [sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True,

@@ -7,11 +7,11 @@ from accelerate import Accelerator
 from counted_task import BufferedModel, CountedTask
 from tiny_text import tiny_task
 
+from ampft.engine.first_step import FirstStepMonitor
 from ampft.errors import PrecisionContradicted, TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.resolve import resolve
-from ampft.training.first_step import FirstStepMonitor
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 

@@ -11,10 +11,10 @@ import pytest
 from file_faults import FileFaults, restore, worth_failing
 from safetensors.torch import load_file
 
+from ampft.engine.checkpoints.store import STORE_NAME, CheckpointStore, verified_history, verify
 from ampft.errors import InputError
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME
 from ampft.text.json_io import values_hash
-from ampft.training.checkpoints.store import STORE_NAME, CheckpointStore, verified_history, verify
 
 pytestmark = pytest.mark.slow
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from ampft.engine.checkpoints.store import verify as verify_checkpoint
 from ampft.errors import InputError
 from ampft.files import FileDigest
 from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, RESULT_FILES, check_files, is_result_name
 from ampft.runs.record import read_record
-from ampft.training.checkpoints.store import verify as verify_checkpoint
 
 pytestmark = pytest.mark.slow
 

@@ -19,20 +19,20 @@ from safetensors.torch import load_file, save_file
 
 from ampft.arguments import parse_classify_arguments
 from ampft.comparison.analysis.loading import find_runs
+from ampft.engine.checkpoints.store import (
+    CONTENT_NAMES,
+    DamagedCheckpoint,
+    verified_history,
+    verify,
+)
 from ampft.files import describe_file
-from ampft.runs.audit.written import history_rows
+from ampft.lab.audit.written import history_rows
 from ampft.runs.prepare import prepare
 from ampft.runs.resume import list_checkpoints
 from ampft.runs.saved_state import read_saved_state, restore
 from ampft.runs.show import format_run
 from ampft.runs.state import RunState
 from ampft.text.json_io import json_text, values_hash
-from ampft.training.checkpoints.store import (
-    CONTENT_NAMES,
-    DamagedCheckpoint,
-    verified_history,
-    verify,
-)
 
 pytestmark = pytest.mark.slow
 

@@ -17,16 +17,16 @@ import pytest
 from file_faults import FileFaults
 
 from ampft import ownership
-from ampft.errors import InputError
-from ampft.runs import folder as run_folder
-from ampft.runs import manifest
-from ampft.runs.manifest import MODEL_FILES, NONFINITE_NAME, PICTURES_NAME, RESULT_FILES
-from ampft.training.checkpoints.store import (
+from ampft.engine.checkpoints.store import (
     CONTENT_NAMES,
     MANIFEST_NAME,
     STORE_NAME,
     CheckpointStore,
 )
+from ampft.errors import InputError
+from ampft.runs import folder as run_folder
+from ampft.runs import manifest
+from ampft.runs.manifest import MODEL_FILES, NONFINITE_NAME, PICTURES_NAME, RESULT_FILES
 
 pytestmark = pytest.mark.slow
 
@@ -194,9 +194,7 @@ def test_a_run_that_trusts_names_is_found_out(train, names, operations, tmp_path
     """Negative control."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CheckpointStore, "_is_own", lambda *_: True)
-        patch.setattr(
-            "ampft.training.checkpoints.store._own_files", lambda folder: folder.iterdir()
-        )
+        patch.setattr("ampft.engine.checkpoints.store._own_files", lambda folder: folder.iterdir())
         patch.setattr("ampft.runs.folder.file_identity", lambda path: None)
         found = list(problems_before(train, [f"{STORE_NAME}/step-100"], tmp_path / "a", capsys))
         taken = [name for name in names if name in ("run.json", f"{STORE_NAME}/step-1/state.json")]

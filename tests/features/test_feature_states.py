@@ -13,6 +13,8 @@ import pytest
 import torch
 from torch import nn
 
+from ampft.engine.ending import TimeLimit
+from ampft.engine.step import StepOutcome
 from ampft.features.feature import Feature, SavedFeature, StepRecord
 from ampft.features.resources import PeakMemoryMonitor, TrainingClock
 from ampft.features.trackers import TrackerReporting
@@ -20,8 +22,6 @@ from ampft.features.validations import ValidationPart, Validations
 from ampft.features.value_ranges import MAX_SKIPPED, SKIPPED_NONFINITE, NonfiniteStepMonitor
 from ampft.features.weights import AveragedWeights
 from ampft.text.json_io import from_json
-from ampft.training.ending import TimeLimit
-from ampft.training.step import StepOutcome
 
 STEP = 3
 

@@ -23,7 +23,7 @@ from transformers import (
     XLNetForSequenceClassification,
 )
 
-from ampft.diagnosis.doctor.examine import scan
+from ampft.lab.doctor.examine import scan
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
 

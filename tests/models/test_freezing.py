@@ -10,6 +10,7 @@ from tiny_encoders import loss_and_gradient, right_padded, tiny, without_dropout
 from transformers import T5Config, T5ForSequenceClassification, ViTConfig
 from transformers import ViTForImageClassification as ViT
 
+from ampft.engine.first_step import SavedTensorBytes
 from ampft.errors import InputError
 from ampft.models.adapters import restrict_training
 from ampft.models.freezing import (
@@ -22,7 +23,6 @@ from ampft.models.freezing import (
 from ampft.models.settings import TrainedPartSettings
 from ampft.models.weights import LoadedModel
 from ampft.precision.float32_modules import matching_modules
-from ampft.training.first_step import SavedTensorBytes
 
 LENGTHS = [9, 4, 17, 1]
 

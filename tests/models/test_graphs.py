@@ -24,25 +24,25 @@ from tiny_text import save_tiny_bert, tiny_task
 from tiny_words import tiny_word_task
 
 from ampft.data.steps import MicroBatch, StepBatches
+from ampft.engine import graphs as graphs_module
+from ampft.engine.graphed_update import GraphedUpdate
+from ampft.engine.graphs import CudaRecorder, GraphedGradient
+from ampft.engine.launch_bound import SKIPPED_STEPS, TIMED_STEPS, QueueTimer
+from ampft.engine.optimizer import (
+    OptimizerSettings,
+    ScheduleSettings,
+    make_optimizer,
+    make_schedule,
+)
+from ampft.engine.static_shapes import StaticShapes, graph_key
+from ampft.engine.step import accumulate_gradient, apply_step, replace_update_call
+from ampft.engine.trained_parameters import check_optimizer_updates_parameters
 from ampft.models.packing.attention import grouped_attention
 from ampft.models.packing.install import install_packing
 from ampft.models.packing.layout import pack_layout
 from ampft.precision.accelerator import make_accelerator
 from ampft.precision.resolve import resolve
 from ampft.runs.graphs import uses_graphs
-from ampft.training import graphs as graphs_module
-from ampft.training.graphed_update import GraphedUpdate
-from ampft.training.graphs import CudaRecorder, GraphedGradient
-from ampft.training.launch_bound import SKIPPED_STEPS, TIMED_STEPS, QueueTimer
-from ampft.training.optimizer import (
-    OptimizerSettings,
-    ScheduleSettings,
-    make_optimizer,
-    make_schedule,
-)
-from ampft.training.static_shapes import StaticShapes, graph_key
-from ampft.training.step import accumulate_gradient, apply_step, replace_update_call
-from ampft.training.trained_parameters import check_optimizer_updates_parameters
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 

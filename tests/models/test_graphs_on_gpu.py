@@ -6,9 +6,9 @@ import pytest
 import torch
 from test_graphs import TASKS, trained
 
-from ampft.training.graphed_update import GraphedUpdate
-from ampft.training.graphs import CudaRecorder
-from ampft.training.launch_bound import QueueTimer
+from ampft.engine.graphed_update import GraphedUpdate
+from ampft.engine.graphs import CudaRecorder
+from ampft.engine.launch_bound import QueueTimer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,7 +29,7 @@ def test_a_training_by_graphs(tmp_path, monkeypatch, name, mode):
     assert graphs.lines == []
     assert graphs.replayed > 3
     assert graphs.update.replayed > 3
-    monkeypatch.setattr("ampft.training.graphs.MAX_GRAPHS", 0)
+    monkeypatch.setattr("ampft.engine.graphs.MAX_GRAPHS", 0)
     monkeypatch.setattr(GraphedUpdate, "_may_capture", lambda self: False)
     plain = trained(task, CudaRecorder(CUDA), mode=mode, device=CUDA, epochs=4)
     assert [each.skipped for each in outcomes] == [each.skipped for each in plain[1]]

@@ -13,6 +13,7 @@ from accelerate.state import AcceleratorState, GradientState
 from torch import nn
 from torch._dynamo.utils import counters
 
+from ampft.engine.threads import launcher_set_one_thread
 from ampft.errors import InputError
 from ampft.precision.accelerator import (
     check_world_size,
@@ -29,7 +30,6 @@ from ampft.precision.compilation import (
 from ampft.precision.emulation import inside_emulation
 from ampft.precision.executed import ProductRecorder, precision_contradiction
 from ampft.precision.resolve import resolve
-from ampft.training.threads import launcher_set_one_thread
 
 CPU = torch.device("cpu")
 LAUNCHED = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_MODE": "default"}

@@ -84,7 +84,7 @@ SCRIPT = """
 import json, os
 from ampft.errors import InputError
 from ampft.precision.resolve import requested_mode
-from ampft.training.threads import (
+from ampft.engine.threads import (
     launcher_set_one_thread, parent_environment, restore_cpu_threads, usable_cores
 )
 

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import ampft
+from ampft.engine import ending
 from ampft.runs import prepare
-from ampft.training import ending
 
 SECONDS_BLOCKED = 100
 

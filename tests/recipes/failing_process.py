@@ -5,7 +5,7 @@ import sys
 
 import accelerate
 
-from ampft.training import step
+from ampft.engine import step
 
 apply_step, calls = step.apply_step, []
 

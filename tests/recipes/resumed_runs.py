@@ -14,8 +14,8 @@ from unittest.mock import patch
 import torch
 from running import text_settings
 
+from ampft.engine.out_of_memory import OutOfMemoryRetries
 from ampft.runs.run import Run
-from ampft.training.out_of_memory import OutOfMemoryRetries
 
 TIMES = ("seconds", "examples_per_second", "tokens_per_second", "waiting_share", "memory_mib")
 LATEST = ("--resume_from_checkpoint", "latest")

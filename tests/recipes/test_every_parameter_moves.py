@@ -8,6 +8,7 @@ from running import call_here, text_settings
 from safetensors.torch import load_file
 
 from ampft.arguments import parse_classify_arguments
+from ampft.engine.step import accumulate_gradient, apply_step
 from ampft.errors import InputError
 from ampft.precision import accelerator as accelerator_module
 from ampft.precision import resolve as resolve_module
@@ -15,7 +16,6 @@ from ampft.precision.accelerator import numerics
 from ampft.precision.modes import MODES
 from ampft.precision.resolve import survey_modes
 from ampft.runs.prepare import prepare
-from ampft.training.step import accumulate_gradient, apply_step
 
 CPU = torch.device("cpu")
 

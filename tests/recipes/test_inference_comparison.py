@@ -14,17 +14,17 @@ from running import BIN, CLASSIFY, call_here, succeeded, text_settings
 from torch import nn
 
 from ampft.comparison.analysis.loading import find_runs
-from ampft.comparison.inference.compare import compare_inference, parse_inference_modes
-from ampft.comparison.inference.predictors import (
+from ampft.comparison.remarks import remark_texts
+from ampft.comparison.report.files import read_comparison
+from ampft.comparison.report.html import html_text
+from ampft.errors import InputError
+from ampft.lab.inference.compare import compare_inference, parse_inference_modes
+from ampft.lab.inference.predictors import (
     MAX_ROUNDS,
     SavedModel,
     size_on_disk,
     time_in_turns,
 )
-from ampft.comparison.remarks import remark_texts
-from ampft.comparison.report.files import read_comparison
-from ampft.comparison.report.html import html_text
-from ampft.errors import InputError
 from ampft.precision.resolve import resolve
 from ampft.runs.predictions import read_predictions
 

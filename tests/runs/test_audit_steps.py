@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
+from ampft.engine.step import StepOutcome
+from ampft.lab.audit import steps
+from ampft.lab.audit.findings import DIFFERS, EQUAL, TOLERANCES, WITHIN
+from ampft.lab.audit.steps import ReplayedSteps, check_kept_weights, check_loss, check_loss_scale
 from ampft.precision.resolve import resolve
-from ampft.runs.audit import steps
-from ampft.runs.audit.findings import DIFFERS, EQUAL, TOLERANCES, WITHIN
-from ampft.runs.audit.steps import ReplayedSteps, check_kept_weights, check_loss, check_loss_scale
-from ampft.training.step import StepOutcome
 
 COUNT = 6
 

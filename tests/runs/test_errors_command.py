@@ -19,8 +19,8 @@ from tiny_masks import mask_outcome, write_folders
 from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
 from ampft.data.words import bio_tags
-from ampft.diagnosis.mistakes.report import find_mistakes, page_text
 from ampft.kinds.predicted_masks import colored_mask, default_palette
+from ampft.lab.mistakes.report import find_mistakes, page_text
 from ampft.runs.folder import RunFolder
 from ampft.runs.predictions import write_predictions
 from ampft.runs.record import DataPart, write_record

@@ -73,9 +73,9 @@ def test_the_main_function_imports_libraries_only_when_it_runs():
     } & found == set()
 
 
-OTHER_PRODUCTS = ("ampft.comparison", "ampft.diagnosis")
+OTHER_PRODUCTS = ("ampft.comparison", "ampft.lab")
 # Folders and files that may import them.
-ABOVE = {"comparison", "diagnosis", "referee", "certificate", "cli.py"}
+ABOVE = {"comparison", "lab", "cli.py"}
 
 
 def test_the_settings_of_a_run_import_no_numpy():
@@ -93,8 +93,8 @@ def test_runs_and_their_audit_import_neither_comparison_nor_diagnosis():
         path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in ABOVE
     ]
     assert len(paths) > 150
-    named = [p for p in paths if re.search(r"import.*ampft\.(comparison|diagnosis)|"
-             r"from ampft\.(comparison|diagnosis)", p.read_text(encoding="utf-8"))]  # fmt: skip
+    named = [p for p in paths if re.search(r"import.*ampft\.(comparison|lab)|"
+             r"from ampft\.(comparison|lab)", p.read_text(encoding="utf-8"))]  # fmt: skip
     assert named == []
     modules = [
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)

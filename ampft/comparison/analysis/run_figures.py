@@ -16,12 +16,12 @@ from ampft.comparison.cost_findings import Memory, Speed
 from ampft.comparison.findings import TrainingCurve
 from ampft.comparison.remarks import Remark, remark
 from ampft.comparison.statistics.speed_up import speed_up
+from ampft.engine.launch_bound import MAX_GROWTH, MAX_WAITING
 from ampft.runs.history import read_history
 from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.record import RunRecord
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import byte_size, counted
-from ampft.training.launch_bound import MAX_GROWTH, MAX_WAITING
 
 MIN_SPEEDUP = 1.2  # below it, a reason is given
 MIN_UTILISATION = 0.35  # of the rate of large products; below it, the device is not filled

@@ -31,10 +31,10 @@ from ampft.comparison.execution.launch import (
     terminate,
 )
 from ampft.comparison.execution.warm_process import MOST_BYTES
+from ampft.engine.checkpoints.store import HISTORY_NAME
 from ampft.errors import InputError
 from ampft.ownership import temporary_folder
 from ampft.text.json_io import json_text, read_json_object
-from ampft.training.checkpoints.store import HISTORY_NAME
 
 Key = TypeVar("Key")
 WARM_MODULE = "ampft.comparison.execution.warm_process"

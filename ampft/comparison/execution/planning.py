@@ -38,6 +38,7 @@ from ampft.comparison.execution.plan_text import plan_detection_limits, points_t
 from ampft.comparison.remarks import remark
 from ampft.data.sources.file_names import data_stem
 from ampft.errors import InputError
+from ampft.laboratory import laboratory
 from ampft.ownership import is_leftover
 from ampft.precision.modes import BASELINE
 from ampft.runs.folder import check_creatable
@@ -266,9 +267,8 @@ def trial_starter(command: CompareCommand) -> Callable[[Program], object]:
         InputError: There are too few GPUs, cores or nodes.
     """
     if command.design.engine == RAY:
-        from ampft.comparison.execution.cluster.launcher import ray_launcher_of_trials
-
-        launcher = ray_launcher_of_trials(command)
+        cluster = laboratory("cluster.launcher", f"--engine {RAY}")
+        launcher = cluster.ray_launcher_of_trials(command)
         return lambda program: launcher.run(program, lambda: None)
     return _start_in(command_slots(command)[0], command.design.config_file)
 

@@ -45,8 +45,10 @@ from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.planning import command_seconds
 from ampft.comparison.execution.progress import Progress
 from ampft.comparison.remarks import choice_text
+from ampft.engine.checkpoints.store import CheckpointStore
 from ampft.errors import InputError
 from ampft.files import write_errors_explained
+from ampft.laboratory import laboratory
 from ampft.ownership import is_plain_folder
 from ampft.precision.modes import MODE_TABLE
 from ampft.runs.folder import RunFolder, check_output_folder
@@ -55,7 +57,6 @@ from ampft.runs.resume import checkpoint_damage
 from ampft.text.escaping import inert
 from ampft.text.numbers import counted, percent
 from ampft.text.terminal import labelled, print_line
-from ampft.training.checkpoints.store import CheckpointStore
 
 if TYPE_CHECKING:
     from ampft.comparison.findings import Comparison
@@ -399,9 +400,9 @@ def make_launchers(command: CompareCommand, plan: Plan, folder: Path) -> tuple[L
         InputError: There are too few GPUs, cores or nodes.
     """
     if command.design.engine == RAY:
-        from ampft.comparison.execution.cluster.launcher import ray_launchers
-
-        return ray_launchers(command, plan, folder)
+        launcher = laboratory("cluster.launcher", f"--engine {RAY}")
+        launchers: tuple[Launcher, ...] = launcher.ray_launchers(command, plan, folder)
+        return launchers
     config_file = command.design.config_file
     return tuple(LocalLauncher(slot, config_file) for slot in command_slots(command))
 

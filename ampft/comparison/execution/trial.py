@@ -32,6 +32,8 @@ from ampft.comparison.execution.plan import (
 )
 from ampft.data.splits import dependent_groups
 from ampft.data.steps import IntArray, StepBatches
+from ampft.engine.step import accumulate_gradient, apply_step
+from ampft.engine.threads import restore_cpu_threads
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import as_array
 from ampft.features.resources import PeakMemoryMonitor
@@ -43,8 +45,6 @@ from ampft.runs.prepare import load_task, prepare_mode, start_clock
 from ampft.runs.prepared import Prepared
 from ampft.runs.prepared_checks import check_prepared, disk_bytes, planned_checkpoints
 from ampft.text.numbers import counted
-from ampft.training.step import accumulate_gradient, apply_step
-from ampft.training.threads import restore_cpu_threads
 
 DEFAULT_MODES = ("fp32", "bf16", "fp16")
 WARM_UP_STEPS = 2

@@ -20,19 +20,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from ampft.data.steps import MicroBatch, StepBatches
-from ampft.models.packing.install import install_packing
-from ampft.precision import transfer
-from ampft.training import graphs as graphs_module
-from ampft.training import step
-from ampft.training.graphed_update import GraphedUpdate
-from ampft.training.graphs import CaptureCheck, GraphedGradient
-from ampft.training.optimizer import (
+from ampft.engine import graphs as graphs_module
+from ampft.engine import step
+from ampft.engine.graphed_update import GraphedUpdate
+from ampft.engine.graphs import CaptureCheck, GraphedGradient
+from ampft.engine.optimizer import (
     OptimizerSettings,
     ScheduleSettings,
     make_optimizer,
     make_schedule,
 )
-from ampft.training.static_shapes import CannotCapture, StaticBatch, StaticShapes, graph_key
+from ampft.engine.static_shapes import CannotCapture, StaticBatch, StaticShapes, graph_key
+from ampft.models.packing.install import install_packing
+from ampft.precision import transfer
 
 FAMILIES = ("bert", "roberta", "llama", "modernbert, mean")
 # No kernel computes a whole row with a bias.

@@ -7,8 +7,8 @@ from fake_cuda import Copies, fake_mode, layout_of_host_mask, on_cuda, to_cuda
 from tiny_text import save_tiny_bert, tiny_task
 
 from ampft.data.steps import MicroBatch
+from ampft.engine.step import _skipped_on_device
 from ampft.models.packing import install
-from ampft.training.step import _skipped_on_device
 
 
 @pytest.mark.usefixtures("capability")

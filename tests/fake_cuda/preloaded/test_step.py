@@ -19,13 +19,13 @@ from representatives import TEXT_FAMILIES, full_except
 from tiny_encoders import ENCODERS, right_padded, tiny, without_dropout
 from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError as DeviceMismatch
 
+from ampft.engine import bfloat16_adamw
+from ampft.engine.optimizer import OptimizerSettings, make_optimizer
 from ampft.models.packing.install import install_packing
 from ampft.models.weights import cast_in_place
 from ampft.precision.executed import ProductRecorder, precision_contradiction
 from ampft.precision.modes import MODES
 from ampft.precision.tf32 import float32_policy
-from ampft.training import bfloat16_adamw
-from ampft.training.optimizer import OptimizerSettings, make_optimizer
 
 # Families whose code is that of Llama or T5, as far as a device is concerned.
 SAME_CODE = {"eurobert", "gemma", "gpt_neox", "mistral", "mt5", "phi", "qwen3"}

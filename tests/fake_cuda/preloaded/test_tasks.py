@@ -24,6 +24,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.steps import StepBatches
+from ampft.engine import step
+from ampft.engine.optimizer import (
+    OptimizerSettings,
+    ScheduleSettings,
+    make_optimizer,
+    make_schedule,
+)
 from ampft.features.value_ranges import _Ranges
 from ampft.features.weights import AveragedWeights
 from ampft.models import by_length
@@ -32,13 +39,6 @@ from ampft.precision.accelerator import make_accelerator
 from ampft.precision.executed import ProductRecorder, precision_contradiction
 from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
-from ampft.training import step
-from ampft.training.optimizer import (
-    OptimizerSettings,
-    ScheduleSettings,
-    make_optimizer,
-    make_schedule,
-)
 
 
 def texts(folder, **settings):

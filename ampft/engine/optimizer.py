@@ -1,0 +1,447 @@
+"""The table of optimizers, their update rules, and the learning rate of each parameter and step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Adafactor, AdamW, Muon, Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from transformers import get_scheduler
+
+from ampft.engine.bfloat16_adamw import COMPENSATION, KAHAN, STOCHASTIC, BFloat16AdamW
+from ampft.engine.checkpoints.writing import DTYPES
+from ampft.errors import InputError
+from ampft.models.freezing import parameter_depths
+from ampft.models.weights import local_shard
+from ampft.precision.resolve import Precision
+
+Group = Mapping[str, Any]
+"""A group of parameters of an optimizer, with its settings."""
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """The rule by which an optimizer of torch updates the weights of a group.
+
+    Attributes:
+        setting: Entry that groups of this rule have, and groups of other rules do not.
+        shapes: Function that returns the shapes of the state of a parameter, by key, from the
+            parameter's shape. They have its dtype.
+        counts_steps: Whether the state has a float32 scalar `step` too.
+        update: Function that returns by how much a step changed weights of a parameter, without
+            weight decay, as absolute float64 values. It takes the parameter with its gradient, its
+            state after the step, its group, and the positions of the weights in its local part.
+    """
+
+    setting: str
+    shapes: Callable[[list[int]], dict[str, list[int]]]
+    counts_steps: bool
+    update: Callable[[Tensor, Group, Group, Tensor], Tensor]
+
+
+def rule_of(group: Group) -> UpdateRule:
+    """Return the rule that updates a group of parameters, recognized by its settings.
+
+    Raises:
+        KeyError: It has the setting of no rule in `UPDATE_RULES`.
+    """
+    for rule in UPDATE_RULES:
+        if rule.setting in group:
+            return rule
+    raise KeyError(f"no update rule for a group with {', '.join(sorted(group))}")
+
+
+def local_row(tensor: Tensor) -> Tensor:
+    """Return a tensor, or the part of a sharded one on this process, as one row."""
+    return local_shard(tensor).detach().reshape(-1)
+
+
+def _adamw_update(parameter: Tensor, state: Group, group: Group, positions: Tensor) -> Tensor:
+    """Return the learning rate times the first moment over the root of the second one.
+
+    Both are corrected for their start at 0.
+    """
+    del parameter
+    step, (first_decay, second_decay) = float(state["step"]), group["betas"]
+    first, second = (local_row(state[n])[positions].double() for n in ("exp_avg", "exp_avg_sq"))
+    first, second = first / (1 - first_decay**step), second / (1 - second_decay**step)
+    update: Tensor = group["lr"] * first.abs() / (second.sqrt() + group["eps"])
+    return update
+
+
+def _adafactor_shapes(shape: list[int]) -> dict[str, list[int]]:
+    if len(shape) < 2:
+        return {"variance": shape}
+    return {"row_var": [*shape[:-1], 1], "col_var": [*shape[:-2], 1, shape[-1]]}
+
+
+def _adafactor_update(parameter: Tensor, state: Group, group: Group, positions: Tensor) -> Tensor:
+    """Return the update of `torch.optim.Adafactor`, which follows Shazeer and Stern (2018).
+
+    The gradient is divided by the root of the factored second moment, clipped to a root mean square
+    of `d`, and multiplied by a rate that is relative to the root mean square of the weights.
+    """
+    assert parameter.grad is not None
+    smallest, least_scale = group["eps"]
+    if smallest is None:
+        smallest = torch.finfo(parameter.dtype).eps
+    if "variance" in state:
+        variance = state["variance"].clone()
+    else:
+        rows = state["row_var"]
+        variance = rows @ state["col_var"] / rows.mean(-2, keepdim=True).clamp(min=smallest)
+    update = variance.clamp_(min=smallest**2).rsqrt_().mul_(parameter.grad).flatten()
+    rate = min(group["lr"], float(state["step"]) ** -0.5)
+    scale = max(least_scale, _root_mean_square(parameter.detach()))
+    clipping = max(1.0, _root_mean_square(update) / group["d"])
+    return update[positions].double().abs() * (rate * scale / clipping)
+
+
+def _root_mean_square(tensor: Tensor) -> float:
+    return float(tensor.norm(2)) / tensor.numel() ** 0.5
+
+
+def _muon_update(parameter: Tensor, state: Group, group: Group, positions: Tensor) -> Tensor:
+    """Return what Muon itself makes of the direction of the step, from weights of 0."""
+    assert parameter.grad is not None
+    twin = nn.Parameter(torch.zeros_like(parameter))
+    twin.grad = parameter.grad.lerp(state["momentum_buffer"], group["momentum"])
+    names = ("lr", "ns_coefficients", "eps", "ns_steps", "adjust_lr_fn")
+    settings = {name: group[name] for name in names}
+    Muon([twin], weight_decay=0.0, momentum=0.0, nesterov=False, **settings).step()
+    return local_row(twin)[positions].double().abs()
+
+
+ADAMW = UpdateRule(
+    "betas", lambda shape: dict.fromkeys(("exp_avg", "exp_avg_sq"), shape), True, _adamw_update
+)
+ADAFACTOR = UpdateRule("beta2_decay", _adafactor_shapes, True, _adafactor_update)
+MUON = UpdateRule("momentum", lambda shape: {"momentum_buffer": shape}, False, _muon_update)
+UPDATE_RULES = (ADAMW, ADAFACTOR, MUON)
+
+
+class MuonWithAdamW(Optimizer):
+    """Muon for matrices and AdamW for all other parameters, as one optimizer.
+
+    Muon's updates are scaled to the root mean square of AdamW's (Liu et al., 2025, "Muon is
+    Scalable for LLM Training"), so that both use one learning rate and one weight decay.
+
+    Args:
+        matrices: Groups of parameters with two dimensions, at least one.
+        others: Groups of other parameters.
+        betas: Decay rates of AdamW's two moments.
+        eps: Term added to the root of AdamW's second moment.
+        fused: Whether AdamW uses PyTorch's fused kernel.
+    """
+
+    def __init__(
+        self,
+        matrices: Iterable[dict[str, Any]],
+        others: Iterable[dict[str, Any]],
+        *,
+        betas: tuple[float, float],
+        eps: float,
+        fused: bool,
+    ) -> None:
+        self._parts: list[tuple[UpdateRule, Optimizer]] = [
+            (MUON, Muon(list(matrices), adjust_lr_fn="match_rms_adamw"))
+        ]
+        if rest := list(others):
+            self._parts.append((ADAMW, AdamW(rest, betas=betas, eps=eps, fused=fused)))
+        groups = [group for _, part in self._parts for group in part.param_groups]
+        super().__init__(groups, {})
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Apply one step to all parameters that have a gradient."""
+        assert closure is None, "closures are not supported"
+        for rule, part in self._parts:
+            # Loading a state replaces both, so the parts take them from here in every step.
+            part.param_groups = [group for group in self.param_groups if rule.setting in group]
+            part.state = self.state
+            part.step()
+
+
+SMALL_HIDDEN_SIZE = 512
+HEAD_OR_ADAPTERS_FACTOR = 10
+# Of Adafactor, whose rate is relative to the weights: the constant with which Raffel et al. (2020),
+# "Exploring the Limits of Transfer Learning", fine-tune.
+ADAFACTOR_RATE = 1e-3
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """Settings of an optimizer.
+
+    Attributes:
+        learning_rate: Peak learning rate.
+        weight_decay: Decoupled weight decay, which is multiplied by the learning rate.
+        betas: Decay rates of AdamW's two moments.
+        epsilon: Term added to the root of AdamW's second moment.
+        seed: Seed for stochastic rounding.
+        name: Key in `OPTIMIZERS`.
+        layer_decay: Factor on the learning rate from each layer to the one below; None for equal
+            rates.
+    """
+
+    learning_rate: float
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    seed: int = 0
+    name: str = "adamw_torch"
+    layer_decay: float | None = None
+
+
+@dataclass(frozen=True)
+class ScheduleSettings:
+    """Settings of the learning rate schedule.
+
+    Attributes:
+        name: A `transformers.SchedulerType`, such as "linear" or "cosine".
+        warmup_ratio: Share of the steps over which the learning rate rises, 0 to 1.
+        warmup_steps: Number of steps over which the learning rate rises; None uses the ratio.
+    """
+
+    name: str = "linear"
+    warmup_ratio: float = 0.0
+    warmup_steps: int | None = None
+
+
+@dataclass(frozen=True)
+class TrainedParameter:
+    """A trained parameter.
+
+    Attributes:
+        parameter: The parameter.
+        factor: Factor on the learning rate.
+        is_in_layers: Whether it belongs to a layer of the encoder; False if the model has none.
+    """
+
+    parameter: nn.Parameter
+    factor: float
+    is_in_layers: bool
+
+
+@dataclass(frozen=True)
+class OptimizerRow:
+    """A row of the table of optimizers.
+
+    Attributes:
+        title: Name for readers.
+        make: Function that returns the optimizer of parameters.
+        state_per_weight: Numbers that it stores or needs in a step per weight, at most.
+        trains_16_bits: Whether it trains weights that are stored in 16 bits.
+        learning_rate: Default learning rate; None for AdamW's, by size of the model.
+    """
+
+    title: str
+    make: Callable[[list[TrainedParameter], OptimizerSettings], Optimizer]
+    state_per_weight: int
+    trains_16_bits: bool = False
+    learning_rate: float | None = None
+
+
+def _groups(
+    trained: Iterable[TrainedParameter], settings: OptimizerSettings
+) -> list[dict[str, Any]]:
+    """Return the groups of equal rate and decay, those with decay and a high rate first.
+
+    Parameters with fewer than two dimensions (biases, the weights of norms) do not decay, as in
+    the Trainer of transformers.
+    """
+    groups: dict[tuple[bool, float], list[Tensor]] = {}
+    for entry in trained:
+        key = (entry.parameter.ndim < 2, -entry.factor)
+        groups.setdefault(key, []).append(entry.parameter)
+    return [
+        {
+            "params": groups[is_vector, factor],
+            "weight_decay": 0.0 if is_vector else settings.weight_decay,
+            "lr": settings.learning_rate * -factor,
+        }
+        for is_vector, factor in sorted(groups)
+    ]
+
+
+def _has_fused_kernel(trained: Iterable[TrainedParameter]) -> bool:
+    return all(entry.parameter.device.type in {"cpu", "cuda"} for entry in trained)
+
+
+def _adamw(trained: list[TrainedParameter], settings: OptimizerSettings) -> Optimizer:
+    return AdamW(
+        _groups(trained, settings),
+        lr=settings.learning_rate,
+        betas=settings.betas,
+        eps=settings.epsilon,
+        fused=_has_fused_kernel(trained),
+    )
+
+
+def _adafactor(trained: list[TrainedParameter], settings: OptimizerSettings) -> Optimizer:
+    return Adafactor(_groups(trained, settings), lr=settings.learning_rate)
+
+
+def _muon(trained: list[TrainedParameter], settings: OptimizerSettings) -> Optimizer:
+    matrices = [entry for entry in trained if entry.is_in_layers and entry.parameter.ndim == 2]
+    if not matrices:
+        raise InputError(
+            "--optim muon: no matrix in a list of layers of the model is trained, so Muon has "
+            "nothing to update. Use --optim adamw_torch."
+        )
+    chosen = {id(entry.parameter) for entry in matrices}
+    others = [entry for entry in trained if id(entry.parameter) not in chosen]
+    return MuonWithAdamW(
+        _groups(matrices, settings),
+        _groups(others, settings),
+        betas=settings.betas,
+        eps=settings.epsilon,
+        fused=_has_fused_kernel(trained),
+    )
+
+
+# A new optimizer adds a row, its name in `ampft.arguments.classify`, and its rule in
+# `ampft.engine.optimizer`.
+OPTIMIZERS = {
+    "adamw_torch": OptimizerRow("AdamW", _adamw, 2, trains_16_bits=True),
+    "adafactor": OptimizerRow("Adafactor", _adafactor, 1, learning_rate=ADAFACTOR_RATE),
+    "muon": OptimizerRow("Muon with AdamW", _muon, 2),
+}
+
+
+def default_learning_rate(
+    config: Any, *, optimizer: str = "adamw_torch", trains_head_or_adapters: bool = False
+) -> float:
+    """Return a peak learning rate for training on data that nobody has tuned it for.
+
+    A configuration can set its own for AdamW (`default_learning_rate`), as ERFNet's does.
+
+    Small models need larger steps. For MiniLM (hidden size 384), 1e-4 was 1 to 5 points better than
+    5e-5 on 400 rows of each of four data sets (`benchmarks/LOG.md`, "The default learning rate").
+    5e-5 is transformers' default, and the largest rate that Devlin et al. (2019) recommend for
+    BERT.
+
+    Args:
+        config: Configuration of the model.
+        optimizer: Key in `OPTIMIZERS`.
+        trains_head_or_adapters: Whether only adapters or the head are trained, which takes ten
+            times the rate (Schulman et al., 2025, "LoRA Without Regret").
+    """
+    row_rate = OPTIMIZERS[optimizer].learning_rate
+    own: float | None = getattr(config, "default_learning_rate", None)
+    if row_rate is None and own is not None:
+        return own
+    hidden_size = getattr(config, "hidden_size", None)
+    is_small = hidden_size is not None and hidden_size <= SMALL_HIDDEN_SIZE
+    rate = row_rate or (1e-4 if is_small else 5e-5)
+    return HEAD_OR_ADAPTERS_FACTOR * rate if trains_head_or_adapters else rate
+
+
+def make_optimizer(
+    model: nn.Module, settings: OptimizerSettings, precision: Precision | None = None
+) -> Optimizer:
+    """Return the optimizer of the trainable parameters, fused where PyTorch has a fused kernel.
+
+    Args:
+        model: Model, whose weights already have their storage dtype.
+        settings: Settings of the optimizer.
+        precision: Precision, which determines how updates of bfloat16 weights are rounded. None and
+            modes with float32 weights use PyTorch's optimizers.
+
+    Raises:
+        InputError: The optimizer does not train weights of this precision, or not this model.
+    """
+    row = OPTIMIZERS[settings.name]
+    if precision is not None and precision.properties.stores_16_bits and not row.trains_16_bits:
+        raise InputError(
+            f"--optim {settings.name} is not supported with {precision.mode}, whose weights are "
+            "stored in 16 bits. Use --optim adamw_torch, or --mixed_precision bf16."
+        )
+    trained = _trained_parameters(model, settings.layer_decay)
+    rounding = None if precision is None else precision.rounding
+    if rounding in (KAHAN, STOCHASTIC):
+        return BFloat16AdamW(
+            _groups(trained, settings),
+            lr=settings.learning_rate,
+            betas=settings.betas,
+            eps=settings.epsilon,
+            rounding=rounding,
+            seed=settings.seed,
+        )
+    return row.make(trained, settings)
+
+
+def _trained_parameters(model: nn.Module, layer_decay: float | None) -> list[TrainedParameter]:
+    """Return the trained parameters with their learning rates.
+
+    With a decay d, the rate of layer l of L is multiplied by d^(L + 1 - l), that of the embeddings
+    by d^(L + 1), and that of the head by 1. Source: Bao et al. (2022), "BEiT", whose code does so.
+    """
+    depths = parameter_depths(model)
+    if depths is None and layer_decay is not None:
+        raise InputError(
+            f"--layer_decay {layer_decay:g}: the layers of {type(model).__name__} are not a single "
+            "list, so their depths are not defined. Remove the flag."
+        )
+    trained = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            depth, head = (0, 0) if depths is None else (depths.of_parameter[name], depths.head)
+            factor = 1.0 if layer_decay is None else layer_decay ** (head - depth)
+            trained.append(TrainedParameter(parameter, factor, 0 < depth < head))
+    return trained
+
+
+def expected_optimizer_state(
+    model: nn.Module, optimizer: Optimizer
+) -> dict[str, dict[str, tuple[list[int], str] | None]]:
+    """Return what an optimizer of `make_optimizer` holds for each parameter after a step.
+
+    Args:
+        model: Model with the optimizer's parameters.
+        optimizer: The optimizer, not prepared.
+
+    Returns:
+        Shape and dtype, as safetensors names it, of each tensor of the state, by name of the
+        parameter and key; None for a whole number.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    is_bfloat16 = isinstance(optimizer, BFloat16AdamW)
+    expected: dict[str, dict[str, tuple[list[int], str] | None]] = {}
+    for group in optimizer.param_groups:
+        rule = rule_of(group)
+        for parameter in group["params"]:
+            shape = list(parameter.shape)
+            shapes = rule.shapes(shape)
+            if isinstance(optimizer, BFloat16AdamW) and optimizer.rounding == KAHAN:
+                shapes[COMPENSATION] = shape
+            entries: dict[str, tuple[list[int], str] | None] = {
+                key: (part, DTYPES[parameter.dtype]) for key, part in shapes.items()
+            }
+            if rule.counts_steps:
+                entries["step"] = None if is_bfloat16 else ([], "F32")
+            expected[names[id(parameter)].replace("_orig_mod.", "")] = entries
+    return expected
+
+
+def make_schedule(optimizer: Optimizer, steps: int, settings: ScheduleSettings) -> LRScheduler:
+    """Return a schedule of transformers that counts applied optimizer steps.
+
+    Do not pass it to `Accelerator.prepare`, which would step it once per process.
+
+    Args:
+        optimizer: Optimizer that is not yet prepared.
+        steps: Number of optimizer steps of the whole training.
+        settings: Settings of the schedule.
+    """
+    warmup = settings.warmup_steps
+    if warmup is None:
+        warmup = math.ceil(settings.warmup_ratio * steps)
+    schedule: LRScheduler = get_scheduler(
+        settings.name, optimizer, num_warmup_steps=warmup, num_training_steps=steps
+    )
+    return schedule

@@ -1,0 +1,8 @@
+"""The laboratory: what examines, exports and judges trainings; nothing in the core imports it.
+
+`ampft.cli` lists its commands by name, so that the core works where this folder is absent.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,312 @@
+"""Compares the files of a run with each other, and with what follows from data and settings."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ampft.data.steps import StepBatches
+from ampft.engine.optimizer import make_schedule
+from ampft.errors import InputError
+from ampft.evaluation.sanity import (
+    chance_loss,
+    constant_outcome,
+    loss_warnings,
+    outcome_warnings,
+    validation_warnings,
+)
+from ampft.features.decisions import decision_warnings
+from ampft.features.validations import all_metrics
+from ampft.files import describe_file, is_safe_relative_path
+from ampft.lab.audit.findings import (
+    DIFFERS,
+    NOT_COMPARED,
+    SUM_TOLERANCE,
+    WITHIN,
+    Check,
+    check_from_problems,
+)
+from ampft.lab.audit.rebuild import RebuiltRun
+from ampft.machine import versions
+from ampft.runs.history import HistoryRow, parse_rows
+from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, is_result_name
+from ampft.runs.prepared import Prepared
+from ampft.runs.publishing import model_card
+from ampft.runs.record import RunRecord, StepIdsHash, hash_is_correct
+from ampft.runs.run import BATCH_NORM
+from ampft.runs.show import REPORT_NAME, decisions_text, problem_of, report_with_heading
+from ampft.tasks.outcome import Outcome, TunableOutcome
+from ampft.tasks.report import report_from_json
+from ampft.tasks.task import Task
+from ampft.text.escaping import inert
+from ampft.text.json_io import read_json_object
+from ampft.text.numbers import counted
+
+
+def history_rows(folder: Path) -> tuple[HistoryRow, ...]:
+    """Return the rows of the history of a run.
+
+    Raises:
+        InputError: The history cannot be read, or a value is missing or has another type.
+    """
+    path = folder / HISTORY_NAME
+    try:
+        return parse_rows(path.read_bytes(), HISTORY_NAME)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: this is not the history of a run ({error}).") from error
+
+
+def compare_files(folder: Path, record: RunRecord) -> Check:
+    """Compare all files of the run with their hashes, and the record with its own."""
+    problems = []
+    if not hash_is_correct(folder):
+        problems.append(f"{RECORD_NAME} does not have the hash that it states")
+    for name, part in sorted(record.files.items()):
+        path = folder / name
+        if not is_safe_relative_path(name) or not path.is_file():
+            problems.append(f"{inert(name)} is missing")
+        elif describe_file(path) != part:
+            problems.append(f"{inert(name)} was changed after the run")
+    listed = {RECORD_NAME, *record.files}
+    present = sorted(path.name for path in folder.iterdir())
+    added = [name for name in present if is_result_name(name) and name not in listed]
+    problems += [f"{inert(name)} is not a file of this run" for name in added]
+    if not record.files and not problems:
+        return Check("files", NOT_COMPARED, "the record is of a version that stored no hashes")
+    return check_from_problems(
+        "files", problems, f"{counted(len(listed), 'file')} have the recorded hashes"
+    )
+
+
+def check_history(record: RunRecord, rows: Sequence[HistoryRow], prepared: Prepared) -> Check:
+    """Compare every row of the history with what data and settings determine, and with the record.
+
+    Loss, gradient norm and overflows are measured in training. All else follows: the examples of
+    each step, their number and tokens, the learning rate, and the loss scale.
+    """
+    problems = [*_step_problems(record, rows, prepared), *_row_problems(rows, prepared)]
+    return check_from_problems(
+        "history",
+        problems,
+        "step, epoch, examples, tokens, learning rate and loss scale of "
+        f"{counted(len(rows), 'row')} follow from data and settings",
+    )
+
+
+def _step_problems(
+    record: RunRecord, rows: Sequence[HistoryRow], prepared: Prepared
+) -> Iterator[str]:
+    steps, skipped = record.steps, sum(row.skipped for row in rows)
+    if (steps.applied, steps.skipped) != (len(rows) - skipped, skipped):
+        yield (
+            f"the history has {len(rows) - skipped} applied and {skipped} skipped steps, and the "
+            f"record states {steps.applied} and {steps.skipped}"
+        )
+    if steps.total != prepared.total_steps:
+        yield f"the record plans {steps.total} steps, and its settings {prepared.total_steps}"
+    if len(rows) > prepared.total_steps:
+        yield f"{len(rows)} steps are more than the planned {prepared.total_steps}"
+    elif len(rows) < prepared.total_steps and not (
+        prepared.args.early_stopping_patience or prepared.args.max_time
+    ):
+        yield f"{len(rows)} of {prepared.total_steps} steps were made, and nothing ended it early"
+
+
+def _row_problems(rows: Sequence[HistoryRow], prepared: Prepared) -> Iterator[str]:
+    batches, lengths = prepared.step_batches, prepared.step_batches.examples.lengths
+    skipped = [row.skipped for row in rows]
+    expected_rates = _learning_rates_and_scales(skipped, prepared)
+    for index, (row, (rate, scale)) in enumerate(zip(rows, expected_rates, strict=True)):
+        epoch, step_in_epoch = divmod(index, len(batches))
+        ids = batches.effective_ids(epoch, step_in_epoch)
+        expected = (index + 1, epoch, len(ids), int(lengths[ids].sum()), scale)
+        actual = (row.step, row.epoch, row.examples, row.tokens, row.loss_scale)
+        names = ("step", "epoch", "examples", "tokens", "loss_scale")
+        yield from (
+            f"row {index + 1} has {name} {value}, not {right}"
+            for name, value, right in zip(names, actual, expected, strict=True)
+            if value != right
+        )
+        if not math.isclose(row.learning_rate, rate, rel_tol=SUM_TOLERANCE):
+            yield f"row {index + 1} has the learning rate {row.learning_rate:g}, not {rate:g}"
+
+
+def _learning_rates_and_scales(
+    skipped: Sequence[bool], prepared: Prepared
+) -> Iterator[tuple[float, float | None]]:
+    """Yield the learning rate of each step, and the loss scale after it; None without a scaler.
+
+    Skipped steps do not advance the schedule. The scale follows `torch.amp.GradScaler`.
+    """
+    args, scaler = prepared.args, torch.amp.GradScaler("cpu")
+    peak = max(group["initial_lr"] for group in prepared.optimizer.param_groups)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=peak)
+    schedule = make_schedule(optimizer, prepared.total_steps, args.schedule_settings())
+    scale, good_steps = scaler.get_scale(), 0
+    for was_skipped in skipped:
+        rate = float(schedule.get_last_lr()[0])
+        good_steps = 0 if was_skipped else good_steps + 1
+        if was_skipped:
+            scale *= scaler.get_backoff_factor()
+        elif good_steps == scaler.get_growth_interval():
+            scale, good_steps = scale * scaler.get_growth_factor(), 0
+        yield rate, scale if prepared.precision.uses_scaler else None
+        if not was_skipped:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the optimizer makes no steps
+                schedule.step()
+
+
+def check_ids(record: RunRecord, steps: int, batches: StepBatches) -> Check:
+    """Compare the hash of the examples of all steps, which data and settings determine."""
+    step_ids = StepIdsHash()
+    for step in range(steps):
+        step_ids.update(batches.effective_ids(*divmod(step, len(batches))))
+    problems = (
+        ["the examples of the steps, or their order, differ from the record"]
+        if step_ids.hexdigest() != record.example_ids_sha256
+        else []
+    )
+    return check_from_problems(
+        "examples", problems, f"the ids of all {counted(steps, 'step')} are as recorded"
+    )
+
+
+def check_metrics(rebuilt: RebuiltRun, outcomes: Mapping[str, Outcome]) -> Check:
+    """Compute all metrics from the predictions again, and compare them with record and report.
+
+    Args:
+        rebuilt: The run on this machine.
+        outcomes: Its predictions, by the field of the record that holds their metrics.
+    """
+    record, outcome = rebuilt.record, outcomes["metrics"]
+    try:
+        report = read_json_object(rebuilt.folder / REPORT_NAME)
+    except (OSError, ValueError):
+        report = {}
+    parts: list[tuple[str, Any, Any]] = [
+        (f"{name} of {RECORD_NAME}", getattr(record, name), all_metrics(each))
+        for name, each in outcomes.items()
+    ]
+    expected = outcome.report().as_dict()
+    parts.append((REPORT_NAME, {name: report.get(name) for name in expected}, expected))
+    if record.metrics_chance is not None:
+        chance = constant_outcome(rebuilt.task, outcome.split).metrics()
+        parts.append(("metrics_chance", record.metrics_chance, chance))
+    values = [value for part in parts for value in _value_pairs(*part)]
+    problems = [
+        f"{where} is {inert(str(stored))}, not {value}"
+        for where, stored, value in values
+        if stored != value and not _is_close(stored, value)
+    ]
+    problems += _best_problems(record, rebuilt.task)
+    text = f"{counted(len(values), 'value')} of {RECORD_NAME} and {REPORT_NAME} follow from the "
+    text += "predictions"
+    if problems or all(stored == value for _, stored, value in values):
+        return check_from_problems("metrics", problems, text)
+    return Check("metrics", WITHIN, f"{text}, within {SUM_TOLERANCE:g}: sums in another order")
+
+
+def _value_pairs(where: str, stored: Any, expected: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield stored and expected values in any nesting; None for a number that is not finite."""
+    if isinstance(expected, Mapping):
+        for name, value in expected.items():
+            inner = stored.get(name) if isinstance(stored, Mapping) else None
+            yield from _value_pairs(f"{where}: {name}", inner, value)
+    elif isinstance(expected, list | tuple):
+        same_length = isinstance(stored, list | tuple) and len(stored) == len(expected)
+        for index, value in enumerate(expected):
+            yield from _value_pairs(where, stored[index] if same_length else None, value)
+    else:
+        yield where, _finite(stored), _finite(expected)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _is_close(stored: Any, expected: Any) -> bool:
+    """Return whether two numbers differ only by the rounding of a sum."""
+    are_numbers = isinstance(stored, int | float) and isinstance(expected, int | float)
+    return are_numbers and math.isclose(
+        stored, expected, rel_tol=SUM_TOLERANCE, abs_tol=SUM_TOLERANCE
+    )
+
+
+def _best_problems(record: RunRecord, task: Task) -> Iterator[str]:
+    """Yield why the kept weights do not belong to the best recorded validation."""
+    best = record.best
+    if best is None:
+        return
+    metric = task.problem.metrics.get(best.metric)
+    if metric is None:
+        yield f"best: {inert(best.metric)} is not a metric of the task"
+        return
+    sign = 1 if metric.higher_is_better else -1
+    values = [part.metrics.get(best.metric) for part in record.validations]
+    signed = [-math.inf if v is None or math.isnan(v) else sign * v for v in values]
+    if not signed:
+        yield "best: the record has no validation"
+        return
+    first = signed.index(max(signed))  # the first of equal values is kept
+    part = record.validations[first]
+    expected = (part.epoch, part.step if best.step is not None else None, values[first])
+    if (best.epoch, best.step, best.value) != expected:
+        yield (
+            f"best: {best.metric} {best.value} in epoch {best.epoch}, but the best validation has "
+            f"{values[first]} after step {part.step}"
+        )
+
+
+def check_warnings(
+    record: RunRecord, rows: Sequence[HistoryRow], task: Task, outcome: Outcome
+) -> Check:
+    """Compare the reasons not to trust the result with the recorded ones."""
+    if record.versions.get("ampft") != versions().get("ampft"):
+        return Check("warnings", NOT_COMPARED, "another version of ampft has other rules")
+    losses = [row.loss for row in rows if not row.skipped]
+    expected = {
+        **loss_warnings(losses, chance_loss(task)),
+        **validation_warnings([part.metrics for part in record.validations]),
+        **outcome_warnings(outcome, constant_outcome(task, outcome.split)),
+    }
+    if isinstance(outcome, TunableOutcome):
+        expected |= decision_warnings(task.settings, outcome.decisions)
+    problems = [
+        f"the warning {name!r} is {'missing' if name in expected else 'unfounded'}"
+        for name in sorted(expected.keys() ^ record.warnings.keys() - {BATCH_NORM})
+    ]
+    return check_from_problems(
+        "warnings", problems, f"{counted(len(expected), 'warning')}, as recorded"
+    )
+
+
+def check_card(rebuilt: RebuiltRun) -> Check:
+    """Compare model card and text report with those that the record and the report give."""
+    folder, record = rebuilt.folder, rebuilt.record
+    if record.versions.get("ampft") != versions().get("ampft"):
+        return Check("card", NOT_COMPARED, "another version of ampft wrote it")
+    try:
+        values = read_json_object(folder / REPORT_NAME)
+        report = report_from_json(problem_of(record).report_type, values)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return Check("card", DIFFERS, f"{REPORT_NAME} cannot be read ({error})")
+    expected = {
+        "report.txt": report_with_heading(report, selected=bool(record.metrics.get("selected")))
+        + decisions_text(record),
+        "README.md": model_card(record, report),
+    }
+    problems = [
+        f"{name} does not state what {RECORD_NAME} and {REPORT_NAME} do"
+        for name, text in expected.items()
+        if not (folder / name).is_file()
+        or (folder / name).read_bytes() != text.encode("utf-8", "backslashreplace")
+    ]
+    return check_from_problems(
+        "card", problems, f"{' and '.join(expected)} state what {RECORD_NAME} does"
+    )

@@ -1,0 +1,220 @@
+"""The rows that an artifact is verified on: a split of its run, or a file with labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ampft.comparison.analysis.predictions import check_margin
+from ampft.comparison.analysis.run_predictions import primary_metric
+from ampft.data.load import IN_MEMORY
+from ampft.data.masks import Masks, pad_masks
+from ampft.data.row_labels import Targets
+from ampft.data.sources.table import SourceTable
+from ampft.data.splits import Groups, dependent_groups, group_equal_keys, normalized_value
+from ampft.errors import InputError, quoted_list
+from ampft.files import describe_file
+from ampft.kinds.prediction import LabelReader, PredictRequest
+from ampft.runs.predict import recorded_training
+from ampft.runs.record import RunRecord
+from ampft.runs.recorded_arguments import recorded_arguments
+from ampft.runs.show import problem_of, task_row
+from ampft.text.numbers import counted
+
+FLAG = "--verify"
+SPLITS = ("test", "validation")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyRequest:
+    """What an artifact is verified on, and how.
+
+    Attributes:
+        verify: "test", "validation" or a file with labels; None for the split that the run reports.
+        metric: Primary metric; None for the task's.
+        margin: Equivalence margin as a fraction (0.01 is one point).
+        data_flags: Flags of a training that replace recorded settings, such as paths of files.
+        measure: Whether times and memory are measured.
+    """
+
+    verify: str | None = None
+    metric: str | None = None
+    margin: float = 0.01
+    data_flags: Sequence[str] = ()
+    measure: bool = True
+
+
+@dataclass(frozen=True)
+class VerifiedRows:
+    """Labelled rows.
+
+    Attributes:
+        name: Name of the split, or "file".
+        rows: Inputs of each row, as the readers of its kind take them.
+        targets: Their labels, as indices into the labels of the run.
+        groups: Groups of rows that are not independent; None if all are.
+        sha256: Hash of their contents.
+        was_chosen_on: Whether the run chose its best epoch on these rows.
+    """
+
+    name: str
+    rows: Sequence[tuple[Any, ...]]
+    targets: Targets
+    groups: Groups | None
+    sha256: str
+    was_chosen_on: bool = False
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.rows)
+
+    def with_masks(
+        self, inputs: Mapping[str, Tensor], batch: Sequence[int] | npt.NDArray[np.int64]
+    ) -> Mapping[str, Tensor]:
+        """Return the inputs of a batch with the masks by which its predictions are counted."""
+        if not isinstance(self.targets, Masks):
+            return inputs
+        labels, sizes = pad_masks(self.targets.decoded(np.asarray(batch)))
+        return {
+            **inputs,
+            "labels": torch.from_numpy(labels),
+            "label_sizes": torch.from_numpy(sizes),
+        }
+
+    def text(self, row: int) -> str:
+        """Return the inputs of a row in words; empty if it has none."""
+        parts = [getattr(cell, "text", cell) for cell in self.rows[row]]
+        return " | ".join(part for part in parts if isinstance(part, str))
+
+
+def check_verification(record: RunRecord, request: VerifyRequest) -> VerifiedRows:
+    """Return the rows to verify on, before anything is exported.
+
+    Raises:
+        InputError: The margin is out of range, or the task lacks the metric; the run has no such
+            split, its data are missing or have changed, or the file cannot be read, has no labels,
+            or has other labels; or there are fewer than two independent rows.
+    """
+    check_margin(request.margin)
+    primary_metric(request.metric, problem_of(record))
+    examples = record.data.examples
+    verify = request.verify
+    if verify is None:
+        verify = next((name for name in SPLITS if examples.get(name)), "")
+    if verify in SPLITS or not verify:
+        if not examples.get(verify):
+            raise InputError(
+                f"{FLAG} {verify or SPLITS[0]}: the run has only the splits "
+                f"{', '.join(name for name, count in examples.items() if count)}. Pass a file with "
+                "labels."
+            )
+        rows = split_rows(record, verify, request.data_flags)
+    else:
+        rows = _file_rows(record, Path(verify))
+    if len(rows if rows.groups is None else rows.groups) < 2:
+        raise InputError(
+            f"{FLAG} {verify}: a verification needs at least 2 independent rows. Pass a file with "
+            "more labelled rows."
+        )
+    return rows
+
+
+def split_rows(record: RunRecord, split: str, flags: Sequence[str]) -> VerifiedRows:
+    """Return the rows of a split of a run.
+
+    Raises:
+        InputError: Its data are missing or have changed.
+    """
+    if record.data.name == IN_MEMORY and not flags:
+        raise InputError(
+            f"{FLAG} {split}: the run was trained on data in memory, which cannot be read again. "
+            f"Pass a file with labels: {FLAG} FILE."
+        )
+    row = task_row(record)
+    data = row.kind.load(recorded_arguments(record, flags), None)
+    recorded, found = record.data.fingerprints.get(split), data.fingerprints.get(split)
+    if found != recorded:
+        raise InputError(
+            f"{FLAG} {split}: the data of this split have changed since the run (SHA-256 "
+            f"{str(found)[:12]} instead of {str(recorded)[:12]}). Restore them, or pass a file "
+            "with labels."
+        )
+    part = data.splits[split].select_columns(list(data.input_columns))
+    columns = [part[name][:] for name in data.input_columns]
+    is_tuple = row.kind.has_texts or row.kind.has_files
+    cells = list(zip(*columns, strict=True)) if is_tuple else list(columns[0])
+    best = record.best is not None and split == "validation"
+    return VerifiedRows(
+        name=split,
+        rows=row.kind.rows_in_memory(cells, recorded_training(record)),
+        targets=data.labels(split),
+        groups=dependent_groups(data, split),
+        sha256=str(found),
+        was_chosen_on=best,
+    )
+
+
+def _file_rows(record: RunRecord, path: Path) -> VerifiedRows:
+    """Return the rows of a file that have labels of the run."""
+    if not path.is_file():
+        raise InputError(
+            f"{FLAG} {path}: this is neither {' nor '.join(SPLITS)} nor a file. Choose one of them."
+        )
+    request = PredictRequest(files=[str(path)])
+    kind, trained = task_row(record).kind, recorded_training(record)
+    found = kind.open_rows(request, trained)
+    found.check()
+    if found.labels is None:
+        raise InputError(
+            f"{FLAG} {path}: the file has no column of labels with the name used in "
+            "training. Rename its column of labels."
+        )
+    rows, labels = _labelled(found.table, found, found.labels)
+    index = {name: number for number, name in enumerate(record.label_names)}
+    unknown = sorted({name for row in labels for name in row} - index.keys())
+    if unknown:
+        raise InputError(
+            f"{FLAG} {path}: it has labels that the model does not know: {quoted_list(unknown)}. "
+            f"The model knows {quoted_list(record.label_names)}."
+        )
+    codes = [tuple(index[name] for name in row) for row in labels]
+    groups = group_equal_keys(tuple(map(normalized_value, map(_content, row))) for row in rows)
+    return VerifiedRows(
+        name="file",
+        rows=rows,
+        targets=found.labels.targets(codes, len(index)),
+        groups=groups if len(groups) < len(rows) else None,
+        sha256=describe_file(path).sha256,
+    )
+
+
+def _content(cell: Any) -> Any:
+    return getattr(cell, "text", cell)
+
+
+def _labelled(
+    table: SourceTable, found: Any, reader: LabelReader
+) -> tuple[list[tuple[Any, ...]], Sequence[tuple[str, ...]]]:
+    """Return the inputs and the labels of the rows that have both."""
+    inputs = [table.columns.index(name) for name in found.sources]
+    of_labels = [table.columns.index(name) for name in reader.columns]
+    rows, labels = [], []
+    for number, cells in table.read(table.columns):
+        place = found.place(number)
+        row = found.convert([cells[i] for i in inputs], place)
+        label = reader.parse([cells[i] for i in of_labels], place)
+        if row is not None and label is not None:
+            rows.append(row)
+            labels.append(label)
+    if not rows:
+        raise InputError(
+            f"{FLAG} {table.origin}: none of {counted(len(labels), 'row')} has inputs and a label."
+        )
+    return rows, reader.as_trained(labels)

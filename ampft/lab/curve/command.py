@@ -1,0 +1,291 @@
+"""`ampft curve -- FLAGS`: train on nested subsets, and say what twice the labels would add."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ampft.arguments.classify import ClassifyArguments
+from ampft.arguments.compare import (
+    COMPARISON,
+    EXECUTION,
+    KEPT_MODELS,
+    OUTPUT,
+    ArmSettings,
+    CompareCommand,
+    ComparisonFlags,
+    comparison_command,
+    parse_with_runs,
+)
+from ampft.errors import InputError
+from ampft.flag import flag
+from ampft.precision.modes import BASELINE
+from ampft.text.terminal import print_line
+
+if TYPE_CHECKING:
+    from ampft.comparison.execution.plan import Plan, TrialResult
+    from ampft.lab.curve.findings import LearningCurve
+
+PROGRAM, TRAINER = "ampft curve", "ampft train"
+HALVINGS = 5  # of the labels, by default
+FEWEST_LABELS = 16  # of the smallest subset, by default
+PREFIX = "labels-"  # of an arm
+SIZE_FLAGS = ("max_train_samples", "max_eval_samples")
+
+
+@dataclass(frozen=True)
+class LearningCurveSettings:
+    """The settings of a learning curve."""
+
+    sizes: str | None = flag(
+        None,
+        "numbers of labels, ascending, such as 100,200,400,800; if none, all labels and up to "
+        f"{HALVINGS} halvings",
+        group=COMPARISON,
+    )
+    seeds: str = flag(
+        "5", "number of seeds, at least 3; each draws its own subsets", group=COMPARISON
+    )
+    metric: str | None = flag(
+        None, "metric of the curve; if none, the task's primary metric (accuracy)", group=COMPARISON
+    )
+    jobs: int = flag(
+        1,
+        "number of runs that train at the same time, each on GPUs of its own, or on its share of "
+        "the CPU cores",
+        group=EXECUTION,
+        at_least=1,
+    )
+    gpus_per_run: int = flag(1, "GPUs of each run, with --jobs", group=EXECUTION, at_least=1)
+    config_file: str | None = flag(
+        None, "configuration file that accelerate launch uses for every run", group=EXECUTION
+    )
+    keep_models: str = flag(
+        "none",
+        "whose weights stay in the folder: none, baseline (all labels), or all",
+        group=OUTPUT,
+        choices=KEPT_MODELS,
+    )
+    output_dir: str | None = flag(
+        None, "folder for the curve; if none, one under comparisons/", group=OUTPUT
+    )
+
+
+def main(argv: Sequence[str]) -> None:
+    """Train on nested subsets, write the curve and print it.
+
+    Args:
+        argv: Arguments of the command, followed after `--` by arguments of `ampft train`.
+
+    Raises:
+        InputError: A flag or the input of the runs is invalid, or too few runs finished.
+    """
+    settings, classify_argv, classify = parse_curve(argv)
+    from ampft.comparison.execution.plan import read_plan
+    from ampft.comparison.execution.planning import plan_comparison
+    from ampft.comparison.execution.session import open_comparison
+
+    existing = None if settings.output_dir is None else read_plan(Path(settings.output_dir))
+    trial, share = None, 0.0
+    if existing is not None:
+        arms = existing.design.arm_settings
+        _check_same_sizes(settings.sizes, arms)
+    else:
+        trial, share = _measured(settings, classify_argv, classify)
+        arms = _arms(settings.sizes, trial, share, classify)
+    command = _command(settings, classify_argv, classify, arms)
+
+    def scaled(_: CompareCommand) -> dict[str, TrialResult]:
+        assert trial is not None, "a new plan has measured it"
+        return {arm.name: _scaled(trial, arm) for arm in arms}
+
+    folder, plan = plan_comparison(command, scaled)
+    with open_comparison(command, folder, plan) as session:
+        session.train(session.missing())
+        curve = _written(command, session.plan, folder)
+        session.write_plan()
+    from ampft.lab.curve.report import curve_text
+
+    print_line(curve_text(curve))
+    print_line(f"wrote      {folder}: curve.html, curve.json, runs, logs")
+
+
+def parse_curve(argv: Sequence[str]) -> tuple[LearningCurveSettings, list[str], ClassifyArguments]:
+    """Return the settings of a curve, and the settings of its runs as flags and parsed.
+
+    Raises:
+        InputError: A flag is unknown, has an invalid value, or is set by the curve.
+    """
+    settings, classify_argv, classify = parse_with_runs(
+        LearningCurveSettings,
+        argv,
+        program=PROGRAM,
+        trainer=TRAINER,
+        description="Train on nested subsets of the labels, each with several seeds, and draw the "
+        "score against the number of labels. Says with an interval what twice the labels would "
+        "add. A repeated command continues where it was interrupted.",
+        usage_suffix=f"-- settings of {TRAINER}",
+        allowed=("folds",),
+    )
+    if settings.sizes is not None:
+        _parse_sizes(settings.sizes)
+    if classify.folds is not None:
+        raise InputError(
+            "--folds after ` -- `: all subsets of a curve are tested on the same rows. Remove the "
+            "flag, and pass --test_file."
+        )
+    for name in (*SIZE_FLAGS, "data_seed"):
+        if getattr(classify, name):
+            what = "the seed" if name == "data_seed" else "--sizes before ` -- `"
+            raise InputError(f"--{name} after ` -- `: a curve sets it by {what}. Remove the flag.")
+    if classify.test_file is None and classify.dataset_name is None:
+        raise InputError(
+            "--test_file: a learning curve needs test rows that are the same for all subsets, and "
+            "rows split off from the training file differ from draw to draw. Pass a file after "
+            "` -- `."
+        )
+    return settings, classify_argv, classify
+
+
+def _measured(
+    settings: LearningCurveSettings, classify_argv: Sequence[str], classify: ClassifyArguments
+) -> tuple[TrialResult, float]:
+    """Return a trial with all labels, and the share of them that are for validation."""
+    from ampft.comparison.execution.launch import interruptible
+    from ampft.comparison.execution.planning import run_trial
+    from ampft.runs.start import check_data_files
+
+    check_data_files(classify)
+    _command(settings, classify_argv, classify, ())  # refuses invalid settings before the trial
+    print_line("trial      timing a few steps with all labels to plan the curve")
+    with interruptible(lambda: "nothing has been written yet."):
+        trial = run_trial(classify_argv, (_mode(classify),), settings.config_file)
+    if trial.compared["reported split"] != "test":
+        raise InputError(
+            "--test_file: the data have no test split, and rows that choose the epoch cannot also "
+            "be the score of a curve. Pass a file after ` -- `."
+        )
+    estimate = replace(trial.estimate, evaluates_fp32=classify.evaluate_fp32)
+    validation = estimate.validation_examples if classify.validation_file is None else 0
+    train = estimate.size.train_examples
+    return replace(trial, estimate=estimate), validation / (train + validation)
+
+
+def _arms(
+    sizes: str | None, trial: TrialResult, share: float, classify: ClassifyArguments
+) -> tuple[ArmSettings, ...]:
+    """Return an arm for each number of labels, the largest first."""
+    estimate = trial.estimate
+    every = round(estimate.size.train_examples / (1 - share))
+    fewest = max(FEWEST_LABELS, 2 * estimate.classes)
+    if sizes is None:
+        counts = [every >> halving for halving in range(HALVINGS + 1)]
+        counts = [count for count in counts if count >= fewest or count == every]
+    else:
+        counts = sorted(_parse_sizes(sizes), reverse=True)
+    least = estimate.classes
+    if counts[0] > every or round(counts[-1] * (1 - share)) < least or len(counts) < 2:
+        raise InputError(
+            f"--sizes {sizes or 'not set'}: there are {every:,} labels of {least} classes. A curve "
+            f"needs at least two sizes from {round(least / (1 - share))} to {every:,}."
+        )
+    arms = []
+    for count in counts:
+        train = round(count * (1 - share))
+        flags = ["--max_train_samples", str(train)]
+        if share:
+            flags += ["--max_eval_samples", str(max(count - train, 1))]
+        arms.append(ArmSettings(f"{PREFIX}{count}", tuple(flags), _mode(classify)))
+    return tuple(arms)
+
+
+def label_counts_by_arm(arms: Sequence[ArmSettings]) -> dict[str, int]:
+    """Return the number of labels by arm, ascending."""
+    found = {arm.name: int(arm.name.removeprefix(PREFIX)) for arm in arms}
+    return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def _parse_sizes(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    counts = [int(part) for part in parts if part.isascii() and part.isdigit()]
+    if len(counts) != len(parts) or counts != sorted(set(counts)):
+        raise InputError(
+            f"--sizes: received {text!r}; use ascending numbers of labels, such as 100,200,400,800."
+        )
+    return counts
+
+
+def _check_same_sizes(sizes: str | None, arms: Sequence[ArmSettings]) -> None:
+    if any(not arm.name.startswith(PREFIX) for arm in arms) or not arms:
+        raise InputError(
+            "--output_dir: the folder holds a comparison of other settings. Choose another folder."
+        )
+    planned = list(label_counts_by_arm(arms).values())
+    if sizes is not None and _parse_sizes(sizes) != planned:
+        raise InputError(
+            f"--sizes {sizes}: the folder holds a curve with the sizes "
+            f"{','.join(map(str, planned))}. Remove the flag to continue it, or choose another "
+            "--output_dir."
+        )
+
+
+def _command(
+    settings: LearningCurveSettings,
+    classify_argv: Sequence[str],
+    classify: ClassifyArguments,
+    arms: tuple[ArmSettings, ...],
+) -> CompareCommand:
+    shared = {
+        f.name: getattr(settings, f.name)
+        for f in fields(LearningCurveSettings)
+        if f.name != "sizes"
+    }
+    flags = ComparisonFlags(**shared, no_placebo=True, anyway=True)
+    command = comparison_command(flags, classify_argv, classify, arms=arms)
+    if len(command.design.seed_counts) > 1:
+        raise InputError(
+            f"--seeds {settings.seeds}: a curve has no interim analyses. Use a number."
+        )
+    return replace(command, design=replace(command.design, draws=True))
+
+
+def _scaled(trial: TrialResult, arm: ArmSettings) -> TrialResult:
+    """Return what the trial says about a subset: only its size differs."""
+    limits: Mapping[str, int] = {
+        name.removeprefix("--"): int(value)
+        for name, value in zip(arm.flags[::2], arm.flags[1::2], strict=True)
+    }
+    estimate = trial.estimate
+    size = replace(estimate.size, train_examples=limits["max_train_samples"])
+    validation = min(limits.get("max_eval_samples", 10**9), estimate.validation_examples)
+    return replace(trial, estimate=replace(estimate, size=size, validation_examples=validation))
+
+
+def _mode(classify: ClassifyArguments) -> str:
+    mode = classify.mixed_precision or BASELINE
+    return BASELINE if mode == "no" else mode
+
+
+def _written(command: CompareCommand, plan: Plan, folder: Path) -> LearningCurve:
+    """Return the curve of the runs, after writing it."""
+    from ampft.data.sources.file_names import data_stem
+    from ampft.lab.curve.findings import learning_curve
+    from ampft.lab.curve.report import write_curve
+
+    arms = plan.design.arm_settings
+    labels = label_counts_by_arm(arms)
+    largest = plan.arm_estimates[arms[0].name]
+    counted = any("--max_eval_samples" in arm.flags for arm in arms)
+    curve = learning_curve(
+        plan,
+        folder,
+        labels,
+        name=data_stem(command.classify.dataset_name or command.classify.train_file or "data"),
+        validation_share=largest.validation_examples / max(labels.values()) if counted else 0.0,
+        settings=shlex.join(command.classify_argv),
+    )
+    write_curve(curve, folder)
+    return curve

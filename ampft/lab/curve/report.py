@@ -1,0 +1,204 @@
+"""A learning curve for readers: lines for a terminal, and a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from markupsafe import Markup
+
+from ampft.files import write_errors_explained, write_text
+from ampft.lab.curve.findings import CURVE_NAME, LearningCurve
+from ampft.ownership import check_replaceable
+from ampft.text.charts import Axis, Plot, element, picture, text
+from ampft.text.json_io import json_text
+from ampft.text.numbers import counted, percent, seed_list
+from ampft.text.page import page_text
+from ampft.text.tables import Table, ValueWithDetail, terminal_table
+from ampft.text.terminal import labelled
+
+PAGE_NAME = "curve.html"
+TEMPLATE = Path(__file__).with_name("curve.html.j2")
+LEFT, RIGHT, TOP, HEIGHT = 9.0, 96.0, 14.0, 260.0  # percent and pixels of the chart
+ROOM = 0.06  # of the vertical range, above and below
+
+
+def write_curve(curve: LearningCurve, folder: Path) -> None:
+    """Write curve.json and curve.html, each atomically.
+
+    Raises:
+        InputError: A file cannot be written, or is somebody else's.
+    """
+    sentences = {"answer": doubling_text(curve), "covered": interval_coverage_text(curve)}
+    texts = {
+        CURVE_NAME: json_text({**asdict(curve), "sentences": sentences}),
+        PAGE_NAME: page(curve),
+    }
+    check_replaceable("--output_dir", folder, tuple(texts))
+    remedy = "Free disk space and repeat the command."
+    with write_errors_explained(f"--output_dir {folder}: the curve", remedy):
+        for name, content in texts.items():
+            write_text(folder / name, content)
+
+
+def doubling_text(curve: LearningCurve) -> str:
+    """Return what twice the labels would add, in one sentence."""
+    most = curve.sizes[-1].labels
+    if curve.twice is None:
+        return f"It is unknown what twice the labels would add: {curve.reason}."
+    gain, ends = _gain(curve, curve.twice.gain, curve.twice.interval)
+    return f"Twice the labels ({2 * most:,}) would add {gain} ({ends})."
+
+
+def last_gain_text(curve: LearningCurve) -> str:
+    """Return what the last step between sizes added, in one sentence."""
+    last = curve.steps[-1]
+    gain, ends = _gain(curve, last.gain, last.interval)
+    sizes = f"from {last.fewer:,} to {counted(last.more, 'label')}"
+    return f"Measured: {sizes}, {gain} were added ({ends})."
+
+
+def _gain(curve: LearningCurve, gain: float, interval: tuple[float, float]) -> tuple[str, str]:
+    """Return a gain with its unit, and its interval."""
+    low, high = (curve.units.difference(end).removeprefix("+") for end in interval)
+    return curve.units.difference_with_unit(gain).removeprefix("+"), f"{low} to {high}"
+
+
+def interval_coverage_text(curve: LearningCurve) -> str:
+    """Return what the intervals cover and what not."""
+    counts = ""
+    if curve.validation_share:
+        counts = (
+            f" Labels include the {percent(curve.validation_share)} that are split off for "
+            "validation."
+        )
+    return (
+        "95 % intervals cover other seeds, other draws of labelled rows from these "
+        f"{curve.sizes[-1].labels:,}, and other test examples. With all labels, every seed trains "
+        "on the same rows, so that another collection of that size may score differently. "
+        "The extrapolation assumes that the curve goes on as a power law, with labels of the same "
+        "source and the same settings; a curve that flattens sooner gains less. It goes no further "
+        f"than twice the labels.{counts}"
+    )
+
+
+def curve_text(curve: LearningCurve) -> str:
+    """Return the curve as lines for a terminal."""
+    lines = [
+        labelled("answer", doubling_text(curve)),
+        labelled("measured", last_gain_text(curve).removeprefix("Measured: ")),
+        labelled("score", f"{curve.units.title} on {counted(curve.examples, 'test example')}"),
+    ]
+    lines += [labelled("note", each) for each in notes(curve)]
+    lines.append(labelled("covers", interval_coverage_text(curve)))
+    return "\n".join([*lines, "", terminal_table(sizes_table(curve))])
+
+
+def notes(curve: LearningCurve) -> Iterator[str]:
+    """Yield what a reader must know before relying on the curve."""
+    if curve.omitted:
+        yield f"Omitted, because a run did not finish: {seed_list(curve.omitted)}."
+    if curve.twice is not None and curve.twice.sizes_used < len(curve.sizes):
+        used = curve.sizes[-curve.twice.sizes_used].labels
+        yield f"Sizes below {used:,} labels do not follow the power law and were left out of it."
+    if curve.twice is not None and curve.twice.interval[0] <= 0 <= curve.twice.interval[1]:
+        yield "The interval contains 0: more labels may add nothing."
+
+
+def sizes_table(curve: LearningCurve) -> Table:
+    """Return the sizes with their scores, and what each step added."""
+    units = curve.units
+    added = {step.more: step for step in curve.steps}
+    rows = []
+    for size in curve.sizes:
+        step = added.get(size.labels)
+        low, high = size.interval
+        rows.append(
+            (
+                f"{size.labels:,}",
+                f"{size.train:,}",
+                ValueWithDetail(
+                    units.value(size.mean), f"({units.value(low)} to {units.value(high)})"
+                ),
+                ""
+                if step is None
+                else ValueWithDetail(
+                    units.difference(step.gain), f"({units.interval(step.interval)})"
+                ),
+            )
+        )
+    return Table(
+        header=("labels", "trained on", units.heading, f"added{units.difference_suffix}"),
+        rows=rows,
+        title="Score by number of labels",
+        note="Means over the seeds with 95 % intervals.",
+        left=0,
+    )
+
+
+def page(curve: LearningCurve) -> str:
+    """Return the curve as one HTML document, in which every string of data is inert."""
+    return page_text(
+        TEMPLATE,
+        has_media=False,
+        curve=curve,
+        answer=doubling_text(curve),
+        measured=last_gain_text(curve),
+        covered=interval_coverage_text(curve),
+        notes=list(notes(curve)),
+        chart=chart(curve),
+        table=sizes_table(curve),
+        seeds=seed_list(curve.seeds),
+    )
+
+
+def chart(curve: LearningCurve) -> Markup:
+    """Return the chart: seeds as dots, their mean with its band, and the extrapolation, dashed."""
+    units, sizes = curve.units, curve.sizes
+    places = [math.log2(size.labels) for size in sizes]
+    ends: tuple[float, ...] = ()  # of the score with twice the labels, around its estimate
+    if curve.twice is not None:
+        sign = 1.0 if curve.metric.higher_is_better else -1.0
+        low, high = curve.twice.interval
+        ends = tuple(sorted(sizes[-1].mean + sign * gain for gain in (low, curve.twice.gain, high)))
+    values = [v for size in sizes for v in (*size.scores, *size.interval)] + list(ends)
+    room = ROOM * (max(values) - min(values)) or 0.01
+    plot = Plot(
+        Axis(places[0] - 0.2, places[-1] + 1.2, LEFT, RIGHT),
+        Axis(min(values) - room, max(values) + room, HEIGHT, TOP),
+    )
+    lows = [(x, size.interval[0]) for x, size in zip(places, sizes, strict=True)]
+    highs = [(x, size.interval[1]) for x, size in zip(places, sizes, strict=True)]
+    lines = [
+        plot.curve([*lows, *reversed(highs)], "band"),
+        plot.curve([(x, size.mean) for x, size in zip(places, sizes, strict=True)], "mean a0"),
+    ]
+    parts = []
+    if ends:
+        low, middle, high = ends
+        last = (places[-1], sizes[-1].mean)
+        x = places[-1] + 1
+        lines.append(plot.curve([last, (x, low), (x, high)], "band"))
+        lines.append(plot.curve([last, (x, middle)], "mean a2"))
+        parts.append(plot.x.upright(x, plot.y.at(low), plot.y.at(high), "whisker a2"))
+    dots = [
+        element("circle", cx=plot.x.percent(x), cy=plot.y.at(score), r=2.2, class_="a0")
+        for x, size in zip(places, sizes, strict=True)
+        for score in size.scores
+    ]
+    shown = [*places, places[-1] + 1] if ends else places
+    means = ", ".join(f"{size.labels:,}: {units.value(size.mean)}" for size in sizes)
+    return picture(
+        plot.grid(plot.y.ticks(5), lambda value: units.value(value)),
+        plot.area(*lines),
+        *parts,
+        *dots,
+        plot.rule(HEIGHT),
+        plot.scale(shown, lambda place: f"{round(2**place):,}", HEIGHT, "labels"),
+        text(units.heading, f"{LEFT}%", 6, "tick"),
+        height=HEIGHT + 36,
+        alt=f"{units.heading} by number of labels: {means}. {doubling_text(curve)}",
+        class_="chart",
+    )

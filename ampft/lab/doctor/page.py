@@ -1,0 +1,270 @@
+"""doctor.html: a single file without scripts or network access, with its pictures."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from markupsafe import Markup
+
+from ampft.lab.doctor.findings import Alignment, BatchMean, Diagnosis, Fault, ModuleError
+from ampft.lab.doctor.ranges import BINARY16
+from ampft.lab.doctor.show import (
+    ROLES,
+    alignment_summary,
+    alignment_table,
+    diagnosis_answer,
+    examples_text,
+    innermost_modules_with_error,
+    module_table,
+    range_text,
+)
+from ampft.text import page
+from ampft.text.charts import Axis, Plot, element, picture, power_of_two_label, text
+from ampft.text.numbers import or_dash, percent
+from ampft.text.tables import Name, Quote, Table, isolated
+
+TEMPLATE = Path(__file__).with_name("doctor.html.j2")
+
+
+def page_text(diagnosis: Diagnosis) -> str:
+    """Return the diagnosis as one HTML document, in which every string is inert."""
+    alignment = diagnosis.alignment
+    return page.page_text(
+        TEMPLATE,
+        d=diagnosis,
+        answer=_with_code(diagnosis_answer(diagnosis)),
+        cure=None if diagnosis.cure is None else _with_code(diagnosis.cure.sentence),
+        faults=[(fault, _fault_table(fault)) for fault in diagnosis.faults],
+        title=_title,
+        exponents=exponent_chart(diagnosis),
+        lost=gradient_underflow_chart(diagnosis),
+        modules=module_table(diagnosis) if diagnosis.ranges else None,
+        updates=_updates_text(diagnosis),
+        bits=_bits_table(diagnosis) if diagnosis.ranges else None,
+        alignment=None
+        if alignment is None
+        else {
+            "chart": alignment_chart(alignment),
+            "table": alignment_table(alignment),
+            "summary": _with_code(alignment_summary(alignment)),
+            "roles": ROLES,
+        },
+        has_media=False,
+    )
+
+
+def _title(fault: Fault) -> str:
+    return f"{fault.cause[0].upper()}{fault.cause[1:]}: {fault.module or fault.operation}"
+
+
+def _with_code(text: str) -> Markup:
+    """Return a sentence of ampft with its names in backticks as code."""
+    spans = []
+    for index, part in enumerate(text.split("`")):
+        words = part.strip()
+        if index % 2:
+            spans.append(element("code", isolated(part)))
+        elif words:  # outer spaces would collapse inside an element
+            before, _, after = part.partition(words)
+            spans.append(Markup(before) + page.no_break_units(words) + Markup(after))
+        else:
+            spans.append(Markup(part))
+    return Markup("").join(spans)
+
+
+def _fault_table(fault: Fault) -> Table:
+    rows: list[tuple[str, str | Name | Quote]] = [
+        ("operation", Name(f"{fault.operation}, {fault.direction}")),
+        ("module", Name(fault.module or "none: code of the whole model, or of the loss")),
+    ]
+    if fault.source:
+        rows.append(("source", Quote(fault.source)))
+    rows += [("received", Quote(range_text(values))) for values in fault.inputs]
+    if fault.largest is not None:
+        rows.append(("result in float64", f"up to {fault.largest:,.5g}"))
+    if fault.example_ids:
+        rows.append(("examples", examples_text(fault)))
+    if fault.in_float32 is not None:
+        rows.append(("in float32", "fails too" if fault.in_float32 else "does not fail"))
+    rows.append(("remedy", fault.remedy))
+    return Table(header=("", ""), rows=rows, left=2)
+
+
+def _bits_table(diagnosis: Diagnosis) -> Table:
+    """Return what bfloat16 and fp8 lose, the modules with the coarsest steps first."""
+    forward = [each for each in diagnosis.ranges if each.direction == "forward"]
+    forward.sort(key=lambda each: -(each.bf16_step or 0))
+    backward = {each.module: each for each in diagnosis.ranges if each.direction == "backward"}
+    rows = [
+        (
+            Name(each.module or "(model)"),
+            Name(each.kind),
+            or_dash(each.bf16_step, lambda step: f"{step:.3g}"),
+            or_dash(each.fp8_lost, _percent),
+            or_dash(backward[each.module].fp8_lost if each.module in backward else None, _percent),
+        )
+        for each in forward
+    ]
+    return Table(
+        header=("module", "class", "bf16: step", "fp8: values lost", "fp8: gradient lost"),
+        rows=rows,
+        note="bf16: distance between neighbouring numbers at the largest value; a sum, a norm or a "
+        "softmax cannot resolve less. fp8: share of the values (E4M3) and of the gradient (E5M2) "
+        "that become 0 if the tensor is scaled so that its largest value fits.",
+        left=2,
+    )
+
+
+def _updates_text(diagnosis: Diagnosis) -> str:
+    """Return how many weights an update of AdamW does not change in bfloat16."""
+    shares = [
+        f"{rate} does not change {_percent(share)}"
+        for rate, share in diagnosis.bf16_lost_updates.items()
+    ]
+    return (
+        "If the weights are stored in bf16, an update of the size of the learning rate, as AdamW "
+        f"makes it, can be lost to rounding: one of {', one of '.join(shares)} of the weights."
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %"
+
+
+LEFT, RIGHT = 8.0, 98.0  # percent
+HEIGHT, TOP, BOTTOM = 290.0, 66.0, 250.0  # pixels
+ALIGNMENT_HEIGHT, ALIGNMENT_TOP, ALIGNMENT_BOTTOM = 300.0, 20.0, 262.0
+SMALLEST = round(math.log2(BINARY16.smallest_subnormal))
+NORMAL = round(math.log2(BINARY16.smallest_normal))
+END = 16  # binary16 ends below 2^16
+SHOWN_BELOW = 1e-6  # share of the gradient; rarer exponents do not widen the axis
+
+
+def exponent_chart(diagnosis: Diagnosis) -> Markup | None:
+    """Return the histogram of the gradient's exponents with binary16's range; None without one.
+
+    As in figure 2 of Micikevicius et al., "Mixed Precision Training" (2018).
+    """
+    counts = {int(e): count for e, count in diagnosis.gradient_exponents.items()}
+    total = sum(counts.values())
+    shown = {e: count / total for e, count in counts.items() if count > SHOWN_BELOW * total}
+    if not shown:
+        return None
+    scales = diagnosis.loss_scales
+    scale = 1.0
+    if scales is not None and scales.initial is not None:
+        scale = scales.found or scales.largest or 1.0
+    shift = round(math.log2(scale))
+    low = min(*shown, SMALLEST - shift) - 2
+    high = max(*shown, END) + 2
+    plot = Plot(Axis(low, high, LEFT, RIGHT), Axis(0.0, max(shown.values()) * 1.05, BOTTOM, TOP))
+    parts = [
+        _shares(plot),
+        plot.scale(range(math.ceil(low / 8) * 8, high + 1, 8), power_of_two_label, BOTTOM),
+        *_range(plot.x, 0, TOP - 44, "fp16 without a loss scale"),
+    ]
+    if shift:
+        parts += _range(plot.x, shift, TOP - 18, f"fp16 with a loss scale of {scale:,.0f}")
+    for e, share in sorted(shown.items()):
+        height = max(BOTTOM - plot.y.at(share), 1)
+        class_ = "lost" if e < SMALLEST - shift else "kept"
+        title = f"2^{e}: {percent(share, 2)}"
+        parts.append(plot.x.box(e + 0.07, e + 0.93, plot.y.at(share), height, class_, title))
+    lost = sum(share for e, share in shown.items() if e < SMALLEST)
+    lost_scaled = sum(share for e, share in shown.items() if e < SMALLEST - shift)
+    alt = (
+        f"Histogram of the exponents of the gradient. Below 2^-24: {percent(lost, 1)} without a "
+        f"loss scale, {percent(lost_scaled, 1)} with a scale of {scale:g}."
+    )
+    return picture(*parts, height=HEIGHT, alt=alt, class_="chart")
+
+
+def gradient_underflow_chart(diagnosis: Diagnosis) -> Markup | None:
+    """Draw the share of the gradient that is lost at each loss scale; None without gradients."""
+    scales = diagnosis.loss_scales
+    if scales is None or not diagnosis.gradient_exponents:
+        return None
+    points = [(math.log2(float(scale)), share) for scale, share in scales.lost.items()]
+    top = max(max(share for _, share in points), 2 * scales.tolerated)
+    plot = Plot(Axis(points[0][0], points[-1][0], LEFT, RIGHT), Axis(0.0, top, BOTTOM - 30, 20.0))
+    parts = []
+    if scales.largest is not None and scales.largest < float(2 ** points[-1][0]):
+        first = math.log2(scales.largest) + 0.5  # between the last scale that fits and the next
+        parts.append(plot.x.box(first, plot.x.high, 20, BOTTOM - 50, "band"))
+        parts.append(text("overflow", f"{min(plot.x.at(first) + 1, 88):.2f}%", 34, "tick"))
+    powers = range(round(plot.x.low), round(plot.x.high) + 1, 4)
+    parts += [
+        _shares(plot),
+        plot.scale(powers, power_of_two_label, BOTTOM - 30),
+        plot.rule(plot.y.at(scales.tolerated), "margin"),
+        plot.area(plot.curve(points, "mean a0")),
+    ]
+    alt = f"Share of the gradient below 2^-24 over the loss scale, from {percent(points[0][1], 1)}"
+    return picture(*parts, height=BOTTOM, alt=alt, class_="chart")
+
+
+def alignment_chart(alignment: Alignment) -> Markup | None:
+    """Draw the error of each innermost module's outputs and gradients against float32.
+
+    Errors are relative and have intervals. The modules are in the order of the forward pass. None
+    if no such module's outputs differ.
+    """
+    modules = innermost_modules_with_error(alignment)
+    if not modules:
+        return None
+    values = [each.outputs for each in modules]
+    values += [each.gradients for each in modules if each.gradients is not None]
+    ends = [end for each in values for end in (each.mean, each.high) if end]
+    lows = [each.mean for each in values if each.mean > 0]
+    low, high = math.floor(math.log2(min(lows))), math.ceil(math.log2(max(ends)))
+    plot = Plot(
+        Axis(-0.5, len(modules) - 0.5, LEFT, RIGHT),
+        Axis(low, high, ALIGNMENT_BOTTOM, ALIGNMENT_TOP),
+    )
+    parts = [plot.grid(range(low, high + 1, max(1, round((high - low) / 6))), power_of_two_label)]
+    for position, each in enumerate(modules):
+        if each.gradients is not None and each.gradients.mean > 0:
+            parts += _mark(plot, each, each.gradients, "gradient", position + 0.2)
+        parts += _mark(plot, each, each.outputs, each.role or "carried", position)
+    parts.append(text("first module", f"{LEFT}%", ALIGNMENT_BOTTOM + 20, "tick"))
+    parts.append(text("last module", f"{RIGHT}%", ALIGNMENT_BOTTOM + 20, "tick end"))
+    alt = (
+        f"Relative error of {len(modules)} modules in {alignment.mode}, in the order of the "
+        f"forward pass, from 2^{low} to 2^{high}. {alignment_summary(alignment)}"
+    )
+    return picture(*parts, height=ALIGNMENT_HEIGHT, alt=alt, class_="chart")
+
+
+def _mark(
+    plot: Plot, module: ModuleError, value: BatchMean, class_: str, position: float
+) -> list[Markup]:
+    """Return a point and its interval."""
+    is_gradient = class_ == "gradient"
+    what = "gradient" if is_gradient else "output"
+    label = element("title", f"{module.module}: {what} {value.mean:.2g} ({class_})")
+    point = element(
+        "circle", label, cx=plot.x.percent(position), cy=plot.y.at(math.log2(value.mean)),
+        r=2 if is_gradient else 3, class_=class_,
+    )  # fmt: skip
+    if value.low is None or value.high is None:
+        return [point]
+    low = plot.y.at(math.log2(value.low)) if value.low > 0 else plot.y.start
+    high = plot.y.at(math.log2(value.high))
+    return [plot.x.upright(position, low, high, f"interval {class_}"), point]
+
+
+def _shares(plot: Plot) -> Markup:
+    """Return horizontal lines at round shares, with their labels."""
+    decimals = 0 if plot.y.high > 0.04 else 1
+    return plot.grid(plot.y.ticks(4), lambda share: percent(share, decimals))
+
+
+def _range(x_axis: Axis, shift: int, y: float, label: str) -> list[Markup]:
+    """Return a bar over the exponents that binary16 has, its subnormal part lighter."""
+    first, normal, end = (value - shift for value in (SMALLEST, NORMAL, END))
+    return [
+        x_axis.box(first, normal, y + 6, 9, "subnormal"),
+        x_axis.box(normal, end, y + 6, 9, "normal"),
+        text(label, x_axis.percent(first), y + 2, "tick"),
+    ]

@@ -1,0 +1,179 @@
+"""Exports the model of a run: all files are written, or none."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ampft.errors import InputError
+from ampft.files import describe_file, rename, sync, write_errors_explained, write_text
+from ampft.lab.export.artifact import (
+    SOURCE_NAME,
+    ArtifactManifest,
+    TokenizationSettings,
+    artifact_files,
+    checked_manifest,
+    write_manifest,
+)
+from ampft.lab.export.formats import FORMATS, FP32, Format, Write
+from ampft.lab.export.onnx_format import float_nodes
+from ampft.lab.export.source import KEEP_FLOAT, ExportRequest, ExportSource, load_source
+from ampft.ownership import new_token, remove_tree
+from ampft.runs.folder import check_creatable
+from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches_any_pattern
+from ampft.runs.predict import run_classifier
+from ampft.runs.record import hashed_values, read_record
+from ampft.runs.redaction import published_record
+from ampft.tasks.decisions import fitted_config_entries
+from ampft.text.json_io import json_text
+
+# Files of a model that its format replaces: the others are of its tokenizer or processor.
+OF_MODEL = ("config.json", "generation_config.json", "adapter_config.json", *WEIGHT_FILES)
+
+
+def export_run(request: ExportRequest) -> ArtifactManifest:
+    """Write the model of a run as an artifact.
+
+    Args:
+        request: Run, format, precision and folder.
+
+    Returns:
+        The manifest of the artifact.
+
+    Raises:
+        InputError: The folder does not hold a finished run, the output folder is not empty, a
+            package is missing, or the format cannot hold the model. Nothing is written then.
+    """
+    row = check_request(request)
+    source = load_source(request, run_classifier(request.run).record)
+    with row.code.model_writer(source) as write, staged_folder(request.output_dir) as folder:
+        return write_artifact(folder, source, write)
+
+
+def write_artifact(folder: Path, source: ExportSource, write: Write) -> ArtifactManifest:
+    """Write an artifact into a folder, with the modules of `source.kept` in float32.
+
+    Args:
+        folder: An empty folder.
+        source: The model, and what it is exported as.
+        write: Function that writes the model file.
+    """
+    request, record = source.request, source.record
+    row = FORMATS[request.format]
+    for own in request.run.iterdir():
+        is_of_processor = matches_any_pattern(own.name, MODEL_FILES) and not matches_any_pattern(
+            own.name, OF_MODEL
+        )
+        if own.is_file() and is_of_processor:
+            shutil.copyfile(own, folder / own.name)
+    (folder / SOURCE_NAME).mkdir()
+    published = hashed_values(published_record(read_record(request.run)))
+    write_text(folder / SOURCE_NAME / RECORD_NAME, json_text(published))
+    source.model.config.save_pretrained(folder)
+    path = folder / row.files[request.precision]
+    path.parent.mkdir(exist_ok=True)
+    write(path, source.kept)
+    packages = ("ampft", "torch", "transformers", *row.packages(request.precision))
+    reader: Any = source.reader
+    max_length = getattr(reader, "max_length", None)  # readers of images and sounds have none
+    decision = fitted_config_entries(source.model.config).items()
+    manifest = ArtifactManifest(
+        format=row.name,
+        precision=request.precision,
+        task=record.task,
+        label_names=tuple(record.label_names),
+        input_columns=tuple(record.data.input_columns),
+        model=row.files[request.precision],
+        inputs=tuple(source.inputs),
+        run_sha256=describe_file(request.run / RECORD_NAME).sha256,
+        files=artifact_files(folder),
+        runtime=row.runtime,
+        versions={name: version(name) for name in packages},
+        text=None
+        if max_length is None
+        else TokenizationSettings(max_length=max_length, stride=reader.stride),
+        decision={name: value for name, value in decision if value is not None},
+        preprocessing=record.model.preprocessing or {},
+        int8=request.scheme,
+        keep_float=source.kept,
+        float_nodes=float_nodes(path, source.kept) if path.suffix == ".onnx" else (),
+    )
+    write_manifest(folder, manifest)
+    return manifest
+
+
+def remove_artifact(folder: Path) -> None:
+    """Remove an artifact, if all its files are as `ampft export` wrote them and no others exist.
+
+    Raises:
+        InputError: A file was added or changed.
+    """
+    manifest = checked_manifest(folder)
+    others = artifact_files(folder).keys() - manifest.files.keys()
+    if others:
+        raise InputError(
+            f"--output_dir {folder}: {min(others)} was added after the export, so the folder is "
+            "not replaced. Pass another folder."
+        )
+    remove_tree(folder)
+
+
+def check_request(request: ExportRequest) -> Format:
+    """Return the row of the format, after what can be refused before anything is loaded.
+
+    Raises:
+        InputError: Format and precision do not fit, a package is missing, or the output folder is
+            not empty.
+    """
+    row = FORMATS[request.format]
+    if request.precision not in row.files:
+        raise InputError(
+            f"--precision {request.precision}: --format {row.name} has {', '.join(row.files)}; "
+            f"{row.absent}."
+        )
+    if request.int8 is not None and request.scheme is None:
+        raise InputError(
+            f"--int8 {request.int8}: only --format onnx --precision int8 has a choice. Remove the "
+            "flag."
+        )
+    if request.keep_float and request.precision == FP32:
+        raise InputError(f"{KEEP_FLOAT}: fp32 keeps all modules in float32. Remove the flag.")
+    row.require(row.packages(request.precision), f"--format {row.name}")
+    folder = request.output_dir
+    if folder.exists() and (not folder.is_dir() or folder.is_symlink() or any(folder.iterdir())):
+        raise InputError(
+            f"--output_dir {folder}: it exists and is not an empty folder. Pass another one."
+        )
+    check_creatable(folder)
+    return row
+
+
+@contextmanager
+def staged_folder(folder: Path) -> Iterator[Path]:
+    """Yield a new folder that becomes `folder` if the block ends without an error.
+
+    Otherwise it is removed. If the process is killed, it remains under a hidden name.
+
+    Args:
+        folder: Path that does not exist or is an empty folder.
+
+    Raises:
+        InputError: The disk is full.
+    """
+    staging = folder.absolute().with_name(f".{folder.absolute().name}.tmp-{new_token()}")
+    staging.mkdir(parents=True)
+    remedy = "Free disk space, or choose a folder on another disk."
+    try:
+        with write_errors_explained(f"--output_dir {folder}: the folder", remedy, disk_only=True):
+            yield staging
+            for path in staging.rglob("*"):
+                sync(path)
+            rename(staging, folder.absolute())
+            sync(folder.absolute().parent)
+    finally:
+        if staging.exists():
+            remove_tree(staging)

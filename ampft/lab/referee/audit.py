@@ -1,0 +1,202 @@
+"""`ampft audit LEDGER`: verify the entries, and repeat each decision whose files still exist."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ampft.arguments.flags import ArgumentParser
+from ampft.errors import InputError
+from ampft.lab.referee.checks import BEST, CANDIDATE, check_unchanged
+from ampft.lab.referee.decision import Claim, Decision, LedgerEstimate, TryErrorBudget
+from ampft.lab.referee.judge import candidate_decision, final_level, next_level
+from ampft.lab.referee.ledger import FINAL, TRY, Entry, LedgerState, ledger_state, read_entries
+from ampft.lab.referee.sides import Sides, read_sides, stored_sources
+from ampft.text.numbers import counted
+
+TOLERANCE = 1e-9  # of levels and estimates
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerAudit:
+    """The result of an audit.
+
+    Attributes:
+        entries: Number of entries, whose chain of hashes is whole.
+        sha256: Hash of the last entry.
+        repeated: Number of answers, to tries and to the final claim, that were computed again.
+        absent: Numbers of the entries of answers whose files are missing or have changed.
+        wrong: What contradicts the entries, one sentence each.
+    """
+
+    entries: int
+    sha256: str
+    repeated: int
+    absent: tuple[int, ...]
+    wrong: tuple[str, ...]
+
+
+def main(argv: Sequence[str]) -> None:
+    """Audit a ledger and print the result.
+
+    Args:
+        argv: Arguments of the command.
+
+    Raises:
+        InputError: The ledger cannot be read, or its entries were edited.
+        SystemExit: An answer does not follow from its files; the exit code is 1.
+    """
+    args = _parser().parse_args(list(argv))
+    from ampft.text.json_io import json_text
+    from ampft.text.terminal import print_line
+
+    audit = audit_ledger(Path(args.ledger))
+    if args.json:
+        print_line(json_text(audit).rstrip("\n"))
+    else:
+        print_line(audit_text(audit))
+    if audit.wrong:
+        raise SystemExit(1)
+
+
+def audit_ledger(folder: Path) -> LedgerAudit:
+    """Verify the chain of a ledger, the levels of its tries, and the answers with files.
+
+    Args:
+        folder: Folder of the ledger.
+
+    Raises:
+        InputError: The ledger cannot be read, or its entries were edited.
+    """
+    entries, sha256 = read_entries(folder)
+    wrong: list[str] = []
+    absent: list[int] = []
+    repeated = 0
+    for position, entry in enumerate(entries):
+        if entry.kind not in (TRY, FINAL):
+            continue
+        before = ledger_state(entries[:position])
+        wrong += _wrong_level(entry, before)
+        try:
+            problem = _wrong_answer(folder, entry, before)
+        except InputError:
+            absent.append(entry.number)
+            continue
+        repeated += 1
+        wrong += problem
+    return LedgerAudit(
+        entries=len(entries),
+        sha256=sha256,
+        repeated=repeated,
+        absent=tuple(absent),
+        wrong=tuple(wrong),
+    )
+
+
+def audit_text(audit: LedgerAudit) -> str:
+    """Return the lines that `ampft audit` prints."""
+    from ampft.text.terminal import labelled
+
+    lines = [
+        labelled("chain", f"{audit.entries} entries, each with the hash of the one before it"),
+        labelled("answers", f"{counted(audit.repeated, 'answer')} repeated from the files"),
+    ]
+    if audit.absent:
+        listed = ", ".join(map(str, audit.absent))
+        lines.append(labelled("absent", f"files of entries {listed} are missing or have changed"))
+    lines += [labelled("wrong", each) for each in audit.wrong]
+    verdict = "not confirmed" if audit.wrong else "confirmed"
+    lines.append(labelled("verdict", f"{verdict}; last hash {audit.sha256}"))
+    lines.append(
+        labelled(
+            "", "Entries removed from the end leave no trace: compare the last hash with yours."
+        )
+    )
+    return "\n".join(lines)
+
+
+def _wrong_level(entry: Entry, before: LedgerState) -> list[str]:
+    """Return a sentence if a try used another level than its place in the ledger allows."""
+    trial = entry.trial
+    assert trial is not None, "it is a try"
+    allowed = _allowed(entry, before)
+    fits = (
+        trial.number == allowed.number
+        and trial.best_entry == before.best_entry
+        and math.isclose(trial.level, allowed.level, rel_tol=TOLERANCE)
+        and math.isclose(trial.log_share, allowed.log_share, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    )
+    return [] if fits else [f"entry {entry.number} was not judged at the level of its place"]
+
+
+def _wrong_answer(folder: Path, entry: Entry, before: LedgerState) -> list[str]:
+    """Return a sentence if the answer does not follow from the files.
+
+    Raises:
+        InputError: The files are missing or have changed.
+    """
+    trial = entry.trial
+    assert trial is not None, "it is a try or the final claim"
+    _, found = repeat_decision(folder, entry, before)
+    if (found.answer, found.shown_points) != (trial.answer, trial.shown_points):
+        return [f"entry {entry.number} says {trial.answer}, but its files say {found.answer}"]
+    if trial.estimate is not None and not _agree(trial.estimate, found.estimate):
+        return [f"entry {entry.number} has other numbers than its files"]
+    return []
+
+
+def repeat_decision(folder: Path, entry: Entry, before: LedgerState) -> tuple[Sides, Decision]:
+    """Read both sides of a try, or of the final claim, from their files, and decide again.
+
+    Args:
+        folder: Folder of the ledger.
+        entry: Entry of the try or of the final claim.
+        before: State of the ledger before it.
+
+    Raises:
+        InputError: The files are missing or have changed.
+    """
+    trial, settings = entry.trial, before.settings
+    assert trial is not None, "it is a try or the final claim"
+    compared = entry.compared if entry.kind == FINAL else before.best
+    models = {BEST: compared, CANDIDATE: entry.models}
+    sources = {name: stored_sources(each, folder) for name, each in models.items()}
+    read = read_sides(sources, settings, folder)
+    test = entry.test or before.test
+    if read.test.sha256 != test.sha256:
+        raise InputError(f"entry {entry.number}: other rows")
+    for name, each in models.items():
+        check_unchanged(read.sides[name], each)
+    seeds, allowed = [model.seed for model in entry.models], _allowed(entry, before)
+    return read, candidate_decision(
+        read, seeds, allowed, settings, Claim(trial.claim), trial.margin
+    )
+
+
+def _allowed(entry: Entry, before: LedgerState) -> TryErrorBudget:
+    return final_level(before) if entry.kind == FINAL else next_level(before)
+
+
+def _agree(stored: LedgerEstimate, found: LedgerEstimate) -> bool:
+    """Return whether two estimates are equal but for rounding."""
+    ours, theirs = ((each.gain, each.lower, *each.interval) for each in (stored, found))
+    pairs = zip(ours, theirs, strict=True)
+    return all(math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE) for a, b in pairs) and (
+        (stored.seeds_to_decide, stored.cases_to_show)
+        == (found.seeds_to_decide, found.cases_to_show)
+    )
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="ampft audit",
+        description="Check a ledger of ampft judge: its chain of entries, the level of each try, "
+        "and every answer whose files are still there. Nothing is written.",
+        epilog="Exit codes: 0 if the ledger is confirmed, 1 if an answer does not follow from its "
+        "files, 2 if entries were edited or removed.",
+    )
+    parser.add_argument("ledger", metavar="LEDGER", help="folder of the ledger")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser

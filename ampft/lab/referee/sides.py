@@ -1,0 +1,369 @@
+"""Read the two sides of a comparison, candidate and best, from runs or from tables."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ampft.comparison.analysis.foreign_predictions import predictions_from_tables, texts_and_groups
+from ampft.comparison.analysis.loading import RecordedRun, differing_settings, find_runs
+from ampft.comparison.analysis.prediction_tables import (
+    FLAG,
+    ONLY_TABLE,
+    ForeignRun,
+    read_tables,
+)
+from ampft.comparison.analysis.run_predictions import (
+    Cases,
+    RunPredictions,
+    primary_metric,
+    read_run_predictions,
+)
+from ampft.comparison.findings import metric_info
+from ampft.data.sources.file_names import named_files
+from ampft.data.sources.files import open_table
+from ampft.data.splits import group_equal_keys, normalized_text, normalized_value
+from ampft.errors import InputError, listed
+from ampft.files import describe_file
+from ampft.lab.referee.ledger import RUNS, TABLES, JudgedModel, LedgerSettings, TestSet
+from ampft.metrics.sums import Metric
+from ampft.runs.finished import PREDICTIONS_NAME
+from ampft.runs.predictions import is_input, read_rows
+from ampft.runs.show import problem_of
+from ampft.tasks import problem_types
+from ampft.tasks.outcome import IntArray
+from ampft.tasks.single_label import SingleLabel
+from ampft.text.json_io import JSONValue, json_values
+
+KEY_LENGTH = 16  # hexadecimal digits of the hash of a row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """The models of a candidate or of the best.
+
+    Attributes:
+        name: What it is called in messages: "--candidate" or "--best".
+        models: Models by seed.
+        predictions: Their predictions, by seed.
+        runs: Their run records by seed; empty for tables.
+    """
+
+    name: str
+    models: Mapping[int, JudgedModel]
+    predictions: Mapping[int, RunPredictions]
+    runs: Mapping[int, RecordedRun] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sides:
+    """Both sides with what they share.
+
+    Attributes:
+        sides: The sides, by name.
+        test: Test set of the first of them.
+        metric: Metric that is compared.
+    """
+
+    sides: Mapping[str, Side]
+    test: TestSet
+    metric: Metric
+
+
+def read_sides(
+    sources: Mapping[str, Sequence[str]],
+    settings: LedgerSettings,
+    ledger: Path,
+) -> Sides:
+    """Read one or two sides that predict the same rows.
+
+    Args:
+        sources: Run folders, or tables, of each side by its name; the first side defines the rows.
+        settings: Settings of the ledger, which name the metric and the classes of tables.
+        ledger: Folder that stored paths are relative to.
+
+    Raises:
+        InputError: A side cannot be read, has a seed twice, mixes settings, predicts other rows, or
+            has the same predictions with two seeds.
+    """
+    are_folders = {Path(source).is_dir() for each in sources.values() for source in each}
+    if are_folders == {True, False}:
+        raise InputError(
+            "judge: received folders of runs and tables. Both sides must be runs, or both tables."
+        )
+    if are_folders == {True}:
+        read = _read_runs(sources, settings.metric, ledger)
+    else:
+        read = _read_tables(sources, settings, ledger)
+    for side in read.sides.values():
+        _check_different(side)
+    return read
+
+
+def _check_different(side: Side) -> None:
+    """Check that the models of a side are several trainings, not copies of one."""
+    seeds: dict[str, int] = {}
+    for seed, model in side.models.items():
+        first = seeds.setdefault(model.predictions_sha256, seed)
+        if first != seed:
+            raise InputError(
+                f"{side.name}: the predictions with the seeds {first} and {seed} are equal, bit "
+                "for bit. A change is judged over several trainings; pass each of them once."
+            )
+
+
+def changed_settings(candidate: Side, best: Side) -> dict[str, list[JSONValue]]:
+    """Return the values of best and candidate of each setting that differs; empty for tables."""
+    if not candidate.runs or not best.runs:
+        return {}
+    pair = [next(iter(side.runs.values())) for side in (best, candidate)]
+    found = json_values(differing_settings(pair))
+    assert isinstance(found, dict)
+    return {name: values for name, values in found.items() if isinstance(values, list)}
+
+
+def _read_runs(sources: Mapping[str, Sequence[str]], metric: str | None, ledger: Path) -> Sides:
+    cases: Cases | None = None
+    sides: dict[str, Side] = {}
+    first: RecordedRun | None = None
+    for name, folders in sources.items():
+        runs = _runs_of_side(name, find_runs([Path(folder) for folder in folders]))
+        first = first or next(iter(runs.values()))
+        metric = primary_metric(metric, problem_of(first.record))
+        predictions, models = {}, {}
+        for seed, run in runs.items():
+            path = run.folder / PREDICTIONS_NAME
+            found, cases = read_run_predictions(path, cases, metric, run.record.metrics)
+            predictions[seed] = found
+            digest = hash_of_predictions(found)
+            models[seed] = _model(seed, str(run.folder), path, digest, ledger)
+        sides[name] = Side(name=name, models=models, predictions=predictions, runs=runs)
+    assert cases is not None, "a side has runs"
+    assert first is not None, "a side has runs"
+    assert metric is not None, "a side has runs"
+    inputs = read_rows(first.folder / PREDICTIONS_NAME, range(len(cases.truth)), is_input)
+    test = _test_set(
+        cases,
+        metric,
+        np.arange(len(cases.truth)),
+        source=RUNS,
+        fingerprint=first.record.data.fingerprints.get(cases.split),
+        rows=_keys(_joined(values.values()) for values in inputs.values()),
+    )
+    return Sides(sides=sides, test=test, metric=cases.problem.metrics[metric])
+
+
+def _runs_of_side(name: str, runs: Sequence[RecordedRun]) -> dict[int, RecordedRun]:
+    """Return the runs of a side by seed, after checking that they are one procedure."""
+    by_seed: dict[int, RecordedRun] = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        if run.seed in by_seed:
+            raise InputError(
+                f"{name}: {by_seed[run.seed].folder} and {run.folder} both have seed {run.seed}. "
+                "List one run per seed."
+            )
+        if not run.is_finished:
+            raise InputError(
+                f"{name} {run.folder}: the run has not finished ({run.record.status}). Finish it, "
+                "or judge a change that trains."
+            )
+        if run.record.metrics.get("selected"):
+            raise InputError(
+                f"{name} {run.folder}: its best epoch was chosen on the rows of its report "
+                f"({run.record.metrics.get('split')}). Judge on separate rows: train with "
+                "--test_file."
+            )
+        by_seed[run.seed] = run
+    if differing := differing_settings(list(by_seed.values())):
+        raise InputError(
+            f"{name}: its runs differ in {listed(list(differing))}. All runs of a side must differ "
+            "only in their seed."
+        )
+    return by_seed
+
+
+def _read_tables(
+    sources: Mapping[str, Sequence[str]], settings: LedgerSettings, ledger: Path
+) -> Sides:
+    problem = problem_types()[SingleLabel.name]
+    metric, label_names = primary_metric(settings.metric, problem), settings.label_names
+    try:
+        tables = {name: _table_of_side(name, each) for name, each in sources.items()}
+        predictions, cases = predictions_from_tables(
+            tables, metric=metric, label_names=label_names or None
+        )
+    except InputError as error:  # the reader calls every table --predictions
+        raise InputError(str(error).replace(FLAG, "/".join(sources))) from None
+    places = {name: _places(each) for name, each in sources.items()}
+    first = next(iter(next(iter(tables.values())).values()))
+    texts, _ = texts_and_groups([run for by_seed in tables.values() for run in by_seed.values()])
+    order = np.argsort(np.array(list(first.labels)), kind="stable")
+    sides = {}
+    for name, by_seed in tables.items():
+        models = {}
+        for seed, run in by_seed.items():
+            source = places[name].get(run.origin, run.origin)
+            digest = hash_of_predictions(predictions[name][seed], order)
+            models[seed] = _model(seed, source, Path(run.origin), digest, ledger)
+        sides[name] = Side(name=name, models=models, predictions=predictions[name])
+    test = _test_set(
+        cases,
+        metric,
+        order,
+        source=TABLES,
+        ids=sorted(first.labels),
+        rows=_keys(texts.values()),
+    )
+    return Sides(sides=sides, test=test, metric=problem.metrics[metric])
+
+
+def _table_of_side(name: str, sources: Sequence[str]) -> dict[int, ForeignRun]:
+    """Return the rows of one side by ascending seed."""
+    arms = read_tables(sources)
+    if len(arms) > 1:
+        raise InputError(
+            f"{name}: its tables have the arms {listed(list(arms))}. List the tables of one arm, "
+            "such as new-seed1.csv new-seed2.csv new-seed3.csv."
+        )
+    by_seed = next(iter(arms.values()))
+    if set(by_seed) == {ONLY_TABLE} and any("=" in source for source in sources):
+        raise InputError(
+            f"{name}: the seed of {sources[0]} is unknown. Add it, as ARM:SEED=FILE, or call the "
+            "file ARM-seed1.csv."
+        )
+    return dict(sorted(by_seed.items()))
+
+
+def _places(sources: Sequence[str]) -> dict[str, str]:
+    """Return each source by its file."""
+    return {
+        source if Path(source).is_file() else source.partition("=")[2]: source for source in sources
+    }
+
+
+def relative_source(source: str, ledger: Path) -> str:
+    """Return a source with its path relative to the ledger."""
+    arm, separator, path = ("", "", source)
+    if not Path(source).exists():
+        arm, separator, path = source.partition("=")
+    return arm + separator + Path(os.path.relpath(path, ledger)).as_posix()
+
+
+def absolute_source(source: str, ledger: Path) -> str:
+    """Return a stored source with its path from here; the inverse of `relative_source`."""
+    if (ledger / source).exists():
+        return os.path.normpath(ledger / source)
+    arm, separator, path = source.partition("=")
+    if separator and (ledger / path).exists():
+        return arm + separator + os.path.normpath(ledger / path)
+    raise InputError(
+        f"LEDGER {ledger}: {os.path.normpath(ledger / (path or source))} is missing. It holds "
+        "predictions of the best: restore it, or pass its new path with --best."
+    )
+
+
+def stored_sources(models: Sequence[JudgedModel], ledger: Path) -> list[str]:
+    """Return the sources of some models with their paths from here, each once."""
+    return [absolute_source(source, ledger) for source in dict.fromkeys(m.source for m in models)]
+
+
+def _model(
+    seed: int, source: str, path: Path, predictions_sha256: str, ledger: Path
+) -> JudgedModel:
+    return JudgedModel(
+        seed=seed,
+        source=relative_source(source, ledger),
+        predictions_sha256=predictions_sha256,
+        file_sha256=describe_file(path).sha256,
+    )
+
+
+def hash_of_predictions(predictions: RunPredictions, order: IntArray | None = None) -> str:
+    """Return a hash that is equal for models whose predictions and metrics are equal.
+
+    Args:
+        predictions: Predictions of one model.
+        order: (n,) order of the examples; None for their own.
+    """
+    rows = slice(None) if order is None else order
+    digest = hashlib.sha256(np.ascontiguousarray(predictions.choices[rows]).tobytes())
+    if predictions.confidence is not None:
+        digest.update(np.ascontiguousarray(predictions.confidence[rows]).tobytes())
+    digest.update(json.dumps(sorted(predictions.metrics.items())).encode())
+    return digest.hexdigest()
+
+
+def _test_set(
+    cases: Cases,
+    metric: str,
+    order: IntArray,
+    *,
+    source: str,
+    rows: Sequence[str],
+    ids: Sequence[str] = (),
+    fingerprint: str | None = None,
+) -> TestSet:
+    """Return the test set of some cases, with the hash of their examples in an order."""
+    groups = (
+        []
+        if cases.groups is None
+        else group_equal_keys(cases.groups.ids[order].tolist()).ids.tolist()
+    )
+    parts = [cases.kind, cases.split, list(cases.label_names), list(ids), groups]
+    digest = hashlib.sha256(json.dumps(parts).encode())
+    digest.update(np.ascontiguousarray(cases.truth[order]).tobytes())
+    return TestSet(
+        source=source,
+        metric=metric_info(cases.problem.metrics[metric]),
+        split=cases.split,
+        cases=cases.group_count or len(cases.truth),
+        examples=len(cases.truth),
+        label_names=cases.label_names,
+        sha256=digest.hexdigest(),
+        fingerprint=fingerprint,
+        rows=rows,
+        ids=_keys(ids),
+    )
+
+
+# Rows, to find those that were used before
+
+
+def _keys(inputs: Iterable[str]) -> tuple[str, ...]:
+    """Return the distinct hashes of inputs, sorted. Equal `normalized_text` is one row."""
+    hashes = {hashlib.sha256(normalized_text(text).encode()).hexdigest() for text in inputs}
+    return tuple(sorted(key[:KEY_LENGTH] for key in hashes))
+
+
+def _joined(values: Iterable[Any]) -> str:
+    return "\x1f".join(str(normalized_value(value)) for value in values)
+
+
+def shared_training_rows(run: RecordedRun, test: TestSet) -> int | None:
+    """Return how many rows of the test set a run trained on; None if its files cannot be read.
+
+    Args:
+        run: Run whose record names its training files.
+        test: Test set.
+    """
+    columns, rows = list(run.record.data.input_columns), set(test.rows)
+    files = run.record.arguments.get("train_file")
+    if not columns or not isinstance(files, str):
+        return None
+    shared: set[str] = set()
+    try:
+        for path in named_files(files, "--train_file"):
+            encoding = str(run.record.arguments.get("encoding") or "utf-8")
+            table = open_table(path, flag="--train_file", encoding=encoding)
+            for _, values in table.read(columns):
+                shared.update(rows.intersection(_keys([_joined(values)])))
+    except InputError:  # a file that was moved or replaced since
+        return None
+    return len(shared)

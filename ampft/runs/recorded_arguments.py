@@ -1,0 +1,60 @@
+"""The settings in a run's record, as they were given on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ampft.arguments import ClassifyArguments, parse_classify_arguments
+from ampft.data.load import IN_MEMORY
+from ampft.errors import InputError
+from ampft.runs.manifest import RECORD_NAME
+from ampft.runs.record import RunRecord
+
+# Settings of the outputs, of the speed and of the end of a run. None changes a number, and an audit
+# writes nothing. `trust_remote_code` is the auditor's decision.
+NEUTRAL: Mapping[str, Any] = {
+    "output_dir": None,
+    "overwrite_output_dir": False,
+    "with_tracking": False,
+    "auto_micro_batch": False,
+    "dataloader_num_workers": 0,
+    "checkpointing_steps": None,
+    "checkpoint_total_limit": None,
+    "async_checkpoints": False,
+    "resume_from_checkpoint": None,
+    "allow_topology_change": False,
+    "trust_remote_code": False,
+    "push_to_hub": False,
+    "hub_model_id": None,
+    "hub_private_repo": False,
+}
+
+
+def recorded_arguments(record: RunRecord, flags: Sequence[str]) -> ClassifyArguments:
+    """Return the settings in a record, checked as on a command line.
+
+    Raises:
+        InputError: A setting is unknown or has an invalid value.
+    """
+    recorded = {**record.arguments, **NEUTRAL, "mixed_precision": record.precision.requested}
+    if record.data.name == IN_MEMORY:
+        if not flags:
+            raise InputError(
+                "RUN: it was trained on data in memory, which an audit cannot read. Write them to "
+                "files, and pass these: --train_file FILE, --validation_file and --test_file."
+            )
+        recorded["dataset_name"] = None
+    words = []
+    for name, value in recorded.items():
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        elif value is not None:
+            words.append(f"--{name}={value}")
+    try:
+        return parse_classify_arguments([*words, *flags])
+    except InputError as error:
+        raise InputError(
+            f"the settings in {RECORD_NAME}, with the flags of this command, cannot be used "
+            f"({error}) Check the flags, or use the version of ampft that the record names."
+        ) from error

@@ -1,0 +1,134 @@
+"""The script of each of two processes that shard by FSDP2; it writes its results for the tests.
+
+torchrun --standalone --nproc_per_node 2 sharded_processes.py TINY_BERT RESULTS RECIPE ARGUMENTS
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import runpy
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import exact_step
+import torch
+from accelerate import Accelerator, PartialState
+from exact_step import Problem, Training, flat_weights, tensor_problem
+from two_processes import EFFECTIVE, adamw, problem_named, trained
+
+from ampft.comparison.execution.trial import run_trial
+from ampft.data.steps import MicroBatch
+from ampft.engine.first_step import FirstStepMonitor
+from ampft.models.weights import gather_sharded_weights, load_into_sharded_model, perturb_weights
+from ampft.precision.accelerator import SHARDING_VARIABLE, forget_accelerator
+
+TRAININGS = (
+    *(("fp32", "padded"), ("fp32", "padding-free")),
+    *(("bf16", "padding-free"), ("fp16", "padded"), ("bf16", "float32 modules")),
+)
+REPLICATED = PartialState(cpu=True).distributed_type
+
+
+in_bfloat16 = partial(exact_step.prepare_training_objects, gathers_bfloat16=True)
+
+
+def set_sharding(enabled: bool) -> None:
+    """Train with FSDP2, or with DistributedDataParallel, from the next Accelerator on."""
+    os.environ[SHARDING_VARIABLE] = str(enabled).lower()
+    PartialState().distributed_type = REPLICATED
+
+
+def both_ways(mode: str, name: str, tiny_bert: Path) -> dict[str, Any]:
+    results = {}
+    for way in ("sharded", "replicated"):
+        set_sharding(way == "sharded")
+        problem = problem_named(name, tiny_bert)
+        results[way] = trained(mode, problem, batch_size=EFFECTIVE // 4, micro_batches=2)
+    return results
+
+
+def overflow(rank: int) -> list[tuple[bool, float | None]]:
+    """Make the loss of process 1 infinite in the second of three steps."""
+    problem = tensor_problem(n=12)
+    calls = iter(range(3))
+
+    def loss(model: torch.nn.Module, micro_batch: MicroBatch) -> torch.Tensor:
+        value = problem.loss(model, micro_batch)
+        return value * math.inf if next(calls) == 1 and rank == 1 else value
+
+    training = Training("fp16", replace(problem, loss=loss), 2, optimizer=adamw)
+    return [(step.outcome.skipped, step.outcome.loss_scale) for step in training.steps()]
+
+
+def state_restored(problem: Problem) -> dict[str, Any]:
+    """Gather the weights, perturb them, gather them again, and load the first ones."""
+    training = Training("fp32", problem, EFFECTIVE // 2)
+    before = gather_sharded_weights(training.model)
+    perturb_weights(training.model, seed=3)
+    perturbed = gather_sharded_weights(training.model)
+    load_into_sharded_model(training.model, before or {})
+    return {"before": before, "perturbed": perturbed, "after": flat_weights(training.model)}
+
+
+def activations(tiny_bert: Path) -> dict[str, int]:
+    """Count the bytes saved for the backward pass of a step, sharded and replicated."""
+    counted = {}
+    for way in ("sharded", "replicated"):
+        set_sharding(way == "sharded")
+        training = Training("fp32", problem_named("padded", tiny_bert), EFFECTIVE // 2)
+        first_step = FirstStepMonitor(training.precision)
+        with first_step.measured(training.model, training.prepared):
+            next(training.steps())
+        counted[way] = (first_step.memory or {})["activations"]
+    return counted
+
+
+def trial(arguments: list[str]) -> dict[str, float]:
+    """Time two modes as a comparison does before its plan."""
+    modes = ("fp32", "bf16")
+    result = run_trial({"classify_argv": arguments, "modes": modes, "launched": time.time()})
+    return {mode: result.estimate.modes[mode].step for mode in modes}
+
+
+def main(tiny_bert: Path, folder: Path, recipe: str, *arguments: str) -> None:
+    torch.set_num_threads(1)
+    rank = Accelerator(cpu=True).process_index
+    results: dict[str, Any] = {
+        f"{mode} {name}": both_ways(mode, name, tiny_bert) for mode, name in TRAININGS
+    }
+    results["activations"] = activations(tiny_bert)
+    set_sharding(True)
+    with patch.object(exact_step, "prepare_training_objects", in_bfloat16):
+        problem = problem_named("padding-free", tiny_bert)
+        results["gathered in bf16"] = trained(
+            "bf16", problem, batch_size=EFFECTIVE // 4, micro_batches=2
+        )
+    results["overflow"] = overflow(rank)
+    results["state"] = state_restored(problem_named("padded", tiny_bert))
+    results["trial"] = trial(list(arguments))
+    torch.save(results, folder / f"rank{rank}.pt")
+    run(recipe, *arguments, f"--output_dir={folder / 'run'}", "--checkpointing_steps=2")
+    checkpoint = folder / "run" / "checkpoints" / "step-2"
+    resumed = f"--output_dir={folder / 'resumed'}"
+    run(recipe, *arguments, resumed, f"--resume_from_checkpoint={checkpoint}")
+    torch.distributed.destroy_process_group()
+
+
+def run(recipe: str, *arguments: str) -> None:
+    """Train with FSDP2 as the recipe does; the next run can use the process group again."""
+    set_sharding(True)
+    forget_accelerator()
+    sys.argv = [recipe, *arguments]
+    with patch("torch.distributed.destroy_process_group"), contextlib.suppress(SystemExit):
+        runpy.run_path(recipe, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

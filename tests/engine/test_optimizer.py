@@ -1,0 +1,103 @@
+"""AdamW without decay on norms and biases, and schedules that count applied steps."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from ampft.engine.optimizer import (
+    OptimizerSettings,
+    ScheduleSettings,
+    default_learning_rate,
+    make_optimizer,
+    make_schedule,
+)
+
+PEAK, STEPS = 0.5, 20
+
+
+@pytest.mark.parametrize(
+    ("hidden_size", "rate"), [(128, 1e-4), (512, 1e-4), (768, 5e-5), (1024, 5e-5), (None, 5e-5)]
+)
+def test_small_models_have_a_larger_default_learning_rate(hidden_size, rate):
+    assert default_learning_rate(SimpleNamespace(hidden_size=hidden_size)) == rate
+    own = SimpleNamespace(hidden_size=hidden_size, default_learning_rate=3e-3)
+    assert default_learning_rate(own) == 3e-3
+
+
+def rates(settings, steps=STEPS):
+    optimizer = make_optimizer(nn.Linear(2, 2), OptimizerSettings(learning_rate=PEAK))
+    schedule = make_schedule(optimizer, steps, settings)
+    values = []
+    for _ in range(steps):
+        values.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    return values
+
+
+def linear(step, warmup, steps=STEPS):
+    """The expected rate: it rises to the peak over the warm-up, then falls to zero."""
+    return PEAK * (step / warmup if step < warmup else (steps - step) / (steps - warmup))
+
+
+@pytest.mark.parametrize(
+    ("settings", "warmup"),
+    [
+        ({}, 0),
+        ({"warmup_ratio": 0.25}, 5),
+        ({"warmup_ratio": 0.01}, 1),
+        ({"warmup_ratio": 0.21}, 5),
+        ({"warmup_steps": 3}, 3),
+        ({"warmup_steps": 3, "warmup_ratio": 0.9}, 3),
+        ({"warmup_steps": 0, "warmup_ratio": 0.9}, 0),
+    ],
+)
+def test_the_linear_schedule_rises_over_the_warm_up_and_falls_to_zero(settings, warmup):
+    expected = [linear(step, warmup) for step in range(STEPS)]
+    assert rates(ScheduleSettings(**settings)) == pytest.approx(expected)
+
+
+def test_the_cosine_schedule_is_half_a_cosine():
+    expected = [PEAK * (1 + math.cos(math.pi * step / STEPS)) / 2 for step in range(STEPS)]
+    assert rates(ScheduleSettings("cosine")) == pytest.approx(expected)
+
+
+def test_the_constant_schedule_is_constant():
+    assert rates(ScheduleSettings("constant")) == [PEAK] * STEPS
+
+
+def block():
+    return nn.Sequential(nn.Embedding(4, 3), nn.LayerNorm(3), nn.Linear(3, 2))
+
+
+def test_norms_and_biases_do_not_decay():
+    model = block()
+    for parameter in model.parameters():
+        nn.init.ones_(parameter)
+        parameter.grad = torch.zeros_like(parameter)  # so that only decay changes a weight
+    settings = OptimizerSettings(learning_rate=0.1, weight_decay=0.5)
+    make_optimizer(model, settings).step()
+    decayed = {name for name, p in model.named_parameters() if not torch.equal(p, torch.ones(()))
+               and torch.allclose(p, torch.tensor(1 - 0.1 * 0.5))}  # fmt: skip
+    unchanged = {n for n, p in model.named_parameters() if torch.equal(p, torch.ones_like(p))}
+    assert decayed == {"0.weight", "2.weight"}
+    assert unchanged == {"1.weight", "1.bias", "2.bias"}
+
+
+def test_frozen_parameters_are_excluded():
+    model = block()
+    model[0].requires_grad_(False)
+    optimizer = make_optimizer(model, OptimizerSettings(learning_rate=0.1, weight_decay=0.5))
+    optimized = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert optimized == {id(p) for p in model.parameters() if p.requires_grad}
+
+
+def test_settings_reach_adamw():
+    settings = OptimizerSettings(learning_rate=0.1, betas=(0.8, 0.95), epsilon=1e-6)
+    optimizer = make_optimizer(block(), settings)
+    assert len(optimizer.param_groups) == 2
+    for group in optimizer.param_groups:
+        assert (group["lr"], group["betas"], group["eps"]) == (0.1, (0.8, 0.95), 1e-6)

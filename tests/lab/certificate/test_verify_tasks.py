@@ -1,0 +1,46 @@
+"""Every task has a certificate: the artifact of its run predicts as the run does."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from representatives import full_except
+
+from ampft.lab.certificate.report import certificate_text, page
+from ampft.lab.certificate.rows import VerifyRequest
+from ampft.lab.certificate.verify import certify
+from ampft.lab.export import ExportRequest, export_run
+
+sys.path.append(str(Path(__file__).parents[1] / "export"))
+import exported
+
+pytestmark = pytest.mark.slow
+
+TASKS = {
+    "pairs": lambda folder: exported.train_texts(folder, pairs=True),
+    "several labels": lambda folder: exported.train_texts(
+        folder, several=True, task="multi-label", tune_thresholds=True
+    ),
+    "words": exported.train_words,
+    "images": exported.train_images,
+    "sounds": lambda folder: exported.train_sounds(folder, "ast"),
+    "pixels": exported.train_pixels,
+}
+
+
+@pytest.mark.parametrize("name", full_except(TASKS, ["words"]))
+def test_a_faithful_artifact_of_a_task_is_its_model(name, tmp_path):
+    run = TASKS[name](tmp_path)
+    target = tmp_path / "artifact"
+    export_run(ExportRequest(run=run, format="torch", precision="fp32", output_dir=target))
+    made = certify(target, run, VerifyRequest(measure=False))
+    # So few examples prove nothing, but no prediction differs.
+    assert (made.verdict, made.failures) == ("undecided", ())
+    assert made.arm.flips.mean == 0
+    assert made.logits.largest < 1e-5
+    assert made.logits.range > 0
+    assert made.batches.changed == 0
+    assert "undecided: these examples cannot show" in certificate_text(made)
+    assert "<html" in page(made)

@@ -1,0 +1,194 @@
+"""An ONNX artifact in fp32: what is written, what it predicts, and what is refused."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pandas as pd
+import pytest
+import torch
+from exported import artifact_of, logits_of_run, rows, train_texts
+from torch import nn
+from transformers.modeling_outputs import ModelOutput
+
+from ampft.cli import main
+from ampft.errors import InputError
+from ampft.files import describe_file
+from ampft.kinds.prediction import PredictRequest
+from ampft.lab.export import open_artifact
+from ampft.lab.export.artifact import artifact_classifier
+from ampft.lab.export.export import staged_folder
+from ampft.lab.export.source import write_onnx
+from ampft.runs.predict import predict_file
+from ampft.runs.predict_shards import ShardJob, predict_folder, predict_here
+
+pytestmark = pytest.mark.slow
+
+TEXTS = [row["text"] for row in rows(30, seed=9)]
+# Largest difference of float32 logits of a scale of 2: sums in another order.
+ROUNDING = 5e-6
+
+
+def test_the_logits_are_those_of_the_run_in_every_batch_size(text_run, onnx_text):
+    expected = logits_of_run(text_run, [TEXTS])
+    artifact = open_artifact(onnx_text)
+    for batch_size in (1, 7, 64):
+        found = artifact.logits(TEXTS, batch_size)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, rtol=0, atol=ROUNDING)
+    assert np.ptp(expected, axis=0).max() > 1000 * ROUNDING, "the texts differ"
+
+
+def test_the_manifest_says_what_the_artifact_is(text_run, onnx_text):
+    manifest = open_artifact(onnx_text).manifest
+    assert (manifest.format, manifest.precision, manifest.task) == ("onnx", "fp32", "text")
+    assert manifest.label_names == ("ant", "bee", "cow")
+    assert manifest.run_sha256 == describe_file(text_run / "run.json").sha256
+    assert manifest.text.max_length == 24
+    assert manifest.text.stride is None
+    assert manifest.runtime == "onnxruntime"
+    assert manifest.versions["onnxruntime"].count(".") == 2
+    found = {p.relative_to(onnx_text).as_posix() for p in onnx_text.rglob("*") if p.is_file()}
+    assert found - {"artifact.json"} == manifest.files.keys()
+    assert {"onnx/model.onnx", "config.json", "tokenizer.json"} <= found
+
+
+def test_no_file_has_a_path_of_this_machine(text_run, onnx_text):
+    for path in filter(Path.is_file, onnx_text.rglob("*")):
+        assert str(text_run.parent).encode() not in path.read_bytes(), path
+    content = (onnx_text / "onnx/model.onnx").read_bytes()
+    assert b"site-packages" not in content
+    assert b"/ampft/" not in content
+    graph = onnx.load(onnx_text / "onnx/model.onnx").graph
+    assert [entry.name for entry in graph.output] == ["logits"]
+    for entry in graph.input:
+        assert [axis.dim_param for axis in entry.type.tensor_type.shape.dim] == ["batch", "length"]
+
+
+def test_predict_writes_the_same_table(text_run, onnx_text, tmp_path, capsys):
+    table = tmp_path / "rows.csv"
+    pd.DataFrame({"id": range(30), "text": TEXTS, "label": ["ant"] * 30}).to_csv(table, index=False)
+    request = {"files": [str(table)], "all_probabilities": True}
+    for name, predict, model in (
+        ("run", predict_file, text_run),
+        ("artifact", partial(predict_file, classifier=artifact_classifier), onnx_text),
+    ):
+        output = str(tmp_path / f"{name}.csv")
+        predict(str(model), PredictRequest(**request, output_file=output))
+    expected, found = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("run", "artifact"))
+    assert list(found) == list(expected)
+    assert found.prediction.equals(expected.prediction)
+    job = ShardJob(str(onnx_text), artifact_classifier, PredictRequest(**request))
+    predict_folder(job, tmp_path / "out", predict_here)
+    assert pd.read_parquet(tmp_path / "out" / "rows.parquet").prediction.equals(found.prediction)
+    probabilities = [column for column in found if column.startswith("probability_")]
+    # They are rounded to six decimals.
+    np.testing.assert_allclose(found[probabilities], expected[probabilities], rtol=0, atol=2e-6)
+
+
+def test_the_command_refuses_a_precision_for_an_artifact(onnx_text, capsys):
+    words = ["predict", "--model", str(onnx_text), "--text", "w1"]
+    assert main([*words, "--mixed_precision", "bf16"]) == 2
+    assert "no effect on an artifact, whose precision is fp32" in capsys.readouterr().err
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith("text,prediction,confidence\nw1,")
+
+
+@pytest.mark.parametrize("name", ["onnx/model.onnx", "tokenizer.json", "source/run.json"])
+def test_a_changed_file_is_named(onnx_text, tmp_path, name):
+    copy = Path(shutil.copytree(onnx_text, tmp_path / "copy"))
+    (copy / name).write_bytes((copy / name).read_bytes() + b" ")
+    with pytest.raises(InputError, match=f"{name}: the file was changed after the export"):
+        open_artifact(copy)
+    (copy / name).unlink()
+    with pytest.raises(InputError, match=f"{name}: the file is missing"):
+        open_artifact(copy)
+
+
+def test_a_changed_manifest_is_refused(onnx_text, tmp_path):
+    copy = Path(shutil.copytree(onnx_text, tmp_path / "copy"))
+    values = json.loads((copy / "artifact.json").read_text())
+    values["label_names"].reverse()
+    (copy / "artifact.json").write_text(json.dumps(values))
+    with pytest.raises(InputError, match="do not have the hash"):
+        open_artifact(copy)
+
+
+def test_a_folder_with_files_is_not_touched(text_run, tmp_path):
+    (tmp_path / "onnx-fp32").mkdir()
+    (tmp_path / "onnx-fp32" / "mine.txt").write_text("keep")
+    with pytest.raises(InputError, match=r"--output_dir .*is not an empty folder"):
+        artifact_of(text_run, tmp_path, "onnx", "fp32")
+    assert [path.name for path in tmp_path.rglob("*")] == ["onnx-fp32", "mine.txt"]
+
+
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path, capsys):
+    target = tmp_path / "out"
+    words = ["--format", "onnx", "--output_dir", str(target)]
+    assert main(["export", str(tmp_path), *words]) == 2
+    assert "this is not the folder of a run" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "missing"), *words]) == 2
+    assert "not a folder" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_remains_of_an_export_that_fails(tmp_path):
+    def interrupted() -> None:
+        with staged_folder(tmp_path / "artifact") as folder:
+            (folder / "onnx").mkdir()
+            (folder / "onnx" / "model.onnx").write_bytes(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_names_the_output_folder(tmp_path):
+    with (
+        pytest.raises(InputError, match=r"--output_dir .*artifact: the folder cannot be written"),
+        staged_folder(tmp_path / "artifact"),
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_windows_are_averaged_as_in_the_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("windows")
+    run = train_texts(folder, long_text="windows", stride=4, max_seq_length=12)
+    artifact = open_artifact(artifact_of(run, folder, "onnx", "fp32"))
+    assert artifact.manifest.text.stride == 4
+    expected = logits_of_run(run, [TEXTS])
+    found = artifact.logits(TEXTS, 8)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=ROUNDING)
+
+
+class Spectrum(nn.Module):
+    def forward(self, values):
+        return torch.linalg.eigvals(values).real
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = Spectrum()
+
+    def forward(self, values):
+        return ModelOutput(logits=self.block(values))
+
+
+def test_an_operator_that_onnx_lacks_is_named_with_its_module(tmp_path):
+    inputs = {"values": torch.randn(2, 3, 3)}
+    axes = {"values": {0: torch.export.Dim("batch")}}
+    with pytest.raises(
+        InputError, match=r"Model has an operator .*aten\.linalg_eig.* module block"
+    ):
+        write_onnx(Model().eval(), inputs, axes, tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []
