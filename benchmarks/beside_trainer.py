@@ -30,17 +30,11 @@ SYSTEMS = ("ampft", "trainer")
 
 @dataclass(frozen=True)
 class Turn:
-    """One training of one system.
+    """One training of one system."""
 
-    Attributes:
-        mode: "fp32" or "bf16".
-        seed: Seed of the head, the order of examples and dropout.
-        steps: Optimizer steps; None for all epochs.
-    """
-
-    mode: str
-    seed: int
-    steps: int | None
+    mode: str  # "fp32" or "bf16".
+    seed: int  # Seed of the head, the order of examples and dropout.
+    steps: int | None  # Optimizer steps; None for all epochs.
 
 
 def train_with_recipe(

@@ -128,15 +128,10 @@ class Driver:
 
 @dataclass
 class Bench:
-    """The files that all comparisons share, and the one without Ray.
+    """The files that all comparisons share, and the one without Ray."""
 
-    Attributes:
-        place: Folder of everything.
-        trained: Whether runs are trainings.
-    """
-
-    place: Path
-    trained: bool
+    place: Path  # Folder of everything.
+    trained: bool  # Whether runs are trainings.
 
     def words(self, folder: Path, *own: str) -> list[str]:
         """Return the arguments of `ampft` for a comparison."""

@@ -50,19 +50,13 @@ CURVES: dict[str, Callable[[FloatArray], FloatArray]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A world.
+    """A world."""
 
-    Attributes:
-        curve: Name of the curve.
-        rows: Test rows.
-        seeds: Seeds of each size.
-        noise: Standard deviation of the score over draws at 50 labels; it falls with the square
-            root of the labels, to a fifth at least.
-    """
-
-    curve: str
-    rows: int
-    seeds: int
+    curve: str  # Name of the curve.
+    rows: int  # Test rows.
+    seeds: int  # Seeds of each size.
+    # Standard deviation of the score over draws at 50 labels; it falls with the square root of the
+    # labels, to a fifth at least.
     noise: float
 
 

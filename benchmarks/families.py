@@ -120,19 +120,13 @@ DEBERTA_V3 = {
 
 @dataclass(frozen=True)
 class Case:
-    """A family of models.
+    """A family of models."""
 
-    Attributes:
-        checkpoints: What people know of it.
-        model_type: Its name in transformers.
-        options: Function that returns the options of its configuration.
-        extra: Further options.
-    """
-
-    checkpoints: str
-    model_type: str
+    checkpoints: str  # What people know of it.
+    model_type: str  # Its name in transformers.
+    # Function that returns the options of its configuration.
     options: Callable[[Size], dict[str, Any]] = like_bert
-    extra: tuple[tuple[str, Any], ...] = ()
+    extra: tuple[tuple[str, Any], ...] = ()  # Further options.
 
     def model(self, size: Size, **labels: Any) -> PreTrainedModel:
         """Return a model with random weights, the same each time."""

@@ -55,15 +55,10 @@ Probabilities = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Texts:
-    """Rows to draw from, and test rows.
+    """Rows to draw from, and test rows."""
 
-    Attributes:
-        pool: Columns `text` and `label`, from which training rows are drawn.
-        test: The same columns, `TEST_ROWS` rows.
-    """
-
-    pool: pd.DataFrame
-    test: pd.DataFrame
+    pool: pd.DataFrame  # Columns `text` and `label`, from which training rows are drawn.
+    test: pd.DataFrame  # The same columns, `TEST_ROWS` rows.
 
     def draw(self, number: int) -> pd.DataFrame:
         """Return `SHOTS` rows of each class.

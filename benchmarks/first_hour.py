@@ -52,21 +52,14 @@ CONDITIONS = ("commit", "changed_files", "versions", "hardware")
 
 @dataclass
 class Results:
-    """The results of a part in a JSON file, and its time.
+    """The results of a part in a JSON file, and its time."""
 
-    Attributes:
-        path: The file.
-        head: Part and provenance.
-        deadline: Value of `time.monotonic` at which nothing new begins.
-        rows: Result by name: measured values, `skipped` with a reason, or `failed` with the error.
-        left: Names of what did not fit into the time.
-    """
-
-    path: Path
-    head: dict[str, Any]
-    deadline: float
+    path: Path  # The file.
+    head: dict[str, Any]  # Part and provenance.
+    deadline: float  # Value of `time.monotonic` at which nothing new begins.
+    # Result by name: measured values, `skipped` with a reason, or `failed` with the error.
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
-    left: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)  # Names of what did not fit into the time.
 
     @property
     def seconds(self) -> float:
@@ -229,21 +222,13 @@ def jobs(scale: Any, mode: str) -> Iterable[Any]:
 
 @dataclass(frozen=True)
 class Round:
-    """One turn of several systems in a job.
+    """One turn of several systems in a job."""
 
-    Attributes:
-        job: The training.
-        number: Number of the turn, from 1; even turns have the reverse order.
-        systems: The systems.
-        prefix: Beginning of the names of the results.
-        seconds: Seconds that a turn of one system may need.
-    """
-
-    job: Any
-    number: int = 1
-    systems: tuple[str, ...] = PLAIN
-    prefix: str = ""
-    seconds: float = TURN_SECONDS
+    job: Any  # The training.
+    number: int = 1  # Number of the turn, from 1; even turns have the reverse order.
+    systems: tuple[str, ...] = PLAIN  # The systems.
+    prefix: str = ""  # Beginning of the names of the results.
+    seconds: float = TURN_SECONDS  # Seconds that a turn of one system may need.
 
     def name(self, system: str) -> str:
         """Return the name of a result."""

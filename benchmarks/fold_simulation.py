@@ -43,21 +43,13 @@ METHODS = ("corrected", "pooled", "folds")
 
 @dataclass(frozen=True)
 class Setting:
-    """A world.
+    """A world."""
 
-    Attributes:
-        learner: Name of the algorithm.
-        rows: Number of labelled rows.
-        repeats: Repeats of the cross-validation.
-        separation: Distance of the class means in the first group of features.
-        gain: How much larger it is in the second.
-    """
-
-    learner: str
-    rows: int
-    repeats: int
-    separation: float
-    gain: float = 0.0
+    learner: str  # Name of the algorithm.
+    rows: int  # Number of labelled rows.
+    repeats: int  # Repeats of the cross-validation.
+    separation: float  # Distance of the class means in the first group of features.
+    gain: float = 0.0  # How much larger it is in the second.
 
 
 def centroid(x: FloatArray, y: IntArray, new: FloatArray) -> IntArray:

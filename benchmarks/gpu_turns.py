@@ -55,27 +55,18 @@ class SkippedError(Exception):
 
 @dataclass(frozen=True)
 class Scale:
-    """How large and how long measurements are.
+    """How large and how long measurements are."""
 
-    Attributes:
-        device: Device of all measurements.
-        sizes: Layers and width of each model by name.
-        vocabulary: Number of token ids.
-        batch_sizes: Batch sizes, in examples.
-        tokens: Mean and maximum length of the texts, in tokens, of each case.
-        steps: Timed steps per turn.
-        turn_seconds: Seconds after which a turn ends even if it has fewer steps, but at least two.
-        rate_seconds: Limit on a single matrix product, when the rate is measured.
-    """
-
-    device: torch.device
-    sizes: dict[str, tuple[int, int]]
-    vocabulary: int
-    batch_sizes: tuple[int, ...]
+    device: torch.device  # Device of all measurements.
+    sizes: dict[str, tuple[int, int]]  # Layers and width of each model by name.
+    vocabulary: int  # Number of token ids.
+    batch_sizes: tuple[int, ...]  # Batch sizes, in examples.
+    # Mean and maximum length of the texts, in tokens, of each case.
     tokens: tuple[tuple[int, int], ...]
-    steps: int
+    steps: int  # Timed steps per turn.
+    # Seconds after which a turn ends even if it has fewer steps, but at least two.
     turn_seconds: float
-    rate_seconds: float
+    rate_seconds: float  # Limit on a single matrix product, when the rate is measured.
 
     @property
     def on_gpu(self) -> bool:
@@ -85,21 +76,13 @@ class Scale:
 
 @dataclass(frozen=True)
 class Job:
-    """A training that systems run in turns.
+    """A training that systems run in turns."""
 
-    Attributes:
-        scale: Scale of the measurements.
-        mode: Mode of precision.
-        size: Name of the size of the model.
-        batch_size: Batch size, in examples.
-        tokens: Mean and maximum length of the texts, in tokens.
-    """
-
-    scale: Scale
-    mode: str
-    size: str
-    batch_size: int
-    tokens: tuple[int, int]
+    scale: Scale  # Scale of the measurements.
+    mode: str  # Mode of precision.
+    size: str  # Name of the size of the model.
+    batch_size: int  # Batch size, in examples.
+    tokens: tuple[int, int]  # Mean and maximum length of the texts, in tokens.
 
     @property
     def name(self) -> str:

@@ -63,54 +63,33 @@ METHODS = (SEALED, OPENED, BONFERRONI, EACH, HIGHER)
 
 @dataclass(frozen=True)
 class Setting:
-    """A world and who chooses the changes.
+    """A world and who chooses the changes."""
 
-    Attributes:
-        classes: Number of classes; above 2, the metric is macro F1, otherwise accuracy.
-        n: Number of test rows.
-        seeds: Seeds of every candidate.
-        noise: Standard deviation of the probability of hard rows between seeds.
-        policy: "climber", "tuner" or "voter".
-        planted: Number of tries with a gain, at random positions.
-        gain: Their gain in points of accuracy.
-    """
-
-    classes: int
-    n: int
-    seeds: int
-    noise: float
-    policy: str
-    planted: int = 0
-    gain: float = 0.0
+    classes: int  # Number of classes; above 2, the metric is macro F1, otherwise accuracy.
+    n: int  # Number of test rows.
+    seeds: int  # Seeds of every candidate.
+    noise: float  # Standard deviation of the probability of hard rows between seeds.
+    policy: str  # "climber", "tuner" or "voter".
+    planted: int = 0  # Number of tries with a gain, at random positions.
+    gain: float = 0.0  # Their gain in points of accuracy.
 
 
 @dataclass(frozen=True)
 class Models:
-    """Models with several seeds, reduced to what their metric needs.
+    """Models with several seeds, reduced to what their metric needs."""
 
-    Attributes:
-        values: (S,) the metric.
-        left_out: (S, n) the metric without each row.
-        case_effect: Effect of one changed row.
-    """
-
-    values: FloatArray
-    left_out: FloatArray
-    case_effect: float
+    values: FloatArray  # (S,) the metric.
+    left_out: FloatArray  # (S, n) the metric without each row.
+    case_effect: float  # Effect of one changed row.
 
 
 @dataclass
 class Best:
-    """The best so far: probabilities of its rows, and the models that were trained.
+    """The best so far: probabilities of its rows, and the models that were trained."""
 
-    Attributes:
-        right: (n,) expected probability of being right on each row, before seeds.
-        models: What was trained.
-        changes: Random changes that it contains, each (n,).
-    """
-
-    right: FloatArray
-    models: Models
+    right: FloatArray  # (n,) expected probability of being right on each row, before seeds.
+    models: Models  # What was trained.
+    # Random changes that it contains, each (n,).
     changes: list[FloatArray] = field(default_factory=list)
 
 
@@ -207,21 +186,14 @@ class Referee:
 
 @dataclass
 class Counts:
-    """What happened in one sequence.
+    """What happened in one sequence."""
 
-    Attributes:
-        false_keeps: Keeps of changes without a gain.
-        true_keeps: Keeps of planted gains.
-        planted: Planted gains that were tried.
-        overstated: Keeps whose shown points exceed the true gain.
-        score_excess: Accuracy of the last best on these rows - in the population, in points, if
-            nothing was planted.
-    """
-
-    false_keeps: int = 0
-    true_keeps: int = 0
-    planted: int = 0
-    overstated: int = 0
+    false_keeps: int = 0  # Keeps of changes without a gain.
+    true_keeps: int = 0  # Keeps of planted gains.
+    planted: int = 0  # Planted gains that were tried.
+    overstated: int = 0  # Keeps whose shown points exceed the true gain.
+    # Accuracy of the last best on these rows - in the population, in points, if nothing was
+    # planted.
     score_excess: float = 0.0
 
 

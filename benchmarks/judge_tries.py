@@ -71,17 +71,11 @@ class Settings:
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the best.
+    """A change of the best."""
 
-    Attributes:
-        name: What is written into the ledger.
-        kind: "better", "worse" or "nothing".
-        values: New values of settings.
-    """
-
-    name: str
-    kind: str
-    values: dict[str, Any]
+    name: str  # What is written into the ledger.
+    kind: str  # "better", "worse" or "nothing".
+    values: dict[str, Any]  # New values of settings.
 
 
 @dataclass(frozen=True)
@@ -186,17 +180,11 @@ def tables(
 
 @dataclass
 class Way:
-    """One way through the tries.
+    """One way through the tries."""
 
-    Attributes:
-        settings: Of its best.
-        score: Test score of its best, as it sees it.
-        answers: What it said to each try.
-    """
-
-    settings: Settings
-    score: float
-    answers: list[str]
+    settings: Settings  # Of its best.
+    score: float  # Test score of its best, as it sees it.
+    answers: list[str]  # What it said to each try.
 
 
 def judged(

@@ -45,12 +45,10 @@ class RandomTexts(Dataset[dict[str, Any]]):
     """Texts of token ids with labels.
 
     It is a data set for a `DataLoader` or the Trainer, and also the examples of `StepBatches`.
-
-    Attributes:
-        rows: `input_ids`, an array (T,), and `labels`, a number, of each text. They are in memory,
-            so that a step does not wait for them.
     """
 
+    # `input_ids`, an array (T,), and `labels`, a number, of each text. They are in memory, so that
+    # a step does not wait for them.
     rows: Sequence[dict[str, Any]]
 
     @property

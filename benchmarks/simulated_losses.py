@@ -20,23 +20,14 @@ def after_flips(accuracy: float, flips: float) -> float:
 
 @dataclass(frozen=True)
 class Subgroup:
-    """A share of cases that the arm loses at every seed; both sides have independent flips.
+    """A share of cases that the arm loses at every seed; both sides have independent flips."""
 
-    Attributes:
-        seeds: S.
-        examples: n.
-        accuracy: Share of cases that are right but for flips.
-        flips: Share of predictions that flip at a seed, on each side.
-        certainty: Probability that a case of the subgroup is lost at a seed.
-        mode_seed: Standard deviation over seeds of the accuracy that the arm gains or loses.
-    """
-
-    seeds: int
-    examples: int
-    accuracy: float
-    flips: float
-    certainty: float
-    mode_seed: float
+    seeds: int  # S.
+    examples: int  # n.
+    accuracy: float  # Share of cases that are right but for flips.
+    flips: float  # Share of predictions that flip at a seed, on each side.
+    certainty: float  # Probability that a case of the subgroup is lost at a seed.
+    mode_seed: float  # Standard deviation over seeds of the accuracy that the arm gains or loses.
 
     family: ClassVar[str] = "subgroup"
     metric: ClassVar[str] = "accuracy"
@@ -71,22 +62,14 @@ class RareClasses:
 
     The number of examples of each class is fixed. The true difference is that of the expected
     confusion matrices, in which the wrong predictions of a class are spread over the others.
-
-    Attributes:
-        seeds: S.
-        metric: "macro_f1" or "balanced_accuracy".
-        supports: Number of examples of each class; the last is the rarest.
-        accuracy: Share of cases that are right but for flips.
-        flips: Share of predictions that flip at a seed, on each side.
-        lost: Shares of the rarest class that are lost.
     """
 
-    seeds: int
-    metric: str
-    supports: tuple[int, ...]
-    accuracy: float
-    flips: float
-    lost: tuple[float, ...] = (0.0, 0.1, 0.3)
+    seeds: int  # S.
+    metric: str  # "macro_f1" or "balanced_accuracy".
+    supports: tuple[int, ...]  # Number of examples of each class; the last is the rarest.
+    accuracy: float  # Share of cases that are right but for flips.
+    flips: float  # Share of predictions that flip at a seed, on each side.
+    lost: tuple[float, ...] = (0.0, 0.1, 0.3)  # Shares of the rarest class that are lost.
 
     family: ClassVar[str] = "rare classes"
 
@@ -134,19 +117,12 @@ class MostlyLostClasses(RareClasses):
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Cases that occur several times, with the same predictions.
+    """Cases that occur several times, with the same predictions."""
 
-    Attributes:
-        seeds: S.
-        cases: Number of different cases.
-        copies: Number of copies of each case, or its mean.
-        varies: Whether the number of copies of a case is drawn from 1 to 2 copies - 1.
-    """
-
-    seeds: int
-    cases: int
-    copies: int
-    varies: bool = False
+    seeds: int  # S.
+    cases: int  # Number of different cases.
+    copies: int  # Number of copies of each case, or its mean.
+    varies: bool = False  # Whether the number of copies of a case is drawn from 1 to 2 copies - 1.
 
     family: ClassVar[str] = "duplicates"
     metric: ClassVar[str] = "accuracy"
@@ -191,15 +167,10 @@ class GroupedDuplicates(Duplicates):
 
 @dataclass(frozen=True)
 class BadSeeds:
-    """One seed in ten of the arm loses 10 points: 1 point in the mean.
+    """One seed in ten of the arm loses 10 points: 1 point in the mean."""
 
-    Attributes:
-        seeds: S.
-        examples: n.
-    """
-
-    seeds: int
-    examples: int
+    seeds: int  # S.
+    examples: int  # n.
 
     family: ClassVar[str] = "bad seeds"
     metric: ClassVar[str] = "accuracy"
@@ -226,17 +197,11 @@ class BadSeeds:
 
 @dataclass(frozen=True)
 class OffsetSubgroup:
-    """A subgroup is lost at every seed, and as much is gained in passing elsewhere: no difference.
+    """A subgroup is lost at every seed, and as much is gained elsewhere: no difference."""
 
-    Attributes:
-        seeds: S.
-        examples: n.
-        lost_cases: Expected number of lost cases of the test set.
-    """
-
-    seeds: int
-    examples: int
-    lost_cases: float
+    seeds: int  # S.
+    examples: int  # n.
+    lost_cases: float  # Expected number of lost cases of the test set.
 
     family: ClassVar[str] = "offset subgroup"
     metric: ClassVar[str] = "accuracy"

@@ -28,21 +28,13 @@ def softplus(values: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Probabilities:
-    """Probabilities of two classes; the arm is worse by an offset of the logits, or rarely.
+    """Probabilities of two classes; the arm is worse by an offset of the logits, or rarely."""
 
-    Attributes:
-        seeds: S.
-        metric: "log_loss" or "brier".
-        examples: n.
-        mode_seed: Standard deviation of the arm's logits over seeds.
-        rare: Nats that a lost case costs at every seed; 0 for an offset of all logits.
-    """
-
-    seeds: int
-    metric: str
-    examples: int
-    mode_seed: float
-    rare: float
+    seeds: int  # S.
+    metric: str  # "log_loss" or "brier".
+    examples: int  # n.
+    mode_seed: float  # Standard deviation of the arm's logits over seeds.
+    rare: float  # Nats that a lost case costs at every seed; 0 for an offset of all logits.
 
     family: ClassVar[str] = "probabilities"
     classes: ClassVar[int] = 2
@@ -119,19 +111,12 @@ def offsets_of(setting: Probabilities) -> tuple[float, tuple[float, ...]]:
 
 @dataclass(frozen=True)
 class Entities:
-    """Entities of three types in sentences; a lost sentence has no prediction at all.
+    """Entities of three types in sentences; a lost sentence has no prediction at all."""
 
-    Attributes:
-        seeds: S.
-        metric: "micro_f1", "macro_f1" or "weighted_f1".
-        examples: Number of sentences.
-        flips: Share of entities whose correctness flips at a seed, on each side.
-    """
-
-    seeds: int
-    metric: str
-    examples: int
-    flips: float
+    seeds: int  # S.
+    metric: str  # "micro_f1", "macro_f1" or "weighted_f1".
+    examples: int  # Number of sentences.
+    flips: float  # Share of entities whose correctness flips at a seed, on each side.
 
     family: ClassVar[str] = "entities"
     rates: ClassVar[tuple[float, ...]] = (0.7, 0.3, 0.1)
@@ -189,17 +174,11 @@ class Entities:
 
 @dataclass(frozen=True)
 class Words:
-    """Words in sentences of 5 to 40 words; a lost sentence has no correct word.
+    """Words in sentences of 5 to 40 words; a lost sentence has no correct word."""
 
-    Attributes:
-        seeds: S.
-        examples: Number of sentences.
-        flips: Share of words whose correctness flips at a seed, on each side.
-    """
-
-    seeds: int
-    examples: int
-    flips: float
+    seeds: int  # S.
+    examples: int  # Number of sentences.
+    flips: float  # Share of words whose correctness flips at a seed, on each side.
 
     family: ClassVar[str] = "words"
     metric: ClassVar[str] = "token_accuracy"
@@ -233,17 +212,11 @@ class Words:
 
 @dataclass(frozen=True)
 class WordLosses:
-    """Log losses of words in sentences of 5 to 40 words; all words of a lost sentence cost more.
+    """Log losses of words in sentences of 5 to 40 words; all words of a lost sentence cost more."""
 
-    Attributes:
-        seeds: S.
-        examples: Number of sentences.
-        nats: What each word of a lost sentence costs more, at every seed.
-    """
-
-    seeds: int
-    examples: int
-    nats: float
+    seeds: int  # S.
+    examples: int  # Number of sentences.
+    nats: float  # What each word of a lost sentence costs more, at every seed.
 
     family: ClassVar[str] = "words"
     metric: ClassVar[str] = "log_loss"
@@ -277,17 +250,11 @@ class WordLosses:
 
 @dataclass(frozen=True)
 class Images:
-    """Images of 400 pixels of four classes; a lost image is of the most frequent class throughout.
+    """Images of 400 pixels of four classes; a lost image shows the most frequent class only."""
 
-    Attributes:
-        seeds: S.
-        metric: "mean_iou" or "pixel_accuracy".
-        examples: Number of images.
-    """
-
-    seeds: int
-    metric: str
-    examples: int
+    seeds: int  # S.
+    metric: str  # "mean_iou" or "pixel_accuracy".
+    examples: int  # Number of images.
 
     family: ClassVar[str] = "images"
     classes: ClassVar[int] = 4
@@ -353,19 +320,12 @@ class Images:
 
 @dataclass(frozen=True)
 class SeveralLabels:
-    """Cases with any of five labels; a lost case has no predicted label.
+    """Cases with any of five labels; a lost case has no predicted label."""
 
-    Attributes:
-        seeds: S.
-        metric: A metric of several labels.
-        examples: n.
-        flips: Share of decisions that flip at a seed, on each side.
-    """
-
-    seeds: int
-    metric: str
-    examples: int
-    flips: float
+    seeds: int  # S.
+    metric: str  # A metric of several labels.
+    examples: int  # n.
+    flips: float  # Share of decisions that flip at a seed, on each side.
 
     family: ClassVar[str] = "several labels"
     rates: ClassVar[tuple[float, ...]] = (0.4, 0.3, 0.2, 0.1, 0.05)

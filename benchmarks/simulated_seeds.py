@@ -30,20 +30,13 @@ BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Drawn:
-    """One comparison, for each true difference.
+    """One comparison, for each true difference."""
 
-    Attributes:
-        labels: (n,) classes.
-        wrong: (n,) the class that an example gets where it is wrong.
-        baseline: (S, n) whether the baseline is right.
-        arms: (S, n) whether the arm is right, for each true difference.
-        groups: (n,) index of each example's group; None where each is its own.
-    """
-
-    labels: IntArray
-    wrong: IntArray
-    baseline: BoolArray
-    arms: tuple[BoolArray, ...]
+    labels: IntArray  # (n,) classes.
+    wrong: IntArray  # (n,) the class that an example gets where it is wrong.
+    baseline: BoolArray  # (S, n) whether the baseline is right.
+    arms: tuple[BoolArray, ...]  # (S, n) whether the arm is right, for each true difference.
+    # (n,) index of each example's group; None where each is its own.
     groups: IntArray | None = None
 
 
@@ -179,26 +172,16 @@ def population_value(accuracy: FloatArray, metric: str) -> FloatArray:
 
 @dataclass(frozen=True)
 class Logit:
-    """Logistic noise on difficulties that are bimodal or heavy-tailed, coupled between the arms.
+    """Logistic noise on difficulties that are bimodal or heavy-tailed, coupled between the arms."""
 
-    Attributes:
-        seeds: S.
-        examples: n.
-        accuracy: Of the baseline.
-        difficulty: "bimodal" (four fifths easy, a fifth hard, 6 apart) or "heavy" (t with 2
-            degrees of freedom).
-        coupling: Correlation of the noise of both sides at the same seed and example.
-        mode_seed: Standard deviation of mode x seed.
-        mode_example: Standard deviation of mode x example.
-    """
-
-    seeds: int
-    examples: int
-    accuracy: float
+    seeds: int  # S.
+    examples: int  # n.
+    accuracy: float  # Of the baseline.
+    # "bimodal" (four fifths easy, a fifth hard, 6 apart) or "heavy" (t with 2 degrees of freedom).
     difficulty: str
-    coupling: float
-    mode_seed: float
-    mode_example: float
+    coupling: float  # Correlation of the noise of both sides at the same seed and example.
+    mode_seed: float  # Standard deviation of mode x seed.
+    mode_example: float  # Standard deviation of mode x example.
 
     family: ClassVar[str] = "logit"
     metric: ClassVar[str] = "accuracy"

@@ -58,16 +58,12 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class Times:
-    """The measurements of a system, one per turn.
+    """The measurements of a system, one per turn."""
 
-    Attributes:
-        step: Seconds per optimizer step.
-        first_step: Seconds until the end of the first step, including loading the model.
-        peak: Peak memory of the process or the GPU, bytes; empty if turns share a process.
-    """
-
-    step: list[float] = field(default_factory=list)
+    step: list[float] = field(default_factory=list)  # Seconds per optimizer step.
+    # Seconds until the end of the first step, including loading the model.
     first_step: list[float] = field(default_factory=list)
+    # Peak memory of the process or the GPU, bytes; empty if turns share a process.
     peak: list[int] = field(default_factory=list)
 
 

@@ -48,21 +48,14 @@ Rows = Iterator[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """A data set and its task.
+    """A data set and its task."""
 
-    Attributes:
-        task: Task of the recipe.
-        epochs: Passes over the training rows.
-        metric_names: Metrics, and the names to print.
-        read: Function that returns the rows of each split from the folder of data sets.
-        problem_type: Kind of loss of the Trainer's model.
-    """
-
-    task: str
-    epochs: int
-    metric_names: Mapping[str, str]
+    task: str  # Task of the recipe.
+    epochs: int  # Passes over the training rows.
+    metric_names: Mapping[str, str]  # Metrics, and the names to print.
+    # Function that returns the rows of each split from the folder of data sets.
     read: Callable[[Path], dict[str, Rows]]
-    problem_type: str
+    problem_type: str  # Kind of loss of the Trainer's model.
 
 
 def tab_separated(path: Path) -> Iterator[list[str]]:

@@ -35,15 +35,11 @@ EVALUATION_BATCH = 64
 
 
 class AccuracyClock(StepClock):
-    """Records the accuracy every few steps, and the seconds of training without evaluation.
-
-    Attributes:
-        points: (seconds, accuracy) of each evaluation.
-    """
+    """Records the accuracy every few steps, and the seconds of training without evaluation."""
 
     def __init__(self, task: Any, every: int) -> None:
         super().__init__()
-        self.points: list[tuple[float, float]] = []
+        self.points: list[tuple[float, float]] = []  # (seconds, accuracy) of each evaluation.
         self._task = task
         self._every = every
         self._seconds = 0.0

@@ -40,24 +40,15 @@ class StepClock(TrainerCallback):
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """A training job: data, model, precision and size, the same for every system.
+    """A training job: data, model, precision and size, the same for every system."""
 
-    Attributes:
-        data: Training texts with labels.
-        model: Folder of the model.
-        mode: "fp32", "bf16", or "fp16", which on a CPU only ampft runs.
-        batch_size: Effective batch size, in examples.
-        max_length: Maximum length of a text, in tokens.
-        steps: Number of optimizer steps.
-        clock: Factory of the callback that is called with the model at the end of every step.
-    """
-
-    data: Any
-    model: str
-    mode: str
-    batch_size: int
-    max_length: int
-    steps: int
+    data: Any  # Training texts with labels.
+    model: str  # Folder of the model.
+    mode: str  # "fp32", "bf16", or "fp16", which on a CPU only ampft runs.
+    batch_size: int  # Effective batch size, in examples.
+    max_length: int  # Maximum length of a text, in tokens.
+    steps: int  # Number of optimizer steps.
+    # Factory of the callback that is called with the model at the end of every step.
     clock: Callable[[], StepClock] = StepClock
 
 

@@ -143,17 +143,11 @@ class CompareArguments(ComparisonFlags, ModeFlags):
 
 @dataclass(frozen=True)
 class ArmSettings:
-    """The name of an arm and its settings, as a user wrote them.
+    """The name of an arm and its settings, as a user wrote them."""
 
-    Attributes:
-        name: Name of the arm, also in names of folders.
-        flags: Flags of classify.py that differ from those that all arms share.
-        mode: Precision of its runs.
-    """
-
-    name: str
-    flags: tuple[str, ...]
-    mode: str
+    name: str  # Name of the arm, also in names of folders.
+    flags: tuple[str, ...]  # Flags of classify.py that differ from those that all arms share.
+    mode: str  # Precision of its runs.
 
     def __str__(self) -> str:
         return f"{self.name}: {shlex.join(self.flags)}".rstrip(": ")
@@ -161,66 +155,42 @@ class ArmSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonDesign:
-    """What is compared, and how: fixed before the first run, and kept in the plan.
+    """What is compared, and how: fixed before the first run, and kept in the plan."""
 
-    Attributes:
-        modes: Precisions, the baseline first; None if the arms have other settings, and in a
-            command for the default.
-        arm_settings: Settings of the arms, the baseline first; empty if the arms are precisions.
-        first_seed: Seed of the first run of each arm; the other seeds follow consecutively.
-        metric: Name of the primary metric; None in a command for the task's metric.
-        margin: Equivalence margin as a fraction (0.01 is one point).
-        placebo: Whether the baseline is also trained from perturbed initial weights.
-        config_file: Configuration file of Accelerate.
-        budget: Time limit in seconds; None for no limit.
-        select_seeds: Number of seeds, before the others, that choose one of the arms on
-            validation; 0 compares all.
-        seed_counts: Numbers of seeds at which the results are analysed; the last is the total.
-        jobs: Number of runs that train at the same time.
-        gpus_per_run: GPUs of each run if several train at the same time.
-        draws: Whether each seed also draws its own rows, as `--data_seed`.
-        engine: Where runs train, one of `ENGINES`.
-        folds: Number of folds, each a run of its own; 0 for none.
-    """
-
+    # Precisions, the baseline first; None if the arms have other settings, and in a command for the
+    # default.
     modes: tuple[Annotated[str, one_of(MODES)], ...] | None
+    # Settings of the arms, the baseline first; empty if the arms are precisions.
     arm_settings: tuple[ArmSettings, ...]
-    first_seed: Count
-    metric: str | None
-    margin: float
-    placebo: bool
-    config_file: str | None
-    budget: NotNegative | None
+    first_seed: Count  # Seed of the first run of each arm; the other seeds follow consecutively.
+    metric: str | None  # Name of the primary metric; None in a command for the task's metric.
+    margin: float  # Equivalence margin as a fraction (0.01 is one point).
+    placebo: bool  # Whether the baseline is also trained from perturbed initial weights.
+    config_file: str | None  # Configuration file of Accelerate.
+    budget: NotNegative | None  # Time limit in seconds; None for no limit.
+    # Number of seeds, before the others, that choose one of the arms on validation; 0 compares all.
     select_seeds: Seeds
+    # Numbers of seeds at which the results are analysed; the last is the total.
     seed_counts: Annotated[tuple[Seeds, ...], ValueRule(is_ascending, "ascending, and not empty")]
-    jobs: Positive = 1
-    gpus_per_run: Positive = 1
-    draws: bool = False
-    engine: Annotated[str, one_of(ENGINES)] = LOCAL
-    folds: Count = 0
+    jobs: Positive = 1  # Number of runs that train at the same time.
+    gpus_per_run: Positive = 1  # GPUs of each run if several train at the same time.
+    draws: bool = False  # Whether each seed also draws its own rows, as `--data_seed`.
+    engine: Annotated[str, one_of(ENGINES)] = LOCAL  # Where runs train, one of `ENGINES`.
+    folds: Count = 0  # Number of folds, each a run of its own; 0 for none.
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareCommand:
-    """A parsed command line.
+    """A parsed command line."""
 
-    Attributes:
-        design: What is compared, and how; the plan of the comparison keeps it.
-        settings: What the user set, for what the plan does not keep.
-        yardstick: Whether the noise yardstick is measured.
-        classify_argv: Command line arguments after `--`, for classify.py.
-        classify: Settings of classify.py, parsed from `classify_argv`.
-        notes: Notes to print.
-        started: Time at which the command began, in seconds since the epoch; None for the start
-            of the process.
-    """
-
-    design: ComparisonDesign
-    settings: ComparisonFlags
-    yardstick: bool
-    classify_argv: tuple[str, ...]
-    classify: ClassifyArguments
-    notes: tuple[str, ...] = ()
+    design: ComparisonDesign  # What is compared, and how; the plan of the comparison keeps it.
+    settings: ComparisonFlags  # What the user set, for what the plan does not keep.
+    yardstick: bool  # Whether the noise yardstick is measured.
+    classify_argv: tuple[str, ...]  # Command line arguments after `--`, for classify.py.
+    classify: ClassifyArguments  # Settings of classify.py, parsed from `classify_argv`.
+    notes: tuple[str, ...] = ()  # Notes to print.
+    # Time at which the command began, in seconds since the epoch; None for the start of the
+    # process.
     started: float | None = None
 
 

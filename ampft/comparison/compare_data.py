@@ -29,14 +29,10 @@ DATA_FOLDER = ".data"  # beside the folder of the comparison
 
 
 class FinishedComparison:
-    """A finished comparison; `ampft.compare` returns one.
-
-    Attributes:
-        folder: Folder of the comparison, with comparison.html.
-    """
+    """A finished comparison; `ampft.compare` returns one."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(folder)  # Folder of the comparison, with comparison.html.
 
     @cached_property
     def comparison(self) -> Comparison:

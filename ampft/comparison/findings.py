@@ -33,22 +33,15 @@ UNKNOWN = "unknown"  # execution of an arm without run records
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """One run of an arm.
+    """One run of an arm."""
 
-    Attributes:
-        seed: Training seed.
-        status: Status in the run record.
-        reason: Reason why it diverged or was interrupted.
-        folder: Name of its folder, without parents.
-        warnings: Reasons not to trust its result, from `ampft.evaluation.sanity`.
-        node: Name of the node of a cluster that trained it; None for this machine or unknown.
-    """
-
-    seed: int
-    status: str
-    reason: str | None
-    folder: str
+    seed: int  # Training seed.
+    status: str  # Status in the run record.
+    reason: str | None  # Reason why it diverged or was interrupted.
+    folder: str  # Name of its folder, without parents.
+    # Reasons not to trust its result, from `ampft.evaluation.sanity`.
     warnings: tuple[str, ...] = ()
+    # Name of the node of a cluster that trained it; None for this machine or unknown.
     node: str | None = None
 
 
@@ -68,18 +61,12 @@ def status_words(statuses: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class MetricInfo:
-    """How a metric is named, printed and compared.
+    """How a metric is named, printed and compared."""
 
-    Attributes:
-        name: Key in reports and records.
-        title: Name shown to readers.
-        higher_is_better: Whether larger values are better.
-        is_share: Whether it is a share, so that differences are given in points (hundredths).
-    """
-
-    name: str
-    title: str
-    higher_is_better: bool = True
+    name: str  # Key in reports and records.
+    title: str  # Name shown to readers.
+    higher_is_better: bool = True  # Whether larger values are better.
+    # Whether it is a share, so that differences are given in points (hundredths).
     is_share: bool = True
 
 
@@ -115,71 +102,47 @@ class MetricOverSeeds:
 
 @dataclass(frozen=True, kw_only=True)
 class FlippedExample:
-    """An example that an arm and the baseline predict differently.
+    """An example that an arm and the baseline predict differently."""
 
-    Attributes:
-        example_id: Row of the split.
-        text: Inputs, truncated; empty if they are not shown.
-        label: True class.
-        seeds: Number of seeds at which the prediction differs.
-        baseline: Prediction of the baseline at the first of these seeds.
-        baseline_confidence: Probability of that prediction; None if it is unknown.
-        arm: Prediction of the arm at the same seed.
-        arm_confidence: Probability of that prediction; None if it is unknown.
-        shown: The example with both predictions, if it is not a text and the page shows it.
-    """
-
-    example_id: int
-    text: str
-    label: str
-    seeds: int
-    baseline: str
-    baseline_confidence: float | None
-    arm: str
-    arm_confidence: float | None
+    example_id: int  # Row of the split.
+    text: str  # Inputs, truncated; empty if they are not shown.
+    label: str  # True class.
+    seeds: int  # Number of seeds at which the prediction differs.
+    baseline: str  # Prediction of the baseline at the first of these seeds.
+    baseline_confidence: float | None  # Probability of that prediction; None if it is unknown.
+    arm: str  # Prediction of the arm at the same seed.
+    arm_confidence: float | None  # Probability of that prediction; None if it is unknown.
+    # The example with both predictions, if it is not a text and the page shows it.
     shown: ShownCase | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedPredictions:
-    """Predictions that differ between an arm and the baseline with the same seed.
+    """Predictions that differ between an arm and the baseline with the same seed."""
 
-    Attributes:
-        per_seed: Number of differing predictions, in the order of the seeds.
-        mean: Mean number over the seeds.
-        gained: Mean number that only the arm predicts correctly.
-        lost: Mean number that only the baseline predicts correctly.
-        mcnemar_mid_p: McNemar's mid-p per seed; it compares only the two checkpoints of a seed. A
-            group of examples counts once.
-        examples: A few examples, those that differ for the largest number of seeds first.
-        both_correct: Mean number that both predict correctly; None in files of earlier versions.
-    """
-
-    per_seed: tuple[int, ...]
-    mean: float
-    gained: float
-    lost: float
+    per_seed: tuple[int, ...]  # Number of differing predictions, in the order of the seeds.
+    mean: float  # Mean number over the seeds.
+    gained: float  # Mean number that only the arm predicts correctly.
+    lost: float  # Mean number that only the baseline predicts correctly.
+    # McNemar's mid-p per seed; it compares only the two checkpoints of a seed. A group of examples
+    # counts once.
     mcnemar_mid_p: tuple[float, ...]
+    # A few examples, those that differ for the largest number of seeds first.
     examples: tuple[FlippedExample, ...]
+    # Mean number that both predict correctly; None in files of earlier versions.
     both_correct: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassDifference:
-    """The difference in the F1 of one class, arm minus baseline.
+    """The difference in the F1 of one class, arm minus baseline."""
 
-    Attributes:
-        estimate: Mean over the seeds.
-        interval: Lower and upper end of the confidence interval of level `level`.
-        level: 0.95, or more with several planned analyses.
-        p_difference: Two-sided p-value; None for a placebo.
-        p_difference_holm: `p_difference` after Holm over classes and arms; None for a placebo.
-    """
-
-    estimate: float
+    estimate: float  # Mean over the seeds.
+    # Lower and upper end of the confidence interval of level `level`.
     interval: tuple[float, float]
-    level: float
-    p_difference: float | None
+    level: float  # 0.95, or more with several planned analyses.
+    p_difference: float | None  # Two-sided p-value; None for a placebo.
+    # `p_difference` after Holm over classes and arms; None for a placebo.
     p_difference_holm: float | None
 
 
@@ -212,25 +175,16 @@ class CalibrationBin:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCurve:
-    """Loss and metric of one run over its optimizer steps, thinned out for a chart.
+    """Loss and metric of one run over its optimizer steps, thinned out for a chart."""
 
-    Attributes:
-        seed: Seed of the run.
-        steps: Steps of the points of `loss` and `loss_scale`.
-        loss: Training loss, averaged over the steps since the previous point.
-        loss_scale: Loss scale; None without a gradient scaler.
-        skipped: All skipped steps.
-        validation_steps: Steps after which validation was evaluated.
-        validation_metric: Primary metric on validation after these steps.
-    """
-
-    seed: int
-    steps: tuple[int, ...]
+    seed: int  # Seed of the run.
+    steps: tuple[int, ...]  # Steps of the points of `loss` and `loss_scale`.
+    # Training loss, averaged over the steps since the previous point.
     loss: tuple[float | None, ...]
-    loss_scale: tuple[float | None, ...] | None
-    skipped: tuple[int, ...]
-    validation_steps: tuple[int, ...]
-    validation_metric: tuple[float, ...]
+    loss_scale: tuple[float | None, ...] | None  # Loss scale; None without a gradient scaler.
+    skipped: tuple[int, ...]  # All skipped steps.
+    validation_steps: tuple[int, ...]  # Steps after which validation was evaluated.
+    validation_metric: tuple[float, ...]  # Primary metric on validation after these steps.
 
     def __post_init__(self) -> None:
         """Check that points and values belong together."""
@@ -248,90 +202,69 @@ DISTURBED = ("shared_cores", "several_nodes", "several_gpus")  # remarks: speeds
 
 @dataclass(frozen=True, kw_only=True)
 class PlanFacts:
-    """Facts about all runs together, which their run records do not hold.
+    """Facts about all runs together, which their run records do not hold."""
 
-    Attributes:
-        planned: Whether metric, margin and seeds were fixed before the first run, and the runs were
-            trained in an order in which the arms are interleaved.
-        seed_counts: Numbers of seeds at which the results are analysed, planned before the first
-            run; empty for a single analysis of all seeds.
-        added_after_analysis: Whether unplanned seeds were added after results were seen.
-        remarks: How the arm was chosen, which seeds are omitted, and what a budget reduced.
-        overhead_share: Time spent comparing divided by the time of the runs.
-        yardstick: Noise yardstick, as `ampft.lab.yardstick` writes it.
-        arm_names: Name of the arm of each run folder, in display order, a placebo under the name of
-            the baseline; empty if the arms are modes.
-        runs_at_a_time: Number of runs that trained at the same time.
-        nodes: Name of the node of a cluster that trained each run, by its folder.
-    """
-
+    # Whether metric, margin and seeds were fixed before the first run, and the runs were trained in
+    # an order in which the arms are interleaved.
     planned: bool = False
+    # Numbers of seeds at which the results are analysed, planned before the first run; empty for a
+    # single analysis of all seeds.
     seed_counts: tuple[int, ...] = ()
+    # Whether unplanned seeds were added after results were seen.
     added_after_analysis: bool = False
+    # How the arm was chosen, which seeds are omitted, and what a budget reduced.
     remarks: tuple[Remark, ...] = ()
-    overhead_share: float | None = None
+    overhead_share: float | None = None  # Time spent comparing divided by the time of the runs.
+    # Noise yardstick, as `ampft.lab.yardstick` writes it.
     yardstick: Mapping[str, JSONValue] | None = None
+    # Name of the arm of each run folder, in display order, a placebo under the name of the
+    # baseline; empty if the arms are modes.
     arm_names: Mapping[str, str] = field(default_factory=dict)
-    runs_at_a_time: int = 1
+    runs_at_a_time: int = 1  # Number of runs that trained at the same time.
+    # Name of the node of a cluster that trained each run, by its folder.
     nodes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArmResult:
-    """A mode, other settings, or the placebo, with all its runs.
+    """A mode, other settings, or the placebo, with all its runs."""
 
-    Attributes:
-        name: Name such as "bf16"; "placebo" for the baseline with perturbed initial weights.
-        mode: Mode such as "bf16"; for the placebo, the mode of the baseline.
-        is_placebo: Whether its initial weights were perturbed.
-        execution: "native", "emulated" or "unproven"; "unknown" without run records.
-        executed: Measured dtypes of the products of the first step, in one clause.
-        status: "complete", "unstable" (a run diverged) or "failed" (a run did not finish).
-        runs: Runs in the order of their seeds.
-        metrics: Metrics by name; empty for an incomplete arm, which has no mean over its
-            remaining runs.
-        metrics_fp32: Metrics of the same models predicting in float32; empty if not measured.
-        difference: Difference to the baseline in the primary metric; None for the baseline and for
-            an incomplete arm.
-        difference_fp32: Difference with the arm's models predicting in float32 (exploratory).
-        speed: Speed; None if no run finished.
-        memory: Memory; None if no run finished.
-        skipped_steps: Skipped optimizer steps per run.
-        total_steps: Optimizer steps per run, including skipped ones.
-        flips: Changed predictions; None for the baseline and for an incomplete arm.
-        classes: Figures per class in the order of the label names; empty for an incomplete arm.
-        confusion: Confusion matrix summed over the seeds, labels as rows and predictions as
-            columns; empty for an incomplete arm.
-        calibration: Bins of equal width; empty for an incomplete arm.
-        curves: Training curves per run, including diverged runs.
-        subgroups: Subgroups in which the arm loses most; None if they were not examined.
-        inference: Cost of predicting; None unless precisions of inference are compared.
-        settings: Values for readers of the settings in `Comparison.varied`, by name; empty if the
-            arms are modes.
-    """
-
-    name: str
-    mode: str
-    is_placebo: bool
-    execution: str
-    executed: str | None
-    status: str
-    runs: tuple[RunOutcome, ...]
+    name: str  # Name such as "bf16"; "placebo" for the baseline with perturbed initial weights.
+    mode: str  # Mode such as "bf16"; for the placebo, the mode of the baseline.
+    is_placebo: bool  # Whether its initial weights were perturbed.
+    execution: str  # "native", "emulated" or "unproven"; "unknown" without run records.
+    executed: str | None  # Measured dtypes of the products of the first step, in one clause.
+    status: str  # "complete", "unstable" (a run diverged) or "failed" (a run did not finish).
+    runs: tuple[RunOutcome, ...]  # Runs in the order of their seeds.
+    # Metrics by name; empty for an incomplete arm, which has no mean over its remaining runs.
     metrics: Mapping[str, MetricOverSeeds] = field(default_factory=dict)
+    # Metrics of the same models predicting in float32; empty if not measured.
     metrics_fp32: Mapping[str, MetricOverSeeds] = field(default_factory=dict)
+    # Difference to the baseline in the primary metric; None for the baseline and for an incomplete
+    # arm.
     difference: Difference | None = None
+    # Difference with the arm's models predicting in float32 (exploratory).
     difference_fp32: Difference | None = None
-    speed: Speed | None = None
-    memory: Memory | None = None
-    skipped_steps: tuple[int, ...] = ()
-    total_steps: tuple[int, ...] = ()
+    speed: Speed | None = None  # Speed; None if no run finished.
+    memory: Memory | None = None  # Memory; None if no run finished.
+    skipped_steps: tuple[int, ...] = ()  # Skipped optimizer steps per run.
+    total_steps: tuple[int, ...] = ()  # Optimizer steps per run, including skipped ones.
+    # Changed predictions; None for the baseline and for an incomplete arm.
     flips: ChangedPredictions | None = None
+    # Figures per class in the order of the label names; empty for an incomplete arm.
     classes: tuple[ClassFigures, ...] = ()
+    # Confusion matrix summed over the seeds, labels as rows and predictions as columns; empty for
+    # an incomplete arm.
     confusion: tuple[tuple[int, ...], ...] = ()
+    # Bins of equal width; empty for an incomplete arm.
     calibration: tuple[CalibrationBin, ...] = ()
-    curves: tuple[TrainingCurve, ...] = ()
+    curves: tuple[TrainingCurve, ...] = ()  # Training curves per run, including diverged runs.
+    # Cost of predicting; None unless precisions of inference are compared.
     inference: Inference | None = None
+    # Subgroups in which the arm loses most; None if they were not examined.
     subgroups: SubgroupLosses | None = None
+    # Values for readers of the settings in `Comparison.varied`, by name; empty if the arms are
+    # modes.
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -355,64 +288,48 @@ class ArmResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Several arms compared with a baseline.
+    """Several arms compared with a baseline."""
 
-    Attributes:
-        title: Model and data, such as "all-MiniLM-L6-v2 on stdlib (summary)".
-        metric: Name of the primary metric.
-        metrics: All metrics that the arms may have, in display order.
-        margin: Equivalence margin: the largest difference that does not matter.
-        margin_share_of_errors: Margin divided by the baseline's error rate.
-        alpha: Significance level of this analysis: 0.05, or less with several planned analyses.
-        seed_counts: Numbers of seeds at which the results are analysed.
-        seeds: Compared seeds.
-        split: Split that the metrics come from.
-        examples: Number of examples of that split.
-        label_names: Class names in the order of the logits.
-        arms: Arms, the baseline first, followed by the placebo if there is one.
-        stamps: Caveats that a reader must know before the verdict: not like for like, selected,
-            screening, reduced to fit a budget, seeds omitted or added after an analysis, no plan.
-        setup: Settings that all runs share, as names and values for readers.
-        environment: Hardware and versions, as names and values for readers.
-        yardstick: Noise yardstick, as `ampft.lab.yardstick` writes it; None if not measured.
-        overhead_share: Time spent comparing divided by the time of the runs; None if unknown.
-        planned: Whether a plan preceded the runs, as in `PlanFacts`; False if absent from the file.
-        dates: Days on which the runs began, the first and the last; None if they are unknown.
-        command: Command of the first run, with files only by name; None if it is unknown.
-        kind: What the arms are: "training" (models trained in different settings), "predictions"
-            (tables of other frameworks, without run records) or "inference" (one set of models
-            that predicts in different precisions).
-        groups: Number of groups of examples, which are then the cases of the statistics; None if
-            all examples are independent.
-        varied: Names of the settings in which the arms differ by intention: only the precision if
-            the arms are modes.
-        schema: Version of this layout.
-    """
-
-    title: str
-    metric: str
-    metrics: tuple[MetricInfo, ...]
-    margin: float
+    title: str  # Model and data, such as "all-MiniLM-L6-v2 on stdlib (summary)".
+    metric: str  # Name of the primary metric.
+    metrics: tuple[MetricInfo, ...]  # All metrics that the arms may have, in display order.
+    margin: float  # Equivalence margin: the largest difference that does not matter.
+    # Significance level of this analysis: 0.05, or less with several planned analyses.
     alpha: float
-    seed_counts: tuple[int, ...]
-    seeds: tuple[int, ...]
-    split: str
-    examples: int
-    label_names: tuple[str, ...]
+    seed_counts: tuple[int, ...]  # Numbers of seeds at which the results are analysed.
+    seeds: tuple[int, ...]  # Compared seeds.
+    split: str  # Split that the metrics come from.
+    examples: int  # Number of examples of that split.
+    label_names: tuple[str, ...]  # Class names in the order of the logits.
+    # Arms, the baseline first, followed by the placebo if there is one.
     arms: tuple[ArmResult, ...]
-    setup: Mapping[str, str]
-    environment: Mapping[str, str]
-    margin_share_of_errors: float | None = None
+    setup: Mapping[str, str]  # Settings that all runs share, as names and values for readers.
+    environment: Mapping[str, str]  # Hardware and versions, as names and values for readers.
+    margin_share_of_errors: float | None = None  # Margin divided by the baseline's error rate.
+    # Caveats that a reader must know before the verdict: not like for like, selected, screening,
+    # reduced to fit a budget, seeds omitted or added after an analysis, no plan.
     stamps: tuple[Remark, ...] = ()
+    # Noise yardstick, as `ampft.lab.yardstick` writes it; None if not measured.
     yardstick: Mapping[str, JSONValue] | None = None
+    # Time spent comparing divided by the time of the runs; None if unknown.
     overhead_share: float | None = None
+    # Whether a plan preceded the runs, as in `PlanFacts`; False if absent from the file.
     planned: bool = False
+    # Days on which the runs began, the first and the last; None if they are unknown.
     dates: tuple[str, str] | None = None
+    # Command of the first run, with files only by name; None if it is unknown.
     command: str | None = None
+    # What the arms are: "training" (models trained in different settings), "predictions" (tables of
+    # other frameworks, without run records) or "inference" (one set of models that predicts in
+    # different precisions).
     kind: str = TRAINING
+    # Number of groups of examples, which are then the cases of the statistics; None if all examples
+    # are independent.
     groups: int | None = None
+    # Names of the settings in which the arms differ by intention: only the precision if the arms
+    # are modes.
     varied: tuple[str, ...] = (PRECISION,)
-    schema: int = SCHEMA
+    schema: int = SCHEMA  # Version of this layout.
 
     @property
     def noun(self) -> str:

@@ -217,14 +217,10 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
 
 @dataclass(frozen=True)
 class Remark:
-    """A caveat, or the reason for a speed.
+    """A caveat, or the reason for a speed."""
 
-    Attributes:
-        kind: Key of `SENTENCES`.
-        values: Numbers and names in its sentence, by name.
-    """
-
-    kind: Annotated[str, one_of(tuple(SENTENCES))]
+    kind: Annotated[str, one_of(tuple(SENTENCES))]  # Key of `SENTENCES`.
+    # Numbers and names in its sentence, by name.
     values: Mapping[str, Any] = field(default_factory=dict)
 
 

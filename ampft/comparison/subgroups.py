@@ -7,21 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class SubgroupLoss:
-    """The difference of an arm to the baseline in the examples of a subgroup.
+    """The difference of an arm to the baseline in the examples of a subgroup."""
 
-    Attributes:
-        kind: "class", "length" or "word".
-        name: Name of the class, range of the number of words, or the word.
-        examples: Number of examples.
-        estimate: Difference in the share of correct predictions, mean over the seeds.
-        interval: Confidence interval of level `SubgroupLosses.level`.
-    """
-
-    kind: str
-    name: str
-    examples: int
-    estimate: float
-    interval: tuple[float, float]
+    kind: str  # "class", "length" or "word".
+    name: str  # Name of the class, range of the number of words, or the word.
+    examples: int  # Number of examples.
+    estimate: float  # Difference in the share of correct predictions, mean over the seeds.
+    interval: tuple[float, float]  # Confidence interval of level `SubgroupLosses.level`.
 
     @property
     def is_loss(self) -> bool:
@@ -31,23 +23,15 @@ class SubgroupLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class SubgroupLosses:
-    """The subgroups in which an arm loses most, relative to their uncertainty.
+    """The subgroups in which an arm loses most, relative to their uncertainty."""
 
-    Attributes:
-        examined: Number of subgroups that were examined, in each arm.
-        level: Level of the intervals: they hold together for all subgroups and arms (Bonferroni).
-        detectable: Share of correct predictions that a subgroup of `usual_size` examples must lose
-            at every seed to be found with a probability of 80 %.
-        usual_size: Median number of examples of the subgroups.
-        losses: The largest losses.
-        noun: What the examples are, in the plural.
-        has_words: Whether words and lengths were examined too, not only classes.
-    """
-
-    examined: int
+    examined: int  # Number of subgroups that were examined, in each arm.
+    # Level of the intervals: they hold together for all subgroups and arms (Bonferroni).
     level: float
+    # Share of correct predictions that a subgroup of `usual_size` examples must lose at every seed
+    # to be found with a probability of 80 %.
     detectable: float
-    usual_size: int
-    losses: tuple[SubgroupLoss, ...]
-    noun: str = "texts"
-    has_words: bool = True
+    usual_size: int  # Median number of examples of the subgroups.
+    losses: tuple[SubgroupLoss, ...]  # The largest losses.
+    noun: str = "texts"  # What the examples are, in the plural.
+    has_words: bool = True  # Whether words and lengths were examined too, not only classes.

@@ -58,14 +58,10 @@ def case_folded_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class InputColumns:
-    """The input columns, and the columns of the table that each consists of.
+    """The input columns, and the columns of the table that each consists of."""
 
-    Attributes:
-        names: Names of the inputs, such as `title+body`.
-        parts: Columns of each input, in the order in which they are joined.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # Names of the inputs, such as `title+body`.
+    # Columns of each input, in the order in which they are joined.
     parts: tuple[tuple[str, ...], ...]
 
     @classmethod
@@ -121,21 +117,14 @@ def join_texts(texts: Iterable[str | None]) -> str | None:
 
 @dataclass(frozen=True)
 class DataColumns:
-    """The columns to read.
+    """The columns to read."""
 
-    Attributes:
-        inputs: Columns of the inputs; a name such as `title+body` joins columns.
-        labels: Columns of the labels, and how to parse their cells.
-        kind: Kind of the inputs: `text`, `image`, `sound` or `token`.
-        extra: Named columns that are neither, by their name in a split; see `extra_columns`.
-        are_spans: Whether they are texts with spans, not words with tags.
-    """
-
-    inputs: tuple[str, ...]
-    labels: LabelParser
-    kind: str = "text"
+    inputs: tuple[str, ...]  # Columns of the inputs; a name such as `title+body` joins columns.
+    labels: LabelParser  # Columns of the labels, and how to parse their cells.
+    kind: str = "text"  # Kind of the inputs: `text`, `image`, `sound` or `token`.
+    # Named columns that are neither, by their name in a split; see `extra_columns`.
     extra: Mapping[str, str] = field(default_factory=dict)
-    are_spans: bool = False
+    are_spans: bool = False  # Whether they are texts with spans, not words with tags.
 
     @classmethod
     def of_tokens(

@@ -21,33 +21,27 @@ CONTENT_COLUMN = "ampft_content"  # of a split of files: SHA-256 of the decoded 
 
 @dataclass(frozen=True)
 class ClassificationData:
-    """Labelled examples in splits.
+    """Labelled examples in splits."""
 
-    Attributes:
-        splits: `train`, and `validation` and `test` where they exist. Each has the input
-            columns (strings, PIL images, or files of sounds) and `label`, a `datasets.ClassLabel`
-            (int64) or a `datasets.List` of one; with a group column also `groups.GROUP_COLUMN`,
-            strings or None; of images and sounds that a user names also `CONTENT_COLUMN`.
-        input_columns: `("text",)`, a pair such as `("sentence1", "sentence2")`, `("image",)`,
-            `("sound",)` or `("tokens",)`.
-        kind: `text`, `image`, `sound`, `token` for words with labels, or `pixels` for images with
-            masks.
-        name: Name of the data in the output and in the run record.
-        fingerprints: SHA-256 of the contents in their order, by split; stable across runs.
-        notes: Sentences to print: splits made, rows dropped, rows shared, suspicious labels.
-        group_column: Column of the groups that the user named, or None.
-        files: SHA-256 of the files that were read, by path.
-        masks: Masks by split, if the labels are masks; `splits` then has no column `label`.
-    """
-
+    # `train`, and `validation` and `test` where they exist. Each has the input columns (strings,
+    # PIL images, or files of sounds) and `label`, a `datasets.ClassLabel` (int64) or a
+    # `datasets.List` of one; with a group column also `groups.GROUP_COLUMN`, strings or None; of
+    # images and sounds that a user names also `CONTENT_COLUMN`.
     splits: DatasetDict
+    # `("text",)`, a pair such as `("sentence1", "sentence2")`, `("image",)`, `("sound",)` or
+    # `("tokens",)`.
     input_columns: tuple[str, ...]
+    # `text`, `image`, `sound`, `token` for words with labels, or `pixels` for images with masks.
     kind: str
-    name: str
+    name: str  # Name of the data in the output and in the run record.
+    # SHA-256 of the contents in their order, by split; stable across runs.
     fingerprints: Mapping[str, str]
+    # Sentences to print: splits made, rows dropped, rows shared, suspicious labels.
     notes: tuple[str, ...]
-    group_column: str | None = None
+    group_column: str | None = None  # Column of the groups that the user named, or None.
+    # SHA-256 of the files that were read, by path.
     files: Mapping[str, str] = field(default_factory=dict)
+    # Masks by split, if the labels are masks; `splits` then has no column `label`.
     masks: Mapping[str, Masks] | None = None
 
     @property

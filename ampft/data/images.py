@@ -215,17 +215,11 @@ PLURALS = {"image": "images", "pixels": "images with masks", "sound": "sounds"}
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Changes of the training examples of one kind.
+    """Changes of the training examples of one kind."""
 
-    Attributes:
-        kind: Key of `CHANGES`.
-        names: Changes in the order in which they are made.
-        seed: Seed of the run.
-    """
-
-    kind: str
-    names: tuple[str, ...]
-    seed: int
+    kind: str  # Key of `CHANGES`.
+    names: tuple[str, ...]  # Changes in the order in which they are made.
+    seed: int  # Seed of the run.
 
     def __call__(self, values: Array, *, epoch: int, example: int) -> Array:
         """Return the changed values of an example of the training split in an epoch."""

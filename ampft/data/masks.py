@@ -29,21 +29,14 @@ Color = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class MaskClasses:
-    """The classes of masks.
+    """The classes of masks."""
 
-    Attributes:
-        names: Names of the K classes, in the order of the logits.
-        values: Value of each class in masks of one channel.
-        ignore_index: Value of pixels that do not count in such masks.
-        colors: Colour of each class in colour masks; None if colours are unknown.
-        ignored_colors: Colours of pixels that do not count.
-    """
-
-    names: tuple[str, ...]
-    values: tuple[int, ...]
-    ignore_index: int
+    names: tuple[str, ...]  # Names of the K classes, in the order of the logits.
+    values: tuple[int, ...]  # Value of each class in masks of one channel.
+    ignore_index: int  # Value of pixels that do not count in such masks.
+    # Colour of each class in colour masks; None if colours are unknown.
     colors: tuple[Color, ...] | None = None
-    ignored_colors: tuple[Color, ...] = ()
+    ignored_colors: tuple[Color, ...] = ()  # Colours of pixels that do not count.
 
     def indices(self, mask: Image.Image) -> MaskArray:
         """Return the (H, W) uint8 class indices of a mask, `IGNORED` for pixels that do not count.
@@ -141,18 +134,12 @@ def resized_mask(mask: MaskArray, size: tuple[int, int]) -> MaskArray:
 
 @dataclass(frozen=True, eq=False)
 class Masks:
-    """The masks of one split, decoded on request.
+    """The masks of one split, decoded on request."""
 
-    Attributes:
-        column: Data set with only the column of the masks, not decoded.
-        classes: Their classes.
-        counts: (n, K) int64 pixels of each class that count.
-        size: Height and width to which masks are resized; None keeps their own.
-    """
-
-    column: Dataset
-    classes: MaskClasses
-    counts: IntArray
+    column: Dataset  # Data set with only the column of the masks, not decoded.
+    classes: MaskClasses  # Their classes.
+    counts: IntArray  # (n, K) int64 pixels of each class that count.
+    # Height and width to which masks are resized; None keeps their own.
     size: tuple[int, int] | None = None
 
     def __len__(self) -> int:

@@ -37,21 +37,13 @@ MAX_THREADS = 16
 
 @dataclass(frozen=True)
 class InspectedMedia:
-    """An image or sound that was decoded.
+    """An image or sound that was decoded."""
 
-    Attributes:
-        sha256: Hash of the pixels or samples, which is the same in another lossless format.
-        conversions: Words for the user about how it is converted.
-        frames: Number of frames of a sound; 0 for an image.
-        rate: Frames per second of a sound; 0 for an image.
-        peak: Highest value of an image in 8-bit RGB; 255 for a sound.
-    """
-
-    sha256: bytes
-    conversions: tuple[str, ...]
-    frames: int = 0
-    rate: int = 0
-    peak: int = 255
+    sha256: bytes  # Hash of the pixels or samples, which is the same in another lossless format.
+    conversions: tuple[str, ...]  # Words for the user about how it is converted.
+    frames: int = 0  # Number of frames of a sound; 0 for an image.
+    rate: int = 0  # Frames per second of a sound; 0 for an image.
+    peak: int = 255  # Highest value of an image in 8-bit RGB; 255 for a sound.
 
 
 def inspect_image(value: Any) -> InspectedMedia:
@@ -74,24 +66,16 @@ def inspect_sound(value: Any) -> InspectedMedia:
 
 @dataclass(frozen=True)
 class MediaKind:
-    """Images or sounds.
+    """Images or sounds."""
 
-    Attributes:
-        name: Kind of the data, `image` or `sound`.
-        suffixes: Names of files end in one of them.
-        undecoded: Type of `datasets` that gives the bytes and the path of a file.
-        column_type: Type of the column in a split; for sounds the same, because `datasets` needs
-            torchcodec to decode them.
-        inspect: Function that decodes a cell and describes it.
-        converted: What files are converted to, in words, such as "8-bit RGB".
-    """
-
-    name: str
-    suffixes: tuple[str, ...]
-    undecoded: Image | Audio
+    name: str  # Kind of the data, `image` or `sound`.
+    suffixes: tuple[str, ...]  # Names of files end in one of them.
+    undecoded: Image | Audio  # Type of `datasets` that gives the bytes and the path of a file.
+    # Type of the column in a split; for sounds the same, because `datasets` needs torchcodec to
+    # decode them.
     column_type: Image | Audio
-    inspect: Callable[[Any], InspectedMedia]
-    converted: str
+    inspect: Callable[[Any], InspectedMedia]  # Function that decodes a cell and describes it.
+    converted: str  # What files are converted to, in words, such as "8-bit RGB".
 
 
 MEDIA = {

@@ -312,21 +312,13 @@ def check_masks(
 
 @dataclass(frozen=True)
 class _Pair:
-    """A decoded image with its mask.
+    """A decoded image with its mask."""
 
-    Attributes:
-        pixels: Number of pixels of each class.
-        image_hash: Hash of the image.
-        pair_hash: Hash of the image with its mask.
-        conversions: Words for the user about how the image is converted.
-        peak: Highest value of the image in 8-bit RGB.
-    """
-
-    pixels: list[int]
-    image_hash: bytes
-    pair_hash: bytes
-    conversions: tuple[str, ...]
-    peak: int
+    pixels: list[int]  # Number of pixels of each class.
+    image_hash: bytes  # Hash of the image.
+    pair_hash: bytes  # Hash of the image with its mask.
+    conversions: tuple[str, ...]  # Words for the user about how the image is converted.
+    peak: int  # Highest value of the image in 8-bit RGB.
 
     @classmethod
     def of(cls, row: Mapping[str, Any], classes: MaskClasses) -> _Pair:

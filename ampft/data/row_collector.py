@@ -23,28 +23,18 @@ NO_LABEL = frozenset({"-1", "-100", "-1.0", "-100.0"})
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """The usable rows of one split of a source.
+    """The usable rows of one split of a source."""
 
-    Attributes:
-        inputs: The input columns.
-        labels: The labels of the n rows; codes are indices into `names`.
-        names: Labels in the order in which they first appear.
-        numbers: (n,) number of each row in its table.
-        table: Where they were read.
-        declared: The classes in the order that the source declares; None if it declares none.
-        ignored: Labels whose rows were left out.
-        notes: Sentences about rows that were left out.
-        files: Files and their numbers of rows in order, if there are several.
-    """
-
-    inputs: Dataset
-    labels: RowLabels
-    names: tuple[str, ...]
-    numbers: IntArray
-    table: SourceTable
+    inputs: Dataset  # The input columns.
+    labels: RowLabels  # The labels of the n rows; codes are indices into `names`.
+    names: tuple[str, ...]  # Labels in the order in which they first appear.
+    numbers: IntArray  # (n,) number of each row in its table.
+    table: SourceTable  # Where they were read.
+    # The classes in the order that the source declares; None if it declares none.
     declared: tuple[str, ...] | None = None
-    ignored: frozenset[str] = frozenset()
-    notes: tuple[str, ...] = ()
+    ignored: frozenset[str] = frozenset()  # Labels whose rows were left out.
+    notes: tuple[str, ...] = ()  # Sentences about rows that were left out.
+    # Files and their numbers of rows in order, if there are several.
     files: tuple[tuple[SourceTable, int], ...] = ()
 
     @property

@@ -18,17 +18,11 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RowLabels:
-    """The labels of n rows.
+    """The labels of n rows."""
 
-    Attributes:
-        codes: (m,) int64 indices into the label names, row after row.
-        rows: (m,) int64 row of each code, ascending.
-        count: Number of rows, n; a row can have no label.
-    """
-
-    codes: IntArray
-    rows: IntArray
-    count: int
+    codes: IntArray  # (m,) int64 indices into the label names, row after row.
+    rows: IntArray  # (m,) int64 row of each code, ascending.
+    count: int  # Number of rows, n; a row can have no label.
 
     @classmethod
     def from_counts(
@@ -82,14 +76,10 @@ class UnitLabels:
 
     Indexing with the ids of examples returns the labels of their units, one example after another.
     Converting it to an array returns `padded(codes, counts)`.
-
-    Attributes:
-        codes: (m,) int64 indices into the label names, example after example.
-        counts: (n,) int64 number of units of each example, at least 1.
     """
 
-    codes: IntArray
-    counts: IntArray
+    codes: IntArray  # (m,) int64 indices into the label names, example after example.
+    counts: IntArray  # (n,) int64 number of units of each example, at least 1.
 
     def __len__(self) -> int:
         """Number of examples, n."""
@@ -135,20 +125,15 @@ NO = frozenset({"0", "0.0", "false"})
 
 @dataclass(frozen=True)
 class LabelParser:
-    """Where the labels of a row are, and how they are written.
+    """Where the labels of a row are, and how they are written."""
 
-    Attributes:
-        columns: One column of labels, or one column of 0 and 1 per label.
-        several: Whether a row can have any number of labels; otherwise it has exactly one.
-        separator: Text between the labels of a cell.
-        declared: Names of the classes if cells hold class indices; None if they hold names.
-        per_unit: Whether each unit of a row, such as a word, has a label; these keep their order.
-    """
-
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # One column of labels, or one column of 0 and 1 per label.
+    # Whether a row can have any number of labels; otherwise it has exactly one.
     several: bool = False
-    separator: str = ","
+    separator: str = ","  # Text between the labels of a cell.
+    # Names of the classes if cells hold class indices; None if they hold names.
     declared: tuple[str, ...] | None = None
+    # Whether each unit of a row, such as a word, has a label; these keep their order.
     per_unit: bool = False
 
     @property

@@ -25,17 +25,12 @@ Samples = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Sound:
-    """A decoded sound.
+    """A decoded sound."""
 
-    Attributes:
-        samples: (frames, channels) float32; full scale is 1, which float encodings can exceed.
-        rate: Frames per second.
-        encoding: Encoding of a sample in the file, such as `PCM_16`.
-    """
-
+    # (frames, channels) float32; full scale is 1, which float encodings can exceed.
     samples: Samples
-    rate: int
-    encoding: str
+    rate: int  # Frames per second.
+    encoding: str  # Encoding of a sample in the file, such as `PCM_16`.
 
     def mono(self) -> Samples:
         """Return (frames,) float32: the mean of the channels."""

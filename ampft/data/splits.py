@@ -325,14 +325,10 @@ NUMBER_COLUMNS = {"ampft_line": "file_line", "ampft_row": "file_row", "ampft_pos
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of the examples of a split.
+    """Groups of the examples of a split."""
 
-    Attributes:
-        ids: (n,) index of each example's group, 0..G-1, in the order of first occurrence.
-        column: Column whose values are the groups; None if a group is a set of duplicates.
-    """
-
-    ids: IntArray
+    ids: IntArray  # (n,) index of each example's group, 0..G-1, in the order of first occurrence.
+    # Column whose values are the groups; None if a group is a set of duplicates.
     column: str | None
 
     def __len__(self) -> int:

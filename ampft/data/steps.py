@@ -65,12 +65,9 @@ class ScaledExamples(Protocol):
 
 @dataclass(frozen=True)
 class TensorExamples:
-    """Examples in memory; each has weight 1 in the loss and the same cost.
+    """Examples in memory; each has weight 1 in the loss and the same cost."""
 
-    Attributes:
-        tensors: Tensors (n, ...) by name; the first dimension counts the examples.
-    """
-
+    # Tensors (n, ...) by name; the first dimension counts the examples.
     tensors: Mapping[str, Tensor]
 
     @property
@@ -90,44 +87,26 @@ class TensorExamples:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """The part of a step batch that goes through the model at once.
+    """The part of a step batch that goes through the model at once."""
 
-    Attributes:
-        ids: (m,) example ids.
-        inputs: The model's inputs and `labels` (m,), on the CPU.
-        counted: Whether the loss counts; False for the dummy of a process without examples.
-        is_last: Whether it is the last of its step, when gradients are synchronized.
-        packing: Layout of a model without padding; None if the model computes its own.
-    """
-
-    ids: IntArray
-    inputs: Mapping[str, Tensor]
-    counted: bool
-    is_last: bool
-    packing: Any = None
+    ids: IntArray  # (m,) example ids.
+    inputs: Mapping[str, Tensor]  # The model's inputs and `labels` (m,), on the CPU.
+    counted: bool  # Whether the loss counts; False for the dummy of a process without examples.
+    is_last: bool  # Whether it is the last of its step, when gradients are synchronized.
+    packing: Any = None  # Layout of a model without padding; None if the model computes its own.
 
 
 @dataclass(frozen=True)
 class StepBatch:
-    """The examples of one optimizer step on one process; iterates over its micro-batches.
+    """The examples of one optimizer step on one process; iterates over its micro-batches."""
 
-    Attributes:
-        epoch: Epoch, from 0.
-        step: Optimizer step within the epoch, from 0.
-        effective_ids: (n,) example ids of the step over all processes, in their order.
-        effective_weight: Sum of the example weights of the effective batch.
-        effective_length: Sum of the example lengths (tokens) of the effective batch.
-        micro_batches: The micro-batches of this process, at least one.
-        wait_seconds: Time that the loop waited for this step batch.
-    """
-
-    epoch: int
-    step: int
-    effective_ids: IntArray
-    effective_weight: float
-    effective_length: int
-    micro_batches: tuple[MicroBatch, ...]
-    wait_seconds: float = 0.0
+    epoch: int  # Epoch, from 0.
+    step: int  # Optimizer step within the epoch, from 0.
+    effective_ids: IntArray  # (n,) example ids of the step over all processes, in their order.
+    effective_weight: float  # Sum of the example weights of the effective batch.
+    effective_length: int  # Sum of the example lengths (tokens) of the effective batch.
+    micro_batches: tuple[MicroBatch, ...]  # The micro-batches of this process, at least one.
+    wait_seconds: float = 0.0  # Time that the loop waited for this step batch.
 
     def __iter__(self) -> Iterator[MicroBatch]:
         return iter(self.micro_batches)
@@ -141,32 +120,23 @@ class StepBatch:
 
 @dataclass(frozen=True)
 class StepBatches:
-    """The step batches of every epoch of a training split.
+    """The step batches of every epoch of a training split."""
 
-    Attributes:
-        examples: The examples of the split.
-        effective_batch_size: Number of examples of one optimizer step, over all processes.
-        micro_batches: Number of micro-batches of a full step batch, per process.
-        seed: Seed of the order of examples.
-        rank: Index of this process.
-        world_size: Number of processes.
-        padded: Whether a micro-batch costs its size times its longest length; otherwise it costs
-            its number of tokens.
-        num_workers: Number of worker processes that collate in advance; 0 collates in this process.
-        pinned: Whether tensors are copied to pinned memory, and one step batch is collated ahead.
-        finish: Function that returns a micro-batch with its `packing`; called where step batches
-            are collated ahead.
-    """
-
-    examples: Examples
-    effective_batch_size: int
-    micro_batches: int = 1
-    seed: int = 0
-    rank: int = 0
-    world_size: int = 1
+    examples: Examples  # The examples of the split.
+    effective_batch_size: int  # Number of examples of one optimizer step, over all processes.
+    micro_batches: int = 1  # Number of micro-batches of a full step batch, per process.
+    seed: int = 0  # Seed of the order of examples.
+    rank: int = 0  # Index of this process.
+    world_size: int = 1  # Number of processes.
+    # Whether a micro-batch costs its size times its longest length; otherwise it costs its number
+    # of tokens.
     padded: bool = True
+    # Number of worker processes that collate in advance; 0 collates in this process.
     num_workers: int = 0
+    # Whether tensors are copied to pinned memory, and one step batch is collated ahead.
     pinned: bool = False
+    # Function that returns a micro-batch with its `packing`; called where step batches are collated
+    # ahead.
     finish: Callable[[MicroBatch], MicroBatch] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:

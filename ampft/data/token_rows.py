@@ -300,15 +300,10 @@ def _words_of_text(
 
 @dataclass(frozen=True)
 class TagReader:
-    """Where the tags of words are, in rows that are predicted; as `LabelParser` for whole rows.
+    """Where the tags of words are, in rows that are predicted; as `LabelParser` for whole rows."""
 
-    Attributes:
-        tokens: Columns of the words and of the tags.
-        declared: Names of the tags if cells hold indices.
-    """
-
-    tokens: DataColumns
-    declared: tuple[str, ...] | None
+    tokens: DataColumns  # Columns of the words and of the tags.
+    declared: tuple[str, ...] | None  # Names of the tags if cells hold indices.
 
     @property
     def columns(self) -> tuple[str, ...]:

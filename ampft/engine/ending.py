@@ -46,19 +46,12 @@ class StopRequested(Exception):
 
 @dataclass
 class TimeLimit:
-    """A limit on the duration of a training, on which all processes agree.
+    """A limit on the duration of a training, on which all processes agree."""
 
-    Attributes:
-        seconds: The limit; None for none.
-        started: `time.perf_counter()` at the start of this process.
-        earlier: Seconds that the run took before it was resumed in this process.
-        is_reached: Whether a process has seen the limit pass when all processes polled.
-    """
-
-    seconds: float | None
-    started: float
-    earlier: float = 0.0
-    is_reached: bool = False
+    seconds: float | None  # The limit; None for none.
+    started: float  # `time.perf_counter()` at the start of this process.
+    earlier: float = 0.0  # Seconds that the run took before it was resumed in this process.
+    is_reached: bool = False  # Whether a process has seen the limit pass when all processes polled.
 
     @property
     def elapsed(self) -> float:
@@ -73,15 +66,10 @@ class TimeLimit:
 
 @dataclass
 class StopSignalMonitor:
-    """Watches for a signal to stop training; all processes agree on it when they poll.
+    """Watches for a signal to stop training; all processes agree on it when they poll."""
 
-    Attributes:
-        accelerator: Accelerator of the training.
-        received: Number of the first signal that this process has received; 0 for none.
-    """
-
-    accelerator: Accelerator
-    received: int = 0
+    accelerator: Accelerator  # Accelerator of the training.
+    received: int = 0  # Number of the first signal that this process has received; 0 for none.
     _received_at: float = field(default=0.0, repr=False)
 
     @contextlib.contextmanager

@@ -33,21 +33,16 @@ CHECKED_SHARE = 1 / 200
 
 @dataclass
 class FirstStepMonitor:
-    """Measures the first optimizer step, and checks the dtypes of random later ones.
+    """Measures the first optimizer step, and checks the dtypes of random later ones."""
 
-    Attributes:
-        precision: Precision requested for the step.
-        executed: Dtypes that the step used; None before it has ended.
-        memory: Bytes of weights, gradients, optimizer_state and activations, by these names.
-        random_state: SHA-256 of the states of the generators that dropout draws from, after the
-            step; None if nothing was drawn. On a CPU, runs with equal layers and equal states used
-            the same dropout masks, in any precision. On a GPU this is true for equal dtypes only,
-            because each kernel numbers the elements in its own way.
-    """
-
-    precision: Precision
-    executed: ExecutedDtypes | None = None
+    precision: Precision  # Precision requested for the step.
+    executed: ExecutedDtypes | None = None  # Dtypes that the step used; None before it has ended.
+    # Bytes of weights, gradients, optimizer_state and activations, by these names.
     memory: dict[str, int] | None = None
+    # SHA-256 of the states of the generators that dropout draws from, after the step; None if
+    # nothing was drawn. On a CPU, runs with equal layers and equal states used the same dropout
+    # masks, in any precision. On a GPU this is true for equal dtypes only, because each kernel
+    # numbers the elements in its own way.
     random_state: str | None = None
     # The first step after a resume is checked too: another machine may compute it.
     _is_resumed: bool = field(default=False, repr=False)
@@ -172,15 +167,11 @@ class SavedTensorBytes:
     it, so `peak` belongs to the micro-batch that saves most. Weights cast by autocast are
     included, because they are saved too. Tensors that gradient checkpointing saves while it
     recomputes are not included. Values and random numbers do not change.
-
-    Attributes:
-        current: Bytes that are saved now.
-        peak: Largest number of bytes that were saved at the same time.
     """
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
-        self.current = 0
-        self.peak = 0
+        self.current = 0  # Bytes that are saved now.
+        self.peak = 0  # Largest number of bytes that were saved at the same time.
         parameters = list(parameters)
         self._excluded = {key for parameter in parameters for key, _ in _storages(parameter)}
         # FSDP gathers sharded parameters in new storages for each pass.

@@ -34,23 +34,14 @@ UPDATE_TOLERANCE = 1e-5
 
 @dataclass
 class GraphedUpdate:
-    """Calls the updates of `apply_step`, and replays a graph in their place; see the module.
+    """Calls the updates of `apply_step`, and replays a graph in their place; see the module."""
 
-    Attributes:
-        graphs: Graphs of the gradient.
-        accelerator: Accelerator that prepared the optimizer.
-        optimizer: Optimizer, not prepared.
-        reason: Why no update is captured; None if it is.
-        replayed: Updates by the graph.
-        others: Updates without it.
-    """
-
-    graphs: GraphedGradient
-    accelerator: Accelerator
-    optimizer: Optimizer
-    reason: str | None = None
-    replayed: int = 0
-    others: int = 0
+    graphs: GraphedGradient  # Graphs of the gradient.
+    accelerator: Accelerator  # Accelerator that prepared the optimizer.
+    optimizer: Optimizer  # Optimizer, not prepared.
+    reason: str | None = None  # Why no update is captured; None if it is.
+    replayed: int = 0  # Updates by the graph.
+    others: int = 0  # Updates without it.
     _rates: Tensor | None = None
     _loss: Tensor | None = None
     _captured: tuple[Callable[[], None], list[Tensor]] | None = field(default=None, repr=False)

@@ -162,32 +162,21 @@ def _choosing_as_in_a_capture() -> Iterator[None]:
 
 @dataclass
 class GraphedGradient:
-    """Computes gradients by graphs, and without them where that is not possible.
+    """Computes gradients by graphs, and without them where that is not possible."""
 
-    Attributes:
-        model: Model as loaded.
-        device: Its device.
-        shapes: Gives micro-batches few different shapes.
-        recorder: Captures graphs.
-        write: Function that prints a line.
-        timer: Finds out whether launching kernels bounds the steps, without which nothing is
-            captured; None captures in any case.
-        reason: Why nothing is captured; None if it is.
-        gradients: Memory in which all graphs accumulate, by parameter.
-        replayed: Micro-batches computed by a graph.
-        others: Micro-batches computed without one, those before a capture included.
-    """
-
-    model: nn.Module
-    device: torch.device
-    shapes: StaticShapes
-    recorder: Recorder
-    write: Callable[[str], None]
+    model: nn.Module  # Model as loaded.
+    device: torch.device  # Its device.
+    shapes: StaticShapes  # Gives micro-batches few different shapes.
+    recorder: Recorder  # Captures graphs.
+    write: Callable[[str], None]  # Function that prints a line.
+    # Finds out whether launching kernels bounds the steps, without which nothing is captured; None
+    # captures in any case.
     timer: QueueTimer | None = None
-    reason: str | None = None
+    reason: str | None = None  # Why nothing is captured; None if it is.
+    # Memory in which all graphs accumulate, by parameter.
     gradients: dict[nn.Parameter, Tensor] = field(default_factory=dict, repr=False)
-    replayed: int = 0
-    others: int = 0
+    replayed: int = 0  # Micro-batches computed by a graph.
+    others: int = 0  # Micro-batches computed without one, those before a capture included.
     _is_checked: bool = False
     _has_shapes: bool = True
     _batches: dict[Key, StaticBatch] = field(default_factory=dict, repr=False)

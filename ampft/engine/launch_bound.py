@@ -135,13 +135,11 @@ class QueueTimer:
 
     No step is waited for: its times are read when the next one begins, after the optimizer step has
     read its loss.
-
-    Attributes:
-        event: Function that returns a new event of the device's stream that records its time.
-        times: Seconds of the host and of the device for each timed step.
     """
 
+    # Function that returns a new event of the device's stream that records its time.
     event: Callable[[], Any]
+    # Seconds of the host and of the device for each timed step.
     times: list[tuple[float, float]] = field(default_factory=list)
     _last: tuple[float, Any, Any] | None = None
 

@@ -26,21 +26,16 @@ Group = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """The rule by which an optimizer of torch updates the weights of a group.
+    """The rule by which an optimizer of torch updates the weights of a group."""
 
-    Attributes:
-        setting: Entry that groups of this rule have, and groups of other rules do not.
-        shapes: Function that returns the shapes of the state of a parameter, by key, from the
-            parameter's shape. They have its dtype.
-        counts_steps: Whether the state has a float32 scalar `step` too.
-        update: Function that returns by how much a step changed weights of a parameter, without
-            weight decay, as absolute float64 values. It takes the parameter with its gradient, its
-            state after the step, its group, and the positions of the weights in its local part.
-    """
-
-    setting: str
+    setting: str  # Entry that groups of this rule have, and groups of other rules do not.
+    # Function that returns the shapes of the state of a parameter, by key, from the parameter's
+    # shape. They have its dtype.
     shapes: Callable[[list[int]], dict[str, list[int]]]
-    counts_steps: bool
+    counts_steps: bool  # Whether the state has a float32 scalar `step` too.
+    # Function that returns by how much a step changed weights of a parameter, without weight decay,
+    # as absolute float64 values. It takes the parameter with its gradient, its state after the
+    # step, its group, and the positions of the weights in its local part.
     update: Callable[[Tensor, Group, Group, Tensor], Tensor]
 
 
@@ -175,74 +170,47 @@ ADAFACTOR_RATE = 1e-3
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """Settings of an optimizer.
+    """Settings of an optimizer."""
 
-    Attributes:
-        learning_rate: Peak learning rate.
-        weight_decay: Decoupled weight decay, which is multiplied by the learning rate.
-        betas: Decay rates of AdamW's two moments.
-        epsilon: Term added to the root of AdamW's second moment.
-        seed: Seed for stochastic rounding.
-        name: Key in `OPTIMIZERS`.
-        layer_decay: Factor on the learning rate from each layer to the one below; None for equal
-            rates.
-    """
-
-    learning_rate: float
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
-    seed: int = 0
-    name: str = "adamw_torch"
+    learning_rate: float  # Peak learning rate.
+    weight_decay: float = 0.0  # Decoupled weight decay, which is multiplied by the learning rate.
+    betas: tuple[float, float] = (0.9, 0.999)  # Decay rates of AdamW's two moments.
+    epsilon: float = 1e-8  # Term added to the root of AdamW's second moment.
+    seed: int = 0  # Seed for stochastic rounding.
+    name: str = "adamw_torch"  # Key in `OPTIMIZERS`.
+    # Factor on the learning rate from each layer to the one below; None for equal rates.
     layer_decay: float | None = None
 
 
 @dataclass(frozen=True)
 class ScheduleSettings:
-    """Settings of the learning rate schedule.
+    """Settings of the learning rate schedule."""
 
-    Attributes:
-        name: A `transformers.SchedulerType`, such as "linear" or "cosine".
-        warmup_ratio: Share of the steps over which the learning rate rises, 0 to 1.
-        warmup_steps: Number of steps over which the learning rate rises; None uses the ratio.
-    """
-
-    name: str = "linear"
-    warmup_ratio: float = 0.0
+    name: str = "linear"  # A `transformers.SchedulerType`, such as "linear" or "cosine".
+    warmup_ratio: float = 0.0  # Share of the steps over which the learning rate rises, 0 to 1.
+    # Number of steps over which the learning rate rises; None uses the ratio.
     warmup_steps: int | None = None
 
 
 @dataclass(frozen=True)
 class TrainedParameter:
-    """A trained parameter.
+    """A trained parameter."""
 
-    Attributes:
-        parameter: The parameter.
-        factor: Factor on the learning rate.
-        is_in_layers: Whether it belongs to a layer of the encoder; False if the model has none.
-    """
-
-    parameter: nn.Parameter
-    factor: float
-    is_in_layers: bool
+    parameter: nn.Parameter  # The parameter.
+    factor: float  # Factor on the learning rate.
+    is_in_layers: bool  # Whether it belongs to a layer of the encoder; False if the model has none.
 
 
 @dataclass(frozen=True)
 class OptimizerRow:
-    """A row of the table of optimizers.
+    """A row of the table of optimizers."""
 
-    Attributes:
-        title: Name for readers.
-        make: Function that returns the optimizer of parameters.
-        state_per_weight: Numbers that it stores or needs in a step per weight, at most.
-        trains_16_bits: Whether it trains weights that are stored in 16 bits.
-        learning_rate: Default learning rate; None for AdamW's, by size of the model.
-    """
-
-    title: str
+    title: str  # Name for readers.
+    # Function that returns the optimizer of parameters.
     make: Callable[[list[TrainedParameter], OptimizerSettings], Optimizer]
-    state_per_weight: int
-    trains_16_bits: bool = False
+    state_per_weight: int  # Numbers that it stores or needs in a step per weight, at most.
+    trains_16_bits: bool = False  # Whether it trains weights that are stored in 16 bits.
+    # Default learning rate; None for AdamW's, by size of the model.
     learning_rate: float | None = None
 
 

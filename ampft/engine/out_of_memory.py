@@ -112,22 +112,16 @@ def reset_peak_memory(device: torch.device) -> None:
 
 @dataclass
 class OutOfMemoryRetries:
-    """Computes the gradient of a step, and retries in smaller micro-batches if memory runs out.
+    """Computes the gradient of a step, and retries in smaller micro-batches if memory runs out."""
 
-    Attributes:
-        model: Model, whose buffers and random state are restored before a step is repeated.
-        step_batches: Step batches with the current number of micro-batches.
-        can_repeat: Whether a step may be repeated. Several processes cannot repeat one, because
-            they communicate in the backward pass.
-        advice: Advice for the user if the step may not be repeated.
-        write: Function that prints a line above the progress bar.
-    """
-
+    # Model, whose buffers and random state are restored before a step is repeated.
     model: nn.Module
-    step_batches: StepBatches
+    step_batches: StepBatches  # Step batches with the current number of micro-batches.
+    # Whether a step may be repeated. Several processes cannot repeat one, because they communicate
+    # in the backward pass.
     can_repeat: bool
-    advice: str
-    write: Callable[[str], None]
+    advice: str  # Advice for the user if the step may not be repeated.
+    write: Callable[[str], None]  # Function that prints a line above the progress bar.
 
     def gradient(
         self, compute: Callable[[StepBatch], list[Tensor]], step_batch: StepBatch
@@ -247,22 +241,16 @@ def fit_micro_batches(
 
 @dataclass
 class MicroBatchTrial:
-    """Runs the costliest step batch of a process with several numbers of micro-batches.
+    """Runs the costliest step batch of a process with several numbers of micro-batches."""
 
-    Attributes:
-        model: Model, without the wrapper for communication.
-        loss: Function that returns the summed loss of a micro-batch.
-        step_batches: Step batches of the training split, with any number of micro-batches.
-        averages_weights: Whether the training keeps a float32 average of the trained weights.
-        state_per_weight: Numbers of optimizer state per weight.
-        state: What a training would keep, once it is allocated.
-    """
-
-    model: nn.Module
-    loss: Loss
+    model: nn.Module  # Model, without the wrapper for communication.
+    loss: Loss  # Function that returns the summed loss of a micro-batch.
+    # Step batches of the training split, with any number of micro-batches.
     step_batches: StepBatches
+    # Whether the training keeps a float32 average of the trained weights.
     averages_weights: bool = False
-    state_per_weight: int = 2
+    state_per_weight: int = 2  # Numbers of optimizer state per weight.
+    # What a training would keep, once it is allocated.
     state: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:

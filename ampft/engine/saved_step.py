@@ -41,31 +41,19 @@ class MicroBatchPart:
 
 @dataclass(frozen=True, kw_only=True)
 class SavedStep:
-    """What `step.json` says about a step.
+    """What `step.json` says about a step."""
 
-    Attributes:
-        step: Optimizer step of the training, from 1.
-        epoch: Epoch, from 0.
-        step_in_epoch: Optimizer step within the epoch, from 0.
-        mode: Precision of the run.
-        loss_scale: Loss scale of the step; None without a scaler, or if it was the first step.
-        effective_ids: Example ids of all processes, in their order.
-        effective_weight: Sum of their weights in the loss.
-        effective_length: Sum of their lengths.
-        processes: Micro-batches of each process.
-        schema: Version of this layout.
-    """
-
-    step: int
-    epoch: int
-    step_in_epoch: int
-    mode: str
+    step: int  # Optimizer step of the training, from 1.
+    epoch: int  # Epoch, from 0.
+    step_in_epoch: int  # Optimizer step within the epoch, from 0.
+    mode: str  # Precision of the run.
+    # Loss scale of the step; None without a scaler, or if it was the first step.
     loss_scale: float | None
-    effective_ids: Sequence[int]
-    effective_weight: float
-    effective_length: int
-    processes: Sequence[Sequence[MicroBatchPart]]
-    schema: int = 1
+    effective_ids: Sequence[int]  # Example ids of all processes, in their order.
+    effective_weight: float  # Sum of their weights in the loss.
+    effective_length: int  # Sum of their lengths.
+    processes: Sequence[Sequence[MicroBatchPart]]  # Micro-batches of each process.
+    schema: int = 1  # Version of this layout.
 
 
 @dataclass(frozen=True)
@@ -167,17 +155,11 @@ def read_step(folder: Path) -> SavedStep:
 
 @dataclass(frozen=True)
 class ReplayedStep:
-    """The result of a replay.
+    """The result of a replay."""
 
-    Attributes:
-        saved: The step.
-        losses: Loss of each micro-batch of each process, as computed now.
-        saved_losses: The same losses, as computed in the run.
-    """
-
-    saved: SavedStep
-    losses: list[Tensor]
-    saved_losses: list[Tensor]
+    saved: SavedStep  # The step.
+    losses: list[Tensor]  # Loss of each micro-batch of each process, as computed now.
+    saved_losses: list[Tensor]  # The same losses, as computed in the run.
 
     @property
     def is_exact(self) -> bool:

@@ -34,17 +34,11 @@ class CannotCapture(Exception):
 
 @dataclass(frozen=True)
 class StaticShapes:
-    """Gives micro-batches few different shapes.
+    """Gives micro-batches few different shapes."""
 
-    Attributes:
-        model: Model as loaded.
-        longest: Upper bound of the number of tokens of a text.
-        bucket: Tokens of a bucket.
-    """
-
-    model: nn.Module
-    longest: int
-    bucket: int = BUCKET
+    model: nn.Module  # Model as loaded.
+    longest: int  # Upper bound of the number of tokens of a text.
+    bucket: int = BUCKET  # Tokens of a bucket.
 
     def shaped(self, micro_batch: MicroBatch) -> MicroBatch:
         """Return a micro-batch with its layout in its bucket; unchanged if it has one."""
@@ -98,11 +92,7 @@ class StaticLayout(PackedLayout):
 
 
 class StaticBatch:
-    """A step batch of one micro-batch, in memory that stays where it is.
-
-    Attributes:
-        step_batch: The step batch; what a graph cannot have, such as example ids, is unreadable.
-    """
+    """A step batch of one micro-batch, in memory that stays where it is."""
 
     def __init__(self, micro_batch: MicroBatch, device: torch.device) -> None:
         self._inputs = {
@@ -113,6 +103,7 @@ class StaticBatch:
         self._indices: Tensor | None = None
         layout = None if micro_batch.packing is None else self._static(micro_batch.packing)
         unread: Any = _Unreadable()
+        # The step batch; what a graph cannot have, such as example ids, is unreadable.
         self.step_batch = StepBatch(
             epoch=unread,
             step=unread,

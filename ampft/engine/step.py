@@ -46,27 +46,19 @@ _CALLED_BY: ContextVar[Callable[[Update, Tensor], list[Tensor]] | None] = Contex
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """The outcome of an optimizer step.
+    """The outcome of an optimizer step."""
 
-    Attributes:
-        loss: Mean loss over the effective batch, weighted by the examples' weights.
-        grad_norm: L2 norm of the unscaled gradient before clipping; not finite if skipped.
-        loss_scale: Loss scale after the step; None without a scaler.
-        skipped: Whether the weights did not change, because the scaler skipped the step, or it was
-            not finite and there is no scaler.
-        learning_rate: Largest learning rate of a parameter in the step, even if skipped.
-        lost_updates: Share of the weight updates that rounding lost, 0 to 1. None if not measured;
-            it is measured for bfloat16 weights, in every step that `MEASURED_EVERY` divides.
-        votes: Sums over all processes of the `votes` of `apply_step`.
-    """
-
-    loss: float
-    grad_norm: float
-    loss_scale: float | None
+    loss: float  # Mean loss over the effective batch, weighted by the examples' weights.
+    grad_norm: float  # L2 norm of the unscaled gradient before clipping; not finite if skipped.
+    loss_scale: float | None  # Loss scale after the step; None without a scaler.
+    # Whether the weights did not change, because the scaler skipped the step, or it was not finite
+    # and there is no scaler.
     skipped: bool
-    learning_rate: float
+    learning_rate: float  # Largest learning rate of a parameter in the step, even if skipped.
+    # Share of the weight updates that rounding lost, 0 to 1. None if not measured; it is measured
+    # for bfloat16 weights, in every step that `MEASURED_EVERY` divides.
     lost_updates: float | None = None
-    votes: tuple[float, ...] = ()
+    votes: tuple[float, ...] = ()  # Sums over all processes of the `votes` of `apply_step`.
 
 
 class StepStopped(TrainingStopped):
@@ -353,18 +345,12 @@ def _overflows_at_every_scale(grad_norm: float) -> str:
 
 @dataclass(frozen=True)
 class ScaledGradient:
-    """What a forward and a backward pass computed.
+    """What a forward and a backward pass computed."""
 
-    Attributes:
-        loss: The loss.
-        gradient: Gradient of each parameter by name, without the loss scale.
-        scale: Loss scale.
-        output: First floating tensor that the model returned, float32; None if it was not kept.
-    """
-
-    loss: float
-    gradient: Mapping[str, Tensor]
-    scale: float = 1.0
+    loss: float  # The loss.
+    gradient: Mapping[str, Tensor]  # Gradient of each parameter by name, without the loss scale.
+    scale: float = 1.0  # Loss scale.
+    # First floating tensor that the model returned, float32; None if it was not kept.
     output: Tensor | None = None
 
     @property

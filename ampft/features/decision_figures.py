@@ -87,27 +87,18 @@ class AbstentionPart:
 
 @dataclass(frozen=True, kw_only=True)
 class FittedPart:
-    """What was fitted on validation, and what it changes on the final split.
+    """What was fitted on validation, and what it changes on the final split."""
 
-    Attributes:
-        split: Name of the final split.
-        examples: Number of its examples.
-        fitted_rows: Number of validation rows that temperature and thresholds were fitted on.
-        temperature: Temperature; None for none.
-        target: Target of the thresholds, as the user wrote it; None without thresholds.
-        figures: Log loss, Brier score, calibration error, F1, cost, by name.
-        labels: The thresholds; empty without.
-        abstention: The promise; None without.
-    """
-
-    split: str
-    examples: int
-    fitted_rows: int
-    temperature: float | None = None
+    split: str  # Name of the final split.
+    examples: int  # Number of its examples.
+    fitted_rows: int  # Number of validation rows that temperature and thresholds were fitted on.
+    temperature: float | None = None  # Temperature; None for none.
+    # Target of the thresholds, as the user wrote it; None without thresholds.
     target: str | None = None
+    # Log loss, Brier score, calibration error, F1, cost, by name.
     figures: Mapping[str, FigurePart] = field(default_factory=dict)
-    labels: Sequence[LabelPart] = ()
-    abstention: AbstentionPart | None = None
+    labels: Sequence[LabelPart] = ()  # The thresholds; empty without.
+    abstention: AbstentionPart | None = None  # The promise; None without.
 
     def tables(self) -> tuple[Table, ...]:
         """Return the figures beside the untouched model, and the thresholds, as tables."""

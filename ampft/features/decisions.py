@@ -40,16 +40,12 @@ class FittedDecisions(Feature):
 
     With `--abstain`, one half of the split is kept for the promise: validations are of the other
     half, so that neither the choice of the weights nor any other number has seen it.
-
-    Attributes:
-        settings: What is fitted.
-        task: Task of the run.
     """
 
     name = "decisions"
 
-    settings: ValidationFitSettings
-    task: Task
+    settings: ValidationFitSettings  # What is fitted.
+    task: Task  # Task of the run.
     _validation: TunableOutcome | None = None
     _decisions: Decisions | None = None
     _untouched: TunableOutcome | None = None

@@ -22,42 +22,25 @@ Write = Callable[[str], None]
 
 @dataclass(frozen=True)
 class StepRecord:
-    """An optimizer step that was made.
+    """An optimizer step that was made."""
 
-    Attributes:
-        number: Number of the step, from 1.
-        batch: Step batch of this process, as cut into micro-batches.
-        losses: Results of `backward` for its micro-batches.
-        outcome: Its outcome.
-        ends_run: Whether the run stops because of it, before its update was applied.
-    """
-
-    number: int
-    batch: StepBatch
-    losses: Sequence[Tensor]
-    outcome: StepOutcome
-    ends_run: bool = False
+    number: int  # Number of the step, from 1.
+    batch: StepBatch  # Step batch of this process, as cut into micro-batches.
+    losses: Sequence[Tensor]  # Results of `backward` for its micro-batches.
+    outcome: StepOutcome  # Its outcome.
+    ends_run: bool = False  # Whether the run stops because of it, before its update was applied.
 
 
 @dataclass(frozen=True)
 class SavedFeature:
-    """What a checkpoint has for a feature.
+    """What a checkpoint has for a feature."""
 
-    Attributes:
-        state: Result of `Feature.state`; None if the feature has no state.
-        tensors: Result of `Feature.tensors`.
-        step: Optimizer steps before the checkpoint.
-        history: The part of history.jsonl up to the checkpoint.
-        folder: Folder of the checkpoint.
-        files: Hash and size of its files, by name.
-    """
-
-    state: Any
-    tensors: Mapping[str, Tensor]
-    step: int
-    history: bytes
-    folder: Path
-    files: Mapping[str, FileDigest]
+    state: Any  # Result of `Feature.state`; None if the feature has no state.
+    tensors: Mapping[str, Tensor]  # Result of `Feature.tensors`.
+    step: int  # Optimizer steps before the checkpoint.
+    history: bytes  # The part of history.jsonl up to the checkpoint.
+    folder: Path  # Folder of the checkpoint.
+    files: Mapping[str, FileDigest]  # Hash and size of its files, by name.
 
 
 class Feature:
@@ -65,12 +48,9 @@ class Feature:
 
     The hooks do nothing in this class. The run calls each of them on all processes, in the order of
     the list, unless stated otherwise. They follow here in the order of a run.
-
-    Attributes:
-        name: Name of its state in checkpoints.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str]  # Name of its state in checkpoints.
 
     def begin(self) -> None:
         """Begin, before the first step of this process and after `restore`."""

@@ -39,25 +39,15 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class LabelError:
-    """A training example whose label is probably wrong.
+    """A training example whose label is probably wrong."""
 
-    Attributes:
-        row: Row of the training split.
-        label: Its label.
-        suggested: The label that the model believes in.
-        label_probability: Out-of-fold probability of its label.
-        suggested_probability: Out-of-fold probability of the suggested label.
-        text: The text, or the texts of a pair on two lines.
-        origin: Line or row of the file, and id, by name.
-    """
-
-    row: int
-    label: str
-    suggested: str
-    label_probability: float
-    suggested_probability: float
-    text: str
-    origin: dict[str, Any]
+    row: int  # Row of the training split.
+    label: str  # Its label.
+    suggested: str  # The label that the model believes in.
+    label_probability: float  # Out-of-fold probability of its label.
+    suggested_probability: float  # Out-of-fold probability of the suggested label.
+    text: str  # The text, or the texts of a pair on two lines.
+    origin: dict[str, Any]  # Line or row of the file, and id, by name.
 
 
 def find_label_errors(task: Task) -> list[LabelError]:

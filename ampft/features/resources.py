@@ -29,22 +29,16 @@ class Durations:
 
 @dataclass
 class TrainingClock(Feature):
-    """The duration of a run over all its processes, which ends the training at `--max_time`.
-
-    Attributes:
-        limit: Limit of the duration, and the time so far, without work that was lost between a
-            checkpoint and a kill.
-        max_time: The limit as the user wrote it.
-        total_steps: Optimizer steps of the whole training.
-        checkpoint_seconds: Time for which checkpoints stopped the training.
-    """
+    """The duration of a run over all its processes, which ends the training at `--max_time`."""
 
     name = "clock"
 
+    # Limit of the duration, and the time so far, without work that was lost between a checkpoint
+    # and a kill.
     limit: TimeLimit
-    max_time: str | None
-    total_steps: int
-    checkpoint_seconds: float = 0.0
+    max_time: str | None  # The limit as the user wrote it.
+    total_steps: int  # Optimizer steps of the whole training.
+    checkpoint_seconds: float = 0.0  # Time for which checkpoints stopped the training.
     _steps: int = 0
 
     def after_step(self, record: StepRecord) -> Mapping[str, float]:
@@ -85,29 +79,19 @@ class TrainingClock(Feature):
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """Peak memory of a run and its parts, in bytes; `None` where it cannot be measured.
+    """Peak memory of a run and its parts, in bytes; `None` where it cannot be measured."""
 
-    Attributes:
-        peak: Resident set of the process on a CPU, allocated tensors on a GPU.
-        baseline: `peak` after the imports and before the model was loaded; `None` on a GPU.
-        reserved: Peak of the memory that the GPU's allocator held; `None` on a CPU.
-        protocol: Description of how the numbers were measured.
-        weights: Parameters of the model.
-        gradients: Gradients of the first step.
-        optimizer_state: Optimizer state after the first step that was applied.
-        activations: Largest number of bytes that the first step saved for backward at one time.
-        rest: `peak` minus the baseline, if any, and minus the four parts above.
-    """
-
-    peak: int | None
+    peak: int | None  # Resident set of the process on a CPU, allocated tensors on a GPU.
+    # `peak` after the imports and before the model was loaded; `None` on a GPU.
     baseline: int | None
-    reserved: int | None
-    protocol: str
-    weights: int | None = None
-    gradients: int | None = None
-    optimizer_state: int | None = None
+    reserved: int | None  # Peak of the memory that the GPU's allocator held; `None` on a CPU.
+    protocol: str  # Description of how the numbers were measured.
+    weights: int | None = None  # Parameters of the model.
+    gradients: int | None = None  # Gradients of the first step.
+    optimizer_state: int | None = None  # Optimizer state after the first step that was applied.
+    # Largest number of bytes that the first step saved for backward at one time.
     activations: int | None = None
-    rest: int | None = None
+    rest: int | None = None  # `peak` minus the baseline, if any, and minus the four parts above.
 
     def split(
         self, *, weights: int, gradients: int, optimizer_state: int, activations: int
@@ -168,17 +152,12 @@ def device_memory(statistics: Mapping[str, int]) -> PeakMemory:
 
 @dataclass
 class PeakMemoryMonitor(Feature):
-    """The peak memory of a run over all its processes, on the training device.
-
-    Attributes:
-        device: Device of the training.
-        baseline: As for `process_memory`.
-    """
+    """The peak memory of a run over all its processes, on the training device."""
 
     name = "memory"
 
-    device: torch.device
-    baseline: int | None
+    device: torch.device  # Device of the training.
+    baseline: int | None  # As for `process_memory`.
     _earlier: PeakMemory | None = None
 
     @property
@@ -222,22 +201,17 @@ PROTOCOL = (
 
 @dataclass(frozen=True)
 class Utilisation:
-    """The utilisation of the machine by a training.
+    """The utilisation of the machine by a training."""
 
-    Attributes:
-        matrix_rate_gflops: 10^9 operations per second of a large matrix product in one process;
-            None if the mode is emulated or torch has no plain product in it (fp8).
-        flops_per_token: Floating-point operations per token in training; None if examples have no
-            tokens.
-        utilisation: Rate of the training divided by the rate of matrix products in all processes;
-            None if one of the other two is.
-        utilisation_protocol: Description of the measurement.
-    """
-
+    # 10^9 operations per second of a large matrix product in one process; None if the mode is
+    # emulated or torch has no plain product in it (fp8).
     matrix_rate_gflops: float | None
+    # Floating-point operations per token in training; None if examples have no tokens.
     flops_per_token: int | None
+    # Rate of the training divided by the rate of matrix products in all processes; None if one of
+    # the other two is.
     utilisation: float | None
-    utilisation_protocol: str = PROTOCOL
+    utilisation_protocol: str = PROTOCOL  # Description of the measurement.
 
 
 def measure_utilisation(

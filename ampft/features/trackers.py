@@ -37,15 +37,12 @@ class TrackerReporting(Feature):
     TensorBoard receives the report and the confusion matrix as texts, MLflow as files, and Trackio
     and trackers with a method `log_table`, such as Weights & Biases, as tables. The rows of the
     history are sent by `History`.
-
-    Attributes:
-        accelerator: Accelerator whose trackers receive everything.
-        settings: Settings of the run, without secrets; None without trackers.
     """
 
     name = "trackers"
 
-    accelerator: Accelerator
+    accelerator: Accelerator  # Accelerator whose trackers receive everything.
+    # Settings of the run, without secrets; None without trackers.
     settings: Mapping[str, Any] | None
     _arguments: dict[str, dict[str, Any]] = field(default_factory=dict)
 

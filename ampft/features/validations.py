@@ -43,19 +43,12 @@ class ValidationPart:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationState:
-    """The state of `Validations` and of its `BestModel` in a checkpoint.
+    """The state of `Validations` and of its `BestModel` in a checkpoint."""
 
-    Attributes:
-        step: Step of the best evaluation; None before the first one.
-        value: Its metric.
-        without_improvement: Number of evaluations since then.
-        parts: The evaluations so far.
-    """
-
-    step: Count | None
-    value: float | None
-    without_improvement: Count
-    parts: Sequence[ValidationPart]
+    step: Count | None  # Step of the best evaluation; None before the first one.
+    value: float | None  # Its metric.
+    without_improvement: Count  # Number of evaluations since then.
+    parts: Sequence[ValidationPart]  # The evaluations so far.
 
 
 @dataclass
@@ -63,28 +56,19 @@ class Validations(Feature):
     """Evaluations on the validation split, after each epoch or every `every` steps.
 
     The best weights are kept and, with a patience, the training stops early.
-
-    Attributes:
-        best: Best weights so far, and early stopping.
-        problem: Problem of the task.
-        accelerator: Accelerator that prepared the model.
-        model: Prepared model.
-        write: Function that prints a line.
-        steps_per_epoch: Optimizer steps of an epoch.
-        every: Optimizer steps between evaluations; None evaluates after each epoch.
-        parts: Evaluations so far.
     """
 
     name = "validations"
 
-    best: BestModel
-    problem: Problem
-    accelerator: Accelerator
-    model: nn.Module
-    write: Write
-    steps_per_epoch: int
+    best: BestModel  # Best weights so far, and early stopping.
+    problem: Problem  # Problem of the task.
+    accelerator: Accelerator  # Accelerator that prepared the model.
+    model: nn.Module  # Prepared model.
+    write: Write  # Function that prints a line.
+    steps_per_epoch: int  # Optimizer steps of an epoch.
+    # Optimizer steps between evaluations; None evaluates after each epoch.
     every: int | None = None
-    parts: list[ValidationPart] = field(default_factory=list)
+    parts: list[ValidationPart] = field(default_factory=list)  # Evaluations so far.
 
     def is_due(self, step: int, is_last: bool) -> bool:
         """Return whether to evaluate after `step` steps; always after the last one of a training.

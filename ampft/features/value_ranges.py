@@ -43,21 +43,15 @@ FALLING_SCALE = "falling_loss_scale"
 
 @dataclass
 class SkippedStepCounts:
-    """Counts of steps skipped so far, and of falls of the loss scale.
+    """Counts of steps skipped so far, and of falls of the loss scale."""
 
-    Attributes:
-        skipped: Steps skipped because their loss or gradient was not finite, without a scaler.
-        scale: Loss scale after the last step; None without a scaler.
-        falls: Number of times that the loss scale fell since it last rose.
-        alarm_step: First step at which it had fallen `MAX_FALLS` times; None if it never has.
-        alarm_scale: Loss scale after that step.
-    """
-
+    # Steps skipped because their loss or gradient was not finite, without a scaler.
     skipped: int = 0
-    scale: float | None = None
-    falls: int = 0
+    scale: float | None = None  # Loss scale after the last step; None without a scaler.
+    falls: int = 0  # Number of times that the loss scale fell since it last rose.
+    # First step at which it had fallen `MAX_FALLS` times; None if it never has.
     alarm_step: int | None = None
-    alarm_scale: float | None = None
+    alarm_scale: float | None = None  # Loss scale after that step.
 
     @property
     def may_skip(self) -> bool:
@@ -99,26 +93,17 @@ class SkippedStepCounts:
 
 @dataclass
 class NonfiniteStepMonitor(Feature):
-    """Counts, prints and saves the steps of a run whose loss or gradient is not finite.
-
-    Attributes:
-        folder: Folder for saved steps, in the output folder of the run.
-        accelerator: Accelerator that prepared the model.
-        model: Prepared model.
-        mode: Precision of the run.
-        skips: Whether steps are skipped that are not finite, without a scaler.
-        write: Function that prints a line.
-        watch: Counts of what went wrong so far.
-    """
+    """Counts, prints and saves the steps of a run whose loss or gradient is not finite."""
 
     name = "nonfinite"
 
-    folder: Path
-    accelerator: Accelerator
-    model: nn.Module
-    mode: str
-    skips: bool
-    write: Write
+    folder: Path  # Folder for saved steps, in the output folder of the run.
+    accelerator: Accelerator  # Accelerator that prepared the model.
+    model: nn.Module  # Prepared model.
+    mode: str  # Precision of the run.
+    skips: bool  # Whether steps are skipped that are not finite, without a scaler.
+    write: Write  # Function that prints a line.
+    # Counts of what went wrong so far.
     watch: SkippedStepCounts = field(default_factory=SkippedStepCounts)
     _start: StepRandomState | None = None
 
@@ -208,23 +193,16 @@ class ValueRangeMonitor(Feature):
       subnormal in that dtype, at the loss scale of the step: these have lost bits, and smaller ones
       are zero (1 if all are). Only weights that are multiplied in that dtype count;
     - `grad_norm/BLOCK`: L2 norm of its gradient, without the loss scale.
-
-    Attributes:
-        every: Number N of steps.
-        accelerator: Accelerator that prepared the model.
-        model: Model as loaded.
-        precision: Precision of the training.
-        write: Function that prints a line on the main process.
-        lowest: Headroom, block and step of the smallest headroom below `MIN_HEADROOM`.
     """
 
     name = "range_watch"
 
-    every: int
-    accelerator: Accelerator
-    model: nn.Module
-    precision: Precision
-    write: Write
+    every: int  # Number N of steps.
+    accelerator: Accelerator  # Accelerator that prepared the model.
+    model: nn.Module  # Model as loaded.
+    precision: Precision  # Precision of the training.
+    write: Write  # Function that prints a line on the main process.
+    # Headroom, block and step of the smallest headroom below `MIN_HEADROOM`.
     lowest: tuple[float, str, int] | None = None
     _warned: set[str] = field(default_factory=set)
     _figures: dict[str, float] = field(default_factory=dict)

@@ -46,11 +46,6 @@ class AveragedWeights(Feature):
     d = min(decay, (1 + t) / (10 + t)), so that the initial weights are soon forgotten. Source:
     TensorFlow's `ExponentialMovingAverage` with `num_updates`. It is float32 in every mode. Frozen
     weights and buffers are not averaged.
-
-    Attributes:
-        decay: Largest weight of the old average.
-        updates: Number of steps in the average.
-        raw: Weights of training by name, while the model has the average in their place.
     """
 
     name = "average"
@@ -62,8 +57,9 @@ class AveragedWeights(Feature):
             model: Model, not prepared, whose parameters the optimizer changes.
             decay: Largest weight of the old average, in (0, 1).
         """
-        self.decay = decay
-        self.updates = 0
+        self.decay = decay  # Largest weight of the old average.
+        self.updates = 0  # Number of steps in the average.
+        # Weights of training by name, while the model has the average in their place.
         self.raw: dict[str, Tensor] = {}
         self._parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self._average = {n: p.detach().float().clone() for n, p in self._parameters.items()}
@@ -128,26 +124,18 @@ class AveragedWeights(Feature):
 
 @dataclass
 class BestModel:
-    """Keeps the weights of the best validation on disk.
+    """Keeps the weights of the best validation on disk."""
 
-    Attributes:
-        output_dir: Output folder of the run.
-        metric: Metric of the validation split that selects the best weights.
-        patience: Number of evaluations without improvement after which to stop; None never stops.
-        step: Optimizer steps before the best evaluation so far.
-        value: Value of the metric in that evaluation.
-        without_improvement: Number of evaluations since then.
-        file: Hash and size of the file, on the main process; None before the first evaluation.
-        average: Average of the weights; the file then also has the weights of training.
-    """
-
-    output_dir: Path
-    metric: Metric
+    output_dir: Path  # Output folder of the run.
+    metric: Metric  # Metric of the validation split that selects the best weights.
+    # Number of evaluations without improvement after which to stop; None never stops.
     patience: int | None = None
-    step: int | None = None
-    value: float | None = None
-    without_improvement: int = 0
+    step: int | None = None  # Optimizer steps before the best evaluation so far.
+    value: float | None = None  # Value of the metric in that evaluation.
+    without_improvement: int = 0  # Number of evaluations since then.
+    # Hash and size of the file, on the main process; None before the first evaluation.
     file: FileDigest | None = None
+    # Average of the weights; the file then also has the weights of training.
     average: AveragedWeights | None = None
 
     @property
@@ -254,15 +242,11 @@ def _check_fits(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, 
 
 @dataclass
 class AdapterMerging(Feature):
-    """Merges the adapters, so that the model that is saved is the one that is evaluated.
-
-    Attributes:
-        model: Model without what Accelerate added.
-    """
+    """Merges the adapters, so that the model that is saved is the one that is evaluated."""
 
     name = "merged_adapters"
 
-    model: Any
+    model: Any  # Model without what Accelerate added.
 
     def choose_weights(self) -> bool:
         """Merge the adapters, which cannot be undone."""

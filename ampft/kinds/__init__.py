@@ -48,56 +48,47 @@ _LABEL_OUTPUT = lazy_function("ampft.kinds.prediction:label_output")
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of data.
+    """A kind of data."""
 
-    Attributes:
-        name: Name in records and messages, such as "token".
-        case: Noun for one case, such as "sentence".
-        module: Module with the functions of `inputs.KindModule`, which make tensors.
-        load: Function that reads, checks and splits the data of a request, or those in memory.
-        holds: Function that returns whether a folder shows by its layout that it holds this kind.
-        open_rows: Function that returns the rows that a prediction request names.
-        rows_in_memory: Function that returns the inputs of each row of one input or of a list.
-        samples: Function that returns four inputs in memory, of unequal lengths if the kind has
-            any, from the number of input columns: a model is traced with them. None if models of
-            the kind cannot be exported.
-        view: Function that shows a case, or returns None if it cannot be read; None if cases are
-            shown as their texts.
-        new_output: Function that returns what a prediction adds to its rows, from the request and
-            the configuration of the model.
-        max_rows: Largest number of rows of a forward pass of prediction; None for no limit.
-        units: Parts of a case that have classes, in words; None if whole cases have classes.
-        flags: Flags that have an effect on this kind, and not on all kinds.
-        defaults: Settings with another default than for other kinds.
-        has_default_data: Whether the data set that is used by default is of this kind.
-        has_words: Whether a case consists of words, and has as many tokens as its length says.
-        has_texts: Whether a case consists of one or two texts, and of nothing else.
-        examples: Input of a pipeline for one input column, and for two, as Python source.
-        processor: Argument of a pipeline for the tokenizer or another processor.
-        has_windows: Whether long cases are always split into windows, which a pipeline does not.
-        has_files: Whether cases are files, which take time to decode and much room in a page.
-    """
-
-    name: str
-    case: str
-    module: str
+    name: str  # Name in records and messages, such as "token".
+    case: str  # Noun for one case, such as "sentence".
+    module: str  # Module with the functions of `inputs.KindModule`, which make tensors.
+    # Function that returns the rows that a prediction request names.
     open_rows: Callable[[PredictRequest, TrainingInfo], InputRows]
+    # Function that returns the inputs of each row of one input or of a list.
     rows_in_memory: Callable[[Any, TrainingInfo], Sequence[tuple[Any, ...]]]
+    # Function that reads, checks and splits the data of a request, or those in memory.
     load: Callable[[DataRequest, DatasetDict | None], ClassificationData] = _LOAD_DATA
+    # Function that returns whether a folder shows by its layout that it holds this kind.
     holds: Callable[[Path], object] = lambda folder: False
+    # Function that returns four inputs in memory, of unequal lengths if the kind has any, from the
+    # number of input columns: a model is traced with them. None if models of the kind cannot be
+    # exported.
     samples: Callable[[int], Sequence[Any]] | None = None
+    # Function that shows a case, or returns None if it cannot be read; None if cases are shown as
+    # their texts.
     view: Callable[[Case], ShownCase | None] | None = None
+    # Function that returns what a prediction adds to its rows, from the request and the
+    # configuration of the model.
     new_output: Callable[[PredictRequest, Any], RowOutput] = _LABEL_OUTPUT
+    # Largest number of rows of a forward pass of prediction; None for no limit.
     max_rows: int | None = None
+    # Parts of a case that have classes, in words; None if whole cases have classes.
     units: str | None = None
+    # Flags that have an effect on this kind, and not on all kinds.
     flags: frozenset[str] = frozenset()
+    # Settings with another default than for other kinds.
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    has_default_data: bool = False
+    has_default_data: bool = False  # Whether the data set that is used by default is of this kind.
+    # Whether a case consists of words, and has as many tokens as its length says.
     has_words: bool = False
-    has_texts: bool = False
+    has_texts: bool = False  # Whether a case consists of one or two texts, and of nothing else.
+    # Input of a pipeline for one input column, and for two, as Python source.
     examples: tuple[str, ...] = ("...",)
-    processor: str = "tokenizer"
+    processor: str = "tokenizer"  # Argument of a pipeline for the tokenizer or another processor.
+    # Whether long cases are always split into windows, which a pipeline does not.
     has_windows: bool = False
+    # Whether cases are files, which take time to decode and much room in a page.
     has_files: bool = False
 
     def example(self, columns: int) -> str:

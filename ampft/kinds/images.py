@@ -39,14 +39,10 @@ PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 
 @dataclass(frozen=True)
 class ImageReader:
-    """An image processor.
+    """An image processor."""
 
-    Attributes:
-        processor: Image processor, which resizes, rescales and normalizes.
-        gives_sizes: Whether a batch also has the height and width of each image, for its mask.
-    """
-
-    processor: Any
+    processor: Any  # Image processor, which resizes, rescales and normalizes.
+    # Whether a batch also has the height and width of each image, for its mask.
     gives_sizes: bool = False
 
     def length(self, row: tuple[Any, ...]) -> int:
@@ -74,24 +70,15 @@ def saved_reader(folder: Path, arguments: Mapping[str, Any], config: Any) -> Ima
 
 @dataclass(frozen=True)
 class ImageExamples:
-    """The images of one split, decoded on request.
+    """The images of one split, decoded on request."""
 
-    Attributes:
-        files: Data set with only the image column, as files.
-        lengths: (n,) ones, because all images cost the same.
-        processor: Image processor, which resizes, rescales and normalizes.
-        transform: Its two steps; None if they cannot be separated.
-        cache: Images after the first step; None decodes them each time.
-        augmentation: Random changes after the first step.
-        epoch: Epoch of the training, in which images are augmented; None for evaluation.
-    """
-
-    files: datasets.Dataset
-    lengths: IntArray
-    processor: Any
-    transform: PixelTransform | None = None
-    cache: ExampleCache | None = None
-    augmentation: Augmentation | None = None
+    files: datasets.Dataset  # Data set with only the image column, as files.
+    lengths: IntArray  # (n,) ones, because all images cost the same.
+    processor: Any  # Image processor, which resizes, rescales and normalizes.
+    transform: PixelTransform | None = None  # Its two steps; None if they cannot be separated.
+    cache: ExampleCache | None = None  # Images after the first step; None decodes them each time.
+    augmentation: Augmentation | None = None  # Random changes after the first step.
+    # Epoch of the training, in which images are augmented; None for evaluation.
     epoch: int | None = None
 
     def for_step(self, epoch: int, step: int) -> ImageExamples:

@@ -21,23 +21,17 @@ from ampft.models.weights import LoadedModel
 
 @dataclass(frozen=True)
 class MediaInputs:
-    """Images or sounds, and the model that reads them.
+    """Images or sounds, and the model that reads them."""
 
-    Attributes:
-        notes: Sentences to print.
-        model_path: Folder or hub id of the model; None for the default model.
-        processor: Image processor or feature extractor.
-        splits: Examples of each split, with the data set of their `files`.
-        default: Function that returns configuration and name of the default model for labels.
-        adapt: Function that prepares a loaded model for the examples, raises `InputError` if it
-            cannot run on them, and returns notes.
-    """
-
-    notes: tuple[str, ...]
-    model_path: str | None
-    processor: Any = field(repr=False)
+    notes: tuple[str, ...]  # Sentences to print.
+    model_path: str | None  # Folder or hub id of the model; None for the default model.
+    processor: Any = field(repr=False)  # Image processor or feature extractor.
+    # Examples of each split, with the data set of their `files`.
     splits: Mapping[str, Any] = field(repr=False)
+    # Function that returns configuration and name of the default model for labels.
     default: Callable[[Mapping[str, Any]], tuple[PreTrainedConfig, str]]
+    # Function that prepares a loaded model for the examples, raises `InputError` if it cannot run
+    # on them, and returns notes.
     adapt: Callable[[Any], tuple[str, ...]]
 
     def load_model(

@@ -45,32 +45,21 @@ SCALE_STREAM = 1  # keeps the factors apart from other draws with the seed of a 
 
 @dataclass(frozen=True)
 class PixelExamples:
-    """The images and masks of one split, decoded on request.
+    """The images and masks of one split, decoded on request."""
 
-    Attributes:
-        images: Data set with only the image column.
-        masks: The masks; in training they have the size of the model's input.
-        processor: Image processor, which resizes, rescales and normalizes.
-        lengths: (n,) ones, because all images cost the same.
-        training: Whether labels have the size of the model's input; otherwise masks of several
-            sizes are padded to one.
-        augmentation: Random changes of images with their masks in training.
-        scale_seed: Seed of the factors of `--multi_scale`; None for no scaling.
-        epoch: Epoch of the training; None for evaluation.
-        step: Step in this epoch.
-        is_largest: Whether the factor is the largest one in every step.
-    """
-
-    images: datasets.Dataset
-    masks: Masks
-    processor: Any
-    lengths: IntArray
+    images: datasets.Dataset  # Data set with only the image column.
+    masks: Masks  # The masks; in training they have the size of the model's input.
+    processor: Any  # Image processor, which resizes, rescales and normalizes.
+    lengths: IntArray  # (n,) ones, because all images cost the same.
+    # Whether labels have the size of the model's input; otherwise masks of several sizes are padded
+    # to one.
     training: bool
+    # Random changes of images with their masks in training.
     augmentation: Augmentation | None = None
-    scale_seed: int | None = None
-    epoch: int | None = None
-    step: int = 0
-    is_largest: bool = False
+    scale_seed: int | None = None  # Seed of the factors of `--multi_scale`; None for no scaling.
+    epoch: int | None = None  # Epoch of the training; None for evaluation.
+    step: int = 0  # Step in this epoch.
+    is_largest: bool = False  # Whether the factor is the largest one in every step.
 
     def for_step(self, epoch: int, step: int) -> PixelExamples:
         """Return the images and masks as a step of the training sees them."""

@@ -61,16 +61,11 @@ def _pictures(rows: Sequence[tuple[Any, ...]], predictions: PredictedRows) -> di
 
 @dataclass
 class MaskFolderWriter:
-    """Writes predicted masks to a folder, which is created with the first one.
+    """Writes predicted masks to a folder, which is created with the first one."""
 
-    Attributes:
-        path: Path of the folder.
-        palette: (red, green, blue) of each class.
-        names: Names of the masks that were written, without the suffix.
-    """
-
-    path: Path
-    palette: Sequence[Any]
+    path: Path  # Path of the folder.
+    palette: Sequence[Any]  # (red, green, blue) of each class.
+    # Names of the masks that were written, without the suffix.
     names: list[str] = field(default_factory=list)
 
     def columns(
@@ -114,19 +109,12 @@ PANELS = ("image", "truth", "prediction", "error (red)")
 
 @dataclass(frozen=True)
 class Picture:
-    """An image with its masks.
+    """An image with its masks."""
 
-    Attributes:
-        title: Line above it.
-        image: Image in RGB.
-        truth: (H, W) class indices, `IGNORED` for pixels that do not count.
-        prediction: (H, W) class indices.
-    """
-
-    title: str
-    image: Image.Image
-    truth: MaskArray
-    prediction: MaskArray
+    title: str  # Line above it.
+    image: Image.Image  # Image in RGB.
+    truth: MaskArray  # (H, W) class indices, `IGNORED` for pixels that do not count.
+    prediction: MaskArray  # (H, W) class indices.
 
     def panels(self, palette: Sequence[Color]) -> tuple[Image.Image, ...]:
         """Return image, truth, prediction and error in RGB."""

@@ -27,33 +27,21 @@ Convert = Callable[[Sequence[Any], str], tuple[Any, ...] | None]
 
 @dataclass(frozen=True, kw_only=True)
 class PredictRequest:
-    """What to predict, and how.
+    """What to predict, and how."""
 
-    Attributes:
-        files: One file, `-` for standard input, or images and folders of images.
-        texts: Texts to predict instead of files.
-        output_file: File to write; None writes CSV to standard output.
-        text_column_names: Comma-separated input columns; None reads those used in training.
-        label_column_name: Label column to score; None looks for the one used in training.
-        batch_size: Rows per forward pass.
-        mixed_precision: Precision of the computation.
-        top_k: Number of most probable labels to add.
-        all_probabilities: Whether to add the probability of every label.
-        encoding: Character encoding of CSV, TSV and JSON files.
-        sheet_name: Sheet of an Excel workbook; None takes the first one.
-    """
-
-    files: Sequence[str] = ()
-    texts: Sequence[str] = ()
-    output_file: str | None = None
+    files: Sequence[str] = ()  # One file, `-` for standard input, or images and folders of images.
+    texts: Sequence[str] = ()  # Texts to predict instead of files.
+    output_file: str | None = None  # File to write; None writes CSV to standard output.
+    # Comma-separated input columns; None reads those used in training.
     text_column_names: str | None = None
+    # Label column to score; None looks for the one used in training.
     label_column_name: str | None = None
-    batch_size: int = 64
-    mixed_precision: str = BASELINE
-    top_k: int = 0
-    all_probabilities: bool = False
-    encoding: str = "utf-8"
-    sheet_name: str | None = None
+    batch_size: int = 64  # Rows per forward pass.
+    mixed_precision: str = BASELINE  # Precision of the computation.
+    top_k: int = 0  # Number of most probable labels to add.
+    all_probabilities: bool = False  # Whether to add the probability of every label.
+    encoding: str = "utf-8"  # Character encoding of CSV, TSV and JSON files.
+    sheet_name: str | None = None  # Sheet of an Excel workbook; None takes the first one.
 
     def refuse_table_options(self, source: str) -> None:
         """Raise InputError for options that have no effect on rows that are not in a table."""
@@ -64,39 +52,25 @@ class PredictRequest:
 
 @dataclass(frozen=True)
 class TrainingInfo:
-    """What a prediction needs to know of the training.
+    """What a prediction needs to know of the training."""
 
-    Attributes:
-        input_columns: Columns of the inputs.
-        label_names: Names of the classes.
-        arguments: Its arguments, as in run.json.
-        several_labels: Whether an example could have any number of labels.
-    """
-
-    input_columns: tuple[str, ...]
-    label_names: tuple[str, ...]
-    arguments: Mapping[str, Any]
-    several_labels: bool
+    input_columns: tuple[str, ...]  # Columns of the inputs.
+    label_names: tuple[str, ...]  # Names of the classes.
+    arguments: Mapping[str, Any]  # Its arguments, as in run.json.
+    several_labels: bool  # Whether an example could have any number of labels.
 
 
 @dataclass(frozen=True)
 class InputRows:
-    """Rows to predict.
+    """Rows to predict."""
 
-    Attributes:
-        table: The rows with all their columns.
-        sources: Columns of the table that the inputs are made of.
-        convert: Function that returns the inputs of a row.
-        missing: What rows lack for which `convert` returns None; None if rows are not checked
-            before the model is loaded.
-        labels: Where the labels are; None if there are none.
-    """
-
-    table: SourceTable
-    sources: tuple[str, ...]
-    convert: Convert
+    table: SourceTable  # The rows with all their columns.
+    sources: tuple[str, ...]  # Columns of the table that the inputs are made of.
+    convert: Convert  # Function that returns the inputs of a row.
+    # What rows lack for which `convert` returns None; None if rows are not checked before the model
+    # is loaded.
     missing: str | None = None
-    labels: LabelReader | None = None
+    labels: LabelReader | None = None  # Where the labels are; None if there are none.
 
     def check(self) -> None:
         """Check that every row has its inputs.
@@ -121,21 +95,13 @@ class InputRows:
 
 @dataclass(frozen=True)
 class PredictedRows:
-    """Predictions of n rows, in their order.
+    """Predictions of n rows, in their order."""
 
-    Attributes:
-        labels: The n predictions.
-        confidence: The probability of each.
-        decoded: Arrays of n rows, such as `probabilities`.
-        label_names: Names of the K classes.
-        answered: Whether each row is answered; None without abstention.
-    """
-
-    labels: list[str]
-    confidence: list[float]
-    decoded: Decoded
-    label_names: tuple[str, ...]
-    answered: list[bool] | None = None
+    labels: list[str]  # The n predictions.
+    confidence: list[float]  # The probability of each.
+    decoded: Decoded  # Arrays of n rows, such as `probabilities`.
+    label_names: tuple[str, ...]  # Names of the K classes.
+    answered: list[bool] | None = None  # Whether each row is answered; None without abstention.
 
     def columns(self, *, top_k: int = 0, all_probabilities: bool = False) -> dict[str, list[Any]]:
         """Return the columns of the output. A row that is not answered has an empty prediction.
@@ -169,20 +135,17 @@ class PredictedRows:
 
 @dataclass(frozen=True)
 class RowOutput:
-    """What a prediction adds to rows.
+    """What a prediction adds to rows."""
 
-    Attributes:
-        columns: Function that returns the new columns of rows, from their inputs and predictions;
-            called once without rows for the names.
-        types: Types of columns in Parquet, by name, where the first rows may not show them.
-        formats: Formats of files besides CSV, JSON Lines and Parquet, by ending: the text of a row
-            from its new columns.
-        summary: Function that returns what was written besides the table; None for nothing.
-    """
-
+    # Function that returns the new columns of rows, from their inputs and predictions; called once
+    # without rows for the names.
     columns: Callable[[Sequence[tuple[Any, ...]], PredictedRows], dict[str, list[Any]]]
+    # Types of columns in Parquet, by name, where the first rows may not show them.
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    # Formats of files besides CSV, JSON Lines and Parquet, by ending: the text of a row from its
+    # new columns.
     formats: Mapping[str, RowFormat] = field(default_factory=dict)
+    # Function that returns what was written besides the table; None for nothing.
     summary: Callable[[], str | None] = lambda: None
 
 

@@ -45,13 +45,9 @@ MAX_DEFAULT_FRAMES = 1024
 
 @dataclass(frozen=True)
 class SoundReader:
-    """A feature extractor.
+    """A feature extractor."""
 
-    Attributes:
-        features: What it makes of sounds.
-    """
-
-    features: SoundFeatureExtractor
+    features: SoundFeatureExtractor  # What it makes of sounds.
 
     def length(self, row: tuple[Any, ...]) -> int:
         """Return 1: the length of a sound is not known before it is decoded."""
@@ -89,24 +85,16 @@ def saved_reader(folder: Path, arguments: Mapping[str, Any], config: Any) -> Sou
 
 @dataclass(frozen=True)
 class SoundExamples:
-    """The sounds of one split, decoded on request.
+    """The sounds of one split, decoded on request."""
 
-    Attributes:
-        files: Data set with only the column of sounds, as files.
-        lengths: (n,) frames at the rate of the model; ones if all sounds cost the same.
-        features: What the feature extractor gives.
-        cache: Features or waveform of each sound; None decodes it each time.
-        caches_waveforms: Whether the cache holds waveforms, not features.
-        augmentation: Random changes of waveforms.
-        epoch: Epoch of the training, in which sounds are augmented; None for evaluation.
-    """
-
-    files: datasets.Dataset
-    lengths: IntArray
-    features: SoundFeatureExtractor
+    files: datasets.Dataset  # Data set with only the column of sounds, as files.
+    lengths: IntArray  # (n,) frames at the rate of the model; ones if all sounds cost the same.
+    features: SoundFeatureExtractor  # What the feature extractor gives.
+    # Features or waveform of each sound; None decodes it each time.
     cache: ExampleCache | None = None
-    caches_waveforms: bool = True
-    augmentation: Augmentation | None = None
+    caches_waveforms: bool = True  # Whether the cache holds waveforms, not features.
+    augmentation: Augmentation | None = None  # Random changes of waveforms.
+    # Epoch of the training, in which sounds are augmented; None for evaluation.
     epoch: int | None = None
 
     def for_step(self, epoch: int, step: int) -> SoundExamples:

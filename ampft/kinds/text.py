@@ -57,16 +57,11 @@ EncodeWindows = Callable[[dict[str, list[Any]]], dict[str, list[Any]]]
 
 @dataclass(frozen=True)
 class TextReader:
-    """A tokenizer, and what it does with long texts.
+    """A tokenizer, and what it does with long texts."""
 
-    Attributes:
-        collator: Pads the tokens of texts to one length.
-        max_length: Number of tokens of a text or window, with special tokens.
-        stride: Number of tokens that neighbouring windows share; None truncates texts.
-    """
-
-    collator: DataCollatorWithPadding
-    max_length: int
+    collator: DataCollatorWithPadding  # Pads the tokens of texts to one length.
+    max_length: int  # Number of tokens of a text or window, with special tokens.
+    # Number of tokens that neighbouring windows share; None truncates texts.
     stride: int | None = None
 
     def encode(self, columns: Sequence[Sequence[str]]) -> dict[str, list[Any]]:
@@ -123,21 +118,16 @@ def pad_and_collate(
 
 @dataclass(frozen=True)
 class TextExamples:
-    """The tokens of one split.
+    """The tokens of one split."""
 
-    Attributes:
-        rows: Tokens of each example, or of each window of each example, on disk if the data set is.
-        lengths: (n,) number of tokens that the model reads.
-        collator: Pads a list of examples to one length.
-        windows: (n,) number of windows of each example; None if each is one row.
-        words: (n,) number of words of each example whose labels are predicted; None if the example
-            itself has the label.
-    """
-
+    # Tokens of each example, or of each window of each example, on disk if the data set is.
     rows: datasets.Dataset
-    lengths: IntArray
-    collator: DataCollatorWithPadding
+    lengths: IntArray  # (n,) number of tokens that the model reads.
+    collator: DataCollatorWithPadding  # Pads a list of examples to one length.
+    # (n,) number of windows of each example; None if each is one row.
     windows: IntArray | None = None
+    # (n,) number of words of each example whose labels are predicted; None if the example itself
+    # has the label.
     words: IntArray | None = None
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:

@@ -42,17 +42,11 @@ _SPLIT_AND_ROW = re.compile(r"(train|validation|test)/([0-9]+)")
 
 @dataclass(frozen=True)
 class CasePrediction:
-    """A prediction of a case.
+    """A prediction of a case."""
 
-    Attributes:
-        title: Line above it.
-        choice: Entry of `Outcome.choices`.
-        path: Table of predictions that has it, which also has masks.
-    """
-
-    title: str
-    choice: Any
-    path: Path
+    title: str  # Line above it.
+    choice: Any  # Entry of `Outcome.choices`.
+    path: Path  # Table of predictions that has it, which also has masks.
 
 
 @dataclass(frozen=True)
@@ -61,26 +55,18 @@ class Case:
 
     The table of predictions lists the files of images and sounds. Other images, sounds and masks
     are read again from the run's data, which must be unchanged.
-
-    Attributes:
-        number: Row of the split.
-        split: Name of the split.
-        label_names: The labels.
-        inputs: Input columns of the case in the table of predictions.
-        truth: Entry of `Outcome.truth`.
-        predictions: Predictions to show beside the truth.
-        data: Function that reads the data again; it returns None if they are not the same.
-        stored: Function that returns an entry of a table of predictions, by path and column; None
-            if the table lacks the column.
     """
 
-    number: int
-    split: str
-    label_names: Sequence[str]
-    inputs: Mapping[str, str]
-    truth: Any
-    predictions: Sequence[CasePrediction]
+    number: int  # Row of the split.
+    split: str  # Name of the split.
+    label_names: Sequence[str]  # The labels.
+    inputs: Mapping[str, str]  # Input columns of the case in the table of predictions.
+    truth: Any  # Entry of `Outcome.truth`.
+    predictions: Sequence[CasePrediction]  # Predictions to show beside the truth.
+    # Function that reads the data again; it returns None if they are not the same.
     data: Callable[[], ClassificationData | None]
+    # Function that returns an entry of a table of predictions, by path and column; None if the
+    # table lacks the column.
     stored: Callable[[Path, str], Any]
 
     @property

@@ -252,17 +252,11 @@ def _labels(
 
 @dataclass(frozen=True)
 class WordReader:
-    """A tokenizer of words, and the windows of long sentences.
+    """A tokenizer of words, and the windows of long sentences."""
 
-    Attributes:
-        collator: Pads the tokens of windows to one length.
-        max_length: Number of tokens of a window, with special tokens.
-        stride: Number of tokens that neighbouring windows share.
-    """
-
-    collator: DataCollatorWithPadding
-    max_length: int
-    stride: int
+    collator: DataCollatorWithPadding  # Pads the tokens of windows to one length.
+    max_length: int  # Number of tokens of a window, with special tokens.
+    stride: int  # Number of tokens that neighbouring windows share.
 
     @classmethod
     def of(

@@ -48,15 +48,11 @@ def least_error(rows: int) -> float:
 
 @dataclass(frozen=True)
 class ValidationHalves:
-    """The two parts of a validation split, as indices of its rows, ascending.
+    """The two parts of a validation split, as indices of its rows, ascending."""
 
-    Attributes:
-        fit: Rows that choose weights, temperature, thresholds and the sequence of confidences.
-        promise: Rows that prove the promise; of each group of dependent rows, one.
-    """
-
+    # Rows that choose weights, temperature, thresholds and the sequence of confidences.
     fit: IntArray
-    promise: IntArray
+    promise: IntArray  # Rows that prove the promise; of each group of dependent rows, one.
 
 
 def split_in_halves(rows: int, groups: IntArray | None) -> ValidationHalves:

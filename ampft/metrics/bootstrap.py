@@ -20,20 +20,14 @@ OfSums = Callable[[FloatArray], FloatArray]
 
 @dataclass(frozen=True)
 class Statistic:
-    """A function of sums over cases.
+    """A function of sums over cases."""
 
-    Attributes:
-        vectors: (n, D) what each case adds to the sums, float64.
-        value: Function of sums (..., D) that returns values (...).
-        at_most: For a value that chance makes larger on average, such as a sum of absolute gaps:
-            another function whose mean is at most the true value. None for no such bias.
-        limits: Least and largest possible value.
-    """
-
-    vectors: FloatArray
-    value: OfSums
+    vectors: FloatArray  # (n, D) what each case adds to the sums, float64.
+    value: OfSums  # Function of sums (..., D) that returns values (...).
+    # For a value that chance makes larger on average, such as a sum of absolute gaps: another
+    # function whose mean is at most the true value. None for no such bias.
     at_most: OfSums | None = None
-    limits: tuple[float, float] = (-np.inf, np.inf)
+    limits: tuple[float, float] = (-np.inf, np.inf)  # Least and largest possible value.
 
     def observed(self) -> float:
         """Return the value over all cases."""

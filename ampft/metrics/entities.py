@@ -20,17 +20,11 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SentenceLayout:
-    """How the words of a split form sentences, and what their tags mean.
+    """How the words of a split form sentences, and what their tags mean."""
 
-    Attributes:
-        counts: (n,) number of words of each sentence, at least 1.
-        types: Number of types of entities, or of tags if they are plain.
-        is_bio: Whether tag 0 is O, 1 + 2 t is B- and 2 + 2 t is I- of type t; otherwise plain.
-    """
-
-    counts: IntArray
-    types: int
-    is_bio: bool
+    counts: IntArray  # (n,) number of words of each sentence, at least 1.
+    types: int  # Number of types of entities, or of tags if they are plain.
+    is_bio: bool  # Whether tag 0 is O, 1 + 2 t is B- and 2 + 2 t is I- of type t; otherwise plain.
 
     @property
     def sentence_of(self) -> IntArray:

@@ -33,15 +33,10 @@ ENTRIES_AT_A_TIME = 1 << 22  # entries of the leave-one-out sums that are in mem
 
 @dataclass(frozen=True)
 class CaseSums:
-    """What each of n cases adds to the sums that determine a metric, as vectors.
+    """What each of n cases adds to the sums that determine a metric, as vectors."""
 
-    Attributes:
-        patterns: (U, D) float64 sparse array in CSR format: the distinct vectors.
-        pattern_of: (n,) index of each case's vector among the patterns.
-    """
-
-    patterns: Any
-    pattern_of: IntArray
+    patterns: Any  # (U, D) float64 sparse array in CSR format: the distinct vectors.
+    pattern_of: IntArray  # (n,) index of each case's vector among the patterns.
 
     @classmethod
     def of_cases(cls, vectors: npt.NDArray[Any]) -> CaseSums:
@@ -85,18 +80,13 @@ class CaseSums:
 
 @dataclass(frozen=True)
 class CostliestCase:
-    """The kind of case whose loss costs a metric most.
+    """The kind of case whose loss costs a metric most."""
 
-    Attributes:
-        effect: Change of the metric when one such case is lost, in the metric's unit.
-        label: Index of the class whose cases these are; `None` where all cases weigh about the
-            same, or are not of one class.
-        support: Number of such cases.
-    """
-
-    effect: float
+    effect: float  # Change of the metric when one such case is lost, in the metric's unit.
+    # Index of the class whose cases these are; `None` where all cases weigh about the same, or are
+    # not of one class.
     label: int | None
-    support: int
+    support: int  # Number of such cases.
 
 
 class ClassCounts(NamedTuple):
@@ -376,34 +366,27 @@ def _ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric that is a function of sums over cases.
+    """A metric that is a function of sums over cases."""
 
-    Attributes:
-        name: Key in reports and records, such as "macro_f1".
-        title: Name for people, such as "macro F1".
-        from_sums: Function of sums (..., D) that returns values (...).
-        case_effect: Function of the (D,) sums of a split that returns how much one changed case
-            changes the metric, root mean square over the cases.
-        costliest: Function of `from_sums`, and of the sums of a split with several seeds, that
-            returns the case with the largest effect.
-        higher_is_better: Whether higher values are better.
-        is_share: Whether differences are in points (hundredths).
-        values: Function of an outcome that returns a value per case or unit, whose mean is the
-            metric; None for a function of class counts.
-        changes_by_units: Whether a case usually changes in a few of very many units, as an image in
-            some pixels; otherwise all units of a case change together.
-    """
-
-    name: str
-    title: str
+    name: str  # Key in reports and records, such as "macro_f1".
+    title: str  # Name for people, such as "macro F1".
+    # Function of sums (..., D) that returns values (...).
     from_sums: Callable[[FloatArray], FloatArray]
+    # Function of the (D,) sums of a split that returns how much one changed case changes the
+    # metric, root mean square over the cases.
     case_effect: Callable[[FloatArray], float]
+    # Function of `from_sums`, and of the sums of a split with several seeds, that returns the case
+    # with the largest effect.
     costliest: Callable[[Callable[[FloatArray], FloatArray], Sequence[CaseSums]], CostliestCase] = (
         costliest_of_classes
     )
-    higher_is_better: bool = True
-    is_share: bool = True
+    higher_is_better: bool = True  # Whether higher values are better.
+    is_share: bool = True  # Whether differences are in points (hundredths).
+    # Whether a case usually changes in a few of very many units, as an image in some pixels;
+    # otherwise all units of a case change together.
     changes_by_units: bool = False
+    # Function of an outcome that returns a value per case or unit, whose mean is the metric; None
+    # for a function of class counts.
     values: Callable[[Any], FloatArray] | None = None
 
     def value(self, sums: CaseSums) -> float:

@@ -12,18 +12,12 @@ FLAG = "--tune_thresholds"
 
 @dataclass(frozen=True)
 class ThresholdTarget:
-    """What a threshold is chosen for.
+    """What a threshold is chosen for."""
 
-    Attributes:
-        name: "f1", "precision", "recall" or "cost".
-        least: Least precision or recall, above 0 and at most 1.
-        miss: Cost of an example that has the label, without the prediction of it.
-        false_alarm: Cost of a prediction of the label for an example that does not have it.
-    """
-
-    name: str = "f1"
-    least: float = 0.0
-    miss: float = 1.0
+    name: str = "f1"  # "f1", "precision", "recall" or "cost".
+    least: float = 0.0  # Least precision or recall, above 0 and at most 1.
+    miss: float = 1.0  # Cost of an example that has the label, without the prediction of it.
+    # Cost of a prediction of the label for an example that does not have it.
     false_alarm: float = 1.0
 
     @property

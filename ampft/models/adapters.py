@@ -257,21 +257,13 @@ def _saved_names(model: nn.Module) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SavedAdapter:
-    """Adapters and head in a folder, to be loaded into their base.
+    """Adapters and head in a folder, to be loaded into their base."""
 
-    Attributes:
-        folder: Folder that `save_adapter` wrote.
-        base: Folder or hub id of the base.
-        part: Rank, size and place of the adapters.
-        config: Values of the model's configuration.
-        base_sha256: Hash of the base.
-    """
-
-    folder: Path
-    base: str
-    part: TrainedPartSettings
-    config: Mapping[str, Any]
-    base_sha256: str
+    folder: Path  # Folder that `save_adapter` wrote.
+    base: str  # Folder or hub id of the base.
+    part: TrainedPartSettings  # Rank, size and place of the adapters.
+    config: Mapping[str, Any]  # Values of the model's configuration.
+    base_sha256: str  # Hash of the base.
 
     def load_into(self, model: nn.Module) -> None:
         """Add the adapters to their base, and load them and the head.

@@ -10,18 +10,12 @@ from torch import nn
 
 @dataclass(frozen=True)
 class ParameterBlocks:
-    """The trainable parameters of a model, grouped into blocks.
+    """The trainable parameters of a model, grouped into blocks."""
 
-    Attributes:
-        names: Block names in the order of the model: `embeddings`, `encoder.layer.0`, ...,
-            `classifier`.
-        of_parameter: Parameter name -> index of its block.
-        sizes: Number of entries of each block.
-    """
-
+    # Block names in the order of the model: `embeddings`, `encoder.layer.0`, ..., `classifier`.
     names: tuple[str, ...]
-    of_parameter: Mapping[str, int]
-    sizes: tuple[int, ...]
+    of_parameter: Mapping[str, int]  # Parameter name -> index of its block.
+    sizes: tuple[int, ...]  # Number of entries of each block.
 
 
 def blocks_of(model: nn.Module) -> ParameterBlocks:

@@ -28,20 +28,7 @@ BATCH_NORM_EPSILON = 1e-3
 
 
 class ErfnetConfig(PreTrainedConfig):
-    """Configuration of an ERFNet. The defaults follow the paper.
-
-    Attributes:
-        num_channels: Channels of the images.
-        hidden_sizes: Channels at a half, a quarter and an eighth of the resolution.
-        encoder_blocks: Non-bottleneck-1D blocks at a quarter of the resolution.
-        dilations: Dilation of each block at an eighth of the resolution.
-        decoder_blocks: Non-bottleneck-1D blocks after each of the decoder's two upsamplers.
-        dropout_probs: Probability of dropping a channel in the encoder's blocks at a quarter and
-            at an eighth of the resolution.
-        semantic_loss_ignore_index: Label of pixels that do not count in the loss of `forward`.
-        default_learning_rate: Peak learning rate for training it from random weights (the
-            authors' 5e-4).
-    """
+    """Configuration of an ERFNet. The defaults follow the paper."""
 
     model_type = MODEL_TYPE
 
@@ -58,13 +45,20 @@ class ErfnetConfig(PreTrainedConfig):
         default_learning_rate: float = 5e-4,
         **arguments: Any,
     ) -> None:
-        self.num_channels = num_channels
+        self.num_channels = num_channels  # Channels of the images.
+        # Channels at a half, a quarter and an eighth of the resolution.
         self.hidden_sizes = list(hidden_sizes)
+        # Non-bottleneck-1D blocks at a quarter of the resolution.
         self.encoder_blocks = encoder_blocks
-        self.dilations = list(dilations)
+        self.dilations = list(dilations)  # Dilation of each block at an eighth of the resolution.
+        # Non-bottleneck-1D blocks after each of the decoder's two upsamplers.
         self.decoder_blocks = decoder_blocks
+        # Probability of dropping a channel in the encoder's blocks at a quarter and at an eighth of
+        # the resolution.
         self.dropout_probs = list(dropout_probs)
+        # Label of pixels that do not count in the loss of `forward`.
         self.semantic_loss_ignore_index = semantic_loss_ignore_index
+        # Peak learning rate for training it from random weights (the authors' 5e-4).
         self.default_learning_rate = default_learning_rate
         super().__init__(**arguments)
 

@@ -23,15 +23,10 @@ BLOCK = 64  # weights that share a float32 scale, as in bitsandbytes without dou
 
 
 class FourBitLinear(nn.Linear):
-    """An `nn.Linear` as changed by `quantize_base_to_4bit`.
+    """An `nn.Linear` as changed by `quantize_base_to_4bit`."""
 
-    Attributes:
-        packed: (N / 2, 1) uint8, two weights each, for N weights.
-        absmax: (N / 64) float32, the largest absolute weight of each block.
-    """
-
-    packed: nn.Parameter
-    absmax: nn.Parameter
+    packed: nn.Parameter  # (N / 2, 1) uint8, two weights each, for N weights.
+    absmax: nn.Parameter  # (N / 64) float32, the largest absolute weight of each block.
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]

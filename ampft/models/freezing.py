@@ -92,16 +92,12 @@ def freeze_matching(model: nn.Module, patterns: str) -> None:
 
 @dataclass(frozen=True)
 class ParameterDepths:
-    """The depths of the parameters of a model with L layers.
+    """The depths of the parameters of a model with L layers."""
 
-    Attributes:
-        of_parameter: Depth by name of the parameter: 1 to L in the layers; L + 1 in the head, the
-            pooler and what else follows the layers; 0 in embeddings and the rest.
-        head: L + 1.
-    """
-
+    # Depth by name of the parameter: 1 to L in the layers; L + 1 in the head, the pooler and what
+    # else follows the layers; 0 in embeddings and the rest.
     of_parameter: dict[str, int]
-    head: int
+    head: int  # L + 1.
 
 
 def parameter_depths(model: nn.Module) -> ParameterDepths | None:

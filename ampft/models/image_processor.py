@@ -42,16 +42,11 @@ class PixelTransform:
 
     After resizing and cropping, an image consists of bytes, which are cached and augmented. What
     rescaling and normalizing make of a byte is looked up in a table, made by the processor itself.
-
-    Attributes:
-        processor: The image processor.
-        table: (3, 256) float32: pixel value of each byte, by channel.
-        shape: Shape (3, H, W) of every image after the geometry.
     """
 
-    processor: Any
-    table: Floats
-    shape: tuple[int, ...]
+    processor: Any  # The image processor.
+    table: Floats  # (3, 256) float32: pixel value of each byte, by channel.
+    shape: tuple[int, ...]  # Shape (3, H, W) of every image after the geometry.
 
     def resized(self, image: Image.Image) -> Bytes:
         """Return (3, H, W) bytes of an RGB image, resized and cropped."""

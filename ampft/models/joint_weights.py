@@ -122,17 +122,11 @@ def _blocks(
 
 @dataclass
 class _Product:
-    """One product for several layers, computed when the first of them is called.
+    """One product for several layers, computed when the first of them is called."""
 
-    Attributes:
-        weight: (sum of sizes, in_features).
-        bias: (sum of sizes,); None without a bias.
-        sizes: Outputs of each layer.
-    """
-
-    weight: Tensor
-    bias: Tensor | None
-    sizes: list[int]
+    weight: Tensor  # (sum of sizes, in_features).
+    bias: Tensor | None  # (sum of sizes,); None without a bias.
+    sizes: list[int]  # Outputs of each layer.
     _inputs: Tensor | None = field(default=None, repr=False)
     _outputs: dict[int, Tensor] = field(default_factory=dict, repr=False)
 

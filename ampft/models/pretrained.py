@@ -243,15 +243,10 @@ def _load(
 
 @dataclass(frozen=True)
 class WeightsSource:
-    """Where the weights of a model are read from. The checks raise InputError.
+    """Where the weights of a model are read from. The checks raise InputError."""
 
-    Attributes:
-        path: Folder or hub id.
-        flag: Flag that received it, for the messages.
-    """
-
-    path: str
-    flag: str = MODEL_NAME_FLAG
+    path: str  # Folder or hub id.
+    flag: str = MODEL_NAME_FLAG  # Flag that received it, for the messages.
 
     @property
     def name(self) -> str:

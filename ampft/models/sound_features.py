@@ -27,19 +27,13 @@ SECONDS_PER_FRAME = 0.01  # of the spectrograms of AST; see its feature extracto
 
 @dataclass(frozen=True)
 class SoundFeatureExtractor:
-    """A feature extractor of transformers, which makes features of one sound at a time.
+    """A feature extractor of transformers, which makes features of one sound at a time."""
 
-    Attributes:
-        extractor: The feature extractor of transformers.
-        name: Name of the model's input, `input_values` or `input_features`.
-        shape: Shape of the features of every sound; None if it depends on the length.
-        gives_mask: Whether the model wants an attention mask for padded sounds.
-    """
-
-    extractor: Any
-    name: str
+    extractor: Any  # The feature extractor of transformers.
+    name: str  # Name of the model's input, `input_values` or `input_features`.
+    # Shape of the features of every sound; None if it depends on the length.
     shape: tuple[int, ...] | None
-    gives_mask: bool
+    gives_mask: bool  # Whether the model wants an attention mask for padded sounds.
 
     @classmethod
     def of(cls, extractor: Any) -> SoundFeatureExtractor:

@@ -27,25 +27,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to be trained.
+    """A model ready to be trained."""
 
-    Attributes:
-        model: Model, whose trainable weights are float32 until `cast_weights` is called.
-        name: Name that is displayed and recorded: a hub id, a folder, or a description.
-        padding_free: Whether its encoder runs only on real tokens.
-        notes: Sentences to print, such as the reason for a new head.
-        float32_sha256: `weights_hash` of the float32 weights; empty until `cast_weights` is called.
-        base_sha256: Hash of the float32 weights to which adapters were added; empty without any.
-        is_random: Whether no weight is pretrained.
-    """
-
-    model: nn.Module
-    name: str
-    padding_free: bool
-    notes: tuple[str, ...]
+    model: nn.Module  # Model, whose trainable weights are float32 until `cast_weights` is called.
+    name: str  # Name that is displayed and recorded: a hub id, a folder, or a description.
+    padding_free: bool  # Whether its encoder runs only on real tokens.
+    notes: tuple[str, ...]  # Sentences to print, such as the reason for a new head.
+    # `weights_hash` of the float32 weights; empty until `cast_weights` is called.
     float32_sha256: str = ""
+    # Hash of the float32 weights to which adapters were added; empty without any.
     base_sha256: str = ""
-    is_random: bool = False
+    is_random: bool = False  # Whether no weight is pretrained.
 
 
 def cast_weights(loaded: LoadedModel, precision: Precision) -> LoadedModel:

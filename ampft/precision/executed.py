@@ -48,49 +48,33 @@ _OPERANDS: dict[str, tuple[str, slice]] = {
 
 @dataclass(frozen=True)
 class ProductRow:
-    """The matrix products of a step that agree in kind, direction and dtypes.
+    """The matrix products of a step that agree in kind, direction and dtypes."""
 
-    Attributes:
-        kind: One of `KINDS`.
-        direction: `forward` or `backward`.
-        inputs: Dtypes of the operands.
-        output: Dtype of the result.
-        accumulator: Dtype of the sums: known by construction where the product is emulated, and
-            from the library's documentation elsewhere; `unknown` if undocumented.
-        count: Number of products.
-        by_request: Whether they belong to modules that are kept in float32.
-    """
-
-    kind: str
-    direction: str
-    inputs: tuple[str, ...]
-    output: str
+    kind: str  # One of `KINDS`.
+    direction: str  # `forward` or `backward`.
+    inputs: tuple[str, ...]  # Dtypes of the operands.
+    output: str  # Dtype of the result.
+    # Dtype of the sums: known by construction where the product is emulated, and from the library's
+    # documentation elsewhere; `unknown` if undocumented.
     accumulator: str
-    count: int
-    by_request: bool = False
+    count: int  # Number of products.
+    by_request: bool = False  # Whether they belong to modules that are kept in float32.
 
 
 @dataclass(frozen=True)
 class ExecutedDtypes:
-    """The dtypes that one training step used.
+    """The dtypes that one training step used."""
 
-    Attributes:
-        rows: Products, the most frequent first within each kind.
-        parameters: Number of parameters by dtype name.
-        gradients: Number of gradients by dtype name; empty if they were cleared before the census.
-        optimizer_state: Number of state tensors by dtype name, without scalars such as step
-            counters.
-        is_emulated: Whether 16-bit products were emulated in float32.
-        float32_products_lose_bits: Result of the TF32 probe; None where no CUDA device was used.
-        sums_may_be_rounded: Whether cuBLAS might add in 16 bits; None as above, or if unknown.
-    """
-
-    rows: tuple[ProductRow, ...]
-    parameters: Mapping[str, int]
+    rows: tuple[ProductRow, ...]  # Products, the most frequent first within each kind.
+    parameters: Mapping[str, int]  # Number of parameters by dtype name.
+    # Number of gradients by dtype name; empty if they were cleared before the census.
     gradients: Mapping[str, int]
+    # Number of state tensors by dtype name, without scalars such as step counters.
     optimizer_state: Mapping[str, int]
-    is_emulated: bool
+    is_emulated: bool  # Whether 16-bit products were emulated in float32.
+    # Result of the TF32 probe; None where no CUDA device was used.
     float32_products_lose_bits: bool | None
+    # Whether cuBLAS might add in 16 bits; None as above, or if unknown.
     sums_may_be_rounded: bool | None = None
 
     def as_dict(self) -> dict[str, Any]:

@@ -64,15 +64,11 @@ class Float32Forward:
     """The forward pass of a module in float32. It replaces `module.forward`.
 
     A copy of the module has a copy of this object, which refers to that copy.
-
-    Attributes:
-        pattern: Pattern that chose the module.
-        calls: Number of calls so far.
     """
 
     def __init__(self, module: nn.Module, pattern: str) -> None:
-        self.pattern = pattern
-        self.calls = 0
+        self.pattern = pattern  # Pattern that chose the module.
+        self.calls = 0  # Number of calls so far.
         self._module = module
         self._original: Callable[..., Any] | None = module.__dict__.get("forward")
 
@@ -112,15 +108,10 @@ def _widened(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Float32Modules:
-    """Handle of the modules that `keep_in_fp32` has changed; `remove` restores them.
+    """Handle of the modules that `keep_in_fp32` has changed; `remove` restores them."""
 
-    Attributes:
-        names: Paths of the modules, in the order of the model.
-        forwards: Their forward passes.
-    """
-
-    names: tuple[str, ...]
-    forwards: tuple[Float32Forward, ...]
+    names: tuple[str, ...]  # Paths of the modules, in the order of the model.
+    forwards: tuple[Float32Forward, ...]  # Their forward passes.
 
     def remove(self) -> None:
         """Let the modules compute as the rest of the model again."""

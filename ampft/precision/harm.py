@@ -60,16 +60,14 @@ class Harm(StrEnum):
 
 @dataclass(frozen=True)
 class GradientChange:
-    """Sums over the entries of gradients g of a mode and g32 of float32, which add up over batches.
+    """Sums over the entries of gradients g of a mode and g32 of float32.
 
-    Attributes:
-        sums: (parameters, 4) float64: for each parameter the sums of g * g32, g^2, g32^2 and
-            (g - g32)^2.
-        entries: (parameters,) number of entries of each.
+    They add up over batches.
     """
 
+    # (parameters, 4) float64: for each parameter the sums of g * g32, g^2, g32^2 and (g - g32)^2.
     sums: Tensor
-    entries: Tensor
+    entries: Tensor  # (parameters,) number of entries of each.
 
     @classmethod
     def of(cls, actual: Iterable[Tensor], expected: Iterable[Tensor]) -> GradientChange:
@@ -169,21 +167,15 @@ def gradient_harm(changes: Sequence[GradientChange]) -> Harm | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ShortTrainingResult:
-    """A short training.
+    """A short training."""
 
-    Attributes:
-        mode: Its precision.
-        steps: Number of optimizer steps that were made.
-        learning_rate: Peak learning rate.
-        before: Mean loss of its batches at the start, in float32 and without dropout; None if it is
-            not finite.
-        after: The same loss at the end; None if the loss, gradient or weights were not finite.
-    """
-
-    mode: str
-    steps: int
-    learning_rate: float
+    mode: str  # Its precision.
+    steps: int  # Number of optimizer steps that were made.
+    learning_rate: float  # Peak learning rate.
+    # Mean loss of its batches at the start, in float32 and without dropout; None if it is not
+    # finite.
     before: float | None
+    # The same loss at the end; None if the loss, gradient or weights were not finite.
     after: float | None
 
     def harm(self, in_float32: ShortTrainingResult | None = None) -> Harm | None:

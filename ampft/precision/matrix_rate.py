@@ -16,19 +16,13 @@ _LARGEST_ON_CPU = 2048
 
 @dataclass(frozen=True)
 class MatrixRate:
-    """A measured rate.
+    """A measured rate."""
 
-    Attributes:
-        device: Device type.
-        dtype: Name of the operands' dtype, such as `bfloat16`, `tf32` or `float16 (emulated)`.
-        size: Rows and columns of the square matrices.
-        gflops: 10^9 floating-point operations per second in the fastest repetition; a product
-            of size n counts as 2 n^3 operations.
-    """
-
-    device: str
-    dtype: str
-    size: int
+    device: str  # Device type.
+    dtype: str  # Name of the operands' dtype, such as `bfloat16`, `tf32` or `float16 (emulated)`.
+    size: int  # Rows and columns of the square matrices.
+    # 10^9 floating-point operations per second in the fastest repetition; a product of size n
+    # counts as 2 n^3 operations.
     gflops: float
 
 

@@ -15,31 +15,23 @@ BASELINE = "fp32"
 
 @dataclass(frozen=True)
 class Mode:
-    """A precision that a user can name.
+    """A precision that a user can name."""
 
-    Attributes:
-        name: The mode as the user writes it.
-        accelerate_name: Value of Accelerate's `mixed_precision`; "no" where autocast is not used.
-        storage: Dtype of weights, gradients and optimizer state.
-        compute: Dtype of the operands of matrix products.
-        probe: Key of the function in `ampft.precision.resolve` that checks a device for it.
-        needs_scaler: Whether the loss is scaled to prevent underflow of float16 gradients.
-        rounding: How updates of 16-bit weights are rounded: "nearest", "kahan" or "stochastic";
-            None for float32 weights.
-        replaces_layers: Whether layers of the model are replaced, so that the model cannot compute
-            in another precision.
-        allows_tf32: Whether float32 products use TF32.
-    """
-
-    name: str
+    name: str  # The mode as the user writes it.
+    # Value of Accelerate's `mixed_precision`; "no" where autocast is not used.
     accelerate_name: str
-    storage: str
-    compute: str
-    probe: str
+    storage: str  # Dtype of weights, gradients and optimizer state.
+    compute: str  # Dtype of the operands of matrix products.
+    probe: str  # Key of the function in `ampft.precision.resolve` that checks a device for it.
+    # Whether the loss is scaled to prevent underflow of float16 gradients.
     needs_scaler: bool = False
+    # How updates of 16-bit weights are rounded: "nearest", "kahan" or "stochastic"; None for
+    # float32 weights.
     rounding: str | None = None
+    # Whether layers of the model are replaced, so that the model cannot compute in another
+    # precision.
     replaces_layers: bool = False
-    allows_tf32: bool = False
+    allows_tf32: bool = False  # Whether float32 products use TF32.
 
     @property
     def stores_16_bits(self) -> bool:
@@ -111,23 +103,14 @@ def is_fp32(mode: str) -> bool:
 
 @dataclass(frozen=True)
 class FormatRange:
-    """The range and spacing of a binary floating-point format.
+    """The range and spacing of a binary floating-point format."""
 
-    Attributes:
-        name: PyTorch's name of the format, or `tf32`, which has no dtype.
-        bits: Significant bits; 19 for `tf32`, which is stored in 32.
-        largest: The largest finite number.
-        smallest_normal: The smallest positive number with a full significand.
-        smallest_subnormal: The smallest positive number.
-        epsilon: The distance from 1 to the next number.
-    """
-
-    name: str
-    bits: int
-    largest: float
-    smallest_normal: float
-    smallest_subnormal: float
-    epsilon: float
+    name: str  # PyTorch's name of the format, or `tf32`, which has no dtype.
+    bits: int  # Significant bits; 19 for `tf32`, which is stored in 32.
+    largest: float  # The largest finite number.
+    smallest_normal: float  # The smallest positive number with a full significand.
+    smallest_subnormal: float  # The smallest positive number.
+    epsilon: float  # The distance from 1 to the next number.
 
 
 def _binary(name: str, *, exponent_bits: int, fraction_bits: int) -> FormatRange:

@@ -34,27 +34,19 @@ _ROUNDING_WORDS = {
 
 @dataclass(frozen=True)
 class Precision:
-    """A mode resolved for a device.
+    """A mode resolved for a device."""
 
-    Attributes:
-        mode: One of `MODES`.
-        device_type: `cpu`, `cuda`, `mps`, ...
-        storage_dtype: Dtype of weights, gradients and optimizer state.
-        compute_dtype: Dtype of the operands of matrix products. `tf32` stores its operands as
-            float32 but multiplies only ten bits of their fraction.
-        uses_scaler: Whether the loss is scaled to prevent underflow of float16 gradients.
-        execution: `native`, `emulated`, or `unproven`: PyTorch's autocast has the mode, but what
-            the device computes has not been checked (MPS, XPU).
-        reason: Reason for `execution`, as one clause.
-    """
-
-    mode: str
-    device_type: str
-    storage_dtype: torch.dtype
+    mode: str  # One of `MODES`.
+    device_type: str  # `cpu`, `cuda`, `mps`, ...
+    storage_dtype: torch.dtype  # Dtype of weights, gradients and optimizer state.
+    # Dtype of the operands of matrix products. `tf32` stores its operands as float32 but multiplies
+    # only ten bits of their fraction.
     compute_dtype: torch.dtype
-    uses_scaler: bool
+    uses_scaler: bool  # Whether the loss is scaled to prevent underflow of float16 gradients.
+    # `native`, `emulated`, or `unproven`: PyTorch's autocast has the mode, but what the device
+    # computes has not been checked (MPS, XPU).
     execution: str
-    reason: str
+    reason: str  # Reason for `execution`, as one clause.
 
     @property
     def properties(self) -> Mode:
@@ -94,17 +86,11 @@ class Precision:
 
 @dataclass(frozen=True)
 class ModeAvailability:
-    """Support for a mode on a device.
+    """Support for a mode on a device."""
 
-    Attributes:
-        mode: One of `MODES`.
-        status: `native`, `emulated` or `unavailable`.
-        reason: Reason for `status`, as one clause.
-    """
-
-    mode: str
-    status: str
-    reason: str
+    mode: str  # One of `MODES`.
+    status: str  # `native`, `emulated` or `unavailable`.
+    reason: str  # Reason for `status`, as one clause.
 
 
 def requested_mode(flag: str | None, environ: Mapping[str, str]) -> str:

@@ -24,11 +24,9 @@ PREDICTIONS_NAME = "predictions.parquet"
 
 
 class FinishedRun:
-    """A finished run; `ampft.finetune` returns one, and `FinishedRun(folder)` opens an earlier one.
+    """A finished run.
 
-    Attributes:
-        folder: Output folder of the run.
-        record: Everything about the run, as in run.json.
+    `ampft.finetune` returns one, and `FinishedRun(folder)` opens an earlier one.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -40,8 +38,9 @@ class FinishedRun:
         Raises:
             InputError: The folder does not hold a run that finished.
         """
-        self.folder = Path(folder)
+        self.folder = Path(folder)  # Output folder of the run.
         with messages_for_python():
+            # Everything about the run, as in run.json.
             self.record: RunRecord = read_record(self.folder)
         if self.record.status != "finished":
             raise InputError(f"{self.folder}: the run is {self.record.status}, not finished.")

@@ -72,21 +72,13 @@ class HistoryRow:
 
 @dataclass
 class History:
-    """Context that records optimizer steps and shows a progress bar.
+    """Context that records optimizer steps and shows a progress bar."""
 
-    Attributes:
-        path: `history.jsonl`, on the main process; None writes nothing.
-        accelerator: Accelerator whose trackers receive every row.
-        total_steps: Optimizer steps of the whole training.
-        rows: Optimizer steps so far.
-        skipped: Number of skipped steps among them.
-    """
-
-    path: Path | None
-    accelerator: Accelerator
-    total_steps: int
-    rows: list[HistoryRow] = field(default_factory=list)
-    skipped: int = 0
+    path: Path | None  # `history.jsonl`, on the main process; None writes nothing.
+    accelerator: Accelerator  # Accelerator whose trackers receive every row.
+    total_steps: int  # Optimizer steps of the whole training.
+    rows: list[HistoryRow] = field(default_factory=list)  # Optimizer steps so far.
+    skipped: int = 0  # Number of skipped steps among them.
     _written: bytearray = field(default_factory=bytearray, repr=False)
 
     def __enter__(self) -> History:

@@ -39,18 +39,13 @@ ROWS_SORTED_AT_ONCE = 8192
 
 @dataclass(frozen=True)
 class SavedClassifier:
-    """A saved model whose files have been checked, before it is loaded.
+    """A saved model whose files have been checked, before it is loaded."""
 
-    Attributes:
-        record: Record of the run that trained it.
-        files: SHA-256 of each file that the predictions depend on, by name.
-        load: Function that returns its predictor for a request.
-        promised_for: What the promise of `--abstain` was proven for; None for this model.
-    """
-
-    record: RunRecord
-    files: Mapping[str, str]
+    record: RunRecord  # Record of the run that trained it.
+    files: Mapping[str, str]  # SHA-256 of each file that the predictions depend on, by name.
+    # Function that returns its predictor for a request.
     load: Callable[[PredictRequest], Predictor]
+    # What the promise of `--abstain` was proven for; None for this model.
     promised_for: str | None = None
 
 
@@ -192,19 +187,12 @@ def output_cell(cell: Any) -> Any:
 
 @dataclass
 class ScoredRows:
-    """Collects the predictions of rows with labels.
+    """Collects the predictions of rows with labels."""
 
-    Attributes:
-        reader: Where the labels are.
-        problem: Problem of the model.
-        required: Whether a label that cannot be read is an error; otherwise nothing is scored.
-        promised_for: What the promise of `--abstain` was proven for; None for this model.
-    """
-
-    reader: LabelReader
-    problem: Problem
-    required: bool
-    promised_for: str | None
+    reader: LabelReader  # Where the labels are.
+    problem: Problem  # Problem of the model.
+    required: bool  # Whether a label that cannot be read is an error; otherwise nothing is scored.
+    promised_for: str | None  # What the promise of `--abstain` was proven for; None for this model.
     _truth: list[tuple[str, ...]] = field(default_factory=list)
     _parts: list[dict[str, npt.NDArray[Any]]] = field(default_factory=list)
     _missing: int = 0

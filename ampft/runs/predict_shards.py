@@ -39,51 +39,32 @@ _OF_NO_EFFECT = ("files", "texts", "output_file")
 
 @dataclass(frozen=True)
 class Shard:
-    """An input file and its output.
+    """An input file and its output."""
 
-    Attributes:
-        name: Path of the output in its folder.
-        source: Path of the input.
-        sha256: Hash of the input.
-    """
-
-    name: str
-    source: str
-    sha256: str
+    name: str  # Path of the output in its folder.
+    source: str  # Path of the input.
+    sha256: str  # Hash of the input.
 
 
 @dataclass(frozen=True)
 class ShardJob:
-    """How every shard is predicted.
+    """How every shard is predicted."""
 
-    Attributes:
-        model: Folder of the model.
-        classifier: Function that reads the folder, at the top level of a module.
-        request: The user's choices; its files are the inputs.
-    """
-
-    model: str
+    model: str  # Folder of the model.
+    # Function that reads the folder, at the top level of a module.
     classifier: Callable[[Path], SavedClassifier]
-    request: PredictRequest
+    request: PredictRequest  # The user's choices; its files are the inputs.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardManifest:
-    """What the shards of a folder were predicted with; the file `SHARDS_NAME`.
+    """What the shards of a folder were predicted with; the file `SHARDS_NAME`."""
 
-    Attributes:
-        model: SHA-256 of each file of the model.
-        settings: Settings that change predictions or columns.
-        versions: Versions of the packages.
-        inputs: SHA-256 of the input of each shard, by name.
-        schema: Version of this layout.
-    """
-
-    model: Mapping[str, str]
-    settings: Mapping[str, Any]
-    versions: Mapping[str, str]
-    inputs: Mapping[str, str]
-    schema: int = SCHEMA
+    model: Mapping[str, str]  # SHA-256 of each file of the model.
+    settings: Mapping[str, Any]  # Settings that change predictions or columns.
+    versions: Mapping[str, str]  # Versions of the packages.
+    inputs: Mapping[str, str]  # SHA-256 of the input of each shard, by name.
+    schema: int = SCHEMA  # Version of this layout.
 
 
 # Predicts shards, writes each into the folder, and yields it with its number of rows.

@@ -215,17 +215,11 @@ MOST_READ_AGAIN = 100_000  # examples; reading more would take many minutes
 
 @dataclass
 class CaseViewer:
-    """Shows the cases of the final split of a run.
+    """Shows the cases of the final split of a run."""
 
-    Attributes:
-        record: Record of the run.
-        split: Name of the split.
-        label_names: The labels.
-    """
-
-    record: RunRecord
-    split: str
-    label_names: Sequence[str]
+    record: RunRecord  # Record of the run.
+    split: str  # Name of the split.
+    label_names: Sequence[str]  # The labels.
 
     def show(
         self,

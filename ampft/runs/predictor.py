@@ -52,25 +52,15 @@ def saved_problem(record: RunRecord, config: Any) -> Problem:
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """A saved model, ready to predict lists of inputs; enter `numerics` around the calls.
+    """A saved model, ready to predict lists of inputs; enter `numerics` around the calls."""
 
-    Attributes:
-        model: Model in evaluation mode, or a module that calls another runtime.
-        config: Configuration of the model.
-        problem: Decoding and outcome of the model's labels.
-        reader: Conversion of rows to the inputs of the model.
-        batch_size: Inputs per forward pass; of split texts, windows.
-        numerics: Context for the numerics of the precision.
-        not_finite: Message for logits that are not finite.
-    """
-
-    model: nn.Module
-    config: Any
-    problem: Problem
-    reader: Reader
-    batch_size: int
-    numerics: AbstractContextManager[None]
-    not_finite: str
+    model: nn.Module  # Model in evaluation mode, or a module that calls another runtime.
+    config: Any  # Configuration of the model.
+    problem: Problem  # Decoding and outcome of the model's labels.
+    reader: Reader  # Conversion of rows to the inputs of the model.
+    batch_size: int  # Inputs per forward pass; of split texts, windows.
+    numerics: AbstractContextManager[None]  # Context for the numerics of the precision.
+    not_finite: str  # Message for logits that are not finite.
 
     @classmethod
     def of_run(cls, folder: Path, record: RunRecord, mode: str, batch_size: int) -> Predictor:

@@ -54,51 +54,34 @@ REMOTE_CODE = "transformers_modules."  # prefix of modules from a model's reposi
 
 @dataclass(frozen=True)
 class ProcessStart:
-    """Time and memory of the process after the imports, before data and model are loaded.
+    """Time and memory of the process after the imports, before data and model are loaded."""
 
-    Attributes:
-        seconds: `time.perf_counter()`.
-        memory: Peak resident set in bytes; None if it cannot be read.
-    """
-
-    seconds: float
-    memory: int | None
+    seconds: float  # `time.perf_counter()`.
+    memory: int | None  # Peak resident set in bytes; None if it cannot be read.
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The components of a training; build them with `prepare`.
+    """The components of a training; build them with `prepare`."""
 
-    Attributes:
-        started: Time and memory at the start of the process.
-        args: Settings of the run.
-        output_dir: Folder of the results; None writes nothing.
-        precision: Precision resolved for this device.
-        accelerator: Accelerator for `precision`.
-        task: Examples, loss and outcome.
-        loaded: Model as loaded, before `accelerator.prepare`.
-        model: Prepared model.
-        optimizer: Prepared optimizer.
-        schedule: Learning rate schedule. It is not prepared, because Accelerate would advance it
-            once per process.
-        step_batches: Step batches of the training split. They are not prepared, because Accelerate
-            would shard them a second time.
-        check_notes: Why attention runs in groups, and the result of `--check_precision`.
-        resume_point: Where the training begins with `--resume_from_checkpoint`.
-    """
-
-    started: ProcessStart
-    args: ClassifyArguments
-    output_dir: Path | None
-    precision: Precision
-    accelerator: Accelerator
-    task: Task
-    loaded: LoadedModel
-    model: nn.Module
-    optimizer: Any
+    started: ProcessStart  # Time and memory at the start of the process.
+    args: ClassifyArguments  # Settings of the run.
+    output_dir: Path | None  # Folder of the results; None writes nothing.
+    precision: Precision  # Precision resolved for this device.
+    accelerator: Accelerator  # Accelerator for `precision`.
+    task: Task  # Examples, loss and outcome.
+    loaded: LoadedModel  # Model as loaded, before `accelerator.prepare`.
+    model: nn.Module  # Prepared model.
+    optimizer: Any  # Prepared optimizer.
+    # Learning rate schedule. It is not prepared, because Accelerate would advance it once per
+    # process.
     schedule: LRScheduler
+    # Step batches of the training split. They are not prepared, because Accelerate would shard them
+    # a second time.
     step_batches: StepBatches
+    # Where the training begins with `--resume_from_checkpoint`.
     resume_point: ResumePoint | None = None
+    # Why attention runs in groups, and the result of `--check_precision`.
     check_notes: tuple[str, ...] = ()
 
     @property

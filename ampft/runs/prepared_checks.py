@@ -251,31 +251,19 @@ def _run_model(prepared: Prepared) -> str | None:
 
 @dataclass(frozen=True)
 class PrecisionCheck:
-    """What the check found.
+    """What the check found."""
 
-    Attributes:
-        mode: Precision of the run.
-        examples: Number of examples.
-        loss: Mean loss in the mode.
-        loss_float32: Mean loss in float32.
-        error: Norm of the difference of the gradients, relative to that in float32.
-        worst: Module with the largest relative error, and that error.
-        lost: Share of the entries of the gradient that are 0 only in the mode.
-        loss_scale: Loss scale at which the gradient did not overflow; None without a scaler.
-        initial_scale: Loss scale with which the training begins; None without a scaler.
-        usual: Largest error, relative as `error`, that is usual in the mode.
-    """
-
-    mode: str
-    examples: int
-    loss: float
-    loss_float32: float
-    error: float
-    worst: tuple[str, float]
-    lost: float
+    mode: str  # Precision of the run.
+    examples: int  # Number of examples.
+    loss: float  # Mean loss in the mode.
+    loss_float32: float  # Mean loss in float32.
+    error: float  # Norm of the difference of the gradients, relative to that in float32.
+    worst: tuple[str, float]  # Module with the largest relative error, and that error.
+    lost: float  # Share of the entries of the gradient that are 0 only in the mode.
+    # Loss scale at which the gradient did not overflow; None without a scaler.
     loss_scale: float | None
-    initial_scale: float | None
-    usual: float
+    initial_scale: float | None  # Loss scale with which the training begins; None without a scaler.
+    usual: float  # Largest error, relative as `error`, that is usual in the mode.
 
     @property
     def notes(self) -> list[str]:

@@ -435,17 +435,12 @@ def _reason(error: Exception) -> str:
 
 @dataclass
 class PushToHub(Feature):
-    """Pushes the results of a run with `--push_to_hub`.
-
-    Attributes:
-        hub_model_id: As for `push_run`.
-        private: As for `push_run`.
-    """
+    """Pushes the results of a run with `--push_to_hub`."""
 
     name = "push"
 
-    hub_model_id: str | None
-    private: bool
+    hub_model_id: str | None  # As for `push_run`.
+    private: bool  # As for `push_run`.
 
     def published(self, folder: Path) -> None:
         """Push the results, and print the address of the model."""

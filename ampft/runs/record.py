@@ -130,92 +130,64 @@ class StepsPart:
 
 @dataclass(frozen=True, kw_only=True)
 class ResumePart:
-    """A continuation of the run from a checkpoint.
+    """A continuation of the run from a checkpoint."""
 
-    Attributes:
-        checkpoint: Name of its folder.
-        step: Optimizer steps before it.
-        epoch: Epoch (from 1) of the next step.
-        resumed: Time, ISO 8601 in UTC.
-        topology: What `--allow_topology_change` allowed to differ, by name: before and now.
-        environment: Hardware and versions that differ, by name: before and now.
-    """
-
-    checkpoint: str
-    step: int
-    epoch: int
-    resumed: str
+    checkpoint: str  # Name of its folder.
+    step: int  # Optimizer steps before it.
+    epoch: int  # Epoch (from 1) of the next step.
+    resumed: str  # Time, ISO 8601 in UTC.
+    # What `--allow_topology_change` allowed to differ, by name: before and now.
     topology: Mapping[str, Sequence[JSONValue]] = field(default_factory=dict)
+    # Hardware and versions that differ, by name: before and now.
     environment: Mapping[str, Sequence[JSONValue]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """Everything about a run except its predictions, the tables of its report and its history.
+    """Everything about a run except its predictions, the tables of its report and its history."""
 
-    Attributes:
-        status: One of `STATUSES`.
-        arguments: Name and value of every setting as parsed, without secrets.
-        command: Command line without secrets; an absolute path of the program is cut to its name.
-        task: Name of the task, such as "text".
-        label_names: Class names, in the order of the logits.
-        data: The data.
-        model: The model before training.
-        precision: The precision.
-        topology: Processes, threads, device.
-        steps: Optimizer steps.
-        example_ids_sha256: `StepIdsHash` of the effective batches so far.
-        random_state_sha256: Hash of the states of the generators that dropout draws from, after the
-            first step; `None` before it, and if nothing was drawn.
-        timings: Seconds and rates with their `protocol`; `total_seconds` from start to report.
-        memory: Peak memory.
-        validations: Evaluations on the validation split, in order.
-        metrics: Scalar metrics of the final report, its `split`, and whether the epoch was
-            `selected` on that split.
-        metrics_chance: Metrics of predicting the class frequencies of `train` for every example.
-        metrics_fp32: The same metrics of predictions in fp32; `None` without `--evaluate_fp32`.
-        best: Validation whose weights are kept; `None` before the first one.
-        warnings: Reasons not to trust the result, by the rule of `evaluation.sanity`.
-        decisions: What was fitted on validation, and what it changes on the final split; `None`
-            without.
-        reason: Reason why the run stopped early; a finished run has one after `--max_time`.
-        files: Hash and size of the files that the run wrote, except this record and the files of
-            trackers, by relative path.
-        hardware: `ampft.machine.hardware()`.
-        versions: `ampft.machine.versions()`.
-        started: Start of the run, ISO 8601 in UTC.
-        resumes: Continuations from checkpoints, in order.
-        schema: Version of this layout.
-    """
-
-    status: str
-    arguments: Mapping[str, Any]
+    status: str  # One of `STATUSES`.
+    arguments: Mapping[str, Any]  # Name and value of every setting as parsed, without secrets.
+    # Command line without secrets; an absolute path of the program is cut to its name.
     command: Sequence[str]
-    task: str
-    label_names: Sequence[str]
-    data: DataPart
-    model: ModelPart
-    precision: PrecisionPart
-    topology: TopologyPart
-    steps: StepsPart
-    example_ids_sha256: str | None = None
+    task: str  # Name of the task, such as "text".
+    label_names: Sequence[str]  # Class names, in the order of the logits.
+    data: DataPart  # The data.
+    model: ModelPart  # The model before training.
+    precision: PrecisionPart  # The precision.
+    topology: TopologyPart  # Processes, threads, device.
+    steps: StepsPart  # Optimizer steps.
+    example_ids_sha256: str | None = None  # `StepIdsHash` of the effective batches so far.
+    # Hash of the states of the generators that dropout draws from, after the first step; `None`
+    # before it, and if nothing was drawn.
     random_state_sha256: str | None = None
+    # Seconds and rates with their `protocol`; `total_seconds` from start to report.
     timings: Mapping[str, Any] = field(default_factory=dict)
-    memory: PeakMemory | None = None
-    validations: Sequence[ValidationPart] = ()
+    memory: PeakMemory | None = None  # Peak memory.
+    validations: Sequence[ValidationPart] = ()  # Evaluations on the validation split, in order.
+    # Scalar metrics of the final report, its `split`, and whether the epoch was `selected` on that
+    # split.
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    # Metrics of predicting the class frequencies of `train` for every example.
     metrics_chance: Mapping[str, float] | None = None
+    # The same metrics of predictions in fp32; `None` without `--evaluate_fp32`.
     metrics_fp32: Mapping[str, Any] | None = None
-    best: BestPart | None = None
+    best: BestPart | None = None  # Validation whose weights are kept; `None` before the first one.
+    # Reasons not to trust the result, by the rule of `evaluation.sanity`.
     warnings: Mapping[str, str] = field(default_factory=dict)
+    # What was fitted on validation, and what it changes on the final split; `None` without.
     decisions: FittedPart | None = None
+    # Reason why the run stopped early; a finished run has one after `--max_time`.
     reason: str | None = None
+    # Hash and size of the files that the run wrote, except this record and the files of trackers,
+    # by relative path.
     files: Mapping[str, FileDigest] = field(default_factory=dict)
-    hardware: Mapping[str, Any] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=versions)
+    hardware: Mapping[str, Any] = field(default_factory=dict)  # `ampft.machine.hardware()`.
+    versions: Mapping[str, str] = field(default_factory=versions)  # `ampft.machine.versions()`.
+    # Start of the run, ISO 8601 in UTC.
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-    resumes: Sequence[ResumePart] = ()
-    schema: int = SCHEMA
+    resumes: Sequence[ResumePart] = ()  # Continuations from checkpoints, in order.
+    schema: int = SCHEMA  # Version of this layout.
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:

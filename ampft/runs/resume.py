@@ -32,15 +32,10 @@ LATEST = "latest"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint.
+    """A verified checkpoint."""
 
-    Attributes:
-        folder: Its folder.
-        manifest: Its manifest.
-    """
-
-    folder: Path
-    manifest: CheckpointManifest
+    folder: Path  # Its folder.
+    manifest: CheckpointManifest  # Its manifest.
 
     def history(self) -> bytes:
         """Return the part of history.jsonl that belongs to it.
@@ -53,17 +48,11 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class ResumePoint:
-    """Where a run with `--resume_from_checkpoint` begins.
+    """Where a run with `--resume_from_checkpoint` begins."""
 
-    Attributes:
-        output_dir: Output folder of the run.
-        checkpoint: The checkpoint; None begins at the first step.
-        is_finished: Whether the run in the output folder has finished.
-    """
-
-    output_dir: Path
-    checkpoint: Checkpoint | None = None
-    is_finished: bool = False
+    output_dir: Path  # Output folder of the run.
+    checkpoint: Checkpoint | None = None  # The checkpoint; None begins at the first step.
+    is_finished: bool = False  # Whether the run in the output folder has finished.
 
     @property
     def is_first(self) -> bool:

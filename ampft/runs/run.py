@@ -63,27 +63,17 @@ from ampft.text.terminal import labelled, print_line
 
 @dataclass
 class Run:
-    """A training with its evaluation; open it with `open_run`.
+    """A training with its evaluation; open it with `open_run`."""
 
-    Attributes:
-        state: Everything that changes while the run trains, and that a checkpoint saves.
-        folder: Output folder, on the main process; None on the others.
-        checkpoints: Writes the checkpoints.
-        stop: Request of a signal to stop.
-        last_weights: Weights after the last step, while others are evaluated in their place.
-        finished: Whether the results are written.
-        current_batch: Step batch of the current step.
-        losses: Losses of its micro-batches.
-    """
-
-    state: RunState
-    folder: RunFolder | None
-    checkpoints: Checkpointing
-    stop: StopSignalMonitor
+    state: RunState  # Everything that changes while the run trains, and that a checkpoint saves.
+    folder: RunFolder | None  # Output folder, on the main process; None on the others.
+    checkpoints: Checkpointing  # Writes the checkpoints.
+    stop: StopSignalMonitor  # Request of a signal to stop.
+    # Weights after the last step, while others are evaluated in their place.
     last_weights: dict[str, Tensor] | None = None
-    finished: bool = False
-    current_batch: StepBatch | None = None
-    losses: Sequence[Tensor] = ()
+    finished: bool = False  # Whether the results are written.
+    current_batch: StepBatch | None = None  # Step batch of the current step.
+    losses: Sequence[Tensor] = ()  # Losses of its micro-batches.
 
     @property
     def prepared(self) -> Prepared:

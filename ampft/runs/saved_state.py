@@ -82,31 +82,19 @@ class FirstStepValues:
 
 @dataclass(frozen=True, kw_only=True)
 class SavedState:
-    """Contents of state.json; `state_values` returns them.
+    """Contents of state.json; `state_values` returns them."""
 
-    Attributes:
-        optimizer: Groups and counters of the optimizer.
-        features: State of each feature that has one, by its name.
-        schedule: State of the schedule.
-        scaler: State of the gradient scaler; None without one.
-        random: Random state of each process.
-        step_ids: Hash of the example ids of each step.
-        first_step: Measurements of the first step.
-        resumes: Continuations from checkpoints.
-        started: Start of the run, ISO 8601 in UTC.
-        schema: Version of this layout.
-    """
-
-    optimizer: OptimizerValues
-    features: Mapping[str, Any]
-    schedule: Mapping[str, Any]
-    scaler: Mapping[str, Any] | None
+    optimizer: OptimizerValues  # Groups and counters of the optimizer.
+    features: Mapping[str, Any]  # State of each feature that has one, by its name.
+    schedule: Mapping[str, Any]  # State of the schedule.
+    scaler: Mapping[str, Any] | None  # State of the gradient scaler; None without one.
+    # Random state of each process.
     random: Annotated[Sequence[Mapping[str, Any]], ValueRule(bool, "at least one process")]
-    step_ids: Sha256
-    first_step: FirstStepValues
-    resumes: Sequence[ResumePart]
-    started: str
-    schema: StateSchema
+    step_ids: Sha256  # Hash of the example ids of each step.
+    first_step: FirstStepValues  # Measurements of the first step.
+    resumes: Sequence[ResumePart]  # Continuations from checkpoints.
+    started: str  # Start of the run, ISO 8601 in UTC.
+    schema: StateSchema  # Version of this layout.
 
 
 def is_of_earlier_version(checkpoint: Path) -> bool:

@@ -123,26 +123,16 @@ def entered_in_order(contexts: Iterable[AbstractContextManager[None]]) -> Iterat
 
 @dataclass
 class RunState:
-    """References to everything that changes while a run trains, and that a checkpoint saves.
+    """References to everything that changes while a run trains, and that a checkpoint saves."""
 
-    Attributes:
-        prepared: Model, optimizer, schedule and scaler.
-        history: History of the optimizer steps.
-        features: Features of the run, in the order in which it calls them.
-        first_step: Measurements of the first step.
-        retries: Step batches with the current number of micro-batches.
-        step_ids: Hash of the example ids of each step.
-        initial: Record of the run at its start, with its continuations from checkpoints.
-        graphs: What computes gradients and updates by CUDA graphs; None if nothing does.
-    """
-
-    prepared: Prepared
-    history: History
-    features: tuple[Feature, ...]
-    first_step: FirstStepMonitor
-    retries: OutOfMemoryRetries
-    step_ids: StepIdsHash
-    initial: RunRecord
+    prepared: Prepared  # Model, optimizer, schedule and scaler.
+    history: History  # History of the optimizer steps.
+    features: tuple[Feature, ...]  # Features of the run, in the order in which it calls them.
+    first_step: FirstStepMonitor  # Measurements of the first step.
+    retries: OutOfMemoryRetries  # Step batches with the current number of micro-batches.
+    step_ids: StepIdsHash  # Hash of the example ids of each step.
+    initial: RunRecord  # Record of the run at its start, with its continuations from checkpoints.
+    # What computes gradients and updates by CUDA graphs; None if nothing does.
     graphs: tuple[GraphedGradient, GraphedUpdate] | None = None
 
     @classmethod

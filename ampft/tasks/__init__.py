@@ -18,25 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaskRow:
-    """A row of the table of tasks.
+    """A row of the table of tasks."""
 
-    Attributes:
-        kind: Kind of its data.
-        problem: Module and, after a colon, its `Problem`.
-        model_class: Class in transformers that loads the model.
-        pipeline_tag: Name of the task on the hub, and for `transformers.pipeline`.
-        several_labels: Whether an example can have any number of labels; otherwise it has one.
-        pipeline_arguments: Other arguments of a call of that pipeline, as Python source.
-        decides_per_case: Whether each case has probabilities and a prediction of its own; otherwise
-            its units do, such as words.
-    """
-
-    kind: Kind
-    problem: str
-    model_class: str
-    pipeline_tag: str
+    kind: Kind  # Kind of its data.
+    problem: str  # Module and, after a colon, its `Problem`.
+    model_class: str  # Class in transformers that loads the model.
+    pipeline_tag: str  # Name of the task on the hub, and for `transformers.pipeline`.
+    # Whether an example can have any number of labels; otherwise it has one.
     several_labels: bool = False
-    pipeline_arguments: str = ""
+    pipeline_arguments: str = ""  # Other arguments of a call of that pipeline, as Python source.
+    # Whether each case has probabilities and a prediction of its own; otherwise its units do, such
+    # as words.
     decides_per_case: bool = True
 
     def problem_type(self) -> type[Problem]:

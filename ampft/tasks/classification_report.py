@@ -19,42 +19,29 @@ HEADER = ("", "precision", "  recall", "f1-score", " support")
 
 @dataclass(frozen=True)
 class ClassificationReport(Report):
-    """All metrics of one split whose examples have one label each.
+    """All metrics of one split whose examples have one label each."""
 
-    Attributes:
-        label_names: The K class names; the rows of `per_class` and of `confusion_matrix`.
-        per_class: Scores of each class; a class absent from the split has support 0.
-        accuracy: Share of correct examples.
-        macro_avg: Mean over the classes of the label map.
-        weighted_avg: Mean over the classes, weighted by support.
-        balanced_accuracy: Mean recall of the classes that the split has.
-        cohen_kappa: Agreement beyond chance; None if undefined (only one class).
-        matthews: Matthews correlation coefficient.
-        log_loss: Mean negative log likelihood, nats.
-        brier: Mean over the examples of the sum of squares over the classes, in [0, 2].
-        expected_calibration_error: Expected calibration error with 15 bins of equal width, in
-            [0, 1].
-        confusion_matrix: (K, K) counts, row = true class, column = predicted class; None with more
-            than 200 classes.
-        confusion_counts: With more than 200 classes, (label, prediction, count) for each pair of
-            classes that occurs, as indices of `label_names`, ascending; otherwise None.
-        top5_accuracy: With more than 10 classes, share of examples whose class is among the five
-            most probable; otherwise None.
-    """
-
+    # The K class names; the rows of `per_class` and of `confusion_matrix`.
     label_names: tuple[str, ...]
+    # Scores of each class; a class absent from the split has support 0.
     per_class: tuple[Scores, ...]
-    accuracy: float
-    macro_avg: Scores
-    weighted_avg: Scores
-    balanced_accuracy: float
-    cohen_kappa: float | None
-    matthews: float
-    log_loss: float
-    brier: float
+    accuracy: float  # Share of correct examples.
+    macro_avg: Scores  # Mean over the classes of the label map.
+    weighted_avg: Scores  # Mean over the classes, weighted by support.
+    balanced_accuracy: float  # Mean recall of the classes that the split has.
+    cohen_kappa: float | None  # Agreement beyond chance; None if undefined (only one class).
+    matthews: float  # Matthews correlation coefficient.
+    log_loss: float  # Mean negative log likelihood, nats.
+    brier: float  # Mean over the examples of the sum of squares over the classes, in [0, 2].
+    # Expected calibration error with 15 bins of equal width, in [0, 1].
     expected_calibration_error: float
+    # (K, K) counts, row = true class, column = predicted class; None with more than 200 classes.
     confusion_matrix: tuple[tuple[int, ...], ...] | None = None
+    # With more than 200 classes, (label, prediction, count) for each pair of classes that occurs,
+    # as indices of `label_names`, ascending; otherwise None.
     confusion_counts: tuple[tuple[int, ...], ...] | None = None
+    # With more than 10 classes, share of examples whose class is among the five most probable;
+    # otherwise None.
     top5_accuracy: float | None = None
 
     @property

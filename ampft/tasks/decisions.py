@@ -24,37 +24,26 @@ ENTRIES = (TEMPERATURE, THRESHOLDS, POSITIVE_LABEL, POSITIVE_THRESHOLD, ABSTENTI
 
 @dataclass(frozen=True)
 class Abstention:
-    """Which rows a model answers.
+    """Which rows a model answers."""
 
-    Attributes:
-        error: Promised error among the answered rows.
-        least_confidence: Confidence from which a row is answered; None answers none, because the
-            promise could not be proven.
-        confidence: Probability with which the promise holds.
-    """
-
-    error: float
+    error: float  # Promised error among the answered rows.
+    # Confidence from which a row is answered; None answers none, because the promise could not be
+    # proven.
     least_confidence: float | None
-    confidence: float = CONFIDENCE
+    confidence: float = CONFIDENCE  # Probability with which the promise holds.
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """What was fitted on a validation split.
+    """What was fitted on a validation split."""
 
-    Attributes:
-        temperature: Number by which logits are divided; None for 1.
-        thresholds: Probability from which each of several labels is predicted; None if not tuned.
-        positive: Index of the class of two that `positive_threshold` is for.
-        positive_threshold: Probability from which this class is predicted; None if not tuned.
-        abstention: Which rows are answered; None answers all.
-    """
-
-    temperature: float | None = None
+    temperature: float | None = None  # Number by which logits are divided; None for 1.
+    # Probability from which each of several labels is predicted; None if not tuned.
     thresholds: tuple[float, ...] | None = None
-    positive: int | None = None
+    positive: int | None = None  # Index of the class of two that `positive_threshold` is for.
+    # Probability from which this class is predicted; None if not tuned.
     positive_threshold: float | None = None
-    abstention: Abstention | None = None
+    abstention: Abstention | None = None  # Which rows are answered; None answers all.
 
     def entries(self, label_names: Sequence[str]) -> dict[str, Any]:
         """Return the decisions as JSON values for the configuration of a model; none if unset.

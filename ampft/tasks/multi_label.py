@@ -61,26 +61,19 @@ METRICS = {metric.name: metric for metric in (MICRO_F1, MACRO_F1, WEIGHTED_F1, *
 class MultiLabelPredictions:
     """Label probabilities of a model for every example of a split.
 
-    Attributes:
-        labels: Shape (n, K), bool: whether an example has a label.
-        probabilities: Shape (n, K), float32: sigmoid in float32.
-        label_names: The K label names, distinct.
-        split: Name of the split, such as "test".
-        threshold: Probability from which a label is predicted, if none was tuned.
-        decisions: Tuned thresholds, and the temperature that has changed the probabilities.
-        logits: Shape (n, K), float32, before the temperature; None unless one is fitted.
-
     Raises:
         ValueError: A shape, a dtype or a value is wrong. The message names the first wrong
             example.
     """
 
-    labels: BoolArray
-    probabilities: FloatArray
-    label_names: tuple[str, ...]
-    split: str
-    threshold: float = 0.5
+    labels: BoolArray  # Shape (n, K), bool: whether an example has a label.
+    probabilities: FloatArray  # Shape (n, K), float32: sigmoid in float32.
+    label_names: tuple[str, ...]  # The K label names, distinct.
+    split: str  # Name of the split, such as "test".
+    threshold: float = 0.5  # Probability from which a label is predicted, if none was tuned.
+    # Tuned thresholds, and the temperature that has changed the probabilities.
     decisions: Decisions = UNTOUCHED
+    # Shape (n, K), float32, before the temperature; None unless one is fitted.
     logits: FloatArray | None = None
 
     kind: ClassVar[str] = "multi_label"
@@ -300,27 +293,18 @@ class MultiLabelPredictions:
 
 @dataclass(frozen=True)
 class MultiLabel:
-    """Classification in which each example has any number of labels.
+    """Classification in which each example has any number of labels."""
 
-    Attributes:
-        label_names: Names of the K labels, in the order of the logits.
-        positive_weights: (K,) float32 weights in the loss of examples with a label, as `pos_weight`
-            of `torch.nn.BCEWithLogitsLoss`; None for equal weights.
-        label_smoothing: Share of each target that is moved to one half, 0 to 1.
-        threshold: Probability from which a label is predicted, if none was tuned.
-        decisions: Decisions of a saved model.
-        focal_gamma: Exponent of the focal loss; 0 for cross entropy.
-        separator: Text between the labels of a printed prediction.
-        keeps_logits: Whether predictions have their logits, from which a temperature is fitted.
-    """
-
-    label_names: tuple[str, ...]
+    label_names: tuple[str, ...]  # Names of the K labels, in the order of the logits.
+    # (K,) float32 weights in the loss of examples with a label, as `pos_weight` of
+    # `torch.nn.BCEWithLogitsLoss`; None for equal weights.
     positive_weights: npt.NDArray[np.float32] | None = None
-    label_smoothing: float = 0.0
-    threshold: float = 0.5
-    decisions: Decisions = UNTOUCHED
-    focal_gamma: float = 0.0
-    separator: str = ","
+    label_smoothing: float = 0.0  # Share of each target that is moved to one half, 0 to 1.
+    threshold: float = 0.5  # Probability from which a label is predicted, if none was tuned.
+    decisions: Decisions = UNTOUCHED  # Decisions of a saved model.
+    focal_gamma: float = 0.0  # Exponent of the focal loss; 0 for cross entropy.
+    separator: str = ","  # Text between the labels of a printed prediction.
+    # Whether predictions have their logits, from which a temperature is fitted.
     keeps_logits: bool = False
 
     name: ClassVar[str] = "multi_label"

@@ -41,31 +41,24 @@ TITLES = {metric.name: metric.title for metric in MEANS}
 
 @dataclass(frozen=True)
 class MultiLabelReport(Report):
-    """All metrics of one split whose examples have any number of labels.
+    """All metrics of one split whose examples have any number of labels."""
 
-    Attributes:
-        label_names: The K label names; the rows of `per_label`.
-        threshold: Probability from which a label is predicted.
-        label_thresholds: The same for each label, if they were tuned on validation; otherwise None.
-        per_label: Scores of each label; a label absent from the split has support 0.
-        per_label_average_precision: Average precision of each label; None without support.
-        averages: Scores by kind of average: `micro` (all labels of all examples together), `macro`
-            (mean over the labels), `weighted` (by support), `samples` (mean over the examples).
-        average_precision: Area under the precision-recall curve: `micro`, and `macro` over the
-            labels that the split has; None if it has none.
-        means: The metrics of `MEANS`; log loss in nats per decision.
-        expected_calibration_error: Expected calibration error of the n * K decisions with 15 bins
-            of equal width, in [0, 1].
-    """
-
-    label_names: tuple[str, ...]
-    threshold: float
+    label_names: tuple[str, ...]  # The K label names; the rows of `per_label`.
+    threshold: float  # Probability from which a label is predicted.
+    # Scores of each label; a label absent from the split has support 0.
     per_label: tuple[Scores, ...]
+    # Average precision of each label; None without support.
     per_label_average_precision: tuple[float | None, ...]
+    # Scores by kind of average: `micro` (all labels of all examples together), `macro` (mean over
+    # the labels), `weighted` (by support), `samples` (mean over the examples).
     averages: Mapping[str, Scores]
+    # Area under the precision-recall curve: `micro`, and `macro` over the labels that the split
+    # has; None if it has none.
     average_precision: Mapping[str, float | None]
-    means: Mapping[str, float]
+    means: Mapping[str, float]  # The metrics of `MEANS`; log loss in nats per decision.
+    # Expected calibration error of the n * K decisions with 15 bins of equal width, in [0, 1].
     expected_calibration_error: float
+    # The same for each label, if they were tuned on validation; otherwise None.
     label_thresholds: tuple[float, ...] | None = None
 
     def own_metrics(self) -> dict[str, float | None]:

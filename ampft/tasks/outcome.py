@@ -29,44 +29,33 @@ FloatArray = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeMistakes:
-    """The mistakes of an outcome with n cases and K classes.
+    """The mistakes of an outcome with n cases and K classes."""
 
-    Attributes:
-        scores: (n,) float64 number by which wrong cases are ranked, largest first: the probability
-            of the wrong answer, 0 to 1, or another share.
-        names: Names of the K classes.
-        support: Number of cases or units of each class.
-        counts: Number of mistakes by (label, prediction), as indices of `names`.
-        confused: Function that returns for a label and a prediction how often each case has this
-            mistake, (n,) booleans or counts.
-        unit: What `support` and `counts` count, in the plural.
-        details: Function that returns which labels or words of a case are wrong, if it has several.
-        heading: Heading of the ranked cases.
-        ranking: Sentences about the order of the cases.
-        has_labels: Whether a mistake is a label taken for another; otherwise the text of the
-            prediction says how good it is.
-    """
-
+    # (n,) float64 number by which wrong cases are ranked, largest first: the probability of the
+    # wrong answer, 0 to 1, or another share.
     scores: npt.NDArray[np.float64]
-    names: Sequence[str]
-    support: Sequence[int]
+    names: Sequence[str]  # Names of the K classes.
+    support: Sequence[int]  # Number of cases or units of each class.
+    # Number of mistakes by (label, prediction), as indices of `names`.
     counts: Mapping[tuple[int, int], int]
+    # Function that returns for a label and a prediction how often each case has this mistake, (n,)
+    # booleans or counts.
     confused: Callable[[int, int], npt.NDArray[np.generic]]
-    unit: str = "examples"
+    unit: str = "examples"  # What `support` and `counts` count, in the plural.
+    # Function that returns which labels or words of a case are wrong, if it has several.
     details: Callable[[int], str] = lambda case: ""
-    heading: str = "Most confident errors"
+    heading: str = "Most confident errors"  # Heading of the ranked cases.
+    # Sentences about the order of the cases.
     ranking: str = "The number is the probability that the model gave to the wrong answer."
+    # Whether a mistake is a label taken for another; otherwise the text of the prediction says how
+    # good it is.
     has_labels: bool = True
 
 
 class Outcome(Protocol):
-    """The predictions of one model on one split.
+    """The predictions of one model on one split."""
 
-    Attributes:
-        kind: Name of the task's problem, such as "single_label".
-    """
-
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # Name of the task's problem, such as "single_label".
 
     @property
     def split(self) -> str:
@@ -172,23 +161,17 @@ class TunableOutcome(Outcome, Protocol):
 
 
 class Problem(Protocol):
-    """The part of a task that defines its labels.
+    """The part of a task that defines its labels."""
 
-    Attributes:
-        name: Name of the problem, such as "single_label".
-        transformers_type: Name of the problem in configurations of transformers; None for none.
-        metrics: Metrics that are compared with an interval, by name; the primary one first.
-        printed: Names of the metrics that are printed after a validation and at the end of a run.
-        outcome_type: Class of its outcomes.
-        report_type: Class of its reports.
-    """
-
-    name: ClassVar[str]
+    name: ClassVar[str]  # Name of the problem, such as "single_label".
+    # Name of the problem in configurations of transformers; None for none.
     transformers_type: ClassVar[str | None]
+    # Metrics that are compared with an interval, by name; the primary one first.
     metrics: ClassVar[Mapping[str, Metric]]
+    # Names of the metrics that are printed after a validation and at the end of a run.
     printed: ClassVar[tuple[str, ...]]
-    outcome_type: ClassVar[type[Outcome]]
-    report_type: ClassVar[type[Report]]
+    outcome_type: ClassVar[type[Outcome]]  # Class of its outcomes.
+    report_type: ClassVar[type[Report]]  # Class of its reports.
 
     @property
     def label_names(self) -> tuple[str, ...]:

@@ -34,12 +34,9 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PixelLabels:
-    """Segmentation: every pixel of an image has one class, or does not count.
+    """Segmentation: every pixel of an image has one class, or does not count."""
 
-    Attributes:
-        pixels: The same problem for single pixels: its loss is summed over all that count.
-    """
-
+    # The same problem for single pixels: its loss is summed over all that count.
     pixels: SingleLabel
 
     name: ClassVar[str] = "pixels"

@@ -49,25 +49,20 @@ METRICS = {metric.name: metric for metric in (*COUNTED, PIXEL_LOSS)}
 class PixelPredictions:
     """The predictions of n images as counts per image; their masks are kept as PNG files.
 
-    Attributes:
-        counts: (n, K, K) int64 pixels of each image that count: row = label, column = prediction.
-        losses: (n, 2) float64 sums over these pixels of the negative log likelihood and its square.
-        bins: (n, 3, BINS) float64 sums per bin of confidence: pixels, confidence, number correct.
-        digests: (n,) int64 hash of each predicted mask.
-        label_names: The K class names, distinct.
-        split: Name of the split, such as "test".
-        masks: (n,) PNG files of the predicted masks; None if they were not read.
-
     Raises:
         ValueError: A shape, a dtype or a value is wrong.
     """
 
+    # (n, K, K) int64 pixels of each image that count: row = label, column = prediction.
     counts: IntArray
+    # (n, 2) float64 sums over these pixels of the negative log likelihood and its square.
     losses: npt.NDArray[np.float64]
+    # (n, 3, BINS) float64 sums per bin of confidence: pixels, confidence, number correct.
     bins: npt.NDArray[np.float64]
-    digests: IntArray
-    label_names: tuple[str, ...]
-    split: str
+    digests: IntArray  # (n,) int64 hash of each predicted mask.
+    label_names: tuple[str, ...]  # The K class names, distinct.
+    split: str  # Name of the split, such as "test".
+    # (n,) PNG files of the predicted masks; None if they were not read.
     masks: npt.NDArray[np.object_] | None = None
 
     kind: ClassVar[str] = "pixels"
@@ -262,33 +257,22 @@ class PixelPredictions:
 
 @dataclass(frozen=True)
 class PixelReport(Report):
-    """All metrics of one split of images with masks.
+    """All metrics of one split of images with masks."""
 
-    Attributes:
-        pixels: Number of pixels that count.
-        label_names: The K class names; the rows of `per_class` and of `confusion_matrix`.
-        per_class: Precision, recall, F1 (Dice) and pixels of each class.
-        per_class_iou: Intersection over union of each class; None for one that does not occur.
-        mean_iou: Mean over the classes that occur, as labels or as predictions.
-        pixel_accuracy: Share of correct pixels.
-        balanced_accuracy: Mean recall of the classes that the split has.
-        macro_f1: Mean F1 over all classes.
-        log_loss: Mean negative log likelihood of a pixel, nats.
-        expected_calibration_error: Expected calibration error of the pixels with 15 bins of equal
-            width, in [0, 1].
-        confusion_matrix: (K, K) pixels, row = true class, column = predicted class.
-    """
-
-    pixels: int
+    pixels: int  # Number of pixels that count.
+    # The K class names; the rows of `per_class` and of `confusion_matrix`.
     label_names: tuple[str, ...]
-    per_class: tuple[Scores, ...]
+    per_class: tuple[Scores, ...]  # Precision, recall, F1 (Dice) and pixels of each class.
+    # Intersection over union of each class; None for one that does not occur.
     per_class_iou: tuple[float | None, ...]
-    mean_iou: float
-    pixel_accuracy: float
-    balanced_accuracy: float
-    macro_f1: float
-    log_loss: float
+    mean_iou: float  # Mean over the classes that occur, as labels or as predictions.
+    pixel_accuracy: float  # Share of correct pixels.
+    balanced_accuracy: float  # Mean recall of the classes that the split has.
+    macro_f1: float  # Mean F1 over all classes.
+    log_loss: float  # Mean negative log likelihood of a pixel, nats.
+    # Expected calibration error of the pixels with 15 bins of equal width, in [0, 1].
     expected_calibration_error: float
+    # (K, K) pixels, row = true class, column = predicted class.
     confusion_matrix: tuple[tuple[int, ...], ...]
 
     @property

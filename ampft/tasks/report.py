@@ -41,16 +41,11 @@ class AddedMetric:
 
 @dataclass(frozen=True)
 class Report:
-    """All metrics of one split, to be printed, written and read.
+    """All metrics of one split, to be printed, written and read."""
 
-    Attributes:
-        split: Name of the split.
-        examples: Number of examples of the split: texts, sentences, images.
-        added: Metrics of the problem beyond those that the report has a place for.
-    """
-
-    split: str
-    examples: int
+    split: str  # Name of the split.
+    examples: int  # Number of examples of the split: texts, sentences, images.
+    # Metrics of the problem beyond those that the report has a place for.
     added: tuple[AddedMetric, ...] = field(default=(), kw_only=True)
 
     def own_metrics(self) -> dict[str, float | None]:

@@ -85,26 +85,19 @@ METRICS = {
 class Predictions:
     """Class probabilities of a model for every example of a split.
 
-    Attributes:
-        example_ids: Shape (n,), int64: 0..n-1, ascending; the row of the split.
-        labels: Shape (n,), int64: indices into `label_names`.
-        probabilities: Shape (n, K), float32: softmax in float32, so that rows sum to one.
-        label_names: The K class names, distinct.
-        split: Name of the split, such as "test".
-        decisions: How the probabilities, which the temperature has changed, become predictions.
-        logits: Shape (n, K), float32, before the temperature; None unless one is fitted.
-
     Raises:
         ValueError: A shape, a dtype or a value is wrong, or an example is missing or counted twice.
             The message names the first wrong example.
     """
 
-    example_ids: IntArray
-    labels: IntArray
-    probabilities: FloatArray
-    label_names: tuple[str, ...]
-    split: str
+    example_ids: IntArray  # Shape (n,), int64: 0..n-1, ascending; the row of the split.
+    labels: IntArray  # Shape (n,), int64: indices into `label_names`.
+    probabilities: FloatArray  # Shape (n, K), float32: softmax in float32, so that rows sum to one.
+    label_names: tuple[str, ...]  # The K class names, distinct.
+    split: str  # Name of the split, such as "test".
+    # How the probabilities, which the temperature has changed, become predictions.
     decisions: Decisions = UNTOUCHED
+    # Shape (n, K), float32, before the temperature; None unless one is fitted.
     logits: FloatArray | None = None
 
     kind: ClassVar[str] = "single_label"
@@ -326,22 +319,16 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
 
 @dataclass(frozen=True)
 class SingleLabel:
-    """Classification in which each example has exactly one label.
+    """Classification in which each example has exactly one label."""
 
-    Attributes:
-        label_names: Names of the K classes, in the order of the logits.
-        class_weights: (K,) float32 weights of the classes in the loss; None for equal weights.
-        label_smoothing: Share of the target that is spread evenly over the classes, 0 to 1.
-        focal_gamma: Exponent of the focal loss; 0 for cross entropy.
-        decisions: Decisions of a saved model.
-        keeps_logits: Whether predictions have their logits, from which a temperature is fitted.
-    """
-
-    label_names: tuple[str, ...]
+    label_names: tuple[str, ...]  # Names of the K classes, in the order of the logits.
+    # (K,) float32 weights of the classes in the loss; None for equal weights.
     class_weights: npt.NDArray[np.float32] | None = None
+    # Share of the target that is spread evenly over the classes, 0 to 1.
     label_smoothing: float = 0.0
-    focal_gamma: float = 0.0
-    decisions: Decisions = UNTOUCHED
+    focal_gamma: float = 0.0  # Exponent of the focal loss; 0 for cross entropy.
+    decisions: Decisions = UNTOUCHED  # Decisions of a saved model.
+    # Whether predictions have their logits, from which a temperature is fitted.
     keeps_logits: bool = False
 
     name: ClassVar[str] = "single_label"

@@ -38,17 +38,11 @@ ORIGINS = {FILE_COLUMN: "file", **NUMBER_COLUMNS, ID_COLUMN: "id"}
 
 @dataclass(frozen=True)
 class LabelledExamples:
-    """The examples of one split: inputs, labels, and weights in the loss.
+    """The examples of one split: inputs, labels, and weights in the loss."""
 
-    Attributes:
-        inputs: The inputs.
-        targets: (n, ...) labels, or labels of the units of n examples.
-        weights: (n,) weights in the loss, float64.
-    """
-
-    inputs: InputExamples
-    targets: Targets
-    weights: FloatArray
+    inputs: InputExamples  # The inputs.
+    targets: Targets  # (n, ...) labels, or labels of the units of n examples.
+    weights: FloatArray  # (n,) weights in the loss, float64.
 
     @property
     def lengths(self) -> IntArray:
@@ -80,24 +74,15 @@ class LabelledExamples:
 
 @dataclass(frozen=True)
 class Task:
-    """What is classified; `make_task` creates it.
+    """What is classified; `make_task` creates it."""
 
-    Attributes:
-        name: Key in `TASKS`.
-        row: Row of `TASKS`.
-        data: The examples, in splits.
-        settings: The user's choices.
-        problem: Loss, decoding and outcome of its labels.
-        inputs: Conversion of the examples to tensors.
-        labels: Labels by split: (n, ...) of n examples, or of the units of n examples.
-    """
-
-    name: str
-    row: TaskRow
-    data: ClassificationData
-    settings: TaskSettings
-    problem: Problem
-    inputs: Inputs = field(repr=False)
+    name: str  # Key in `TASKS`.
+    row: TaskRow  # Row of `TASKS`.
+    data: ClassificationData  # The examples, in splits.
+    settings: TaskSettings  # The user's choices.
+    problem: Problem  # Loss, decoding and outcome of its labels.
+    inputs: Inputs = field(repr=False)  # Conversion of the examples to tensors.
+    # Labels by split: (n, ...) of n examples, or of the units of n examples.
     labels: Mapping[str, Targets] = field(repr=False)
 
     @property

@@ -80,22 +80,15 @@ METRICS = {
 class TokenPredictions:
     """Tag probabilities of a model for every word of a split.
 
-    Attributes:
-        labels: Shape (m,), int64: tag of each word, sentence after sentence.
-        counts: Shape (n,), int64: number of words of each sentence, at least 1.
-        probabilities: Shape (m, K), float32: softmax in float32.
-        label_names: The K tags.
-        split: Name of the split, such as "test".
-
     Raises:
         ValueError: A shape, a dtype or a value is wrong.
     """
 
-    labels: IntArray
-    counts: IntArray
-    probabilities: FloatArray
-    label_names: tuple[str, ...]
-    split: str
+    labels: IntArray  # Shape (m,), int64: tag of each word, sentence after sentence.
+    counts: IntArray  # Shape (n,), int64: number of words of each sentence, at least 1.
+    probabilities: FloatArray  # Shape (m, K), float32: softmax in float32.
+    label_names: tuple[str, ...]  # The K tags.
+    split: str  # Name of the split, such as "test".
 
     kind: ClassVar[str] = "token_labels"
 
@@ -326,13 +319,9 @@ class TokenPredictions:
 
 @dataclass(frozen=True)
 class TokenLabels:
-    """Classification in which each word of a sentence has one label.
+    """Classification in which each word of a sentence has one label."""
 
-    Attributes:
-        words: The same problem for single words: its loss is summed over all words.
-    """
-
-    words: SingleLabel
+    words: SingleLabel  # The same problem for single words: its loss is summed over all words.
 
     name: ClassVar[str] = "token_labels"
     transformers_type: ClassVar[str | None] = None

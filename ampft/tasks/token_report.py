@@ -15,33 +15,23 @@ MAX_SHOWN_TYPES = 20  # whose confusion is printed
 
 @dataclass(frozen=True)
 class TokenReport(Report):
-    """All metrics of one split of sentences whose words have one tag each.
+    """All metrics of one split of sentences whose words have one tag each."""
 
-    Attributes:
-        words: Number of words.
-        label_names: The tags; the rows of `per_tag`.
-        types: The types of entities, or the tags if they are plain; the rows of `per_type`.
-        per_type: Scores of the entities of each type, by seqeval's strict rule.
-        micro_avg: Scores of all entities together.
-        macro_avg: Mean over the types.
-        weighted_avg: Mean over the types, weighted by support.
-        per_tag: Scores of the words by tag.
-        type_confusion: Counts of words: row = type of the label, column = type of the prediction,
-            in the order of `types`, then O.
-        metrics_of_words: `accuracy` (also called `token_accuracy`: share of words with the right
-            tag), `sentence_accuracy` (share of sentences with all tags right), `log_loss` (nats per
-            word) and `expected_calibration_error` (of the words, 15 bins).
-    """
-
-    words: int
-    label_names: tuple[str, ...]
+    words: int  # Number of words.
+    label_names: tuple[str, ...]  # The tags; the rows of `per_tag`.
+    # The types of entities, or the tags if they are plain; the rows of `per_type`.
     types: tuple[str, ...]
-    per_type: tuple[Scores, ...]
-    micro_avg: Scores
-    macro_avg: Scores
-    weighted_avg: Scores
-    per_tag: tuple[Scores, ...]
+    per_type: tuple[Scores, ...]  # Scores of the entities of each type, by seqeval's strict rule.
+    micro_avg: Scores  # Scores of all entities together.
+    macro_avg: Scores  # Mean over the types.
+    weighted_avg: Scores  # Mean over the types, weighted by support.
+    per_tag: tuple[Scores, ...]  # Scores of the words by tag.
+    # Counts of words: row = type of the label, column = type of the prediction, in the order of
+    # `types`, then O.
     type_confusion: tuple[tuple[int, ...], ...]
+    # `accuracy` (also called `token_accuracy`: share of words with the right tag),
+    # `sentence_accuracy` (share of sentences with all tags right), `log_loss` (nats per word) and
+    # `expected_calibration_error` (of the words, 15 bins).
     metrics_of_words: Mapping[str, float]
 
     @property

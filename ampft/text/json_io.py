@@ -25,15 +25,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ValueRule:
-    """A condition on a value, in `Annotated[type, ValueRule(...)]`.
+    """A condition on a value, in `Annotated[type, ValueRule(...)]`."""
 
-    Attributes:
-        holds: Function that returns whether a value, converted to its type, is allowed.
-        allowed: What is allowed, as it follows "must be".
-    """
-
+    # Function that returns whether a value, converted to its type, is allowed.
     holds: Callable[[Any], bool]
-    allowed: str
+    allowed: str  # What is allowed, as it follows "must be".
 
 
 def one_of(values: Sequence[str]) -> ValueRule:

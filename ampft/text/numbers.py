@@ -48,19 +48,15 @@ def points(difference: float, decimals: int = 1) -> str:
 
 @dataclass(frozen=True)
 class Units:
-    """How values of a metric, and differences between them, are printed.
+    """How values of a metric, and differences between them, are printed."""
 
-    Attributes:
-        title: Name of the metric, such as "macro F1".
-        margin: Largest difference that does not matter, in the metric's unit. It determines the
-            number of decimals.
-        is_share: Whether the metric is a share, printed in percent, with differences in points.
-        largest: Largest possible difference, at which intervals are cut off; None for no limit.
-    """
-
-    title: str
+    title: str  # Name of the metric, such as "macro F1".
+    # Largest difference that does not matter, in the metric's unit. It determines the number of
+    # decimals.
     margin: float
+    # Whether the metric is a share, printed in percent, with differences in points.
     is_share: bool = True
+    # Largest possible difference, at which intervals are cut off; None for no limit.
     largest: float | None = None
 
     @property

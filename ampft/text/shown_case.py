@@ -12,18 +12,12 @@ from ampft.text.tables import isolated
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """Neighbouring words with a type.
+    """Neighbouring words with a type."""
 
-    Attributes:
-        name: Type.
-        first: Index of the first word.
-        end: Index after the last word.
-        is_shared: Whether the label has it too; of a span of the label, whether all predictions do.
-    """
-
-    name: str
-    first: int
-    end: int
+    name: str  # Type.
+    first: int  # Index of the first word.
+    end: int  # Index after the last word.
+    # Whether the label has it too; of a span of the label, whether all predictions do.
     is_shared: bool
 
 
@@ -46,42 +40,26 @@ class ShownPicture:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownSound:
-    """A short sound.
+    """A short sound."""
 
-    Attributes:
-        media_type: Media type, such as "audio/flac".
-        content: File in base64.
-        peaks: Largest amplitude of each of equal parts of the sound, 0 to 100.
-        description: Length and rate.
-    """
-
-    media_type: str
-    content: str
-    peaks: tuple[int, ...]
-    description: str
+    media_type: str  # Media type, such as "audio/flac".
+    content: str  # File in base64.
+    peaks: tuple[int, ...]  # Largest amplitude of each of equal parts of the sound, 0 to 100.
+    description: str  # Length and rate.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownCase:
-    """A case as a page shows it; JSON can hold it.
+    """A case as a page shows it; JSON can hold it."""
 
-    Attributes:
-        texts: Texts by title; the only one has no title in the page.
-        words: Words of a sentence.
-        taggings: Spans of these words.
-        pictures: Pictures, side by side.
-        legend: Colour, such as "#ff8000", by class.
-        sound: Sound.
-        reference: Where the case comes from, below everything else.
-    """
-
+    # Texts by title; the only one has no title in the page.
     texts: Mapping[str, str] = field(default_factory=dict)
-    words: tuple[str, ...] = ()
-    taggings: tuple[Tagging, ...] = ()
-    pictures: tuple[ShownPicture, ...] = ()
-    legend: Mapping[str, str] = field(default_factory=dict)
-    sound: ShownSound | None = None
-    reference: str = ""
+    words: tuple[str, ...] = ()  # Words of a sentence.
+    taggings: tuple[Tagging, ...] = ()  # Spans of these words.
+    pictures: tuple[ShownPicture, ...] = ()  # Pictures, side by side.
+    legend: Mapping[str, str] = field(default_factory=dict)  # Colour, such as "#ff8000", by class.
+    sound: ShownSound | None = None  # Sound.
+    reference: str = ""  # Where the case comes from, below everything else.
 
     def html(self) -> Markup:
         """Return the case as HTML, in which every string is inert."""

@@ -16,15 +16,10 @@ GAP = "  "
 
 @dataclass(frozen=True)
 class Name:
-    """A name from data or from a file, such as a class, a mode or a folder.
+    """A name from data or from a file, such as a class, a mode or a folder."""
 
-    Attributes:
-        text: The name.
-        kind: What it is a name of, such as "arm", if a page shows a symbol next to it.
-    """
-
-    text: str
-    kind: str = ""
+    text: str  # The name.
+    kind: str = ""  # What it is a name of, such as "arm", if a page shows a symbol next to it.
 
 
 @dataclass(frozen=True)
@@ -53,21 +48,14 @@ Cell: TypeAlias = str | Name | Quote | ValueWithDetail
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows under a header.
+    """Rows under a header."""
 
-    Attributes:
-        header: Name of each column.
-        rows: Cells, one per column in each row.
-        title: Line above the table; empty for none.
-        note: Paragraph below the table; empty for none.
-        left: Number of leading columns that are aligned left; the others contain numbers.
-    """
-
-    header: Sequence[Cell]
+    header: Sequence[Cell]  # Name of each column.
+    # Cells, one per column in each row.
     rows: Sequence[Sequence[Cell]] = field(default_factory=tuple)
-    title: str = ""
-    note: str = ""
-    left: int = 1
+    title: str = ""  # Line above the table; empty for none.
+    note: str = ""  # Paragraph below the table; empty for none.
+    left: int = 1  # Number of leading columns that are aligned left; the others contain numbers.
 
 
 def terminal_table(table: Table, *, width: int | None = None, rule: bool = False) -> str:

@@ -44,21 +44,13 @@ def arm_sort_key(arm: str, order: Sequence[str] = MODES) -> tuple[int, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRun:
-    """A run's folder and record.
+    """A run's folder and record."""
 
-    Attributes:
-        folder: Folder of the run.
-        record: Run record in its run.json.
-        mode: Requested mode, with Accelerate's "no" as "fp32".
-        name: Name of its settings: its mode, or a name such as "learning_rate=1e-05".
-        seed: Training seed.
-    """
-
-    folder: Path
-    record: RunRecord
-    mode: str
-    name: str
-    seed: int
+    folder: Path  # Folder of the run.
+    record: RunRecord  # Run record in its run.json.
+    mode: str  # Requested mode, with Accelerate's "no" as "fp32".
+    name: str  # Name of its settings: its mode, or a name such as "learning_rate=1e-05".
+    seed: int  # Training seed.
 
     @property
     def arm(self) -> str:
@@ -231,18 +223,12 @@ def missing_seeds(arms: Mapping[str, Mapping[int, Any]], kind: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ArmAssignment:
-    """Runs, each named after its arm, and what distinguishes the arms.
+    """Runs, each named after its arm, and what distinguishes the arms."""
 
-    Attributes:
-        runs: Runs.
-        names: Names of the arms without the placebo, in display order.
-        varied: Names of the settings that distinguish the arms.
-        settings: Values of these settings for readers, by arm; empty if the arms are modes.
-    """
-
-    runs: tuple[RecordedRun, ...]
-    names: tuple[str, ...]
-    varied: tuple[str, ...] = (PRECISION,)
+    runs: tuple[RecordedRun, ...]  # Runs.
+    names: tuple[str, ...]  # Names of the arms without the placebo, in display order.
+    varied: tuple[str, ...] = (PRECISION,)  # Names of the settings that distinguish the arms.
+    # Values of these settings for readers, by arm; empty if the arms are modes.
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 

@@ -30,26 +30,19 @@ _NAMED = re.compile(r"(?P<arm>.+?)[-_.]?seed[-_]?(?P<seed>[0-9]+)")
 
 @dataclass
 class ForeignRun:
-    """The rows of one arm and seed.
+    """The rows of one arm and seed."""
 
-    Attributes:
-        origin: File of its first row, as the user named it.
-        has_probabilities: Whether its file has probabilities.
-        labels: Label by id.
-        predictions: Predicted label by id; absent where only probabilities are given.
-        probabilities: Probability of each class by id, as a mapping of class names or a list.
-        texts: Input by id, where the table has a column for it.
-        groups: Group by id, likewise.
-        folds: Fold of a cross-validation by id, likewise.
-    """
-
-    origin: str
-    has_probabilities: bool
-    labels: dict[str, str] = field(default_factory=dict)
+    origin: str  # File of its first row, as the user named it.
+    has_probabilities: bool  # Whether its file has probabilities.
+    labels: dict[str, str] = field(default_factory=dict)  # Label by id.
+    # Predicted label by id; absent where only probabilities are given.
     predictions: dict[str, str] = field(default_factory=dict)
+    # Probability of each class by id, as a mapping of class names or a list.
     probabilities: dict[str, Mapping[str, object] | Sequence[object]] = field(default_factory=dict)
+    # Input by id, where the table has a column for it.
     texts: dict[str, str] = field(default_factory=dict)
-    groups: dict[str, str | None] = field(default_factory=dict)
+    groups: dict[str, str | None] = field(default_factory=dict)  # Group by id, likewise.
+    # Fold of a cross-validation by id, likewise.
     folds: dict[str, str] = field(default_factory=dict)
 
 

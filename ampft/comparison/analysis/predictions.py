@@ -45,14 +45,10 @@ MAX_TEXT_LENGTH = 200  # characters
 
 @dataclass(frozen=True)
 class ArmPredictions:
-    """The predictions of an arm by seed.
+    """The predictions of an arm by seed."""
 
-    Attributes:
-        in_mode: Predictions in the mode of the arm.
-        in_fp32: Predictions of the same models in float32; None unless all runs have them.
-    """
-
-    in_mode: Sequence[RunPredictions]
+    in_mode: Sequence[RunPredictions]  # Predictions in the mode of the arm.
+    # Predictions of the same models in float32; None unless all runs have them.
     in_fp32: Sequence[RunPredictions] | None = None
 
 

@@ -27,42 +27,26 @@ BINS = 10  # of the calibration chart; the calibration error uses the 15 bins of
 
 @dataclass(frozen=True)
 class CaseInputs:
-    """How the inputs of cases are read and called.
+    """How the inputs of cases are read and called."""
 
-    Attributes:
-        read: Function that returns the inputs of some cases, joined, by index.
-        noun: What the cases are called, in the plural.
-        has_words: Whether the inputs have words.
-    """
-
+    # Function that returns the inputs of some cases, joined, by index.
     read: Callable[[Sequence[int]], Mapping[int, str]] = lambda rows: dict.fromkeys(rows, "")
-    noun: str = "texts"
-    has_words: bool = False
+    noun: str = "texts"  # What the cases are called, in the plural.
+    has_words: bool = False  # Whether the inputs have words.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cases:
-    """The cases that every run of a comparison predicts.
+    """The cases that every run of a comparison predicts."""
 
-    Attributes:
-        path: Predictions file that they were read from.
-        kind: Name of the problem.
-        split: Name of the split.
-        truth: (n, ...) labels.
-        label_names: Label names in the order of the logits.
-        class_names: Names of the classes that are scored.
-        groups: Groups of examples that are not independent; None if all are.
-        inputs: Inputs of the cases.
-    """
-
-    path: Path
-    kind: str
-    split: str
-    truth: npt.NDArray[Any]
-    label_names: tuple[str, ...]
-    class_names: tuple[str, ...]
-    groups: Groups | None = None
-    inputs: CaseInputs = CaseInputs()
+    path: Path  # Predictions file that they were read from.
+    kind: str  # Name of the problem.
+    split: str  # Name of the split.
+    truth: npt.NDArray[Any]  # (n, ...) labels.
+    label_names: tuple[str, ...]  # Label names in the order of the logits.
+    class_names: tuple[str, ...]  # Names of the classes that are scored.
+    groups: Groups | None = None  # Groups of examples that are not independent; None if all are.
+    inputs: CaseInputs = CaseInputs()  # Inputs of the cases.
 
     @property
     def problem(self) -> type[Problem]:
@@ -80,32 +64,23 @@ class RunPredictions:
     """The predictions of one run.
 
     The probabilities of all classes are not kept, because twenty runs would need GiBs.
-
-    Attributes:
-        choices: (n, ...) predictions in compact form.
-        correct: (n,) whether each case is correct as a whole.
-        confidence: (n,) float32; None if probabilities are unknown.
-        metrics: Metrics by name.
-        sums: Contributions of each example, or group of examples, to the sums of the primary
-            metric.
-        scores: Scores per class.
-        confusion: (K, K) int64, labels as rows; None if the problem has no such matrix.
-        bins: (3, BINS) float64: count, sum of confidences, number correct; None likewise.
-        class_sums: Contributions of each example, or group of examples, to the counts per class;
-            None if they are unknown.
-        folds: (n,) fold of each example, or group of examples, of a cross-validation; None for a
-            test split.
     """
 
-    choices: npt.NDArray[Any]
-    correct: npt.NDArray[np.bool_]
-    confidence: FloatArray | None
-    metrics: Mapping[str, float]
+    choices: npt.NDArray[Any]  # (n, ...) predictions in compact form.
+    correct: npt.NDArray[np.bool_]  # (n,) whether each case is correct as a whole.
+    confidence: FloatArray | None  # (n,) float32; None if probabilities are unknown.
+    metrics: Mapping[str, float]  # Metrics by name.
+    # Contributions of each example, or group of examples, to the sums of the primary metric.
     sums: CaseSums
-    scores: tuple[Scores, ...]
+    scores: tuple[Scores, ...]  # Scores per class.
+    # (K, K) int64, labels as rows; None if the problem has no such matrix.
     confusion: IntArray | None
+    # (3, BINS) float64: count, sum of confidences, number correct; None likewise.
     bins: npt.NDArray[np.float64] | None
+    # Contributions of each example, or group of examples, to the counts per class; None if they are
+    # unknown.
     class_sums: CaseSums | None = None
+    # (n,) fold of each example, or group of examples, of a cross-validation; None for a test split.
     folds: IntArray | None = None
 
 

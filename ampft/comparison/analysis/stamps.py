@@ -200,19 +200,14 @@ def _draw_alike(run: RecordedRun, other: RecordedRun) -> bool:
 
 @dataclass(frozen=True)
 class _Condition:
-    """A property that must be equal in runs.
+    """A property that must be equal in runs."""
 
-    Attributes:
-        name: Name in messages.
-        value: Function that returns the property.
-        causes: Groups of settings that change the property. If the arms differ in such a setting,
-            it need not be equal.
-        when: Function that returns whether the property of two runs can be compared.
-    """
-
-    name: str
-    value: Callable[[RunRecord], Any]
+    name: str  # Name in messages.
+    value: Callable[[RunRecord], Any]  # Function that returns the property.
+    # Groups of settings that change the property. If the arms differ in such a setting, it need not
+    # be equal.
     causes: frozenset[str] = frozenset()
+    # Function that returns whether the property of two runs can be compared.
     when: Callable[[RecordedRun, RecordedRun], bool] = lambda run, other: True
 
 

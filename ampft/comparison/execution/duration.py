@@ -34,41 +34,24 @@ _NOT_TIMED = (
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingEstimate:
-    """What a training will take, from a trial of a few steps.
+    """What a training will take, from a trial of a few steps."""
 
-    Attributes:
-        mode: Precision.
-        execution: "native", "emulated" or "unproven".
-        device: Description such as "CPU, 2 threads".
-        steps: Optimizer steps of the whole training.
-        steps_per_epoch: Optimizer steps of an epoch.
-        train_examples: Number of training examples.
-        effective_batch_size: Examples per optimizer step, over all processes.
-        seconds: Time from the launch of the process to its end.
-        startup_seconds: Time from the launch of the process to its first step.
-        step_seconds: Mean of an optimizer step.
-        evaluation_seconds: All validations and the final report.
-        peak_memory: Bytes on the training device after the longest step; None if not measured.
-        disk_bytes: Weights and checkpoints on the disk at once, at most.
-        free_disk_bytes: Free space where the results will be.
-        notes: What the estimate leaves out.
-    """
-
-    mode: str
-    execution: str
-    device: str
-    steps: int
-    steps_per_epoch: int
-    train_examples: int
-    effective_batch_size: int
-    seconds: float
-    startup_seconds: float
-    step_seconds: float
-    evaluation_seconds: float
+    mode: str  # Precision.
+    execution: str  # "native", "emulated" or "unproven".
+    device: str  # Description such as "CPU, 2 threads".
+    steps: int  # Optimizer steps of the whole training.
+    steps_per_epoch: int  # Optimizer steps of an epoch.
+    train_examples: int  # Number of training examples.
+    effective_batch_size: int  # Examples per optimizer step, over all processes.
+    seconds: float  # Time from the launch of the process to its end.
+    startup_seconds: float  # Time from the launch of the process to its first step.
+    step_seconds: float  # Mean of an optimizer step.
+    evaluation_seconds: float  # All validations and the final report.
+    # Bytes on the training device after the longest step; None if not measured.
     peak_memory: int | None
-    disk_bytes: int
-    free_disk_bytes: int
-    notes: tuple[str, ...] = ()
+    disk_bytes: int  # Weights and checkpoints on the disk at once, at most.
+    free_disk_bytes: int  # Free space where the results will be.
+    notes: tuple[str, ...] = ()  # What the estimate leaves out.
 
 
 def main(argv: Sequence[str]) -> None:

@@ -38,17 +38,11 @@ _TAIL = 2**16  # bytes read from the end of a log
 
 @dataclass(frozen=True)
 class RunEnding:
-    """How a run ended.
+    """How a run ended."""
 
-    Attributes:
-        status: "finished", "diverged", or "failed" for anything else.
-        record: Run record; None if there is none.
-        input_error: Message of an `InputError`; None if there is none.
-    """
-
-    status: str
-    record: RunRecord | None = None
-    input_error: str | None = None
+    status: str  # "finished", "diverged", or "failed" for anything else.
+    record: RunRecord | None = None  # Run record; None if there is none.
+    input_error: str | None = None  # Message of an `InputError`; None if there is none.
 
     @property
     def is_complete(self) -> bool:

@@ -38,19 +38,13 @@ FIRST_LINE = b"log of ampft, replaced when the command is repeated\n"
 
 @dataclass(frozen=True)
 class ResourceSlot:
-    """The cores and GPUs that one run at a time has to itself.
+    """The cores and GPUs that one run at a time has to itself."""
 
-    Attributes:
-        number: Its position, from 0.
-        cores: Logical cores to which its processes are pinned; empty for all.
-        environment: Environment variables that its processes receive in addition.
-        launcher_flags: Flags of `accelerate launch`.
-    """
-
-    number: int = 0
-    cores: tuple[int, ...] = ()
+    number: int = 0  # Its position, from 0.
+    cores: tuple[int, ...] = ()  # Logical cores to which its processes are pinned; empty for all.
+    # Environment variables that its processes receive in addition.
     environment: Mapping[str, str] = field(default_factory=dict)
-    launcher_flags: tuple[str, ...] = ()
+    launcher_flags: tuple[str, ...] = ()  # Flags of `accelerate launch`.
 
 
 WHOLE_MACHINE = ResourceSlot()
@@ -173,11 +167,7 @@ def launch_command(
 
 
 class ForkedProgram:
-    """A program in a fork, with the interface of `subprocess.Popen` that `supervise` needs.
-
-    Attributes:
-        pid: Its process id.
-    """
+    """A program in a fork, with the interface of `subprocess.Popen` that `supervise` needs."""
 
     def __init__(self, connection: socket.socket) -> None:
         """Take over from the process that answers through `connection`.
@@ -187,7 +177,7 @@ class ForkedProgram:
         """
         self._connection = connection
         self._code: int | None = None
-        self.pid = int(self._answer(None)["pid"])
+        self.pid = int(self._answer(None)["pid"])  # Its process id.
 
     def wait(self, timeout: float) -> int:
         """Return the exit code; without one, because its parent was killed, -9.

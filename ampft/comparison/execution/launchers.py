@@ -42,19 +42,13 @@ WARM_MODULE = "ampft.comparison.execution.warm_process"
 
 @dataclass(frozen=True)
 class Program:
-    """A program to launch.
+    """A program to launch."""
 
-    Attributes:
-        argv: Script, or `-m` and a module, and its arguments.
-        log: File for standard output and standard error.
-        folder: The only folder that it reads and writes as its own; `argv` may contain its path.
-        group: Programs of a group run on the same kind of device; None for any.
-    """
-
-    argv: tuple[str, ...]
-    log: Path
+    argv: tuple[str, ...]  # Script, or `-m` and a module, and its arguments.
+    log: Path  # File for standard output and standard error.
+    # The only folder that it reads and writes as its own; `argv` may contain its path.
     folder: Path
-    group: Hashable = None
+    group: Hashable = None  # Programs of a group run on the same kind of device; None for any.
 
 
 @dataclass(frozen=True)
@@ -66,13 +60,9 @@ class EndedProgram:
 
 
 class Launcher(Protocol):
-    """Launches one program at a time.
+    """Launches one program at a time."""
 
-    Attributes:
-        slot: Where programs run, and its position among the launchers.
-    """
-
-    slot: ResourceSlot
+    slot: ResourceSlot  # Where programs run, and its position among the launchers.
 
     def run(self, program: Program, watch: Callable[[], None]) -> EndedProgram:
         """Run a program to its end, whatever its exit code.
@@ -107,16 +97,13 @@ class LocalLauncher:
     Without a configuration file of Accelerate, the first program starts a process that imports what
     runs need; each program is a fork of it, which saves the seconds of its imports. If that
     process cannot be had, `accelerate launch` starts each program.
-
-    Attributes:
-        slot: Where programs run.
-        forks: Whether programs are forked; False from the first time that this is impossible.
     """
 
     def __init__(self, slot: ResourceSlot, config_file: str | None) -> None:
         """Launch in `slot` as `accelerate launch --config_file` does."""
-        self.slot = slot
+        self.slot = slot  # Where programs run.
         self._config_file = config_file
+        # Whether programs are forked; False from the first time that this is impossible.
         self.forks = config_file is None and hasattr(socket, "SOCK_SEQPACKET")
         self._server: Process | None = None
         self._connection: socket.socket | None = None

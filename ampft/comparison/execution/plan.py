@@ -41,55 +41,34 @@ class ModeCost:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSize:
-    """How much a run trains on.
+    """How much a run trains on."""
 
-    Attributes:
-        epochs: Passes over the training data.
-        train_examples: Number of training examples.
-        max_steps: Number of optimizer steps; None trains for `epochs`.
-    """
-
-    epochs: Positive
-    train_examples: Positive
-    max_steps: Positive | None = None
+    epochs: Positive  # Passes over the training data.
+    train_examples: Positive  # Number of training examples.
+    max_steps: Positive | None = None  # Number of optimizer steps; None trains for `epochs`.
 
 
 @dataclass(frozen=True, kw_only=True)
 class CostEstimate:
-    """What runs cost, measured before the first one.
+    """What runs cost, measured before the first one."""
 
-    Attributes:
-        startup: Seconds from launching a process to its first step.
-        modes: Cost by mode.
-        executions: "native", "emulated" or "unproven", by mode.
-        device: Description such as "CPU, 2 threads".
-        size: Requested size of a run.
-        effective_batch_size: Examples per optimizer step, over all processes.
-        validation_examples: Examples of each validation; 0 for none.
-        final_examples: Examples of the final report, evaluated in the mode and again in fp32.
-        classes: Number of classes.
-        model_bytes: Size of a saved model in bytes.
-        eval_steps: Optimizer steps between validations; None validates after each epoch.
-        evaluates_fp32: Whether runs also predict the final split in fp32.
-        cases: Number of independent examples of the final report: groups count once; None in plans
-            of earlier versions.
-        peak_bytes: Peak resident memory of the process that took the measurements, in bytes; 0 if
-            it is unknown.
-    """
-
-    startup: NotNegative
-    modes: Mapping[str, ModeCost]
-    executions: Mapping[str, str]
-    device: str
-    size: TrainingSize
-    effective_batch_size: Positive
-    validation_examples: Count
-    final_examples: Count
-    classes: Count
-    model_bytes: Count
+    startup: NotNegative  # Seconds from launching a process to its first step.
+    modes: Mapping[str, ModeCost]  # Cost by mode.
+    executions: Mapping[str, str]  # "native", "emulated" or "unproven", by mode.
+    device: str  # Description such as "CPU, 2 threads".
+    size: TrainingSize  # Requested size of a run.
+    effective_batch_size: Positive  # Examples per optimizer step, over all processes.
+    validation_examples: Count  # Examples of each validation; 0 for none.
+    final_examples: Count  # Examples of the final report, evaluated in the mode and again in fp32.
+    classes: Count  # Number of classes.
+    model_bytes: Count  # Size of a saved model in bytes.
+    # Optimizer steps between validations; None validates after each epoch.
     eval_steps: Positive | None = None
-    evaluates_fp32: bool = True
+    evaluates_fp32: bool = True  # Whether runs also predict the final split in fp32.
+    # Number of independent examples of the final report: groups count once; None in plans of
+    # earlier versions.
     cases: int | None = None
+    # Peak resident memory of the process that took the measurements, in bytes; 0 if it is unknown.
     peak_bytes: Count = 0
 
     def steps_per_epoch(self, size: TrainingSize) -> int:
@@ -119,41 +98,29 @@ class CostEstimate:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """The result of the trial.
+    """The result of the trial."""
 
-    Attributes:
-        estimate: Measured costs.
-        modes: Requested modes, or the available default modes.
-        splits: Fingerprints of the splits of the data, by name.
-        compared: What must be equal in all runs of a comparison, as names and values for readers:
-            the split of the final report, its contents, and the classes.
-        peak_memory: Peak memory of a process on its device after the longest step, in bytes; None
-            if it cannot be measured.
-        disk_bytes: Size of the weights and checkpoints that a run saves.
-    """
-
-    estimate: CostEstimate
-    modes: tuple[str, ...]
-    splits: Mapping[str, str]
+    estimate: CostEstimate  # Measured costs.
+    modes: tuple[str, ...]  # Requested modes, or the available default modes.
+    splits: Mapping[str, str]  # Fingerprints of the splits of the data, by name.
+    # What must be equal in all runs of a comparison, as names and values for readers: the split of
+    # the final report, its contents, and the classes.
     compared: Mapping[str, str]
+    # Peak memory of a process on its device after the longest step, in bytes; None if it cannot be
+    # measured.
     peak_memory: Count | None = None
-    disk_bytes: Count = 0
+    disk_bytes: Count = 0  # Size of the weights and checkpoints that a run saves.
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A name and settings, or the placebo: the baseline from perturbed initial weights.
+    """A name and settings, or the placebo: the baseline from perturbed initial weights."""
 
-    Attributes:
-        name: Name in tables, folders and plots.
-        flags: Flags of classify.py that its runs have beside those that all runs share.
-        mode: Precision of its runs.
-        is_perturbed: Whether its initial weights are changed by one unit in the last place.
-    """
-
-    name: str
+    name: str  # Name in tables, folders and plots.
+    # Flags of classify.py that its runs have beside those that all runs share.
     flags: tuple[str, ...]
-    mode: str
+    mode: str  # Precision of its runs.
+    # Whether its initial weights are changed by one unit in the last place.
     is_perturbed: bool = False
 
 
@@ -193,47 +160,35 @@ class PlannedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The plan of a comparison and its progress; `plan.json`.
+    """The plan of a comparison and its progress; `plan.json`."""
 
-    Attributes:
-        design: What is compared, and how; the trial has chosen what the command left open.
-        arguments: Parsed settings of classify.py, with secrets redacted.
-        estimate: Measurements taken before the first run.
-        size: Size of each run, after reductions to fit the budget.
-        overrides: Settings that the budget changes.
-        reductions: One remark per override.
-        notes: Notes on other decisions, such as that fp32 was added.
-        seeds_analysed: Numbers of seeds that were complete when the results were analysed.
-        added_after_analysis: Whether unplanned seeds were added after results were seen.
-        runs_seconds: Time of the runs so far, from launch to end.
-        own_seconds: Time of the comparison itself so far, without the runs and the yardstick.
-        yardstick_seconds: Time of the noise yardstick.
-        written: Time at which the plan was made, ISO 8601, UTC.
-        arm_estimates: Measurements taken for each arm with its own settings, by name.
-        selected: Name of the arm that was chosen; None before, and if all arms are compared.
-        selection_scores: Mean validation metric of the arms that could be chosen, by name.
-        nodes: Name of the node of a cluster that trained each run, by the name of the run.
-        schema: Version of this layout.
-    """
-
+    # What is compared, and how; the trial has chosen what the command left open.
     design: ComparisonDesign
-    arguments: Mapping[str, Any]
-    estimate: CostEstimate
-    size: TrainingSize
-    overrides: Mapping[str, int] = field(default_factory=dict)
-    reductions: tuple[Remark, ...] = ()
-    notes: tuple[str, ...] = ()
+    arguments: Mapping[str, Any]  # Parsed settings of classify.py, with secrets redacted.
+    estimate: CostEstimate  # Measurements taken before the first run.
+    size: TrainingSize  # Size of each run, after reductions to fit the budget.
+    overrides: Mapping[str, int] = field(default_factory=dict)  # Settings that the budget changes.
+    reductions: tuple[Remark, ...] = ()  # One remark per override.
+    notes: tuple[str, ...] = ()  # Notes on other decisions, such as that fp32 was added.
+    # Numbers of seeds that were complete when the results were analysed.
     seeds_analysed: tuple[int, ...] = ()
+    # Whether unplanned seeds were added after results were seen.
     added_after_analysis: bool = False
-    runs_seconds: NotNegative = 0.0
+    runs_seconds: NotNegative = 0.0  # Time of the runs so far, from launch to end.
+    # Time of the comparison itself so far, without the runs and the yardstick.
     own_seconds: NotNegative = 0.0
-    yardstick_seconds: NotNegative = 0.0
+    yardstick_seconds: NotNegative = 0.0  # Time of the noise yardstick.
+    # Time at which the plan was made, ISO 8601, UTC.
     written: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    # Measurements taken for each arm with its own settings, by name.
     arm_estimates: Mapping[str, CostEstimate] = field(default_factory=dict)
+    # Name of the arm that was chosen; None before, and if all arms are compared.
     selected: str | None = None
+    # Mean validation metric of the arms that could be chosen, by name.
     selection_scores: Mapping[str, float] = field(default_factory=dict)
+    # Name of the node of a cluster that trained each run, by the name of the run.
     nodes: Mapping[str, str] = field(default_factory=dict)
-    schema: int = SCHEMA
+    schema: int = SCHEMA  # Version of this layout.
 
     @property
     def metric(self) -> str:

@@ -18,15 +18,11 @@ MAX_SHARE = 0.99  # of a run that has not ended yet
 
 @dataclass
 class RunTimeForecast:
-    """Expected duration of runs: the estimate, corrected by the runs that have ended.
+    """Expected duration of runs: the estimate, corrected by the runs that have ended."""
 
-    Attributes:
-        plan: Plan with the estimate.
-        ended: Number of runs that have ended, their seconds and their estimated ones, by the flags
-            of their arm.
-    """
-
-    plan: Plan
+    plan: Plan  # Plan with the estimate.
+    # Number of runs that have ended, their seconds and their estimated ones, by the flags of their
+    # arm.
     ended: dict[tuple[str, ...], tuple[int, float, float]] = field(default_factory=dict)
 
     def add(self, run: PlannedRun, seconds: float) -> None:

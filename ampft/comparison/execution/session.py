@@ -70,23 +70,14 @@ CHECKPOINTING = ("--checkpointing_steps", "10min", "--checkpoint_total_limit", "
 
 @dataclass
 class ComparisonSession:
-    """A running comparison; open it with `open_comparison`.
+    """A running comparison; open it with `open_comparison`."""
 
-    Attributes:
-        command: Command of the user.
-        folder: Folder of the comparison, locked by this process.
-        plan: Plan with its progress so far.
-        progress: Progress display.
-        recipe: Path of classify.py; None trains with `ampft train`.
-        launchers: Each trains one run at a time.
-    """
-
-    command: CompareCommand
-    folder: RunFolder
-    plan: Plan
-    progress: Progress
-    recipe: Path | None
-    launchers: tuple[Launcher, ...]
+    command: CompareCommand  # Command of the user.
+    folder: RunFolder  # Folder of the comparison, locked by this process.
+    plan: Plan  # Plan with its progress so far.
+    progress: Progress  # Progress display.
+    recipe: Path | None  # Path of classify.py; None trains with `ampft train`.
+    launchers: tuple[Launcher, ...]  # Each trains one run at a time.
     _plan_before: Plan = field(init=False)
     _complete: set[PlannedRun] = field(init=False, default_factory=set)
     _side: SideBySide[PlannedRun] | None = field(init=False, default=None)

@@ -61,14 +61,10 @@ _SHAPE_OF = ("circle", "circle", "circle", "square", "diamond", "up", "down", "p
 
 @dataclass(frozen=True)
 class ArmStyle:
-    """The style of one arm in charts.
+    """The style of one arm in charts."""
 
-    Attributes:
-        name: Name of the arm, safe to display.
-        number: Number in the style sheet: .a0 is the baseline, .a1 the placebo, .a2 the first mode.
-    """
-
-    name: str
+    name: str  # Name of the arm, safe to display.
+    # Number in the style sheet: .a0 is the baseline, .a1 the placebo, .a2 the first mode.
     number: int
 
     @property

@@ -183,27 +183,17 @@ CHIPS = {EQUIVALENT: "good", BETTER: "good", WORSE: "bad", UNDECIDED: "open"}
 
 @dataclass(frozen=True)
 class ArmCard:
-    """The card of an arm at the top of the page.
+    """The card of an arm at the top of the page."""
 
-    Attributes:
-        style: Style of the arm in charts.
-        chip: Its verdict, or what it is.
-        chip_class: CSS class of the chip.
-        value: Primary metric.
-        difference: Difference to the baseline with its interval; empty for the baseline.
-        strip: Chart of the difference.
-        facts: Names and values: changed predictions, speed, memory or size.
-        sentence: Verdict in sentences; empty for the baseline and the placebo.
-    """
-
-    style: ArmStyle
-    chip: str
-    chip_class: str
-    value: str
-    difference: str
-    strip: Markup
+    style: ArmStyle  # Style of the arm in charts.
+    chip: str  # Its verdict, or what it is.
+    chip_class: str  # CSS class of the chip.
+    value: str  # Primary metric.
+    difference: str  # Difference to the baseline with its interval; empty for the baseline.
+    strip: Markup  # Chart of the difference.
+    # Names and values: changed predictions, speed, memory or size.
     facts: tuple[tuple[str, str], ...]
-    sentence: str
+    sentence: str  # Verdict in sentences; empty for the baseline and the placebo.
 
 
 def headline(comparison: Comparison) -> str:

@@ -24,24 +24,16 @@ EXPLORATORY, FOLDED = "exploratory", "folded"
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a report.
+    """A section of a report."""
 
-    Attributes:
-        name: Identifier, such as "classes".
-        heading: Heading.
-        kind: "exploratory" if its results may only suggest a question, "folded" if the page shows
-            only its heading until a reader opens it, otherwise empty.
-        tables: Tables.
-        paragraphs: Paragraphs above the tables, not escaped.
-        items: List below the tables, not escaped.
-    """
-
-    name: str
-    heading: str
+    name: str  # Identifier, such as "classes".
+    heading: str  # Heading.
+    # "exploratory" if its results may only suggest a question, "folded" if the page shows only its
+    # heading until a reader opens it, otherwise empty.
     kind: str
-    tables: tuple[Table, ...]
-    paragraphs: tuple[str, ...]
-    items: tuple[str, ...]
+    tables: tuple[Table, ...]  # Tables.
+    paragraphs: tuple[str, ...]  # Paragraphs above the tables, not escaped.
+    items: tuple[str, ...]  # List below the tables, not escaped.
 
 
 def sections(comparison: Comparison, *, max_classes: int | None = None) -> tuple[Section, ...]:

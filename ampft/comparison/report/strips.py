@@ -33,22 +33,14 @@ Pairs = Sequence[tuple[ArmResult, ArmStyle]]
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column of strips in the first table of a section.
+    """A column of strips in the first table of a section."""
 
-    Attributes:
-        name: Name of the section.
-        heading: Heading of the column.
-        scale: Scale below the heading.
-        strips: Strip by the name in the first column of the table.
-        explanation: Sentences on how to read the strips.
-        keys: Colour patches next to other headings of the table.
-    """
-
-    name: str
-    heading: str
-    scale: Markup
-    strips: Mapping[str, Markup]
-    explanation: str
+    name: str  # Name of the section.
+    heading: str  # Heading of the column.
+    scale: Markup  # Scale below the heading.
+    strips: Mapping[str, Markup]  # Strip by the name in the first column of the table.
+    explanation: str  # Sentences on how to read the strips.
+    # Colour patches next to other headings of the table.
     keys: Mapping[str, Markup] = field(default_factory=dict)
 
 

@@ -341,18 +341,13 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class ArmColumn:
-    """A column of the table of arms.
+    """A column of the table of arms."""
 
-    Attributes:
-        heading: Heading in reports.
-        short: Heading in a terminal, on two lines; None if the column is not shown there.
-        cell: Function that returns the cell of an arm.
-        short_cell: The same for a terminal; None for `cell`.
-    """
-
-    heading: str
+    heading: str  # Heading in reports.
+    # Heading in a terminal, on two lines; None if the column is not shown there.
     short: tuple[str, str] | None
-    cell: Callable[[ArmResult], Cell]
+    cell: Callable[[ArmResult], Cell]  # Function that returns the cell of an arm.
+    # The same for a terminal; None for `cell`.
     short_cell: Callable[[ArmResult], Cell] | None = None
 
 

@@ -64,27 +64,20 @@ MIN_P = 1e-15  # smaller p-values are given as this
 
 @dataclass(frozen=True)
 class JackknifeDifferences:
-    """Differences of one metric between two arms, in the metric's unit (1 = 100 points).
+    """Differences of one metric between two arms, in the metric's unit (1 = 100 points)."""
 
-    Attributes:
-        per_seed: Difference arm - baseline at each seed, shape (S,), float64.
-        variance: J, the jackknife variance of a difference over cases, mean over seeds.
-        covariance: C, the jackknife covariance of the differences at two seeds, mean over the
-            pairs of seeds; may be negative. 0 with one seed.
-        cases: n.
-        case_effect: Effect of one changed case, see `Metric.effect_of_changed_case`.
-        pseudovalues: The jackknife's pseudo-value of each case, mean over seeds, shape (n,),
-            float64. Their mean is the difference. For accuracy they are the differences of the
-            cases, from -1 (lost at every seed) to 1.
-        costliest: The kind of case whose loss costs the metric most, see `Metric.costliest_case`.
-    """
-
-    per_seed: FloatArray
-    variance: float
+    per_seed: FloatArray  # Difference arm - baseline at each seed, shape (S,), float64.
+    variance: float  # J, the jackknife variance of a difference over cases, mean over seeds.
+    # C, the jackknife covariance of the differences at two seeds, mean over the pairs of seeds; may
+    # be negative. 0 with one seed.
     covariance: float
-    cases: int
-    case_effect: float
+    cases: int  # n.
+    case_effect: float  # Effect of one changed case, see `Metric.effect_of_changed_case`.
+    # The jackknife's pseudo-value of each case, mean over seeds, shape (n,), float64. Their mean is
+    # the difference. For accuracy they are the differences of the cases, from -1 (lost at every
+    # seed) to 1.
     pseudovalues: FloatArray
+    # The kind of case whose loss costs the metric most, see `Metric.costliest_case`.
     costliest: CostliestCase
 
 
@@ -214,29 +207,22 @@ class DifferenceEstimate:
 
     All values are in the metric's unit (1 = 100 points) or its square. If every variance is 0, the
     interval is a point and p-values are 0 or 1; `estimate_difference` never returns that.
-
-    Attributes:
-        estimate: Mean of the differences over seeds.
-        per_seed: Difference at each seed, shape (S,), float64.
-        seed_variance: s^2, the variance of the differences over seeds; None if the models are
-            fixed, so that only the cases vary.
-        jackknife_variance: J, the jackknife variance over cases, mean over seeds.
-        jackknife_covariance: C, the jackknife covariance between seeds, at least 0.
-        cases: n.
-        min_variance: Lower bound of the variance: the squared effect of one changed case.
-        case_distribution: Distribution of the differences of the cases; None if it is unknown, in
-            which case rare losses are not allowed for.
-        costliest: The kind of case whose loss costs the metric most; None if it is unknown.
     """
 
-    estimate: float
-    per_seed: FloatArray
+    estimate: float  # Mean of the differences over seeds.
+    per_seed: FloatArray  # Difference at each seed, shape (S,), float64.
+    # s^2, the variance of the differences over seeds; None if the models are fixed, so that only
+    # the cases vary.
     seed_variance: float | None
-    jackknife_variance: float
-    jackknife_covariance: float
-    cases: int
+    jackknife_variance: float  # J, the jackknife variance over cases, mean over seeds.
+    jackknife_covariance: float  # C, the jackknife covariance between seeds, at least 0.
+    cases: int  # n.
+    # Lower bound of the variance: the squared effect of one changed case.
     min_variance: float = 0.0
+    # Distribution of the differences of the cases; None if it is unknown, in which case rare losses
+    # are not allowed for.
     case_distribution: CaseDistribution | None = None
+    # The kind of case whose loss costs the metric most; None if it is unknown.
     costliest: CostliestCase | None = None
 
     @property

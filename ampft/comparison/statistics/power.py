@@ -254,21 +254,14 @@ def min_support(costliest: CostliestCase, cases: int, *, margin: float, alpha: f
 
 @dataclass(frozen=True, kw_only=True)
 class DetectionLimits:
-    """The smallest effects that a comparison can detect or exclude, known before any run.
+    """The smallest effects that a comparison can detect or exclude, known before any run."""
 
-    Attributes:
-        cases: Number of independent test cases.
-        cases_needed: Number of cases below which no number of seeds establishes equivalence.
-        margin_needed: Smallest margin at which equivalence is possible with these cases.
-        is_equivalence_possible: Whether it is possible with these cases and seeds.
-        smallest_difference: Smallest loss that can be found, as a share of the cases; None if even
-            the loss of half of them cannot.
-    """
-
-    cases: int
-    cases_needed: int
-    margin_needed: float
-    is_equivalence_possible: bool
+    cases: int  # Number of independent test cases.
+    cases_needed: int  # Number of cases below which no number of seeds establishes equivalence.
+    margin_needed: float  # Smallest margin at which equivalence is possible with these cases.
+    is_equivalence_possible: bool  # Whether it is possible with these cases and seeds.
+    # Smallest loss that can be found, as a share of the cases; None if even the loss of half of
+    # them cannot.
     smallest_difference: float | None
 
 

@@ -54,22 +54,15 @@ class CaseDistribution:
 
     The difference of a case is what it contributes: the mean over the cases is the difference in
     the metric. Differences are rounded to multiples of `step`, a grid.
-
-    Attributes:
-        steps: (U,) int64, ascending: the values that occur, in steps of the grid.
-        counts: (U,) float64: the number of cases with each value.
-        step: Width of a step.
-        mean: Exact mean over the cases.
-        lost_steps: Effect of a lost case, in steps, at least 1.
-        rounded: Variance of the mean that the grid does not show, because differences are
-            rounded to it; it is added to the noise.
     """
 
-    steps: IntArray
-    counts: FloatArray
-    step: float
-    mean: float
-    lost_steps: int
+    steps: IntArray  # (U,) int64, ascending: the values that occur, in steps of the grid.
+    counts: FloatArray  # (U,) float64: the number of cases with each value.
+    step: float  # Width of a step.
+    mean: float  # Exact mean over the cases.
+    lost_steps: int  # Effect of a lost case, in steps, at least 1.
+    # Variance of the mean that the grid does not show, because differences are rounded to it; it is
+    # added to the noise.
     rounded: float = 0.0
 
     @classmethod

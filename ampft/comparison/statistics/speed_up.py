@@ -35,24 +35,18 @@ PLACEBO_TOLERANCE = 1.1  # ratio; two runs of the same mode differ by up to abou
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedUp:
-    """How much faster an arm is than the baseline; 2 is twice as fast.
+    """How much faster an arm is than the baseline; 2 is twice as fast."""
 
-    Attributes:
-        ratio: Estimate.
-        pairs: Number of pairs of times.
-        interval95: 95 % confidence interval of the ratio; None with a single pair, and for arms
-            that were not measured in turns.
-        interval90: 90 % confidence interval, which decides whether the arms are equally fast.
-        verdict: "as fast" if the 90 % interval lies within `TOLERANCE` on either side of 1;
-            otherwise "faster" or "slower" if the 95 % interval excludes 1; otherwise "not decided".
-            None if the arms were not measured in turns, so that drift of the machine is not told
-            from their speed.
-    """
-
-    ratio: float
-    pairs: int
+    ratio: float  # Estimate.
+    pairs: int  # Number of pairs of times.
+    # 95 % confidence interval of the ratio; None with a single pair, and for arms that were not
+    # measured in turns.
     interval95: tuple[float, float] | None = None
+    # 90 % confidence interval, which decides whether the arms are equally fast.
     interval90: tuple[float, float] | None = None
+    # "as fast" if the 90 % interval lies within `TOLERANCE` on either side of 1; otherwise "faster"
+    # or "slower" if the 95 % interval excludes 1; otherwise "not decided". None if the arms were
+    # not measured in turns, so that drift of the machine is not told from their speed.
     verdict: str | None = None
 
 

@@ -46,73 +46,57 @@ class Difference:
     """A difference in a metric, arm minus baseline, with its intervals and its verdict.
 
     `of` returns one without a verdict, as for a placebo; `decide` adds the verdict.
-
-    Attributes:
-        estimate: Mean over the seeds.
-        per_seed: Differences in the order of the seeds.
-        interval95: Lower and upper end of the confidence interval of level `level95`.
-        interval90: Lower and upper end of the interval of level `level90`, which decides
-            equivalence.
-        level95: 0.95, or more with several planned analyses.
-        level90: 0.90, or more with several planned analyses.
-        cases: Number of independent test cases, n.
-        one_case: Effect of one changed case, the least standard error.
-        rare95: Limits of level `level95` that allow for rare losses and gains; see
-            `statistics.rare_losses`. None if no case can change the metric.
-        rare90: The same of level `level90`.
-        seed_variance: Variance of the differences over seeds; None if the models are fixed.
-        jackknife_variance: Mean over seeds of the jackknife variance over examples.
-        jackknife_covariance: Mean jackknife covariance over pairs of seeds, floored at 0.
-        p_difference: Two-sided p-value, before Holm; None for a placebo.
-        p_equivalence: p-value of two one-sided tests, before Holm; None for a placebo.
-        p_difference_holm: `p_difference` after Holm over the modes; None for a placebo.
-        p_equivalence_holm: `p_equivalence` after Holm over the modes; None for a placebo.
-        p_beyond: p-value of a difference beyond the margin, before Holm; None for a placebo.
-        p_beyond_holm: `p_beyond` after Holm over the modes; None for a placebo.
-        verdict: Verdict; see `decide`. None for a placebo.
-        seeds_to_decide: Number of seeds below which a decision is unlikely, and number from which
-            it is likely, see `power.seeds_to_decide`; with several modes at alpha / (number of
-            modes), the first step of Holm's procedure. None when decided, or when more seeds are
-            unlikely to be enough.
-        unseen_share: Largest share of cases that could fail at every seed although the test set
-            contains none of them (probability 5 %); None without a verdict.
-        failure_rate: Largest share of training runs that could fail although none of these seeds
-            did (probability 5 %); None without a verdict, or with fewer seeds than an interval over
-            seeds needs.
-        cases_needed: Minimum number of cases for equivalence, of the class `rarest_class` if that
-            is not None, if the t tests establish equivalence and only the test that allows for rare
-            losses does not; otherwise None.
-        rarest_class: Index of the label whose cases weigh most in the metric; None if all cases
-            weigh about the same.
-        rarest_cases: Number of cases of `rarest_class`, otherwise of all cases. A case is an
-            example, or a group of examples.
     """
 
-    estimate: float
-    per_seed: tuple[float, ...]
+    estimate: float  # Mean over the seeds.
+    per_seed: tuple[float, ...]  # Differences in the order of the seeds.
+    # Lower and upper end of the confidence interval of level `level95`.
     interval95: tuple[float, float]
+    # Lower and upper end of the interval of level `level90`, which decides equivalence.
     interval90: tuple[float, float]
-    level95: float
-    level90: float
-    cases: int
-    one_case: float
+    level95: float  # 0.95, or more with several planned analyses.
+    level90: float  # 0.90, or more with several planned analyses.
+    cases: int  # Number of independent test cases, n.
+    one_case: float  # Effect of one changed case, the least standard error.
+    # Limits of level `level95` that allow for rare losses and gains; see `statistics.rare_losses`.
+    # None if no case can change the metric.
     rare95: tuple[float, float] | None
-    rare90: tuple[float, float] | None
+    rare90: tuple[float, float] | None  # The same of level `level90`.
+    # Variance of the differences over seeds; None if the models are fixed.
     seed_variance: float | None
-    jackknife_variance: float
-    jackknife_covariance: float
-    p_difference: float | None = None
+    jackknife_variance: float  # Mean over seeds of the jackknife variance over examples.
+    jackknife_covariance: float  # Mean jackknife covariance over pairs of seeds, floored at 0.
+    p_difference: float | None = None  # Two-sided p-value, before Holm; None for a placebo.
+    # p-value of two one-sided tests, before Holm; None for a placebo.
     p_equivalence: float | None = None
+    # `p_difference` after Holm over the modes; None for a placebo.
     p_difference_holm: float | None = None
+    # `p_equivalence` after Holm over the modes; None for a placebo.
     p_equivalence_holm: float | None = None
+    # Verdict; see `decide`. None for a placebo.
     verdict: Annotated[str, one_of(tuple(Verdict))] | None = None
+    # Number of seeds below which a decision is unlikely, and number from which it is likely, see
+    # `power.seeds_to_decide`; with several modes at alpha / (number of modes), the first step of
+    # Holm's procedure. None when decided, or when more seeds are unlikely to be enough.
     seeds_to_decide: tuple[int, int] | None = None
+    # p-value of a difference beyond the margin, before Holm; None for a placebo.
     p_beyond: float | None = None
-    p_beyond_holm: float | None = None
+    p_beyond_holm: float | None = None  # `p_beyond` after Holm over the modes; None for a placebo.
+    # Largest share of cases that could fail at every seed although the test set contains none of
+    # them (probability 5 %); None without a verdict.
     unseen_share: float | None = None
+    # Largest share of training runs that could fail although none of these seeds did (probability 5
+    # %); None without a verdict, or with fewer seeds than an interval over seeds needs.
     failure_rate: float | None = None
+    # Minimum number of cases for equivalence, of the class `rarest_class` if that is not None, if
+    # the t tests establish equivalence and only the test that allows for rare losses does not;
+    # otherwise None.
     cases_needed: int | None = None
+    # Index of the label whose cases weigh most in the metric; None if all cases weigh about the
+    # same.
     rarest_class: int | None = None
+    # Number of cases of `rarest_class`, otherwise of all cases. A case is an example, or a group of
+    # examples.
     rarest_cases: int | None = None
 
     @classmethod

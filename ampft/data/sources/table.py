@@ -22,30 +22,22 @@ Row = tuple[int, Sequence[object]]
 
 @dataclass(frozen=True)
 class SourceTable:
-    """The columns of a file or of a split of a data set, and a way to read its rows.
+    """The columns of a file or of a split of a data set, and a way to read its rows."""
 
-    Attributes:
-        columns: Names in their order, each once.
-        read: Function of some names of `columns` that yields (number, values in their order) for
-            each row. Numbers are in `unit`. Each call reads the rows again.
-        unit: `line` if numbers are lines of the file, `row` if they count examples from 1, or
-            `POSITION`.
-        origin: The file as the user named it, or the data set and its split.
-        notes: Sentences about how the file is read, for the user.
-        classes: Names of the classes of columns that hold class indices.
-        index: Labels of all rows of a data frame, by position; empty if it has none.
-        dataset: The split of a data set; None for a file.
-        has_line_per_word: Whether each word of a row has its own line, as in CoNLL files.
-    """
-
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # Names in their order, each once.
+    # Function of some names of `columns` that yields (number, values in their order) for each row.
+    # Numbers are in `unit`. Each call reads the rows again.
     read: Callable[[Sequence[str]], Iterator[Row]]
+    # `line` if numbers are lines of the file, `row` if they count examples from 1, or `POSITION`.
     unit: str
-    origin: str
-    notes: tuple[str, ...] = ()
+    origin: str  # The file as the user named it, or the data set and its split.
+    notes: tuple[str, ...] = ()  # Sentences about how the file is read, for the user.
+    # Names of the classes of columns that hold class indices.
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Labels of all rows of a data frame, by position; empty if it has none.
     index: Sequence[str] = ()
-    dataset: Dataset | None = None
+    dataset: Dataset | None = None  # The split of a data set; None for a file.
+    # Whether each word of a row has its own line, as in CoNLL files.
     has_line_per_word: bool = False
 
     def place(self, *numbers: int) -> str:

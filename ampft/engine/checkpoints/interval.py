@@ -10,16 +10,11 @@ from ampft.errors import InputError
 
 @dataclass(frozen=True)
 class Interval:
-    """Interval between checkpoints; at most one of the three is set.
+    """Interval between checkpoints; at most one of the three is set."""
 
-    Attributes:
-        steps: Number of optimizer steps.
-        seconds: Time in seconds.
-        every_epoch: Whether a checkpoint is written after every epoch and its validation.
-    """
-
-    steps: int | None = None
-    seconds: float | None = None
+    steps: int | None = None  # Number of optimizer steps.
+    seconds: float | None = None  # Time in seconds.
+    # Whether a checkpoint is written after every epoch and its validation.
     every_epoch: bool = False
 
     def most_at_once(self, total_steps: int, steps_per_epoch: int, limit: int | None) -> int:

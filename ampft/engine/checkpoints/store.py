@@ -56,45 +56,29 @@ class DamagedCheckpoint(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class CursorPart:
-    """Position in the training: the next step to take.
+    """Position in the training: the next step to take."""
 
-    Attributes:
-        epoch: Epoch, from 0.
-        step_in_epoch: Optimizer step within the epoch, from 0.
-        step: Optimizer steps so far, skipped ones included.
-    """
-
-    epoch: int
-    step_in_epoch: int
-    step: int
+    epoch: int  # Epoch, from 0.
+    step_in_epoch: int  # Optimizer step within the epoch, from 0.
+    step: int  # Optimizer steps so far, skipped ones included.
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointManifest:
-    """What MANIFEST.json says about a checkpoint.
+    """What MANIFEST.json says about a checkpoint."""
 
-    Attributes:
-        cursor: Position in the training.
-        reason: Why it was written, such as "every 500 steps".
-        settings: What must not differ when the training continues, by name: settings, precision,
-            data, classes, model, schedule.
-        topology: What may differ only with `--allow_topology_change`.
-        environment: Hardware and versions, which may differ and are then recorded.
-        history: Hash and size of history.jsonl, up to the last step of the checkpoint.
-        files: Hash and size of every other file in the folder, by name.
-        written: Time, ISO 8601 in UTC.
-        schema: Version of this layout.
-    """
-
-    cursor: CursorPart
-    reason: str
+    cursor: CursorPart  # Position in the training.
+    reason: str  # Why it was written, such as "every 500 steps".
+    # What must not differ when the training continues, by name: settings, precision, data, classes,
+    # model, schedule.
     settings: Mapping[str, Any]
-    topology: Mapping[str, Any]
-    environment: Mapping[str, Any]
-    history: FileDigest
-    files: Mapping[str, FileDigest]
+    topology: Mapping[str, Any]  # What may differ only with `--allow_topology_change`.
+    environment: Mapping[str, Any]  # Hardware and versions, which may differ and are then recorded.
+    history: FileDigest  # Hash and size of history.jsonl, up to the last step of the checkpoint.
+    files: Mapping[str, FileDigest]  # Hash and size of every other file in the folder, by name.
+    # Time, ISO 8601 in UTC.
     written: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-    schema: int = SCHEMA
+    schema: int = SCHEMA  # Version of this layout.
 
     @property
     def bytes(self) -> int:

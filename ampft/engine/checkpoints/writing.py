@@ -79,21 +79,15 @@ def _chunks(ordered: list[tuple[str, Tensor]]) -> Iterator[bytes | memoryview]:
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """The content of a checkpoint, copied from the training, or immutable while it is written.
+    """The content of a checkpoint, copied from the training, or immutable while it is written."""
 
-    Attributes:
-        manifest: Its manifest. Of the files, it has only the best weights, which are in the folder
-            already if an epoch was evaluated.
-        model: Weights and buffers by name.
-        optimizer: Tensors of the optimizer by name.
-        state: Everything else, as JSON values; numbers may be infinite or NaN.
-        history: File of the history, whose part that belongs to the checkpoint the manifest has.
-    """
-
+    # Its manifest. Of the files, it has only the best weights, which are in the folder already if
+    # an epoch was evaluated.
     manifest: CheckpointManifest
-    model: Mapping[str, Tensor]
-    optimizer: Mapping[str, Tensor]
-    state: Mapping[str, Any]
+    model: Mapping[str, Tensor]  # Weights and buffers by name.
+    optimizer: Mapping[str, Tensor]  # Tensors of the optimizer by name.
+    state: Mapping[str, Any]  # Everything else, as JSON values; numbers may be infinite or NaN.
+    # File of the history, whose part that belongs to the checkpoint the manifest has.
     history: Path
 
     @property

@@ -44,42 +44,27 @@ PADDING = 8
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison of the record with what the audit found.
+    """One comparison of the record with what the audit found."""
 
-    Attributes:
-        name: What was compared, in one word.
-        status: `EQUAL`, `WITHIN`, `DIFFERS` or `NOT_COMPARED`.
-        text: What was found, without a full stop.
-    """
-
-    name: str
-    status: str
-    text: str
+    name: str  # What was compared, in one word.
+    status: str  # `EQUAL`, `WITHIN`, `DIFFERS` or `NOT_COMPARED`.
+    text: str  # What was found, without a full stop.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """The result of an audit.
+    """The result of an audit."""
 
-    Attributes:
-        run: Folder of the run, as the user named it.
-        checks: Comparisons, in the order in which they were made.
-        machine: Differences between this machine and the run's machine.
-        steps: Optimizer steps that were repeated.
-        steps_of_run: Optimizer steps of the run.
-        versions: `ampft.machine.versions()` of this machine.
-        date: Date of the audit, ISO 8601 in UTC.
-        schema: Version of this layout.
-    """
-
-    run: str
-    checks: Sequence[Check]
-    machine: Sequence[str]
-    steps: int
-    steps_of_run: int
+    run: str  # Folder of the run, as the user named it.
+    checks: Sequence[Check]  # Comparisons, in the order in which they were made.
+    machine: Sequence[str]  # Differences between this machine and the run's machine.
+    steps: int  # Optimizer steps that were repeated.
+    steps_of_run: int  # Optimizer steps of the run.
+    # `ampft.machine.versions()` of this machine.
     versions: dict[str, str] = field(default_factory=dict)
+    # Date of the audit, ISO 8601 in UTC.
     date: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
-    schema: int = 1
+    schema: int = 1  # Version of this layout.
 
     @property
     def different(self) -> tuple[Check, ...]:
@@ -171,17 +156,11 @@ def badge_svg(audit: Audit, record_sha256: str) -> str:
 
 @dataclass(frozen=True)
 class RoundingTolerance:
-    """Largest differences that rounding explains.
+    """Largest differences that rounding explains."""
 
-    Attributes:
-        loss: Relative difference of the loss of a step.
-        grad_norm: Relative difference of the gradient norm of a step.
-        probability: Difference of a probability.
-    """
-
-    loss: float
-    grad_norm: float
-    probability: float
+    loss: float  # Relative difference of the loss of a step.
+    grad_norm: float  # Relative difference of the gradient norm of a step.
+    probability: float  # Difference of a probability.
 
 
 TOLERANCES = {

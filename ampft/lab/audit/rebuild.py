@@ -43,27 +43,16 @@ COMPARED_VERSIONS = ("ampft", "torch", "transformers", "accelerate", "numpy", "t
 
 @dataclass(frozen=True)
 class RebuiltRun:
-    """A run as this machine would start it.
+    """A run as this machine would start it."""
 
-    Attributes:
-        folder: Folder of the run.
-        record: Record of the run.
-        args: Its settings, adapted to this machine.
-        precision: Its mode, resolved for this machine.
-        task: Its data and labels.
-        differences: Differences between this machine and the run's machine.
-        world_size: Number of processes of the audit.
-        started: Time and memory at the start of the audit.
-    """
-
-    folder: Path
-    record: RunRecord
-    args: ClassifyArguments
-    precision: Precision
-    task: Task
-    differences: tuple[str, ...]
-    world_size: int
-    started: ProcessStart
+    folder: Path  # Folder of the run.
+    record: RunRecord  # Record of the run.
+    args: ClassifyArguments  # Its settings, adapted to this machine.
+    precision: Precision  # Its mode, resolved for this machine.
+    task: Task  # Its data and labels.
+    differences: tuple[str, ...]  # Differences between this machine and the run's machine.
+    world_size: int  # Number of processes of the audit.
+    started: ProcessStart  # Time and memory at the start of the audit.
 
     @property
     def repeats_exactly(self) -> bool:

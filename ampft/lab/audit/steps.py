@@ -276,24 +276,18 @@ def check_kept_weights(
 
 @dataclass
 class ReplayedSteps:
-    """The repeated steps of a run.
+    """The repeated steps of a run."""
 
-    Attributes:
-        outcomes: Outcome of each step.
-        executed: Dtypes of the first step; None if none was completed.
-        random_state: Hash of the random states after the first step, as in the record.
-        validations: Outcome on the validation split by number of steps so far.
-        weights: Weights after the step that was asked for; None if it was not reached. Their
-            hashes take no memory while the saved model is loaded.
-        stopped: Why a step could not be applied; None if all could.
-    """
-
-    outcomes: list[StepOutcome] = field(default_factory=list)
-    executed: ExecutedDtypes | None = None
+    outcomes: list[StepOutcome] = field(default_factory=list)  # Outcome of each step.
+    executed: ExecutedDtypes | None = None  # Dtypes of the first step; None if none was completed.
+    # Hash of the random states after the first step, as in the record.
     random_state: str | None = None
+    # Outcome on the validation split by number of steps so far.
     validations: dict[int, Outcome] = field(default_factory=dict)
+    # Weights after the step that was asked for; None if it was not reached. Their hashes take no
+    # memory while the saved model is loaded.
     weights: Mapping[str, HashedTensor] | None = None
-    stopped: str | None = None
+    stopped: str | None = None  # Why a step could not be applied; None if all could.
 
 
 def replay_first_steps(

@@ -117,47 +117,32 @@ def finding(kind: str, **values: Any) -> Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassCheck:
-    """What the examples of one class show.
+    """What the examples of one class show."""
 
-    Attributes:
-        name: The class.
-        rows: Number of its cases.
-        lost: Number that only the model predicts correctly.
-        gained: Number that only the artifact predicts correctly.
-        hidden_loss: Largest share of the class that the artifact may lose by these cases (one-sided
-            95 %).
-        status: "kept" (a loss of `class_margin` is excluded), "worse" (its F1 falls beyond chance),
-            "too few" (with so few cases, no result could have excluded it) or "open".
-    """
-
-    name: str
-    rows: int
-    lost: int
-    gained: int
+    name: str  # The class.
+    rows: int  # Number of its cases.
+    lost: int  # Number that only the model predicts correctly.
+    gained: int  # Number that only the artifact predicts correctly.
+    # Largest share of the class that the artifact may lose by these cases (one-sided 95 %).
     hidden_loss: float
+    # "kept" (a loss of `class_margin` is excluded), "worse" (its F1 falls beyond chance), "too few"
+    # (with so few cases, no result could have excluded it) or "open".
     status: Annotated[str, one_of((KEPT, WORSE, OPEN, TOO_FEW))]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogitDifferences:
-    """Differences between the logits of two predictions of the same rows.
+    """Differences between the logits of two predictions of the same rows."""
 
-    Attributes:
-        largest: Largest absolute difference.
-        typical: Median over the rows of the largest difference of a row.
-        range: Largest minus smallest logit of the model.
-        tolerance: Largest difference that rounding explains, as a share of `range`; None if the
-            precision bounds none.
-        rows_beyond: Number of rows beyond the tolerance.
-        rounding: For int8, 90th percentile over the rows of the largest difference of a row,
-            relative to what rounding all products of the model to 8 bits does; None otherwise.
-    """
-
-    largest: float
-    typical: float
-    range: float
+    largest: float  # Largest absolute difference.
+    typical: float  # Median over the rows of the largest difference of a row.
+    range: float  # Largest minus smallest logit of the model.
+    # Largest difference that rounding explains, as a share of `range`; None if the precision bounds
+    # none.
     tolerance: float | None = None
-    rows_beyond: int = 0
+    rows_beyond: int = 0  # Number of rows beyond the tolerance.
+    # For int8, 90th percentile over the rows of the largest difference of a row, relative to what
+    # rounding all products of the model to 8 bits does; None otherwise.
     rounding: float | None = None
 
     @property
@@ -168,20 +153,13 @@ class LogitDifferences:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchInvariance:
-    """How predictions depend on the batch size only.
+    """How predictions depend on the batch size only."""
 
-    Attributes:
-        sizes: The two batch sizes.
-        rows: Number of rows that were predicted with both.
-        changed: Number of predictions that differ.
-        logits: Differences of the logits.
-        model_changed: Number of the model's own predictions that differ; None if not measured.
-    """
-
-    sizes: tuple[int, int]
-    rows: int
-    changed: int
-    logits: LogitDifferences
+    sizes: tuple[int, int]  # The two batch sizes.
+    rows: int  # Number of rows that were predicted with both.
+    changed: int  # Number of predictions that differ.
+    logits: LogitDifferences  # Differences of the logits.
+    # Number of the model's own predictions that differ; None if not measured.
     model_changed: int | None = None
 
 
@@ -197,17 +175,12 @@ class ProductCount:
 
 @dataclass(frozen=True, kw_only=True)
 class ArtifactDtypes:
-    """Dtypes read from the artifact itself, not from the settings of the export.
+    """Dtypes read from the artifact itself, not from the settings of the export."""
 
-    Attributes:
-        weights: Bytes of the stored weights by dtype.
-        products: Products that the runtime executed in one batch; empty if they are unknown.
-        source: Where the products come from, such as "profile of onnxruntime".
-    """
-
-    weights: Mapping[str, int]
+    weights: Mapping[str, int]  # Bytes of the stored weights by dtype.
+    # Products that the runtime executed in one batch; empty if they are unknown.
     products: tuple[ProductCount, ...]
-    source: str
+    source: str  # Where the products come from, such as "profile of onnxruntime".
 
     @property
     def weight_summary(self) -> str:
@@ -230,64 +203,40 @@ class ArtifactDtypes:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What predicting costs.
+    """What predicting costs."""
 
-    Attributes:
-        size: Bytes of the artifact's weights and graph on disk.
-        model_size: Bytes of the model's weights on disk.
-        timings: Times by batch size, with the speed-up over the model in the same rounds.
-        model_timings: Times of the model, in float32 by PyTorch.
-        peak: Peak memory of a process that loads the artifact and predicts a batch.
-        model_peak: Peak memory of such a process with the model.
-    """
-
-    size: int
-    model_size: int
+    size: int  # Bytes of the artifact's weights and graph on disk.
+    model_size: int  # Bytes of the model's weights on disk.
+    # Times by batch size, with the speed-up over the model in the same rounds.
     timings: tuple[BatchTiming, ...] = ()
-    model_timings: tuple[BatchTiming, ...] = ()
+    model_timings: tuple[BatchTiming, ...] = ()  # Times of the model, in float32 by PyTorch.
+    # Peak memory of a process that loads the artifact and predicts a batch.
     peak: int | None = None
-    model_peak: int | None = None
+    model_peak: int | None = None  # Peak memory of such a process with the model.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """The verification of an artifact.
+    """The verification of an artifact."""
 
-    Attributes:
-        verdict: "passed", "failed" or "undecided".
-        failures: Why it failed; empty otherwise.
-        notes: What a reader must know besides.
-        comparison: The artifact as an arm beside the model it came from.
-        classes: What the examples of each class show.
-        class_margin: Loss of a class that is excluded for a class that is kept.
-        logits: Differences of the logits; None if the outputs cannot be compared.
-        batches: Dependence on the batch size; None if not measured.
-        dtypes: Dtypes of weights and products.
-        cost: Size, times and memory.
-        artifact: Facts about the artifact, as names and values for readers.
-        artifact_sha256: Hash over the files of the artifact.
-        run_sha256: Hash of the record of the run that it came from.
-        rows_sha256: Hash of the verified rows and their labels.
-        verify: Split or file that was verified, as the user named it.
-        schema: Version of this layout.
-    """
-
+    # "passed", "failed" or "undecided".
     verdict: Annotated[str, one_of((PASSED, FAILED, UNDECIDED))]
-    failures: tuple[Finding, ...]
-    notes: tuple[Finding, ...]
-    comparison: Comparison
-    classes: tuple[ClassCheck, ...]
-    class_margin: float
+    failures: tuple[Finding, ...]  # Why it failed; empty otherwise.
+    notes: tuple[Finding, ...]  # What a reader must know besides.
+    comparison: Comparison  # The artifact as an arm beside the model it came from.
+    classes: tuple[ClassCheck, ...]  # What the examples of each class show.
+    class_margin: float  # Loss of a class that is excluded for a class that is kept.
+    # Differences of the logits; None if the outputs cannot be compared.
     logits: LogitDifferences | None
-    batches: BatchInvariance | None
-    dtypes: ArtifactDtypes
-    cost: Cost
-    artifact: Mapping[str, str]
-    artifact_sha256: str
-    run_sha256: str
-    rows_sha256: str
-    verify: str
-    schema: int = SCHEMA
+    batches: BatchInvariance | None  # Dependence on the batch size; None if not measured.
+    dtypes: ArtifactDtypes  # Dtypes of weights and products.
+    cost: Cost  # Size, times and memory.
+    artifact: Mapping[str, str]  # Facts about the artifact, as names and values for readers.
+    artifact_sha256: str  # Hash over the files of the artifact.
+    run_sha256: str  # Hash of the record of the run that it came from.
+    rows_sha256: str  # Hash of the verified rows and their labels.
+    verify: str  # Split or file that was verified, as the user named it.
+    schema: int = SCHEMA  # Version of this layout.
 
     @property
     def arm(self) -> ArmResult:

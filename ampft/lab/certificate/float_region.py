@@ -39,21 +39,13 @@ Z = 1.645  # one-sided 95 %
 
 @dataclass(frozen=True, kw_only=True)
 class FloatRegion:
-    """What a search found.
+    """What a search found."""
 
-    Attributes:
-        modules: Paths of the modules; None if no set of modules helps.
-        patterns: Short globs that match these modules and no others.
-        tests: Number of artifacts that were written and compared.
-        rows: Number of examples that they predicted.
-        split: Split of these examples.
-    """
-
-    modules: tuple[str, ...] | None
-    patterns: tuple[str, ...]
-    tests: int
-    rows: int
-    split: str
+    modules: tuple[str, ...] | None  # Paths of the modules; None if no set of modules helps.
+    patterns: tuple[str, ...]  # Short globs that match these modules and no others.
+    tests: int  # Number of artifacts that were written and compared.
+    rows: int  # Number of examples that they predicted.
+    split: str  # Split of these examples.
 
 
 def smallest_region(
@@ -96,11 +88,7 @@ def smallest_region(
 
 
 class _Search:
-    """Writes artifacts and compares their predictions with the model's.
-
-    Attributes:
-        results: Whether each artifact holds by each rule, by the set of its modules in float32.
-    """
+    """Writes artifacts and compares their predictions with the model's."""
 
     def __init__(
         self,
@@ -112,6 +100,7 @@ class _Search:
     ) -> None:
         self._source, self._write, self._rows, self._margin = source, write, rows, margin
         self._order = np.concatenate(batches_by_length(model, rows, range(len(rows)), BATCH_SIZE))
+        # Whether each artifact holds by each rule, by the set of its modules in float32.
         self.results: dict[frozenset[str], tuple[bool, ...]] = {}
         self._expected = predict_rows(model, rows, self._order, BATCH_SIZE)
         self._outcome = self._outcome_of(model, self._expected)

@@ -34,42 +34,27 @@ SPLITS = ("test", "validation")
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyRequest:
-    """What an artifact is verified on, and how.
+    """What an artifact is verified on, and how."""
 
-    Attributes:
-        verify: "test", "validation" or a file with labels; None for the split that the run reports.
-        metric: Primary metric; None for the task's.
-        margin: Equivalence margin as a fraction (0.01 is one point).
-        data_flags: Flags of a training that replace recorded settings, such as paths of files.
-        measure: Whether times and memory are measured.
-    """
-
+    # "test", "validation" or a file with labels; None for the split that the run reports.
     verify: str | None = None
-    metric: str | None = None
-    margin: float = 0.01
+    metric: str | None = None  # Primary metric; None for the task's.
+    margin: float = 0.01  # Equivalence margin as a fraction (0.01 is one point).
+    # Flags of a training that replace recorded settings, such as paths of files.
     data_flags: Sequence[str] = ()
-    measure: bool = True
+    measure: bool = True  # Whether times and memory are measured.
 
 
 @dataclass(frozen=True)
 class VerifiedRows:
-    """Labelled rows.
+    """Labelled rows."""
 
-    Attributes:
-        name: Name of the split, or "file".
-        rows: Inputs of each row, as the readers of its kind take them.
-        targets: Their labels, as indices into the labels of the run.
-        groups: Groups of rows that are not independent; None if all are.
-        sha256: Hash of their contents.
-        was_chosen_on: Whether the run chose its best epoch on these rows.
-    """
-
-    name: str
-    rows: Sequence[tuple[Any, ...]]
-    targets: Targets
-    groups: Groups | None
-    sha256: str
-    was_chosen_on: bool = False
+    name: str  # Name of the split, or "file".
+    rows: Sequence[tuple[Any, ...]]  # Inputs of each row, as the readers of its kind take them.
+    targets: Targets  # Their labels, as indices into the labels of the run.
+    groups: Groups | None  # Groups of rows that are not independent; None if all are.
+    sha256: str  # Hash of their contents.
+    was_chosen_on: bool = False  # Whether the run chose its best epoch on these rows.
 
     def __len__(self) -> int:
         """Number of rows."""

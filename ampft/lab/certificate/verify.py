@@ -96,23 +96,14 @@ def certify(
 
 @dataclass(frozen=True)
 class _Verification:
-    """The model and its artifact, which predict the same batches.
+    """The model and its artifact, which predict the same batches."""
 
-    Attributes:
-        opened: The artifact.
-        run: Folder of the run that it was made from.
-        rows: Rows to predict.
-        model: The model of the run, in float32.
-        artifact: The predictor of the artifact.
-        rounded: For int8, the model with all products rounded to 8 bits.
-    """
-
-    opened: Artifact
-    run: Path
-    rows: VerifiedRows
-    model: Predictor
-    artifact: Predictor
-    rounded: Predictor | None
+    opened: Artifact  # The artifact.
+    run: Path  # Folder of the run that it was made from.
+    rows: VerifiedRows  # Rows to predict.
+    model: Predictor  # The model of the run, in float32.
+    artifact: Predictor  # The predictor of the artifact.
+    rounded: Predictor | None  # For int8, the model with all products rounded to 8 bits.
 
     @property
     def tolerance(self) -> float | None:

@@ -23,27 +23,17 @@ STEPS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFacts:
-    """What a node computes with, and what it computed.
+    """What a node computes with, and what it computed."""
 
-    Attributes:
-        kind: Kind of device: the name of the GPU, or the model of the CPU.
-        code: SHA-256 of the sources of ampft.
-        versions: Versions of the packages, as in a run record.
-        files: SHA-256 of each file of the data, by path.
-        data: Fingerprints of the splits.
-        initial_weights: SHA-256 of the weights before training.
-        cpu_threads: CPU threads of a process.
-        bits: SHA-256 of the weights after the first steps.
-    """
-
-    kind: str
-    code: str
-    versions: Mapping[str, str]
+    kind: str  # Kind of device: the name of the GPU, or the model of the CPU.
+    code: str  # SHA-256 of the sources of ampft.
+    versions: Mapping[str, str]  # Versions of the packages, as in a run record.
+    # SHA-256 of each file of the data, by path.
     files: Mapping[str, str] = field(default_factory=dict)
-    data: Mapping[str, str]
-    initial_weights: str
-    cpu_threads: int
-    bits: str
+    data: Mapping[str, str]  # Fingerprints of the splits.
+    initial_weights: str  # SHA-256 of the weights before training.
+    cpu_threads: int  # CPU threads of a process.
+    bits: str  # SHA-256 of the weights after the first steps.
 
     def differences(self, other: NodeFacts) -> str | None:
         """Return how `other` differs, for readers; None if it computes the same.

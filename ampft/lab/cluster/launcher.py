@@ -80,19 +80,12 @@ class _OtherNodes(Exception):
 
 @dataclass
 class Cluster:
-    """A Ray cluster, with what each program of one command is told.
+    """A Ray cluster, with what each program of one command is told."""
 
-    Attributes:
-        nodes: Its nodes.
-        config_file: Configuration file of Accelerate.
-        canary_argv: Arguments of the baseline's first run.
-        store: File that keeps the reference of the nodes; None for none.
-    """
-
-    nodes: Nodes
-    config_file: str | None
-    canary_argv: tuple[str, ...]
-    store: Path | None = None
+    nodes: Nodes  # Its nodes.
+    config_file: str | None  # Configuration file of Accelerate.
+    canary_argv: tuple[str, ...]  # Arguments of the baseline's first run.
+    store: Path | None = None  # File that keeps the reference of the nodes; None for none.
 
     @property
     def need(self) -> ResourceNeed:
@@ -168,16 +161,11 @@ class RayLauncher:
     The program reads and writes a folder of the node. Its folder here changes only when a whole
     checkpoint or the whole result has arrived. A program whose node or worker is lost continues
     from its checkpoint, on whichever node is free.
-
-    Attributes:
-        slot: Its position among the launchers.
-        cluster: The cluster.
-        arrivals: Folder for what is arriving, on the file system of the programs' folders.
     """
 
-    slot: ResourceSlot
-    cluster: Cluster
-    arrivals: Path
+    slot: ResourceSlot  # Its position among the launchers.
+    cluster: Cluster  # The cluster.
+    arrivals: Path  # Folder for what is arriving, on the file system of the programs' folders.
     _histories: dict[Path, Path] = field(default_factory=dict)
     _task: Any = None
 

@@ -28,42 +28,26 @@ STARTED, LOG, HISTORY, PART, CHECKPOINT, RESULT = range(6)
 
 @dataclass(frozen=True)
 class ProgramRequest:
-    """A program to run on a node.
+    """A program to run on a node."""
 
-    Attributes:
-        program: The program, with paths of the machine that asks.
-        working_directory: Working directory of that machine.
-        config_file: Configuration file of Accelerate.
-        threads: CPU threads of its processes.
-        gpus: GPUs of the program.
-        environment: Variables of that machine that change numbers.
-        sha256: Hash of what lies in the program's folder; None for nothing.
-        parts: The parts of it, as objects of the cluster.
-    """
-
-    program: Program
-    working_directory: str
-    config_file: str | None
-    threads: int
-    gpus: int
+    program: Program  # The program, with paths of the machine that asks.
+    working_directory: str  # Working directory of that machine.
+    config_file: str | None  # Configuration file of Accelerate.
+    threads: int  # CPU threads of its processes.
+    gpus: int  # GPUs of the program.
+    # Variables of that machine that change numbers.
     environment: Mapping[str, str] = field(default_factory=dict)
-    sha256: str | None = None
-    parts: tuple[Any, ...] = ()
+    sha256: str | None = None  # Hash of what lies in the program's folder; None for nothing.
+    parts: tuple[Any, ...] = ()  # The parts of it, as objects of the cluster.
 
 
 @dataclass(frozen=True)
 class ProgramMessage:
-    """What a node reports about a program that it runs.
+    """What a node reports about a program that it runs."""
 
-    Attributes:
-        kind: One of the constants of this module.
-        content: Bytes of a log, of a history, or of the next part of the folder.
-        text: The name of the node that started; the SHA-256 of the parts so far.
-    """
-
-    kind: int
-    content: bytes = b""
-    text: str = ""
+    kind: int  # One of the constants of this module.
+    content: bytes = b""  # Bytes of a log, of a history, or of the next part of the folder.
+    text: str = ""  # The name of the node that started; the SHA-256 of the parts so far.
 
 
 def run_program(request: ProgramRequest) -> Iterator[ProgramMessage]:

@@ -33,13 +33,9 @@ _PASSED_ON = (
 
 @dataclass
 class HeadMonitor:
-    """Checks now and then whether the head of a cluster answers.
+    """Checks now and then whether the head of a cluster answers."""
 
-    Attributes:
-        address: Its host and port.
-    """
-
-    address: str
+    address: str  # Its host and port.
     _called: float = 0.0
     _silent_since: float | None = None
 
@@ -81,17 +77,11 @@ class HeadMonitor:
 
 @dataclass(frozen=True)
 class ResourceNeed:
-    """The CPU cores, GPUs and memory that one run needs of a node.
+    """The CPU cores, GPUs and memory that one run needs of a node."""
 
-    Attributes:
-        cpus: CPU cores, and threads of its processes.
-        gpus: GPUs.
-        memory: Memory in bytes; 0 if it is unknown.
-    """
-
-    cpus: int
-    gpus: int = 0
-    memory: int = 0
+    cpus: int  # CPU cores, and threads of its processes.
+    gpus: int = 0  # GPUs.
+    memory: int = 0  # Memory in bytes; 0 if it is unknown.
 
     def fits(self, resources: Mapping[str, float]) -> bool:
         """Return whether a node with these resources can train a run."""
@@ -108,16 +98,11 @@ class ResourceNeed:
 
 @dataclass
 class Nodes:
-    """The nodes of a cluster, each with the facts of its canary.
+    """The nodes of a cluster, each with the facts of its canary."""
 
-    Attributes:
-        need: What one run needs.
-        head: Head of the cluster.
-        reference: Facts that nodes must have, by kind of device.
-    """
-
-    need: ResourceNeed
-    head: HeadMonitor
+    need: ResourceNeed  # What one run needs.
+    head: HeadMonitor  # Head of the cluster.
+    # Facts that nodes must have, by kind of device.
     reference: dict[str, NodeFacts] = field(default_factory=dict)
     _facts: dict[str, NodeFacts] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)

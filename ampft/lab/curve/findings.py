@@ -67,23 +67,14 @@ LARGEST_FACTOR = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class ScoresBySize:
-    """Mean scores at several sizes, higher is better, with their uncertainty.
+    """Mean scores at several sizes, higher is better, with their uncertainty."""
 
-    Attributes:
-        sizes: (K,) numbers of labels, ascending.
-        means: (K,) mean over the seeds.
-        seed_variances: (K,) variance over the seeds, s^2.
-        case_covariance: (K, K) jackknife covariance over the test cases between seeds.
-        seeds: S.
-        min_variance: Lower bound of the variance of a mean.
-    """
-
-    sizes: FloatArray
-    means: FloatArray
-    seed_variances: FloatArray
-    case_covariance: FloatArray
-    seeds: int
-    min_variance: float = 0.0
+    sizes: FloatArray  # (K,) numbers of labels, ascending.
+    means: FloatArray  # (K,) mean over the seeds.
+    seed_variances: FloatArray  # (K,) variance over the seeds, s^2.
+    case_covariance: FloatArray  # (K, K) jackknife covariance over the test cases between seeds.
+    seeds: int  # S.
+    min_variance: float = 0.0  # Lower bound of the variance of a mean.
 
     def covariance(self) -> FloatArray:
         """Return the (K, K) covariance of the means.
@@ -111,19 +102,12 @@ class ScoresBySize:
 
 @dataclass(frozen=True, kw_only=True)
 class Extrapolation:
-    """What more labels would add, if the curve goes on as it is.
+    """What more labels would add, if the curve goes on as it is."""
 
-    Attributes:
-        factor: How many times the labels of the largest size.
-        gain: Estimate, in the metric's unit; positive is better.
-        interval: 95 % interval.
-        sizes_used: Number of sizes, the largest ones, that the power law was fitted to.
-    """
-
-    factor: float
-    gain: float
-    interval: tuple[float, float]
-    sizes_used: int
+    factor: float  # How many times the labels of the largest size.
+    gain: float  # Estimate, in the metric's unit; positive is better.
+    interval: tuple[float, float]  # 95 % interval.
+    sizes_used: int  # Number of sizes, the largest ones, that the power law was fitted to.
 
 
 def extrapolate(scores: ScoresBySize, factor: float = LARGEST_FACTOR) -> Extrapolation | None:
@@ -194,21 +178,13 @@ def _shape(ratios: FloatArray, exponent: float) -> FloatArray:
 
 @dataclass(frozen=True, kw_only=True)
 class SizeResult:
-    """The runs with one number of labels.
+    """The runs with one number of labels."""
 
-    Attributes:
-        labels: Number of labelled rows, including those for validation if they are counted.
-        train: Number of training rows.
-        scores: Score at each seed.
-        mean: Their mean.
-        interval: 95 % interval of the mean.
-    """
-
-    labels: int
-    train: int
-    scores: tuple[float, ...]
-    mean: float
-    interval: tuple[float, float]
+    labels: int  # Number of labelled rows, including those for validation if they are counted.
+    train: int  # Number of training rows.
+    scores: tuple[float, ...]  # Score at each seed.
+    mean: float  # Their mean.
+    interval: tuple[float, float]  # 95 % interval of the mean.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,37 +199,22 @@ class MeasuredGain:
 
 @dataclass(frozen=True, kw_only=True)
 class LearningCurve:
-    """A learning curve.
+    """A learning curve."""
 
-    Attributes:
-        name: Name of the data.
-        metric: Metric of the curve.
-        examples: Number of test examples.
-        cases: Number of independent test examples.
-        seeds: Seeds of every size.
-        validation_share: Share of the labels that are for validation; 0 if none are counted.
-        sizes: Results, by ascending number of labels.
-        steps: What was measured between neighbouring sizes.
-        twice: What twice the labels of the largest size would add; None if it is not said.
-        reason: Why `twice` is not said; empty otherwise.
-        omitted: Seeds at which a run has no result.
-        settings: Settings of all runs for readers, as flags.
-        schema: Version of this layout.
-    """
-
-    name: str
-    metric: MetricInfo
-    examples: int
-    cases: int
-    seeds: tuple[int, ...]
-    validation_share: float
-    sizes: tuple[SizeResult, ...]
-    steps: tuple[MeasuredGain, ...]
+    name: str  # Name of the data.
+    metric: MetricInfo  # Metric of the curve.
+    examples: int  # Number of test examples.
+    cases: int  # Number of independent test examples.
+    seeds: tuple[int, ...]  # Seeds of every size.
+    validation_share: float  # Share of the labels that are for validation; 0 if none are counted.
+    sizes: tuple[SizeResult, ...]  # Results, by ascending number of labels.
+    steps: tuple[MeasuredGain, ...]  # What was measured between neighbouring sizes.
+    # What twice the labels of the largest size would add; None if it is not said.
     twice: Extrapolation | None
-    reason: str
-    omitted: tuple[int, ...]
-    settings: str
-    schema: int = SCHEMA
+    reason: str  # Why `twice` is not said; empty otherwise.
+    omitted: tuple[int, ...]  # Seeds at which a run has no result.
+    settings: str  # Settings of all runs for readers, as flags.
+    schema: int = SCHEMA  # Version of this layout.
 
     @property
     def units(self) -> Units:

@@ -172,10 +172,6 @@ class ModuleRecorder:
         model: Model, run once inside.
         expected: ModuleRecorder of the pass in float32; None to keep the values of this pass.
         scale: Loss scale of this pass.
-
-    Attributes:
-        errors: Relative errors by module and call: `inputs`, `outputs` and `gradients`, and of the
-            first two over the deviation from the mean: `spread_inputs`, `spread_outputs`.
     """
 
     def __init__(
@@ -187,6 +183,8 @@ class ModuleRecorder:
         self._values: dict[tuple[Key, str], Tensor] = {}
         self._calls: dict[str, int] = {}
         self._hooks = ExitStack()
+        # Relative errors by module and call: `inputs`, `outputs` and `gradients`, and of the first
+        # two over the deviation from the mean: `spread_inputs`, `spread_outputs`.
         self.errors: dict[Key, dict[str, float]] = {}
 
     def __enter__(self) -> ModuleRecorder:

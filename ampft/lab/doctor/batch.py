@@ -21,27 +21,21 @@ _OF_MASKS = (Cause.EMPTY_SOFTMAX, Cause.INFINITIES)
 
 @dataclass
 class Examination:
-    """What one process found; several are merged before a diagnosis is made.
+    """What one process found; several are merged before a diagnosis is made."""
 
-    Attributes:
-        ids: Example ids.
-        batches: Number of batches.
-        scale: Largest loss scale at which all batches had finite gradients; None if there is none.
-        values: Values by module and direction, in float32.
-        gradients: Values of all gradients, in float32.
-        faults: Faults, the first one first.
-        changes: What the mode does to the gradients of the batches that are finite.
-        absorbed: Faults that neither the loss nor the gradient shows. They are harmful only if the
-            gradient has another direction.
-    """
-
-    ids: set[int] = field(default_factory=set)
-    batches: int = 0
+    ids: set[int] = field(default_factory=set)  # Example ids.
+    batches: int = 0  # Number of batches.
+    # Largest loss scale at which all batches had finite gradients; None if there is none.
     scale: float | None = None
+    # Values by module and direction, in float32.
     values: dict[tuple[str, str], ExponentCounts] = field(default_factory=dict)
+    # Values of all gradients, in float32.
     gradients: ExponentCounts = field(default_factory=ExponentCounts)
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)  # Faults, the first one first.
+    # What the mode does to the gradients of the batches that are finite.
     changes: list[GradientChange] = field(default_factory=list)
+    # Faults that neither the loss nor the gradient shows. They are harmful only if the gradient has
+    # another direction.
     absorbed: list[Fault] = field(default_factory=list)
 
     @property
@@ -92,17 +86,12 @@ def least_scale(scales: Sequence[float | None]) -> float | None:
 
 @dataclass(frozen=True)
 class WatchedPass:
-    """One forward and backward pass of a batch in a mode.
+    """One forward and backward pass of a batch in a mode."""
 
-    Attributes:
-        events: Operations that made the loss, or otherwise the gradient, not finite.
-        reaches: `loss` or `gradient`; empty if both are finite.
-        watch: The watch, after the pass.
-    """
-
+    # Operations that made the loss, or otherwise the gradient, not finite.
     events: Sequence[NonfiniteEvent]
-    reaches: str
-    watch: OperationWatch
+    reaches: str  # `loss` or `gradient`; empty if both are finite.
+    watch: OperationWatch  # The watch, after the pass.
 
     @property
     def origins(self) -> Sequence[NonfiniteEvent]:

@@ -73,60 +73,45 @@ Loss = Callable[[nn.Module, Any], Tensor]
 
 @dataclass(frozen=True)
 class TrialSettings:
-    """Settings of the short training with which a cure is tried.
+    """Settings of the short training with which a cure is tried."""
 
-    Attributes:
-        steps: Number of optimizer steps.
-        optimizer: Settings of the optimizer.
-        schedule: Settings of the learning rate schedule.
-        total_steps: Steps of the whole training, over which the schedule extends; None for `steps`.
-        max_grad_norm: Norm to which gradients are clipped; None does not clip.
-        step_batches: Batches of each step, which are repeated; None takes each batch of the case.
-        weights: Weights at the start by name; None takes the model's.
-    """
-
-    steps: int = TRIAL_STEPS
+    steps: int = TRIAL_STEPS  # Number of optimizer steps.
+    # Settings of the optimizer.
     optimizer: OptimizerSettings = field(
         default_factory=lambda: OptimizerSettings(learning_rate=LEARNING_RATE)
     )
+    # Settings of the learning rate schedule.
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+    # Steps of the whole training, over which the schedule extends; None for `steps`.
     total_steps: int | None = None
-    max_grad_norm: float | None = None
+    max_grad_norm: float | None = None  # Norm to which gradients are clipped; None does not clip.
+    # Batches of each step, which are repeated; None takes each batch of the case.
     step_batches: Sequence[Sequence[Any]] | None = None
+    # Weights at the start by name; None takes the model's.
     weights: Mapping[str, Tensor] | None = None
 
 
 @dataclass(frozen=True)
 class ExaminedModel:
-    """A model with the batches, the loss and the precision that are examined.
+    """A model with the batches, the loss and the precision that are examined."""
 
-    Attributes:
-        model: Model with float32 weights that autocast has not wrapped.
-        batches: Batches: mappings or tuples of tensors, tensors, or anything with an attribute
-            `inputs` that is such a mapping.
-        loss: Function that returns the loss of a batch whose gradient is examined.
-        precision: Precision, resolved for the device of the model.
-        loss_scale: Fixed scale of the loss; None scales it as a GradScaler does in fp16.
-        initial_scale: Scale at which a scaler starts.
-        begin: Function that is called with the position of a batch before each of its passes, and
-            sets the random state, so that dropout is the same in all of them.
-        trial: The training that a cure must survive.
-        model_name: Name of the model.
-        data_name: Name of the data.
-        padding_free: Whether the model runs without padding.
-    """
-
-    model: nn.Module
+    model: nn.Module  # Model with float32 weights that autocast has not wrapped.
+    # Batches: mappings or tuples of tensors, tensors, or anything with an attribute `inputs` that
+    # is such a mapping.
     batches: Sequence[Any]
-    loss: Loss
-    precision: Precision
+    loss: Loss  # Function that returns the loss of a batch whose gradient is examined.
+    precision: Precision  # Precision, resolved for the device of the model.
+    # Fixed scale of the loss; None scales it as a GradScaler does in fp16.
     loss_scale: float | None = None
-    initial_scale: float = INITIAL_SCALE
+    initial_scale: float = INITIAL_SCALE  # Scale at which a scaler starts.
+    # Function that is called with the position of a batch before each of its passes, and sets the
+    # random state, so that dropout is the same in all of them.
     begin: Callable[[int], object] = torch.manual_seed
+    # The training that a cure must survive.
     trial: TrialSettings = field(default_factory=TrialSettings)
-    model_name: str = ""
-    data_name: str = "the given batches"
-    padding_free: bool = False
+    model_name: str = ""  # Name of the model.
+    data_name: str = "the given batches"  # Name of the data.
+    padding_free: bool = False  # Whether the model runs without padding.
 
     @property
     def device(self) -> torch.device:

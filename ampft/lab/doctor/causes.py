@@ -58,22 +58,15 @@ _MAX_MASK_CONSTANTS = 2  # a model can add a causal mask to one of padding
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """A call of an operator.
+    """A call of an operator."""
 
-    Attributes:
-        func: Overload of the operator.
-        name: Name of the operator, without the `_` of an operator in place.
-        args: Arguments by position, before the call.
-        kwargs: Arguments by keyword.
-        node: Name of autograd's node in a backward pass, such as `SqrtBackward0`; empty in forward.
-        result: Its floating-point result that is examined; None if the call failed.
-    """
-
-    func: Any
-    name: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    func: Any  # Overload of the operator.
+    name: str  # Name of the operator, without the `_` of an operator in place.
+    args: tuple[Any, ...]  # Arguments by position, before the call.
+    kwargs: Mapping[str, Any]  # Arguments by keyword.
+    # Name of autograd's node in a backward pass, such as `SqrtBackward0`; empty in forward.
     node: str = ""
+    # Its floating-point result that is examined; None if the call failed.
     result: Tensor | None = None
 
     @property

@@ -22,36 +22,24 @@ from ampft.models.packing.layout import PackedLayout
 
 @dataclass(frozen=True)
 class BatchPositions:
-    """The examples and tokens of a batch to which some entries of a tensor belong.
+    """The examples and tokens of a batch to which some entries of a tensor belong."""
 
-    Attributes:
-        rows: Positions of the examples in the batch.
-        tokens: Positions as (example in the batch, token); empty if the tensor has none.
-        is_padding: Whether all of them are padding.
-    """
-
-    rows: frozenset[int]
+    rows: frozenset[int]  # Positions of the examples in the batch.
+    # Positions as (example in the batch, token); empty if the tensor has none.
     tokens: tuple[tuple[int, int], ...] = ()
-    is_padding: bool = False
+    is_padding: bool = False  # Whether all of them are padding.
 
 
 @dataclass(frozen=True)
 class BatchShape:
-    """How a batch is laid out.
+    """How a batch is laid out."""
 
-    Attributes:
-        ids: Example ids.
-        width: Number of tokens per example, padding included; None without tokens.
-        mask: (B, T) bool, True for real tokens; None without padding.
-        layout: Layout of the tokens in one row, if the model runs without padding.
-        sizes: Sizes of the dimensions of weights; a result of such a size may hold features, not
-            tokens.
-    """
-
-    ids: tuple[int, ...]
-    width: int | None = None
-    mask: Tensor | None = None
+    ids: tuple[int, ...]  # Example ids.
+    width: int | None = None  # Number of tokens per example, padding included; None without tokens.
+    mask: Tensor | None = None  # (B, T) bool, True for real tokens; None without padding.
+    # Layout of the tokens in one row, if the model runs without padding.
     layout: PackedLayout | None = None
+    # Sizes of the dimensions of weights; a result of such a size may hold features, not tokens.
     sizes: frozenset[int] = frozenset()
 
     @classmethod
@@ -151,15 +139,10 @@ _SITE_PACKAGES = sysconfig.get_path("purelib")
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of source.
+    """A line of source."""
 
-    Attributes:
-        file: Path of the file.
-        line: Number of the line, from 1.
-    """
-
-    file: str
-    line: int
+    file: str  # Path of the file.
+    line: int  # Number of the line, from 1.
 
     @property
     def text(self) -> str:

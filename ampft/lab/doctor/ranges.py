@@ -31,16 +31,12 @@ LEARNING_RATES = (1e-5, 1e-4, 1e-3)
 
 @dataclass
 class ExponentCounts:
-    """Counts of values by exponent, and the largest one.
+    """Counts of values by exponent, and the largest one."""
 
-    Attributes:
-        counts: (278,) int64: zeros, then the exponents -149 to 127.
-        largest: Largest absolute value; infinity if one is not finite.
-        examples_above: Ids of examples with a value above 65504.
-    """
-
+    # (278,) int64: zeros, then the exponents -149 to 127.
     counts: Tensor = field(default_factory=lambda: torch.zeros(_LAST - _FIRST + 2).long())
-    largest: float = 0.0
+    largest: float = 0.0  # Largest absolute value; infinity if one is not finite.
+    # Ids of examples with a value above 65504.
     examples_above: set[int] = field(default_factory=set)
 
     def add(self, tensor: Tensor, shape: BatchShape | None = None) -> None:
@@ -101,18 +97,16 @@ class RangeRecorder:
     Modules must compute in float32. Hooks are removed on exit. Call `add_parameters` after the
     backward pass.
 
-    Attributes:
-        values: Values by module path and direction.
-        gradients: Values of the gradients of parameters and of outputs of modules without children.
-        shape: Layout of the current batch, set by the caller; None does not count examples.
-
     Args:
         model: Model to record.
     """
 
     def __init__(self, model: nn.Module) -> None:
+        # Values by module path and direction.
         self.values: dict[tuple[str, str], ExponentCounts] = {}
+        # Values of the gradients of parameters and of outputs of modules without children.
         self.gradients = ExponentCounts()
+        # Layout of the current batch, set by the caller; None does not count examples.
         self.shape: BatchShape | None = None
         self._model = model
         self._hooks = ExitStack()

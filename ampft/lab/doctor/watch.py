@@ -52,31 +52,20 @@ _GARBAGE = -1  # memory that nothing has written: what it contains means nothing
 
 @dataclass(eq=False)
 class NonfiniteEvent:
-    """An operation whose result has a NaN or an infinity that its operands did not have.
+    """An operation whose result has a NaN or an infinity that its operands did not have."""
 
-    Attributes:
-        key: Which operation it was, so that another pass finds it.
-        cause: Its cause, judged by this pass only.
-        writes_mask: Whether it makes a few entries infinite by a constant that no weight decides.
-        is_hidden: Whether a softmax has turned these entries into zeros.
-        is_used: Whether another operation has computed with them before.
-        largest: Largest absolute value that float64 has for the result; None if not finite.
-        inputs: Ranges of the operands.
-        frame: Line of the model's source.
-        places: Examples and tokens, as soon as an operation shows them.
-        has_nan: Whether the result has a NaN, and not only infinities.
-    """
-
-    key: Key
-    cause: Cause
+    key: Key  # Which operation it was, so that another pass finds it.
+    cause: Cause  # Its cause, judged by this pass only.
+    # Whether it makes a few entries infinite by a constant that no weight decides.
     writes_mask: bool = False
-    is_hidden: bool = False
-    is_used: bool = False
+    is_hidden: bool = False  # Whether a softmax has turned these entries into zeros.
+    is_used: bool = False  # Whether another operation has computed with them before.
+    # Largest absolute value that float64 has for the result; None if not finite.
     largest: float | None = None
-    inputs: tuple[ValueRange, ...] = ()
-    frame: SourceLine | None = None
-    places: BatchPositions | None = None
-    has_nan: bool = False
+    inputs: tuple[ValueRange, ...] = ()  # Ranges of the operands.
+    frame: SourceLine | None = None  # Line of the model's source.
+    places: BatchPositions | None = None  # Examples and tokens, as soon as an operation shows them.
+    has_nan: bool = False  # Whether the result has a NaN, and not only infinities.
 
     @property
     def is_mask(self) -> bool:
@@ -201,11 +190,6 @@ class OperationWatch(TorchDispatchMode):
 
     It leaves no hook behind. Values and random numbers do not change.
 
-    Attributes:
-        events: Operations that made values that are not finite, in their order.
-        has_failed: Whether an operation raised, because a number does not exist in its dtype.
-        probed: The operation that `probe` names, as seen in this pass; None if it did not occur.
-
     Args:
         model: Model whose modules are named.
         shape: How the batch is laid out; without it, examples are not named.
@@ -221,8 +205,11 @@ class OperationWatch(TorchDispatchMode):
         probe: Key | None = None,
     ) -> None:
         super().__init__()
+        # Operations that made values that are not finite, in their order.
         self.events: list[NonfiniteEvent] = []
+        # Whether an operation raised, because a number does not exist in its dtype.
         self.has_failed = False
+        # The operation that `probe` names, as seen in this pass; None if it did not occur.
         self.probed: OperatorCall | None = None
         self._model = model
         self._shape = shape

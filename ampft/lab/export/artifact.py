@@ -63,51 +63,36 @@ class TokenizationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ArtifactManifest:
-    """Everything about an artifact except its contents.
+    """Everything about an artifact except its contents."""
 
-    Attributes:
-        format: Name of its row in `FORMATS`.
-        precision: Precision that was asked for.
-        task: Name of the task, such as "text".
-        label_names: Class names, in the order of the logits.
-        input_columns: Input columns of the training.
-        model: Model file, relative to the folder.
-        inputs: Names of the model's inputs.
-        run_sha256: SHA-256 of run.json of the run that trained it. `source/run.json` is that record
-            without command, hardware and folders.
-        files: Hash and size of every file except this one, by relative path.
-        runtime: Package that runs it.
-        versions: Versions of the packages that wrote it, and of the runtime.
-        text: How texts become tokens; None for other kinds of data.
-        decision: Entries of the configuration that turn logits into predictions, such as tuned
-            thresholds; empty if the most probable class is predicted.
-        preprocessing: What the tokenizer or processor does, as in the record of the run.
-        int8: How activations become int8, one of `INT8_SCHEMES`; None if there is no choice.
-        keep_float: Paths of the modules that stay in float32.
-        float_nodes: Names of their nodes in the ONNX file, in its order.
-        created: Time, ISO 8601 in UTC.
-        schema: Version of this layout.
-    """
-
-    format: str
-    precision: str
-    task: str
-    label_names: Sequence[str]
-    input_columns: Sequence[str]
-    model: str
-    inputs: Sequence[str]
+    format: str  # Name of its row in `FORMATS`.
+    precision: str  # Precision that was asked for.
+    task: str  # Name of the task, such as "text".
+    label_names: Sequence[str]  # Class names, in the order of the logits.
+    input_columns: Sequence[str]  # Input columns of the training.
+    model: str  # Model file, relative to the folder.
+    inputs: Sequence[str]  # Names of the model's inputs.
+    # SHA-256 of run.json of the run that trained it. `source/run.json` is that record without
+    # command, hardware and folders.
     run_sha256: str
+    # Hash and size of every file except this one, by relative path.
     files: Mapping[str, FileDigest]
-    runtime: str
-    versions: Mapping[str, str]
+    runtime: str  # Package that runs it.
+    versions: Mapping[str, str]  # Versions of the packages that wrote it, and of the runtime.
+    # How texts become tokens; None for other kinds of data.
     text: TokenizationSettings | None = None
+    # Entries of the configuration that turn logits into predictions, such as tuned thresholds;
+    # empty if the most probable class is predicted.
     decision: Mapping[str, Any] = field(default_factory=dict)
+    # What the tokenizer or processor does, as in the record of the run.
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    # How activations become int8, one of `INT8_SCHEMES`; None if there is no choice.
     int8: str | None = None
-    keep_float: Sequence[str] = ()
-    float_nodes: Sequence[str] = ()
+    keep_float: Sequence[str] = ()  # Paths of the modules that stay in float32.
+    float_nodes: Sequence[str] = ()  # Names of their nodes in the ONNX file, in its order.
+    # Time, ISO 8601 in UTC.
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-    schema: int = SCHEMA
+    schema: int = SCHEMA  # Version of this layout.
 
     @property
     def files_sha256(self) -> str:
@@ -199,23 +184,14 @@ def certificate_problem(folder: Path, manifest: ArtifactManifest) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class Artifact:
-    """An artifact, ready to predict on this machine.
+    """An artifact, ready to predict on this machine."""
 
-    Attributes:
-        folder: Its folder.
-        manifest: Its manifest, artifact.json.
-        record: Record of the run that trained it.
-        config: Configuration of the model.
-        reader: Conversion of rows to the inputs of the model, as in its training.
-        model: Module whose forward pass is a call of the runtime, on the CPU.
-    """
-
-    folder: Path
-    manifest: ArtifactManifest
-    record: RunRecord
-    config: Any
-    reader: Reader
-    model: nn.Module
+    folder: Path  # Its folder.
+    manifest: ArtifactManifest  # Its manifest, artifact.json.
+    record: RunRecord  # Record of the run that trained it.
+    config: Any  # Configuration of the model.
+    reader: Reader  # Conversion of rows to the inputs of the model, as in its training.
+    model: nn.Module  # Module whose forward pass is a call of the runtime, on the CPU.
 
     def predictor(self, batch_size: int) -> Predictor:
         """Return what predicts rows with this artifact.

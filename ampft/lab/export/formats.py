@@ -41,32 +41,21 @@ def package(name: str, extra: str, purpose: str) -> ModuleType:
 
 @dataclass(frozen=True)
 class Format:
-    """A row of the table of formats.
+    """A row of the table of formats."""
 
-    Attributes:
-        name: Value of `--format`.
-        module: Module with the functions `model_writer`, a context in which the model file can be
-            written several times with other modules in float32 (`Write`), and `load`, which
-            returns a module that predicts with it.
-        runtime: Package that runs the artifact.
-        files: Model file by precision, relative to the folder. Those are the precisions that the
-            format has.
-        extra: Extra of ampft that installs all packages.
-        writers: Packages that write it, besides PyTorch.
-        int8_packages: Packages that only int8 needs, to write and to load.
-        int8_writers: Packages that only int8 needs, to write.
-        absent: Reason why the other precisions are absent, in a sentence.
-    """
-
-    name: str
+    name: str  # Value of `--format`.
+    # Module with the functions `model_writer`, a context in which the model file can be written
+    # several times with other modules in float32 (`Write`), and `load`, which returns a module that
+    # predicts with it.
     module: str
-    runtime: str
+    runtime: str  # Package that runs the artifact.
+    # Model file by precision, relative to the folder. Those are the precisions that the format has.
     files: Mapping[str, str]
-    extra: str
-    writers: tuple[str, ...] = ()
-    int8_packages: tuple[str, ...] = ()
-    int8_writers: tuple[str, ...] = ()
-    absent: str = ""
+    extra: str  # Extra of ampft that installs all packages.
+    writers: tuple[str, ...] = ()  # Packages that write it, besides PyTorch.
+    int8_packages: tuple[str, ...] = ()  # Packages that only int8 needs, to write and to load.
+    int8_writers: tuple[str, ...] = ()  # Packages that only int8 needs, to write.
+    absent: str = ""  # Reason why the other precisions are absent, in a sentence.
 
     def runtime_packages(self, precision: str) -> tuple[str, ...]:
         """Return the packages that run an artifact."""

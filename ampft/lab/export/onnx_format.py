@@ -46,13 +46,7 @@ SCOPES = "pkg.torch.onnx.name_scopes"  # the modules around a node, from the out
 
 
 class RuntimeModel(nn.Module):
-    """A model whose forward pass is a call of another runtime on the CPU.
-
-    Attributes:
-        config: Configuration of the model, which says how its batches are made.
-        session: The session or compiled model of the runtime.
-        parameter: Says that inputs are float32 and on the CPU, as a parameter of a model does.
-    """
+    """A model whose forward pass is a call of another runtime on the CPU."""
 
     def __init__(
         self,
@@ -70,8 +64,9 @@ class RuntimeModel(nn.Module):
             call: Function that returns the logits of a batch.
         """
         super().__init__()
-        self.config = config
-        self.session = session
+        self.config = config  # Configuration of the model, which says how its batches are made.
+        self.session = session  # The session or compiled model of the runtime.
+        # Says that inputs are float32 and on the CPU, as a parameter of a model does.
         self.parameter = nn.Parameter(torch.zeros(()), requires_grad=False)
         self._names, self._call = tuple(names), call
 

@@ -40,26 +40,17 @@ Axes = dict[str, dict[int, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class ExportRequest:
-    """A request for an artifact.
+    """A request for an artifact."""
 
-    Attributes:
-        run: Output folder of a finished run.
-        format: Name of a row of `FORMATS`.
-        precision: One of `PRECISIONS` that the format has.
-        output_dir: Folder to create; an empty one is used as it is.
-        data_flags: Flags that say where the data of the run are now, such as
-            `--validation_file=FILE`, for a calibration.
-        int8: One of `INT8_SCHEMES`, for ONNX; None takes the first.
-        keep_float: Patterns of modules that stay in float32, besides the run's.
-    """
-
-    run: Path
-    format: str
-    precision: str
-    output_dir: Path
+    run: Path  # Output folder of a finished run.
+    format: str  # Name of a row of `FORMATS`.
+    precision: str  # One of `PRECISIONS` that the format has.
+    output_dir: Path  # Folder to create; an empty one is used as it is.
+    # Flags that say where the data of the run are now, such as `--validation_file=FILE`, for a
+    # calibration.
     data_flags: Sequence[str] = ()
-    int8: str | None = None
-    keep_float: Sequence[str] = ()
+    int8: str | None = None  # One of `INT8_SCHEMES`, for ONNX; None takes the first.
+    keep_float: Sequence[str] = ()  # Patterns of modules that stay in float32, besides the run's.
 
     @property
     def scheme(self) -> str | None:
@@ -70,24 +61,15 @@ class ExportRequest:
 
 @dataclass(frozen=True)
 class ExportSource:
-    """The model of a run, ready to be written in a format.
+    """The model of a run, ready to be written in a format."""
 
-    Attributes:
-        request: What it is exported as.
-        record: Record of the run.
-        model: Model in float32 on the CPU, in evaluation mode, with its adapters merged.
-        reader: Conversion of rows to the inputs of the model.
-        inputs: Inputs to trace it with.
-        axes: Axes of the inputs whose size may vary.
-        kept: Paths of the modules that stay in float32: the run's, and requested ones.
-    """
-
-    request: ExportRequest
-    record: RunRecord
-    model: Any
-    reader: Reader
-    inputs: Mapping[str, Tensor]
-    axes: Axes
+    request: ExportRequest  # What it is exported as.
+    record: RunRecord  # Record of the run.
+    model: Any  # Model in float32 on the CPU, in evaluation mode, with its adapters merged.
+    reader: Reader  # Conversion of rows to the inputs of the model.
+    inputs: Mapping[str, Tensor]  # Inputs to trace it with.
+    axes: Axes  # Axes of the inputs whose size may vary.
+    # Paths of the modules that stay in float32: the run's, and requested ones.
     kept: tuple[str, ...] = ()
 
     def write_graph(self, path: Path) -> None:

@@ -55,19 +55,12 @@ def resolve_inference(mode: str, device: torch.device) -> Precision:
 
 @dataclass
 class ModelInPrecision:
-    """A model in one precision.
+    """A model in one precision."""
 
-    Attributes:
-        mode: One of `MODES`.
-        precision: Precision of the parts that are not quantized.
-        model: Model on its device, in evaluation mode, without ampft's padding-free path.
-        problem: Problem that decodes its logits.
-    """
-
-    mode: str
-    precision: Precision
-    model: nn.Module
-    problem: Any
+    mode: str  # One of `MODES`.
+    precision: Precision  # Precision of the parts that are not quantized.
+    model: nn.Module  # Model on its device, in evaluation mode, without ampft's padding-free path.
+    problem: Any  # Problem that decodes its logits.
 
     @contextmanager
     def context(self) -> Iterator[None]:
@@ -137,19 +130,12 @@ class ModelInPrecision:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A finished run's model and the conversion of texts, from which predictors are made.
+    """A finished run's model and the conversion of texts, from which predictors are made."""
 
-    Attributes:
-        folder: Folder of the run.
-        record: Its record.
-        model: Float32 model on the CPU.
-        reader: Conversion of texts to the inputs of the model.
-    """
-
-    folder: Path
-    record: RunRecord
-    model: nn.Module
-    reader: Reader
+    folder: Path  # Folder of the run.
+    record: RunRecord  # Its record.
+    model: nn.Module  # Float32 model on the CPU.
+    reader: Reader  # Conversion of texts to the inputs of the model.
 
     @classmethod
     def load(cls, folder: Path, record: RunRecord) -> SavedModel:

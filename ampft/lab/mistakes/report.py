@@ -30,28 +30,17 @@ PAIRS_WITH_FILES = 6  # pairs whose examples are shown if these are pictures or 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A case whose prediction is wrong.
+    """A case whose prediction is wrong."""
 
-    Attributes:
-        case: Row of the split.
-        label: Its label; empty if `prediction` says how good the prediction is.
-        prediction: Its prediction.
-        confidence: Probability of the wrong prediction, 0 to 1; of masks, the share of wrong
-            pixels.
-        details: The labels or words that are wrong, if a case has several; otherwise empty.
-        inputs: Input columns of the case by name: texts, or a reference.
-        origin: Where the case comes from: its id, or line or row of the file.
-        shown: The case as the page shows it.
-    """
-
-    case: int
-    label: str
-    prediction: str
+    case: int  # Row of the split.
+    label: str  # Its label; empty if `prediction` says how good the prediction is.
+    prediction: str  # Its prediction.
+    # Probability of the wrong prediction, 0 to 1; of masks, the share of wrong pixels.
     confidence: float
-    details: str
-    inputs: dict[str, str]
-    origin: str
-    shown: ShownCase
+    details: str  # The labels or words that are wrong, if a case has several; otherwise empty.
+    inputs: dict[str, str]  # Input columns of the case by name: texts, or a reference.
+    origin: str  # Where the case comes from: its id, or line or row of the file.
+    shown: ShownCase  # The case as the page shows it.
 
     @property
     def statement(self) -> str:
@@ -61,48 +50,28 @@ class Mistake:
 
 @dataclass(frozen=True)
 class ConfusedPair:
-    """A class that is taken for another.
+    """A class that is taken for another."""
 
-    Attributes:
-        label: The class.
-        prediction: The class that is predicted.
-        count: Number of cases or units for which this happened.
-        support: Number of cases or units of the class.
-        reverse: Number of cases or units for which the opposite happened.
-        examples: The most confident of these mistakes, if they are cases.
-    """
-
-    label: str
-    prediction: str
-    count: int
-    support: int
-    reverse: int
-    examples: tuple[Mistake, ...]
+    label: str  # The class.
+    prediction: str  # The class that is predicted.
+    count: int  # Number of cases or units for which this happened.
+    support: int  # Number of cases or units of the class.
+    reverse: int  # Number of cases or units for which the opposite happened.
+    examples: tuple[Mistake, ...]  # The most confident of these mistakes, if they are cases.
 
 
 @dataclass(frozen=True)
 class Mistakes:
-    """The mistakes of a run on its final split.
+    """The mistakes of a run on its final split."""
 
-    Attributes:
-        record: Record of the run.
-        split: Name of the split.
-        cases: Number of cases.
-        wrong: Number of cases whose prediction is wrong.
-        summary: Metrics of the split.
-        confident: The most confident errors, the most confident first.
-        pairs: The most confused pairs, the most frequent first.
-        outcome: What `pairs` count, and what `confident` is ordered by.
-    """
-
-    record: RunRecord
-    split: str
-    cases: int
-    wrong: int
-    summary: str
-    confident: tuple[Mistake, ...]
-    pairs: tuple[ConfusedPair, ...]
-    outcome: OutcomeMistakes
+    record: RunRecord  # Record of the run.
+    split: str  # Name of the split.
+    cases: int  # Number of cases.
+    wrong: int  # Number of cases whose prediction is wrong.
+    summary: str  # Metrics of the split.
+    confident: tuple[Mistake, ...]  # The most confident errors, the most confident first.
+    pairs: tuple[ConfusedPair, ...]  # The most confused pairs, the most frequent first.
+    outcome: OutcomeMistakes  # What `pairs` count, and what `confident` is ordered by.
 
 
 def find_mistakes(folder: Path, limit: int) -> Mistakes:

@@ -45,14 +45,11 @@ class _BannedError(Exception):
 
 
 class _Observer(TorchDispatchMode):
-    """Stops at the first cast, or otherwise at the first operation that is not a view.
-
-    Attributes:
-        dtypes: Dtype of the cast, or of what the operation receives.
-    """
+    """Stops at the first cast, or otherwise at the first operation that is not a view."""
 
     def __init__(self) -> None:
         super().__init__()
+        # Dtype of the cast, or of what the operation receives.
         self.dtypes: set[torch.dtype] = set()
 
     def __torch_dispatch__(
@@ -72,15 +69,10 @@ class _Observer(TorchDispatchMode):
 
 @dataclass(frozen=True)
 class AutocastOperation:
-    """What autocast does with an operation.
+    """What autocast does with an operation."""
 
-    Attributes:
-        name: Name and overload in `torch.ops.aten`, such as `mm` or `norm.Scalar`.
-        policy: One of `POLICIES`.
-    """
-
-    name: str
-    policy: str
+    name: str  # Name and overload in `torch.ops.aten`, such as `mm` or `norm.Scalar`.
+    policy: str  # One of `POLICIES`.
 
 
 def autocast_operations(precision: Precision) -> tuple[AutocastOperation, ...]:

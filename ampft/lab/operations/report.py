@@ -139,17 +139,11 @@ def documented_policies(device: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class UnlistedOperation:
-    """An operation that is on no list of autocast.
+    """An operation that is on no list of autocast."""
 
-    Attributes:
-        name: Name in `torch.ops.aten`, such as `gelu`.
-        dtypes: Dtypes of its floating inputs, such as `float16 and float32`.
-        calls: Number of calls in a forward pass.
-    """
-
-    name: str
-    dtypes: str
-    calls: int
+    name: str  # Name in `torch.ops.aten`, such as `gelu`.
+    dtypes: str  # Dtypes of its floating inputs, such as `float16 and float32`.
+    calls: int  # Number of calls in a forward pass.
 
 
 def unlisted_operations(
@@ -240,31 +234,21 @@ def _moves(name: str) -> bool:
 
 @dataclass(frozen=True)
 class OperationsReport:
-    """What autocast does in a mode on this device.
+    """What autocast does in a mode on this device."""
 
-    Attributes:
-        mode: Precision.
-        execution: `native` or `emulated`.
-        device: Device type.
-        table: Device whose documented lists are compared; `cuda` if binary16 is emulated.
-        torch: Version of torch.
-        operations: Operations with an autocast kernel, found by probing.
-        undocumented: Operations that PyTorch documents nowhere or under another policy.
-        not_found: Documented operations that have another policy or no autocast kernel.
-        model: Name of the model; None if none was examined.
-        unlisted: Its operations that are on no list.
-    """
-
-    mode: str
-    execution: str
-    device: str
-    table: str
-    torch: str
+    mode: str  # Precision.
+    execution: str  # `native` or `emulated`.
+    device: str  # Device type.
+    table: str  # Device whose documented lists are compared; `cuda` if binary16 is emulated.
+    torch: str  # Version of torch.
+    # Operations with an autocast kernel, found by probing.
     operations: tuple[AutocastOperation, ...]
+    # Operations that PyTorch documents nowhere or under another policy.
     undocumented: tuple[str, ...]
+    # Documented operations that have another policy or no autocast kernel.
     not_found: tuple[str, ...]
-    model: str | None = None
-    unlisted: tuple[UnlistedOperation, ...] = ()
+    model: str | None = None  # Name of the model; None if none was examined.
+    unlisted: tuple[UnlistedOperation, ...] = ()  # Its operations that are on no list.
 
 
 def examine_autocast(

@@ -21,21 +21,14 @@ TOLERANCE = 1e-9  # of levels and estimates
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerAudit:
-    """The result of an audit.
+    """The result of an audit."""
 
-    Attributes:
-        entries: Number of entries, whose chain of hashes is whole.
-        sha256: Hash of the last entry.
-        repeated: Number of answers, to tries and to the final claim, that were computed again.
-        absent: Numbers of the entries of answers whose files are missing or have changed.
-        wrong: What contradicts the entries, one sentence each.
-    """
-
-    entries: int
-    sha256: str
-    repeated: int
+    entries: int  # Number of entries, whose chain of hashes is whole.
+    sha256: str  # Hash of the last entry.
+    repeated: int  # Number of answers, to tries and to the final claim, that were computed again.
+    # Numbers of the entries of answers whose files are missing or have changed.
     absent: tuple[int, ...]
-    wrong: tuple[str, ...]
+    wrong: tuple[str, ...]  # What contradicts the entries, one sentence each.
 
 
 def main(argv: Sequence[str]) -> None:

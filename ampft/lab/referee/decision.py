@@ -57,17 +57,11 @@ SMALLEST_P = 1e-13  # of the test that allows for rare losses, which is exact to
 
 @dataclass(frozen=True, kw_only=True)
 class TryErrorBudget:
-    """The probability of a false keep that one try may use.
+    """The probability of a false keep that one try may use."""
 
-    Attributes:
-        number: Number of the try, from 1.
-        level: Probability that this try is a false keep, at most.
-        log_share: Natural logarithm of the share of the transcript of earlier answers.
-    """
-
-    number: int
-    level: float
-    log_share: float
+    number: int  # Number of the try, from 1.
+    level: float  # Probability that this try is a false keep, at most.
+    log_share: float  # Natural logarithm of the share of the transcript of earlier answers.
 
     def reuse_limit(self, over_rows: float, over_seeds: float, *, seeds: int, cases: int) -> float:
         """Return the limit c that a gain must exceed on rows that earlier answers tell about.
@@ -161,57 +155,38 @@ class Claim(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class CandidateCriteria:
-    """What a candidate must show, and by which rules it is decided on.
+    """What a candidate must show, and by which rules it is decided on."""
 
-    Attributes:
-        claim: What it must show.
-        margin: For "not_worse", the largest loss that does not matter; for "better" without
-            effect on a keep, and the least gain worth further seeds. In the metric's unit.
-        max_seeds: Number of seeds from which a candidate is not continued.
-        sealed: Whether answers other than a keep must not depend on the test rows.
-        higher_is_better: Whether higher values of the metric are better.
-    """
-
-    claim: Claim
+    claim: Claim  # What it must show.
+    # For "not_worse", the largest loss that does not matter; for "better" without effect on a keep,
+    # and the least gain worth further seeds. In the metric's unit.
     margin: float
-    max_seeds: int
-    sealed: bool
-    higher_is_better: bool = True
+    max_seeds: int  # Number of seeds from which a candidate is not continued.
+    sealed: bool  # Whether answers other than a keep must not depend on the test rows.
+    higher_is_better: bool = True  # Whether higher values of the metric are better.
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerEstimate:
-    """The numbers of a comparison, in the metric's unit; positive is better.
+    """The numbers of a comparison, in the metric's unit; positive is better."""
 
-    Attributes:
-        gain: Mean over the seeds.
-        lower: Limit that decides, at the level of the try and with allowance for reuse.
-        interval: 95 % interval as if this were the only try.
-        seeds_to_decide: Range of the number of seeds that may decide; None unless undecided and
-            open.
-        cases_to_show: Number of cases that would show a gain of this size; None likewise.
-    """
-
-    gain: float
-    lower: float
-    interval: tuple[float, float]
+    gain: float  # Mean over the seeds.
+    lower: float  # Limit that decides, at the level of the try and with allowance for reuse.
+    interval: tuple[float, float]  # 95 % interval as if this were the only try.
+    # Range of the number of seeds that may decide; None unless undecided and open.
     seeds_to_decide: tuple[int, int] | None = None
+    # Number of cases that would show a gain of this size; None likewise.
     cases_to_show: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """The answer, and what may be said with it.
+    """The answer, and what may be said with it."""
 
-    Attributes:
-        answer: The answer.
-        estimate: Its numbers.
-        shown_points: For a keep of a better candidate, the number of whole steps of the margin that
-            the gain exceeds at this level, at most `MOST_STEPS`; otherwise 0.
-    """
-
-    answer: CandidateAnswer
-    estimate: LedgerEstimate
+    answer: CandidateAnswer  # The answer.
+    estimate: LedgerEstimate  # Its numbers.
+    # For a keep of a better candidate, the number of whole steps of the margin that the gain
+    # exceeds at this level, at most `MOST_STEPS`; otherwise 0.
     shown_points: int = 0
 
 

@@ -63,20 +63,13 @@ from ampft.lab.referee.sides import (
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """What a call of `judge` wrote, or found that it had written before.
+    """What a call of `judge` wrote, or found that it had written before."""
 
-    Attributes:
-        ledger: Folder of the ledger.
-        entry: The entry.
-        sha256: Hash of the last entry of the ledger.
-        state: State of the ledger after the entry.
-        is_repeated: Whether the same candidate was judged before, so that nothing was written.
-    """
-
-    ledger: Path
-    entry: Entry
-    sha256: str
-    state: LedgerState
+    ledger: Path  # Folder of the ledger.
+    entry: Entry  # The entry.
+    sha256: str  # Hash of the last entry of the ledger.
+    state: LedgerState  # State of the ledger after the entry.
+    # Whether the same candidate was judged before, so that nothing was written.
     is_repeated: bool = False
 
     @property

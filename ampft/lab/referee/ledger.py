@@ -62,30 +62,24 @@ def check_percent(name: str, value: float, below: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerSettings:
-    """What is chosen when a ledger starts, and holds for all its tries.
+    """What is chosen when a ledger starts, and holds for all its tries."""
 
-    Attributes:
-        metric: Name of the metric; None for the primary metric of the task.
-        margin: Margin in points, or hundredths of the metric's unit: the loss that does not matter
-            for the claim "not_worse", and the step in which a gain is shown.
-        error: Probability in percent that any keep of the sequence is false, at most.
-        tries: Number of planned tries; looks at a candidate with more seeds count.
-        max_seeds: Number of seeds from which a candidate is not continued; None for the number that
-            the first best has.
-        answers: "sealed" if answers other than a keep must say nothing about the test rows, so that
-            candidates may be tuned to them; "open" to show all numbers.
-        label_names: All classes of tables; empty for those that occur.
-    """
-
-    metric: str | None = None
+    metric: str | None = None  # Name of the metric; None for the primary metric of the task.
+    # Margin in points, or hundredths of the metric's unit: the loss that does not matter for the
+    # claim "not_worse", and the step in which a gain is shown.
     margin: Annotated[float, ValueRule(lambda value: 0 < value < 100, "above 0 and below 100")] = (
         1.0
     )
+    # Probability in percent that any keep of the sequence is false, at most.
     error: Annotated[float, ValueRule(lambda value: 0 < value < 50, "above 0 and below 50")] = 5.0
-    tries: Positive = 100
+    tries: Positive = 100  # Number of planned tries; looks at a candidate with more seeds count.
+    # Number of seeds from which a candidate is not continued; None for the number that the first
+    # best has.
     max_seeds: Positive | None = None
+    # "sealed" if answers other than a keep must say nothing about the test rows, so that candidates
+    # may be tuned to them; "open" to show all numbers.
     answers: Annotated[str, one_of((SEALED, OPEN))] = SEALED
-    label_names: Sequence[str] = ()
+    label_names: Sequence[str] = ()  # All classes of tables; empty for those that occur.
 
     def __post_init__(self) -> None:
         check_percent("margin", self.margin, 100)
@@ -103,36 +97,24 @@ class LedgerSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TestSet:
-    """The rows that a ledger judges on.
-
-    Attributes:
-        source: "runs" or "tables".
-        metric: Metric that is judged.
-        split: Split of the runs.
-        cases: Number of independent cases: examples, or groups of them.
-        examples: Number of examples.
-        label_names: Names of the classes.
-        sha256: Hash of labels, groups and names, in the order of the examples; for tables in the
-            order of the ids.
-        fingerprint: The split's fingerprint in the run records; None for tables.
-        rows: Hash of each row's input, sorted; empty for tables without texts.
-        ids: Hash of each row's id, sorted; empty for runs.
-        shared_rows: Number of rows that the training rows of the first best contain; None if they
-            could not be read.
-    """
+    """The rows that a ledger judges on."""
 
     __test__ = False  # not a class of tests
 
-    source: Annotated[str, one_of((RUNS, TABLES))]
-    metric: MetricInfo
-    split: str
-    cases: int
-    examples: int
-    label_names: Sequence[str]
+    source: Annotated[str, one_of((RUNS, TABLES))]  # "runs" or "tables".
+    metric: MetricInfo  # Metric that is judged.
+    split: str  # Split of the runs.
+    cases: int  # Number of independent cases: examples, or groups of them.
+    examples: int  # Number of examples.
+    label_names: Sequence[str]  # Names of the classes.
+    # Hash of labels, groups and names, in the order of the examples; for tables in the order of the
+    # ids.
     sha256: str
-    fingerprint: str | None
-    rows: Sequence[str]
-    ids: Sequence[str] = ()
+    fingerprint: str | None  # The split's fingerprint in the run records; None for tables.
+    rows: Sequence[str]  # Hash of each row's input, sorted; empty for tables without texts.
+    ids: Sequence[str] = ()  # Hash of each row's id, sorted; empty for runs.
+    # Number of rows that the training rows of the first best contain; None if they could not be
+    # read.
     shared_rows: int | None = None
 
     def units(self, margin: float) -> Units:
@@ -143,106 +125,64 @@ class TestSet:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedModel:
-    """One trained model of a side.
+    """One trained model of a side."""
 
-    Attributes:
-        seed: Seed of its training.
-        source: Run folder or table, relative to the ledger.
-        predictions_sha256: Hash of its predictions and metrics.
-        file_sha256: Hash of the file with its predictions.
-    """
-
-    seed: int
-    source: str
-    predictions_sha256: str
-    file_sha256: str
+    seed: int  # Seed of its training.
+    source: str  # Run folder or table, relative to the ledger.
+    predictions_sha256: str  # Hash of its predictions and metrics.
+    file_sha256: str  # Hash of the file with its predictions.
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedCandidate:
-    """A candidate with the answer of the referee.
+    """A candidate with the answer of the referee."""
 
-    Attributes:
-        claim: "better" or "not_worse".
-        margin: Margin in the metric's unit.
-        changes: Values of best and candidate of each setting that differs; empty for tables.
-        best_entry: Number of the entry with the best that it was compared with.
-        number: Number of the try, from 1; 0 for the final claim.
-        level: Probability that this is a false keep, at most.
-        log_share: Logarithm of the share of the transcript of earlier answers.
-        answer: "keep", "drop" or "undecided".
-        shown_points: Whole steps of the margin that the gain exceeds, for a keep.
-        estimate: Numbers of the comparison; None in a sealed ledger.
-        checked_rows: Whether the candidate's training rows were compared with the test rows.
-    """
-
-    claim: Annotated[str, one_of(tuple(Claim))]
-    margin: float
+    claim: Annotated[str, one_of(tuple(Claim))]  # "better" or "not_worse".
+    margin: float  # Margin in the metric's unit.
+    # Values of best and candidate of each setting that differs; empty for tables.
     changes: Mapping[str, Sequence[JSONValue]]
-    best_entry: int
-    number: int
-    level: float
-    log_share: float
-    answer: Annotated[str, one_of(tuple(CandidateAnswer))]
-    shown_points: int
-    estimate: LedgerEstimate | None = None
+    best_entry: int  # Number of the entry with the best that it was compared with.
+    number: int  # Number of the try, from 1; 0 for the final claim.
+    level: float  # Probability that this is a false keep, at most.
+    log_share: float  # Logarithm of the share of the transcript of earlier answers.
+    answer: Annotated[str, one_of(tuple(CandidateAnswer))]  # "keep", "drop" or "undecided".
+    shown_points: int  # Whole steps of the margin that the gain exceeds, for a keep.
+    estimate: LedgerEstimate | None = None  # Numbers of the comparison; None in a sealed ledger.
+    # Whether the candidate's training rows were compared with the test rows.
     checked_rows: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One entry of a ledger.
+    """One entry of a ledger."""
 
-    Attributes:
-        number: Number of the entry, from 1.
-        kind: "start", "try", "seeds" (more seeds of the best) or "final".
-        when: Time, ISO 8601 in UTC.
-        who: User and machine.
-        previous: Hash of the entry before it; empty for the first.
-        models: Models of the first best, of the candidate, or all of the best with more seeds.
-        compared: Models that a final claim was compared with.
-        settings: Settings, in the first entry.
-        test: Test set, in the first entry and in the final claim.
-        trial: Candidate and answer, of a try and of the final claim.
-        note: Text of the user.
-        schema: Version of this layout.
-    """
-
-    number: int
+    number: int  # Number of the entry, from 1.
+    # "start", "try", "seeds" (more seeds of the best) or "final".
     kind: Annotated[str, one_of((START, TRY, SEEDS, FINAL))]
-    when: str
-    who: str
-    previous: str
+    when: str  # Time, ISO 8601 in UTC.
+    who: str  # User and machine.
+    previous: str  # Hash of the entry before it; empty for the first.
+    # Models of the first best, of the candidate, or all of the best with more seeds.
     models: Sequence[JudgedModel]
-    settings: LedgerSettings | None = None
-    test: TestSet | None = None
-    trial: JudgedCandidate | None = None
-    compared: Sequence[JudgedModel] = ()
-    note: str = ""
-    schema: int = SCHEMA
+    settings: LedgerSettings | None = None  # Settings, in the first entry.
+    test: TestSet | None = None  # Test set, in the first entry and in the final claim.
+    trial: JudgedCandidate | None = None  # Candidate and answer, of a try and of the final claim.
+    compared: Sequence[JudgedModel] = ()  # Models that a final claim was compared with.
+    note: str = ""  # Text of the user.
+    schema: int = SCHEMA  # Version of this layout.
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerState:
-    """The current state of a ledger: its best models, tries and settings.
+    """The current state of a ledger: its best models, tries and settings."""
 
-    Attributes:
-        settings: Its settings.
-        test: Its test set.
-        best: Models of the current best, by ascending order of their use.
-        best_entry: Number of the entry that made it the best.
-        seeds: Seeds in the order in which candidates must use them.
-        trials: Entries of all tries.
-        final: Entry of the final claim; None without one.
-    """
-
-    settings: LedgerSettings
-    test: TestSet
-    best: tuple[JudgedModel, ...]
-    best_entry: int
-    seeds: tuple[int, ...]
-    trials: tuple[Entry, ...] = ()
-    final: Entry | None = None
+    settings: LedgerSettings  # Its settings.
+    test: TestSet  # Its test set.
+    best: tuple[JudgedModel, ...]  # Models of the current best, by ascending order of their use.
+    best_entry: int  # Number of the entry that made it the best.
+    seeds: tuple[int, ...]  # Seeds in the order in which candidates must use them.
+    trials: tuple[Entry, ...] = ()  # Entries of all tries.
+    final: Entry | None = None  # Entry of the final claim; None without one.
 
     @property
     def shown_points(self) -> list[int]:

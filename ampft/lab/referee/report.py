@@ -43,35 +43,22 @@ TEMPLATE = Path(__file__).with_name("ledger.html.j2")
 
 @dataclass(frozen=True, kw_only=True)
 class TryNumbers:
-    """What the files of a try say.
+    """What the files of a try say."""
 
-    Attributes:
-        score: Mean score of the candidate over its seeds.
-        gain: Mean gain over the best at that time, positive if better.
-        interval: Its 95 % interval as if it were the only try.
-    """
-
-    score: float
-    gain: float
-    interval: tuple[float, float]
+    score: float  # Mean score of the candidate over its seeds.
+    gain: float  # Mean gain over the best at that time, positive if better.
+    interval: tuple[float, float]  # Its 95 % interval as if it were the only try.
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerReport:
-    """A ledger with what may be shown of it.
+    """A ledger with what may be shown of it."""
 
-    Attributes:
-        folder: Its folder.
-        state: Its state.
-        sha256: Hash of its last entry.
-        numbers: Numbers of each try, by entry; empty while they are sealed.
-        first_score: Mean score of the first best; None while scores are sealed or without files.
-    """
-
-    folder: Path
-    state: LedgerState
-    sha256: str
-    numbers: dict[int, TryNumbers]
+    folder: Path  # Its folder.
+    state: LedgerState  # Its state.
+    sha256: str  # Hash of its last entry.
+    numbers: dict[int, TryNumbers]  # Numbers of each try, by entry; empty while they are sealed.
+    # Mean score of the first best; None while scores are sealed or without files.
     first_score: float | None
 
     @property

@@ -47,34 +47,22 @@ KEY_LENGTH = 16  # hexadecimal digits of the hash of a row
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """The models of a candidate or of the best.
+    """The models of a candidate or of the best."""
 
-    Attributes:
-        name: What it is called in messages: "--candidate" or "--best".
-        models: Models by seed.
-        predictions: Their predictions, by seed.
-        runs: Their run records by seed; empty for tables.
-    """
-
-    name: str
-    models: Mapping[int, JudgedModel]
-    predictions: Mapping[int, RunPredictions]
+    name: str  # What it is called in messages: "--candidate" or "--best".
+    models: Mapping[int, JudgedModel]  # Models by seed.
+    predictions: Mapping[int, RunPredictions]  # Their predictions, by seed.
+    # Their run records by seed; empty for tables.
     runs: Mapping[int, RecordedRun] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sides:
-    """Both sides with what they share.
+    """Both sides with what they share."""
 
-    Attributes:
-        sides: The sides, by name.
-        test: Test set of the first of them.
-        metric: Metric that is compared.
-    """
-
-    sides: Mapping[str, Side]
-    test: TestSet
-    metric: Metric
+    sides: Mapping[str, Side]  # The sides, by name.
+    test: TestSet  # Test set of the first of them.
+    metric: Metric  # Metric that is compared.
 
 
 def read_sides(

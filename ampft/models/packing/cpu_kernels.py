@@ -131,21 +131,14 @@ def _forward(layer: nn.Dropout, inputs: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, eq=False)
 class GroupSpan:
-    """Position of one group in the buffers of `AttentionPlan`.
+    """Position of one group in the buffers of `AttentionPlan`."""
 
-    Attributes:
-        sequences: Sequences times heads, b.
-        longest: Cells of each sequence, L.
-        first_cell: Index of the group's first cell.
-        first_score: Index of the group's first score.
-        masked: (c or 1, 1, 1 or L, columns) bool, the masked keys in the last columns of the
-            scores; earlier columns are not masked. `None` if no key is masked.
-    """
-
-    sequences: int
-    longest: int
-    first_cell: int
-    first_score: int
+    sequences: int  # Sequences times heads, b.
+    longest: int  # Cells of each sequence, L.
+    first_cell: int  # Index of the group's first cell.
+    first_score: int  # Index of the group's first score.
+    # (c or 1, 1, 1 or L, columns) bool, the masked keys in the last columns of the scores; earlier
+    # columns are not masked. `None` if no key is masked.
     masked: torch.Tensor | None
 
     def cells(self, rows: torch.Tensor) -> torch.Tensor:
@@ -161,23 +154,15 @@ class GroupSpan:
 
 @dataclass(frozen=True, eq=False)
 class AttentionPlan:
-    """How a row of tokens is laid out for grouped attention, for all layers.
+    """How a row of tokens is laid out for grouped attention, for all layers."""
 
-    Attributes:
-        gather: (cells * heads,) int64, row of the (N * heads, d) operands for each cell, in
-            (group, sequence, head, column) order; a padding cell repeats the first token of its
-            sequence.
-        scatter: (N * heads,) int64, inverse of `gather`.
-        padding: (cells * heads - N * heads,) int64, indices of the padding cells.
-        spans: Position of each group.
-        score_count: Number of scores in all groups.
-    """
-
+    # (cells * heads,) int64, row of the (N * heads, d) operands for each cell, in (group, sequence,
+    # head, column) order; a padding cell repeats the first token of its sequence.
     gather: torch.Tensor
-    scatter: torch.Tensor
-    padding: torch.Tensor
-    spans: tuple[GroupSpan, ...]
-    score_count: int
+    scatter: torch.Tensor  # (N * heads,) int64, inverse of `gather`.
+    padding: torch.Tensor  # (cells * heads - N * heads,) int64, indices of the padding cells.
+    spans: tuple[GroupSpan, ...]  # Position of each group.
+    score_count: int  # Number of scores in all groups.
 
 
 def attention_plan(layout: PackedLayout, heads: int, options: AttentionOptions) -> AttentionPlan:

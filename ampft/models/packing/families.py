@@ -294,43 +294,32 @@ def positions_after_padding_id(
 
 @dataclass(frozen=True)
 class Trim:
-    """Where the last layer can be trimmed to the first token of each sequence.
+    """Where the last layer can be trimmed to the first token of each sequence."""
 
-    Attributes:
-        layers: Path of the list of layers, relative to the base model.
-        attention: Path of the module that receives the keyword arguments, relative to a layer.
-        cut: Path of the module whose inputs are trimmed, relative to a layer: the first one after
-            attention that processes each token separately and receives all that the layer needs.
-        heads: Names of the model classes whose head reads only the first token.
-    """
-
-    layers: str
-    attention: str
+    layers: str  # Path of the list of layers, relative to the base model.
+    attention: str  # Path of the module that receives the keyword arguments, relative to a layer.
+    # Path of the module whose inputs are trimmed, relative to a layer: the first one after
+    # attention that processes each token separately and receives all that the layer needs.
     cut: str
-    heads: frozenset[str]
+    heads: frozenset[str]  # Names of the model classes whose head reads only the first token.
 
 
 @dataclass(frozen=True)
 class Family:
-    """How to pack the inputs and unpack the outputs of one family of models.
+    """How to pack the inputs and unpack the outputs of one family of models."""
 
-    Attributes:
-        encoder: Path of the module whose output is scattered back, relative to the base model;
-            empty for the base model itself.
-        positions: Function that returns the position ids of the packed row; `None` if the family
-            takes none.
-        is_causal: Whether it is a decoder, which would otherwise cache keys and values.
-        implementation: Attention implementation that is replaced: `sdpa`, or `eager` for a family
-            that has only its own code.
-        adapt: Function that adapts attention modules that need more than the packed row.
-        trim: How to trim the last layer to first tokens; `None` if that is not possible.
-    """
-
+    # Path of the module whose output is scattered back, relative to the base model; empty for the
+    # base model itself.
     encoder: str
+    # Function that returns the position ids of the packed row; `None` if the family takes none.
     positions: Positions | None
-    is_causal: bool = False
+    is_causal: bool = False  # Whether it is a decoder, which would otherwise cache keys and values.
+    # Attention implementation that is replaced: `sdpa`, or `eager` for a family that has only its
+    # own code.
     implementation: str = "sdpa"
+    # Function that adapts attention modules that need more than the packed row.
     adapt: Adapter | None = None
+    # How to trim the last layer to first tokens; `None` if that is not possible.
     trim: Trim | None = None
 
 
@@ -397,15 +386,10 @@ def family_of(model: PreTrainedModel) -> Family | None:
 
 @dataclass(frozen=True)
 class PackingSupport:
-    """Whether a model's encoder can run without padding.
+    """Whether a model's encoder can run without padding."""
 
-    Attributes:
-        supported: Whether it can.
-        reason: Reason, as one clause.
-    """
-
-    supported: bool
-    reason: str
+    supported: bool  # Whether it can.
+    reason: str  # Reason, as one clause.
 
 
 def packing_support(model: PreTrainedModel) -> PackingSupport:

@@ -29,19 +29,13 @@ _UNPACKED_OPTIONS = ("output_attentions", "output_hidden_states", "past_key_valu
 
 
 class PackedModel:
-    """Handle of a model whose encoder runs without padding; `remove` restores the model.
-
-    Attributes:
-        model: The model.
-        paths: Number of calls by path: "packed", or "padded: " and the reason.
-        allows_one_call: Whether attention may take a kernel that computes the whole row in one
-            call. Otherwise it runs in groups.
-    """
+    """Handle of a model whose encoder runs without padding; `remove` restores the model."""
 
     def __init__(
         self, model: PreTrainedModel, family: Family, *, trim: bool, token_buckets: int | None
     ) -> None:
-        self.model = model
+        self.model = model  # The model.
+        # Number of calls by path: "packed", or "padded: " and the reason.
         self.paths: Counter[str] = Counter()
         self._family = family
         self._trim = family.trim if trim else None
@@ -51,6 +45,8 @@ class PackedModel:
         self._layout_to_trim: PackedLayout | None = None
         self._original_attention = model.config._attn_implementation
         self._packed_attention = PACKED_NAMES[family.implementation]
+        # Whether attention may take a kernel that computes the whole row in one call. Otherwise it
+        # runs in groups.
         self.allows_one_call = True
         register_packed_attention()
         check_hooks_of_compiled_modules()

@@ -23,15 +23,10 @@ GROUP_COST_ON_GPU = 500_000.0
 
 @dataclass(frozen=True)
 class SequenceGroup:
-    """Adjacent sequences of the packed row that attention processes together.
+    """Adjacent sequences of the packed row that attention processes together."""
 
-    Attributes:
-        start: Position of the group's first token in the packed row.
-        lengths: Number of tokens of each sequence, ascending.
-    """
-
-    start: int
-    lengths: tuple[int, ...]
+    start: int  # Position of the group's first token in the packed row.
+    lengths: tuple[int, ...]  # Number of tokens of each sequence, ascending.
 
     @property
     def longest(self) -> int:
@@ -73,34 +68,23 @@ class PackedLayout:
 
     The indices are computed on the host and moved to the device on first use, in one copy. Where
     a thread prepares batches, `pin` makes the copy start from pinned memory of that thread.
-
-    Attributes:
-        batch_size: Number of sequences in the batch, B.
-        width: Number of columns of the padded batch, T.
-        lengths: Number of tokens of each sequence, in the order of the row, with fillers.
-        host_tokens: `tokens` on the CPU.
-        host_columns: `columns` on the CPU.
-        host_first: `first` on the CPU.
-        groups: Groups of adjacent sequences of similar length, which cover the row.
-        device: Device of the batch.
-        fillers: Number of tokens at the end of the row that belong to no text of the batch.
-        allows_one_call: Whether a kernel may compute the whole row in one call.
-        least_longest: Lower bound of `longest`, so that it does not depend on the batch.
-        host_targets: (N,) int64 on the CPU, where `scatter` writes each token of the row in the
-            flattened batch, B * T for fillers; None without fixed shapes, see `bucketed`.
     """
 
-    batch_size: int
-    width: int
+    batch_size: int  # Number of sequences in the batch, B.
+    width: int  # Number of columns of the padded batch, T.
+    # Number of tokens of each sequence, in the order of the row, with fillers.
     lengths: tuple[int, ...]
-    host_tokens: torch.Tensor
-    host_columns: torch.Tensor
-    host_first: torch.Tensor
+    host_tokens: torch.Tensor  # `tokens` on the CPU.
+    host_columns: torch.Tensor  # `columns` on the CPU.
+    host_first: torch.Tensor  # `first` on the CPU.
+    # Groups of adjacent sequences of similar length, which cover the row.
     groups: tuple[SequenceGroup, ...]
-    device: torch.device
-    fillers: int = 0
-    allows_one_call: bool = True
-    least_longest: int = 0
+    device: torch.device  # Device of the batch.
+    fillers: int = 0  # Number of tokens at the end of the row that belong to no text of the batch.
+    allows_one_call: bool = True  # Whether a kernel may compute the whole row in one call.
+    least_longest: int = 0  # Lower bound of `longest`, so that it does not depend on the batch.
+    # (N,) int64 on the CPU, where `scatter` writes each token of the row in the flattened batch, B
+    # * T for fillers; None without fixed shapes, see `bucketed`.
     host_targets: torch.Tensor | None = None
 
     @property
@@ -288,30 +272,22 @@ class PackedLayout:
 
 @dataclass(frozen=True, eq=False)
 class GroupIndex:
-    """Indices that pad a group of sequences of different lengths and remove the padding again.
+    """Indices that pad a group of sequences of different lengths and remove the padding again."""
 
-    Attributes:
-        padded: (c * L,) int64, position in the group for each cell; a padding cell repeats the
-            first token of its sequence.
-        real: (n,) int64, indices of the cells with real tokens, in the order of the row.
-        visible: (c, 1, 1, L) bool, True where a key is not masked.
-    """
-
+    # (c * L,) int64, position in the group for each cell; a padding cell repeats the first token of
+    # its sequence.
     padded: torch.Tensor
+    # (n,) int64, indices of the cells with real tokens, in the order of the row.
     real: torch.Tensor
-    visible: torch.Tensor
+    visible: torch.Tensor  # (c, 1, 1, L) bool, True where a key is not masked.
 
 
 class JoinedTensors(NamedTuple):
-    """One-dimensional tensors of one dtype on the CPU that move to a device in one copy.
+    """One-dimensional tensors of one dtype on the CPU that move to a device in one copy."""
 
-    Attributes:
-        tensors: The tensors; on the way to a device, all of them in one, in pinned memory for CUDA.
-        sizes: Number of elements of each.
-    """
-
+    # The tensors; on the way to a device, all of them in one, in pinned memory for CUDA.
     tensors: tuple[torch.Tensor, ...]
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # Number of elements of each.
 
     @classmethod
     def of(cls, tensors: Sequence[torch.Tensor], device: torch.device) -> JoinedTensors:
@@ -414,22 +390,15 @@ def similar_lengths(lengths: Sequence[int], group_cost: float) -> tuple[Sequence
 
 @dataclass(frozen=True)
 class AttentionOptions:
-    """Options of every attention kernel.
+    """Options of every attention kernel."""
 
-    Attributes:
-        dropout: Probability that an attention weight is dropped, in [0, 1).
-        scale: Factor of the scores.
-        sliding_window: Tokens at most `sliding_window - 1` apart attend to each other; None for no
-            limit.
-        causal: Whether a token attends only to itself and to earlier tokens.
-        position_bias: (heads, L, L), added to the scores of every sequence, where L is at least
-            the length of the longest one; None for no bias.
-    """
-
-    dropout: float
-    scale: float
+    dropout: float  # Probability that an attention weight is dropped, in [0, 1).
+    scale: float  # Factor of the scores.
+    # Tokens at most `sliding_window - 1` apart attend to each other; None for no limit.
     sliding_window: int | None = None
-    causal: bool = False
+    causal: bool = False  # Whether a token attends only to itself and to earlier tokens.
+    # (heads, L, L), added to the scores of every sequence, where L is at least the length of the
+    # longest one; None for no bias.
     position_bias: torch.Tensor | None = None
 
     def is_only_causal(self, length: int) -> bool:
@@ -449,14 +418,8 @@ class AttentionOptions:
 
 
 class AttentionOperands(NamedTuple):
-    """Operands of attention over a packed row.
+    """Operands of attention over a packed row."""
 
-    Attributes:
-        query: (N, heads, d).
-        key: Same shape and dtype as `query`, unless a kernel supports fewer heads.
-        value: Same shape and dtype as `key`.
-    """
-
-    query: torch.Tensor
-    key: torch.Tensor
-    value: torch.Tensor
+    query: torch.Tensor  # (N, heads, d).
+    key: torch.Tensor  # Same shape and dtype as `query`, unless a kernel supports fewer heads.
+    value: torch.Tensor  # Same shape and dtype as `key`.

@@ -30,16 +30,13 @@ SKETCH_ROWS = 16
 
 
 class PackingError(NamedTuple):
-    """Difference between a packed and the padded model, without dropout.
+    """Difference between a packed and the padded model, without dropout."""
 
-    Attributes:
-        logits: Largest absolute difference of the first output (logits, or hidden states at real
-            tokens), divided by the largest absolute padded value.
-        gradient: Norm of the difference of the whole gradient, divided by the norm of the padded
-            one; 0 if nothing is trained. Both norms are estimated from a sketch.
-    """
-
+    # Largest absolute difference of the first output (logits, or hidden states at real tokens),
+    # divided by the largest absolute padded value.
     logits: float
+    # Norm of the difference of the whole gradient, divided by the norm of the padded one; 0 if
+    # nothing is trained. Both norms are estimated from a sketch.
     gradient: float
 
 
