@@ -16,6 +16,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+pytest_plugins = ("record_fixtures", "run_fixtures")
+
 TABLES = ("ENCODERS", "TEXT", "VISION", "FAMILIES", "SOUND_FAMILIES", "IMAGE_FAMILIES")
 # One family for each mechanism: absolute positions, sliding windows without biases, disentangled
 # attention, a relative bias in the encoder of an encoder-decoder, and causal attention with rotary

@@ -137,6 +137,7 @@ def test_a_metric(monkeypatch, arguments, train):
     assert shown in report.tables()[0].note
 
 
+@pytest.mark.laboratory
 @pytest.mark.slow
 @pytest.mark.usefixtures("fresh_accelerate")
 def test_a_kind_of_data_and_a_label_of_another_nature(monkeypatch, tmp_path, train, capsys):

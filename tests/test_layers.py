@@ -75,6 +75,7 @@ def checked() -> list[Path]:
     return [path for path in modules() if path != PACKAGE / "__init__.py"]
 
 
+@pytest.mark.laboratory
 def test_every_part_has_a_layer():
     parts = {part(path) for path in checked()}
     assert parts == set(LEVEL)

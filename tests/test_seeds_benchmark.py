@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from seeds import UncorrectedAdamW, best_of_n, deviation_ratio, without_correction
 
 from ampft.engine.optimizer import OptimizerSettings, make_optimizer

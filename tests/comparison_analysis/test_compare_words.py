@@ -11,7 +11,6 @@ from ampft.comparison.report.files import read_comparison, terminal_text, write_
 from ampft.comparison.report.sections import subgroup_losses
 from ampft.data.words import bio_tags
 from ampft.errors import InputError
-from ampft.lab.inference.compare import compare_inference
 from ampft.runs.record import DataPart
 from ampft.tasks.token_labels import METRICS, TokenPredictions
 
@@ -89,7 +88,10 @@ def test_subgroups_are_of_sentences(folders):
     assert "classes, words and lengths of sentences (with at least 20 sentences" in table.note
 
 
+@pytest.mark.laboratory
 def test_inference_names_the_task_that_it_does_not_support(folders):
+    from ampft.lab.inference.compare import compare_inference
+
     with pytest.raises(InputError, match=r"is finished, and its task is tokens\. Pass finished"):
         compare_inference([path for path in folders if "fp32" in path.name], ("fp32", "bf16"))
 

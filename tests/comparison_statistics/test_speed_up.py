@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import wilcoxon
+from speed_verdicts import ratios
 
 from ampft.comparison.statistics.speed_up import (
     AS_FAST,
@@ -17,9 +16,6 @@ from ampft.comparison.statistics.speed_up import (
     SLOWER,
     speed_up,
 )
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from speed_verdicts import ratios
 
 THROTTLED = (0.1, 1.25, 1.0)  # a tenth of the runs, by a quarter
 DRIFT = (0.0, 1.0, 1.2)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 
 from running import REPOSITORY
-
-sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 from seeds import ARMS, markdown
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 RESULTS = REPOSITORY / "benchmarks" / "results"
-sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 stored_comparisons = import_module("stored_comparisons")
 
 

@@ -23,7 +23,6 @@ from tiny_text import LABELS, tiny_texts
 from two_processes import EFFECTIVE, problem_named, trained
 
 from ampft.arguments import parse_classify_arguments
-from ampft.lab.audit.audit import audit_run
 from ampft.runs.train import train
 
 HERE = Path(__file__).parent
@@ -167,8 +166,11 @@ def test_one_process_and_three_give_the_same_report(ranks, tiny_bert, folder, tm
     assert reports[0]["examples"] == 5
 
 
+@pytest.mark.laboratory
 def test_one_process_confirms_the_run_of_three(ranks, folder):
     with fresh_global_state():
+        from ampft.lab.audit.audit import audit_run
+
         audit = audit_run(folder / RUN_NAME, (), steps=None, cpu=True)
     assert audit.verdict in ("confirmed", "confirmed within tolerance")
     assert audit.machine == ("processes 1 instead of 3",)

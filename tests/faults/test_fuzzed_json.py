@@ -26,7 +26,7 @@ from ampft.engine.checkpoints.store import (
     verify,
 )
 from ampft.files import describe_file
-from ampft.lab.audit.written import history_rows
+from ampft.runs.history import parse_rows
 from ampft.runs.prepare import prepare
 from ampft.runs.resume import list_checkpoints
 from ampft.runs.saved_state import read_saved_state, restore
@@ -123,7 +123,7 @@ def test_a_file_in_the_record(copied, name):
     def read() -> None:
         format_run(copied)
         if name == "history.jsonl":
-            history_rows(copied)
+            parse_rows((copied / name).read_bytes(), name)
 
     refused, wrong = harm(original, [name], write, read)
     assert wrong == []

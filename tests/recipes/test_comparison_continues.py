@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from planned import plan
 from resumed_runs import evidence, interrupted, two_epochs
 from running import CLASSIFY, REPOSITORY, call_here, succeeded
 
@@ -15,9 +15,6 @@ from ampft.comparison.execution.folder import run_folder
 from ampft.comparison.execution.launchers import EndedProgram
 from ampft.comparison.execution.plan import PlannedRun, mode_arm
 from ampft.comparison.execution.session import open_comparison
-
-sys.path.append(str(REPOSITORY / "tests" / "comparison_execution"))
-from planned import plan
 
 RUN = PlannedRun(mode_arm("bf16"), 43)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import exported
 import pytest
 from representatives import full_except
 
@@ -12,9 +10,6 @@ from ampft.lab.certificate.report import certificate_text, page
 from ampft.lab.certificate.rows import VerifyRequest
 from ampft.lab.certificate.verify import certify
 from ampft.lab.export import ExportRequest, export_run
-
-sys.path.append(str(Path(__file__).parents[1] / "export"))
-import exported
 
 pytestmark = pytest.mark.slow
 
