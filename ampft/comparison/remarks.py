@@ -160,7 +160,7 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
     # On the cases
     "grouped": lambda examples, groups, column: (
         f"grouped: the {examples:,} examples belong to {groups:,} groups (--group_column "
-        f"{column}), which are the cases of the error bars"
+        f"{column}, joined where inputs are equal), which are the cases of the error bars"
     ),
     "duplicates": lambda examples, groups: (
         f"duplicates: {examples - groups:,} of {examples:,} examples repeat another one (apart "

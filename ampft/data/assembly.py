@@ -94,10 +94,17 @@ def assemble(
             for split, part in rows.items()
         }
         digests = merged_digests(exact, normal)
-    train, groups = rows["train"], digests["train"]
+    train, groups, group_notes = rows["train"], digests["train"], list[str]()
     if GROUP_COLUMN in columns.extra:
-        values = (group for (group,) in cells(train.inputs, (GROUP_COLUMN,)))
-        groups = group_equal_keys(values).ids.astype(np.uint64)
+        values = [group for (group,) in cells(train.inputs, (GROUP_COLUMN,))]
+        named, joined = group_equal_keys(values), group_equal_keys(values, groups.tolist())
+        if len(joined) < len(named):
+            group_notes = [
+                f"--group_column {request.group_column}: equal inputs join some of the "
+                f"{len(named):,} groups of training rows; the {len(joined):,} that remain stay in "
+                f"one split each, the largest with {int(np.bincount(joined.ids).max()):,} rows."
+            ]
+        groups = joined.ids.astype(np.uint64)
     parts = {
         split: _add_labels(part, names, several=several, ordered=ordered)
         for split, part in rows.items()
@@ -111,6 +118,7 @@ def assemble(
         *_ignored_notes(rows, request.ignored_labels),
         *([] if ordered else _label_notes(names, train.labels, several=several)),
         *_shared_rows(rows, digests, exact, refuse=request.fail_on_leak),
+        *group_notes,
         *split_notes,
         *([] if ordered else _few_rows_notes(train, of_train)),
     ]

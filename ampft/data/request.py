@@ -59,8 +59,8 @@ class DataRequest:
     )
     group_column: str | None = _flag(
         None,
-        "column of documents, patients, users, ...: rows with the same value stay in one split, "
-        "and a comparison counts them as one case",
+        "column of documents, patients, users, ...: rows with the same value, or with equal "
+        "inputs, stay in one split, and a comparison counts them as one case",
     )
     id_column: str | None = _flag(None, "column of ids to copy into predictions.parquet")
     max_train_samples: int | None = _flag(

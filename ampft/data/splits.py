@@ -328,7 +328,8 @@ class Groups:
     """Groups of the examples of a split."""
 
     ids: IntArray  # (n,) index of each example's group, 0..G-1, in the order of first occurrence.
-    # Column whose values are the groups; None if a group is a set of duplicates.
+    # Column whose values are the groups, joined where inputs are equal; None if a group is a set of
+    # duplicates.
     column: str | None
 
     def __len__(self) -> int:
@@ -347,15 +348,12 @@ class Groups:
 def dependent_groups(data: ClassificationData, split: str) -> Groups | None:
     """Return the groups of a split's examples; None if all its examples are independent.
 
-    Without a group column, examples whose inputs are equal after `normalized_text` form a group.
+    Examples are in one group if they share a value of the group column, or if their inputs are
+    equal after `normalized_text`, directly or through other examples.
     """
     from ampft.data.dataset import cells, content_columns, value_bytes
 
     part = data.splits[split]
-    if data.group_column is not None:
-        return group_equal_keys(
-            (group for (group,) in cells(part, (GROUP_COLUMN,))), data.group_column
-        )
 
     def key(value: Any) -> str | bytes:
         text = normalized_value(value)
@@ -364,15 +362,36 @@ def dependent_groups(data: ClassificationData, split: str) -> Groups | None:
         return hashlib.blake2b(value_bytes(value), digest_size=16).digest()
 
     rows = cells(part, content_columns(part, data.input_columns))
-    groups = group_equal_keys(tuple(map(key, row)) for row in rows)
+    inputs = (tuple(map(key, row)) for row in rows)
+    if data.group_column is not None:
+        named = (group for (group,) in cells(part, (GROUP_COLUMN,)))
+        return group_equal_keys(named, inputs, column=data.group_column)
+    groups = group_equal_keys(inputs)
     return groups if len(groups) < len(part) else None
 
 
-def group_equal_keys(keys: Iterable[Hashable | None], column: str | None = None) -> Groups:
-    """Return the groups of examples with equal keys; an example with the key None has its own."""
+def group_equal_keys(*keys: Iterable[Hashable | None], column: str | None = None) -> Groups:
+    """Return the groups of examples that share a key, directly or through other examples.
+
+    Args:
+        keys: One or more keys of each example, each kind in its own sequence, in the order of the
+            examples. None is a key that no other example shares.
+        column: Column that the groups are named after.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
     index: dict[Any, int] = {}
-    ids = [index.setdefault(object() if key is None else key, len(index)) for key in keys]
-    return Groups(np.array(ids, dtype=np.int64), column)
+    examples, found, count = [], [], 0
+    for kind, sequence in enumerate(keys):
+        for count, key in enumerate(sequence, 1):
+            examples.append(count - 1)
+            found.append(index.setdefault(object() if key is None else (kind, key), len(index)))
+    size = count + len(index)
+    edges = (np.ones(len(found)), (examples, np.array(found, dtype=np.int64) + count))
+    _, components = connected_components(csr_array(edges, shape=(size, size)), directed=False)
+    _, first, ids = np.unique(components[:count], return_index=True, return_inverse=True)
+    return Groups(np.argsort(np.argsort(first))[ids].astype(np.int64), column)
 
 
 def normalized_value(value: Any) -> Any:

@@ -167,7 +167,7 @@ def read_groups(path: Path) -> Groups | None:
         ids = file.read(columns=["group_id"])["group_id"].to_numpy()
         column = json.loads(stored[GROUPS_KEY])
         # Numbering them again makes sure that the ids are 0..G-1.
-        return group_equal_keys(ids.tolist(), None if column is None else str(column))
+        return group_equal_keys(ids.tolist(), column=None if column is None else str(column))
     except (OSError, pa.ArrowException, *FORMAT_ERRORS) as error:
         raise InputError(f"{path}: not the predictions.parquet of a run ({error}).") from error
 

@@ -68,8 +68,8 @@ def test_groups_are_stamped(tmp_path):
     comparison = compare_folders(written(tmp_path, IN_FOURS, "user"))
     assert comparison.groups == 50
     assert (
-        "grouped: the 200 examples belong to 50 groups (--group_column user), which are the cases "
-        "of the error bars"
+        "grouped: the 200 examples belong to 50 groups (--group_column user, joined where "
+        "inputs are equal), which are the cases of the error bars"
     ) in remark_texts(comparison.stamps)
     assert "50 groups of examples" in verdict_texts(comparison)[0]
 

@@ -157,6 +157,8 @@ def test_examples_of_a_group_and_equal_texts_are_one_case(tmp_path):
     grouped = compare(group=lambda id_: int(id_[1:]) // 3)
     assert grouped.groups == N // 3
     assert any("groups" in stamp for stamp in remark_texts(grouped.stamps))
+    joined = compare(group=lambda id_: int(id_[1:]) // 3, text=lambda id_: int(id_[1:]) % (N // 2))
+    assert joined.groups == N // 6
 
 
 @pytest.mark.slow

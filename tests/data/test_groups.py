@@ -84,6 +84,31 @@ def test_an_input_can_be_the_group(tmp_path):
     assert groups.ids.tolist() == [0, 0, 1, 1, 2, 2]
 
 
+def test_equal_texts_join_groups(tmp_path):
+    rows = [("Same!", "a", "u"), ("x", "b", "u"), ("same", "a", "v"), ("y", "b", "w"),
+            ("z", "a", "v"), ("X ", "b", "t"), ("q", "a", "")]  # fmt: skip
+    data = load(tmp_path, csv_of(rows, "text,label,user"), group_column="user")
+    groups = dependent_groups(data, "train")
+    assert groups is not None
+    assert groups.ids.tolist() == [0, 0, 0, 1, 0, 0, 2]
+
+
+@pytest.mark.parametrize("settings", [{"test_fraction": 0.2}, {"folds": 4, "fold": 2}])
+def test_new_splits_keep_groups_with_equal_texts_together(tmp_path, settings):
+    rows = [(f"text {i % 60}", "ab"[i % 2], f"user {i // 3}") for i in range(120)]
+    data = load(
+        tmp_path, csv_of(rows, "text,label,user"), group_column="user", validation_fraction=0.0,
+        **settings,
+    )  # fmt: skip
+    texts, users = (
+        [set(part[name]) for part in data.splits.values()] for name in ("text", GROUP_COLUMN)
+    )
+    assert len(texts) == 2
+    assert not texts[0] & texts[1]
+    assert not users[0] & users[1]
+    assert any("equal inputs join some of the 40 groups" in note for note in data.notes)
+
+
 def test_new_splits_keep_groups_together(tmp_path):
     rows = [(f"text {i}", "ab"[i % 2], f"user {i // 10}") for i in range(200)]
     fractions = {"validation_fraction": 0.2, "test_fraction": 0.2}

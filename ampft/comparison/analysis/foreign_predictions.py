@@ -376,12 +376,13 @@ def _check_same_column(name: str, columns: Sequence[tuple[str, Mapping[str, str 
 def _groups(
     texts: Mapping[str, str], groups: Mapping[str, str | None], ids: Sequence[str]
 ) -> Groups | None:
-    """Return the groups of a column `group`, or of equal texts; None if all are independent."""
-    if groups:
-        return group_equal_keys((groups[id_] for id_ in ids), GROUP)
-    if not texts:
+    """Return the groups by a column `group` and by equal texts; None if all are independent."""
+    if not groups and not texts:
         return None
-    found = group_equal_keys(normalized_text(texts[id_]) or None for id_ in ids)
+    equal = (normalized_text(texts[id_]) or None for id_ in ids) if texts else ()
+    if groups:
+        return group_equal_keys((groups[id_] for id_ in ids), equal, column=GROUP)
+    found = group_equal_keys(equal)
     return found if len(found) < len(ids) else None
 
 

@@ -17,7 +17,7 @@ from ampft.comparison.analysis.run_predictions import primary_metric
 from ampft.data.load import IN_MEMORY
 from ampft.data.masks import Masks, pad_masks
 from ampft.data.row_labels import Targets
-from ampft.data.sources.table import SourceTable
+from ampft.data.sources.table import SourceTable, as_text
 from ampft.data.splits import Groups, dependent_groups, group_equal_keys, normalized_value
 from ampft.errors import InputError, quoted_list
 from ampft.files import describe_file
@@ -161,7 +161,9 @@ def _file_rows(record: RunRecord, path: Path) -> VerifiedRows:
             f"{FLAG} {path}: the file has no column of labels with the name used in "
             "training. Rename its column of labels."
         )
-    rows, labels = _labelled(found.table, found, found.labels)
+    column = record.arguments.get("group_column")
+    named = str(column) if column in found.table.columns else None
+    rows, labels, values = _labelled(found.table, found, found.labels, named)
     index = {name: number for number, name in enumerate(record.label_names)}
     unknown = sorted({name for row in labels for name in row} - index.keys())
     if unknown:
@@ -170,7 +172,8 @@ def _file_rows(record: RunRecord, path: Path) -> VerifiedRows:
             f"The model knows {quoted_list(record.label_names)}."
         )
     codes = [tuple(index[name] for name in row) for row in labels]
-    groups = group_equal_keys(tuple(map(normalized_value, map(_content, row))) for row in rows)
+    inputs = (tuple(map(normalized_value, map(_content, row))) for row in rows)
+    groups = group_equal_keys(inputs, values, column=named)
     return VerifiedRows(
         name="file",
         rows=rows,
@@ -185,12 +188,15 @@ def _content(cell: Any) -> Any:
 
 
 def _labelled(
-    table: SourceTable, found: Any, reader: LabelReader
-) -> tuple[list[tuple[Any, ...]], Sequence[tuple[str, ...]]]:
-    """Return the inputs and the labels of the rows that have both."""
+    table: SourceTable, found: Any, reader: LabelReader, group_column: str | None
+) -> tuple[list[tuple[Any, ...]], Sequence[tuple[str, ...]], list[str | None]]:
+    """Return the inputs, labels and groups of the rows that have inputs and labels.
+
+    A row whose group is empty, or unknown because there is no such column, has the group None.
+    """
     inputs = [table.columns.index(name) for name in found.sources]
     of_labels = [table.columns.index(name) for name in reader.columns]
-    rows, labels = [], []
+    rows, labels, groups = [], [], []
     for number, cells in table.read(table.columns):
         place = found.place(number)
         row = found.convert([cells[i] for i in inputs], place)
@@ -198,8 +204,10 @@ def _labelled(
         if row is not None and label is not None:
             rows.append(row)
             labels.append(label)
+            group = None if group_column is None else cells[table.columns.index(group_column)]
+            groups.append(as_text(group, place, str(group_column)))
     if not rows:
         raise InputError(
             f"{FLAG} {table.origin}: none of {counted(len(labels), 'row')} has inputs and a label."
         )
-    return rows, reader.as_trained(labels)
+    return rows, reader.as_trained(labels), groups
