@@ -5,7 +5,7 @@ from .arguments import CompareCommand as CompareCommand
 from .arguments import parse_classify_arguments as parse_classify_arguments
 from .arguments import parse_compare_arguments as parse_compare_arguments
 from .arguments import parse_compare_arms_arguments as parse_compare_arms_arguments
-from .comparison.analysis.compare import compare_folders as compare_folders
+from .comparison.analysis.compare_folders import compare_folders as compare_folders
 from .comparison.compare_data import FinishedComparison as FinishedComparison
 from .comparison.compare_data import compare as compare
 from .comparison.execution.planning import plan_comparison as plan_comparison

@@ -39,15 +39,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 # Module and help of the commands that parse their own arguments: argparse would consume a ` -- `.
 _WITH_OWN_PARSERS = {
     "yardstick": (
-        "ampft.lab.yardstick.command",
+        "ampft.lab.yardstick.yardstick",
         "measure the gradient error of each precision relative to batch noise",
     ),
     "doctor": (
-        "ampft.lab.doctor.command",
+        "ampft.lab.doctor.doctor",
         "find what breaks a precision for a model and its data, and a cure",
     ),
     "export": (
-        "ampft.lab.certificate.command",
+        "ampft.lab.certificate.verified_export",
         "write the model of a run for onnxruntime, OpenVINO or PyTorch",
     ),
     "estimate": (
@@ -55,20 +55,20 @@ _WITH_OWN_PARSERS = {
         "time a few steps, and say how long a training will take, and what it needs",
     ),
     "errors": (
-        "ampft.lab.mistakes.command",
+        "ampft.lab.mistakes.errors",
         "show the most confident errors of a run, and the classes that it confuses",
     ),
     "ops": (
-        "ampft.lab.operations.command",
+        "ampft.lab.operations.ops",
         "show which operations autocast casts to which dtype, also for a model",
     ),
     "judge": (
-        "ampft.lab.referee.command",
+        "ampft.lab.referee.judge_command",
         "keep or drop each of many changes tried on one test set, with the error held over all of "
         "them",
     ),
     "curve": (
-        "ampft.lab.curve.command",
+        "ampft.lab.curve.curve",
         "train on parts of the labels, and say what twice the labels would add to the score",
     ),
     "resume-check": (
@@ -76,7 +76,7 @@ _WITH_OWN_PARSERS = {
         "prove that a training continues exactly after being killed",
     ),
     "audit": (
-        "ampft.lab.audit.command",
+        "ampft.lab.audit.targets",
         "repeat a run from its record, or verify a ledger, and confirm or refute what it states",
     ),
 }
@@ -119,7 +119,7 @@ def _audit_of(argv: Sequence[str], of_runs: str) -> str:
     """Return the module that audits what the arguments name: a ledger, an artifact or a run."""
     marks = {
         "entry-000001.json": "ampft.lab.referee.audit",
-        "artifact.json": "ampft.lab.certificate.command:audit",
+        "artifact.json": "ampft.lab.certificate.verified_export:audit",
     }
     files = [(Path(word) / name, module) for word in argv for name, module in marks.items()]
     return next((m for file, m in files if file.is_file()), of_runs)
@@ -273,7 +273,7 @@ def _run_comparison(argv: Sequence[str]) -> None:
     has_arms = any(argument.split("=")[0] == "--arm" for argument in argv)
     parse = parse_compare_arms_arguments if has_arms else parse_compare_arguments
     command = parse(argv, program="ampft compare", trainer="ampft train")
-    from ampft.comparison.execution.compare import compare
+    from ampft.comparison.execution.train_and_compare import compare
     from ampft.comparison.report.files import next_step_line
 
     session = compare(command)
@@ -373,9 +373,9 @@ def _report(args: argparse.Namespace) -> None:
 
     if (folder / "curve.json").is_file():
         asked = f"ampft report {folder}"
-        findings = laboratory("curve.findings", asked)
+        findings = laboratory("curve.learning_curve", asked)
         curve = findings.read_curve(folder / findings.CURVE_NAME)
-        print(inert_lines(laboratory("curve.report", asked).curve_text(curve)))
+        print(inert_lines(laboratory("curve.curve_page", asked).curve_text(curve)))
         return
     if (folder / PLAN_NAME).is_file():
         _refuse_unfinished(folder)
@@ -444,7 +444,7 @@ def _compare_tables(args: argparse.Namespace) -> Comparison:
 
 def _compare_inference(args: argparse.Namespace) -> Comparison:
     """Let trained models predict in several precisions, and compare."""
-    inference = laboratory("inference.compare", "--inference")
+    inference = laboratory("inference.compare_inference", "--inference")
     modes = inference.parse_inference_modes(args.inference)
     if args.baseline not in (None, BASELINE):
         raise InputError(
@@ -482,7 +482,7 @@ def _compare_runs(args: argparse.Namespace, folders: list[Path]) -> Comparison:
             )
         requested = {"metric": args.metric, "margin": args.margin, "baseline": args.baseline}
         return compare_planned_runs(folders[0], plan, **requested)
-    from ampft.comparison.analysis.compare import compare_folders
+    from ampft.comparison.analysis.compare_folders import compare_folders
 
     return compare_folders(
         folders,

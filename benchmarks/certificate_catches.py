@@ -33,7 +33,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertTokenize
 from ampft.cli import main as ampft
 from ampft.kinds.logits import model_inputs
 from ampft.kinds.prediction import PredictRequest
-from ampft.lab.certificate.findings import FAILED, PASSED
+from ampft.lab.certificate.certificate import FAILED, PASSED
 from ampft.lab.certificate.rows import VerifyRequest, check_verification
 from ampft.lab.certificate.verify import certify
 from ampft.lab.export import ExportRequest, export_run

@@ -42,7 +42,7 @@ from ampft.comparison.analysis.subgroup_losses import sums_of_class
 from ampft.comparison.statistics.interval import estimate_of_sums
 from ampft.comparison.statistics.verdict import EQUIVALENT, holm
 from ampft.comparison.statistics.verdict import UNDECIDED as NOT_DECIDED
-from ampft.lab.certificate.findings import FAILED, PASSED, UNDECIDED, BatchInvariance
+from ampft.lab.certificate.certificate import FAILED, PASSED, UNDECIDED, BatchInvariance
 from ampft.lab.certificate.gate import (
     BATCH_SIZES,
     TOLERANCES,

@@ -475,7 +475,11 @@ def main() -> None:
     os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     places = Path(__file__).parent, Path(__file__).parents[1]
     os.environ["PYTHONPATH"] = os.pathsep.join(map(str, places))
-    preloaded = ("ampft.cli", "ampft.comparison.execution.compare", "ampft.tasks.single_label")
+    preloaded = (
+        "ampft.cli",
+        "ampft.comparison.execution.train_and_compare",
+        "ampft.tasks.single_label",
+    )
     _WARM.set_forkserver_preload([*preloaded, "comparison_scale", "cluster_scale", "ray"])
     with tempfile.TemporaryDirectory() as folder:
         file = args.rows or Path(folder) / "rows.jsonl"

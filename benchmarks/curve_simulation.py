@@ -30,7 +30,7 @@ from provenance import provenance
 from scipy.special import ndtr
 
 from ampft.comparison.statistics.interval import estimate_of_sums
-from ampft.lab.curve.findings import extrapolate, scores_by_size
+from ampft.lab.curve.learning_curve import extrapolate, scores_by_size
 from ampft.metrics.sums import ACCURACY, single_label_sums
 
 FloatArray = npt.NDArray[np.float64]

@@ -42,7 +42,7 @@ from provenance import provenance
 
 import ampft
 from ampft.lab.referee.checks import IdenticalPredictions
-from ampft.lab.referee.report import ledger_report, summary, tries_table
+from ampft.lab.referee.ledger_page import ledger_report, summary, tries_table
 from ampft.text.escaping import prose
 from ampft.text.numbers import counted, points
 from ampft.text.tables import Table, markdown_table

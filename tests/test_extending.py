@@ -20,7 +20,7 @@ from tiny_text import LABELS
 from ampft.arguments import ClassifyArguments
 from ampft.arguments.flags import parse_flags
 from ampft.cli import main
-from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.data.load import load_data
 from ampft.data.sources.files import READERS
 from ampft.data.sources.table import SourceTable

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from ampft.arguments import parse_compare_arguments
 from ampft.arguments.compare import CompareArguments
 from ampft.arguments.parsing import command_line_words, messages_for_python
-from ampft.comparison.execution.compare import compare as compare_runs
+from ampft.comparison.execution.train_and_compare import compare as compare_runs
 from ampft.comparison.findings import Comparison
 from ampft.comparison.report.files import read_comparison, terminal_text
 from ampft.errors import InputError

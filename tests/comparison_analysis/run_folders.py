@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.data.splits import Groups
 from ampft.features.resources import PeakMemory
 from ampft.runs.folder import RunFolder

@@ -13,7 +13,7 @@ from run_folders import SEEDS, predicted, write_run, write_runs
 from running import call_here
 
 from ampft import cli
-from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.report.files import read_comparison
 
 REPOSITORY = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from run_folders import NAMES, SEEDS, record_of, write_runs
 
-from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.analysis.loading import RecordedRun, group_runs
 from ampft.comparison.analysis.stamps import all_stamps
 from ampft.comparison.findings import PlanFacts

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from run_folders import NAMES, SEEDS, predicted, write_run, write_runs
 
-from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.analysis.predictions import read_texts
 from ampft.errors import InputError
 from ampft.runs.predictions import read_predictions

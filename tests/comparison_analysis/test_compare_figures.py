@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from run_folders import MIB, NAMES, SEEDS, N, labels, predicted, record_of, write_run, write_runs
 
-from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.analysis.run_figures import MAX_POINTS, execution_kind
 from ampft.comparison.remarks import remark_text
 from ampft.comparison.statistics.interval import estimate_difference, jackknife_differences

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from run_folders import SEEDS, N, labels, predicted, write_run
 
-from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.statistics.interval import estimate_difference, jackknife_differences
 from ampft.comparison.statistics.verdict import mcnemar_mid_p

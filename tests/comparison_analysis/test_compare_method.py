@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from run_folders import SEEDS, write_runs
 
-from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.findings import PlanFacts
 from ampft.comparison.report.sections import method_paragraphs
 

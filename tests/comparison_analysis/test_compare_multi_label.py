@@ -7,7 +7,7 @@ import pytest
 from representatives import full_except
 from run_folders import SEEDS, assert_has_interval, write_outcomes
 
-from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.findings import Comparison
 from ampft.comparison.report.files import read_comparison, terminal_text, write_comparison
 from ampft.tasks.multi_label import METRICS, MultiLabelPredictions

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from run_folders import SEEDS, N, labels, predicted, write_run, write_runs
 
-from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.errors import InputError

@@ -17,7 +17,7 @@ from run_folders import write_outcomes
 from tiny_masks import mask_outcome, write_folders
 
 from ampft.arguments import ClassifyArguments
-from ampft.comparison.analysis.compare import MAX_SHOWN, compare_folders
+from ampft.comparison.analysis.compare_folders import MAX_SHOWN, compare_folders
 from ampft.comparison.report.files import read_comparison, write_comparison
 from ampft.comparison.report.prediction_tables import changed
 from ampft.data.load import load_data

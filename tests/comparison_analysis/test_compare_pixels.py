@@ -7,7 +7,7 @@ import pytest
 from representatives import full_except
 from run_folders import SEEDS, assert_has_interval, write_outcomes
 
-from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.runs.record import DataPart
 from ampft.tasks.pixel_outcome import BINS, METRICS, PixelPredictions
 

@@ -8,7 +8,7 @@ import pytest
 from run_folders import SEEDS, predicted, record_of, write_run
 
 from ampft import cli
-from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.files import terminal_text
 from ampft.errors import InputError

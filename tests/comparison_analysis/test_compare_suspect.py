@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from run_folders import SEEDS, predicted, write_run
 
-from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.findings import PlanFacts
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.files import read_comparison, write_comparison

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from run_folders import SEEDS, assert_has_interval, write_outcomes
 
-from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.report.files import read_comparison, terminal_text, write_comparison
 from ampft.comparison.report.sections import subgroup_losses
 from ampft.data.words import bio_tags
@@ -90,7 +90,7 @@ def test_subgroups_are_of_sentences(folders):
 
 @pytest.mark.laboratory
 def test_inference_names_the_task_that_it_does_not_support(folders):
-    from ampft.lab.inference.compare import compare_inference
+    from ampft.lab.inference.compare_inference import compare_inference
 
     with pytest.raises(InputError, match=r"is finished, and its task is tokens\. Pass finished"):
         compare_inference([path for path in folders if "fp32" in path.name], ("fp32", "bf16"))

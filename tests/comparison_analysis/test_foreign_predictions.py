@@ -15,7 +15,7 @@ import pytest
 from run_folders import NAMES, SEEDS, labels, predicted, write_run
 
 from ampft import cli
-from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.analysis.foreign_predictions import compare_tables
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.files import read_comparison

@@ -9,7 +9,7 @@ import pytest
 from run_folders import NAMES, predicted, write_outcomes
 from test_foreign_predictions import write_table
 
-from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.analysis.foreign_predictions import compare_tables
 from ampft.comparison.analysis.predictions import read_texts
 from ampft.comparison.analysis.subgroup_losses import detectable_loss

@@ -17,7 +17,7 @@ from run_folders import NAMES, SEEDS, labels, predicted, write_outcomes, write_r
 from test_foreign_predictions import write_table
 
 from ampft import cli
-from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.analysis.foreign_predictions import compare_tables
 from ampft.comparison.answer import answer_text
 from ampft.comparison.remarks import remark_texts

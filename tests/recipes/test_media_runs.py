@@ -17,7 +17,7 @@ from running import BIN, CLASSIFY, Finished, call_here, printed, succeeded
 from tiny_media import save_model
 
 from ampft.cli import main
-from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.data.images import as_rgb, open_image
 
 SETTINGS = (

@@ -13,8 +13,8 @@ from ampft import cli
 AMPFT = BIN / "ampft"
 PACKAGED = {
     "classify.py": ("train", "ampft/runs/train.py"),
-    "compare_precision.py": ("compare", "ampft/comparison/execution/compare.py"),
-    "compare.py": ("compare", "ampft/comparison/execution/compare.py"),
+    "compare_precision.py": ("compare", "ampft/comparison/execution/train_and_compare.py"),
+    "compare.py": ("compare", "ampft/comparison/execution/train_and_compare.py"),
 }
 # Calls that a recipe leaves out, because its flags cannot ask for them.
 LEFT_OUT = {

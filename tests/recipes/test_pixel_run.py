@@ -15,7 +15,7 @@ from running import BIN, CLASSIFY, Finished, call_here, printed, succeeded
 from tiny_masks import save_tiny_segformer, write_folders
 from transformers import pipeline
 
-from ampft.comparison.analysis.compare import compare_folders
+from ampft.comparison.analysis.compare_folders import compare_folders
 
 pytestmark = pytest.mark.slow
 AMPFT = BIN / "ampft"

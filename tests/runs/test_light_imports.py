@@ -105,7 +105,7 @@ def test_runs_and_their_audit_import_neither_comparison_nor_diagnosis():
     ]
     assert len(modules) > 25
     assert of_other_products(f"import {', '.join(modules)}") == []
-    assert of_other_products("import ampft.comparison.analysis.compare") != []
+    assert of_other_products("import ampft.comparison.analysis.compare_folders") != []
 
 
 @pytest.mark.slow

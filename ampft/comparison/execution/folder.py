@@ -248,7 +248,7 @@ def compare_planned(plan: Plan, folder: Path, runs: Sequence[PlannedRun], seeds:
     Raises:
         InputError: The runs cannot be compared.
     """
-    from ampft.comparison.analysis.compare import compare_folders
+    from ampft.comparison.analysis.compare_folders import compare_folders
 
     facts = plan_facts(plan, folder, seeds)
     if plan.design.folds:

@@ -15,7 +15,15 @@ from torch import nn
 
 from ampft.errors import InputError, TrainingStopped
 from ampft.evaluation.evaluate import evaluate, in_float32
-from ampft.lab.audit.findings import DIFFERS, EQUAL, NOT_COMPARED, TOLERANCES, WITHIN, Audit, Check
+from ampft.lab.audit.audit_result import (
+    DIFFERS,
+    EQUAL,
+    NOT_COMPARED,
+    TOLERANCES,
+    WITHIN,
+    Audit,
+    Check,
+)
 from ampft.lab.audit.rebuild import (
     RebuiltRun,
     check_configuration,

@@ -14,7 +14,7 @@ from accelerate.utils import parse_flag_from_env
 from ampft.arguments import ClassifyArguments
 from ampft.engine.threads import restore_cpu_threads, usable_cores
 from ampft.errors import InputError
-from ampft.lab.audit.findings import (
+from ampft.lab.audit.audit_result import (
     FP8_TOLERANCE,
     NOT_COMPARED,
     TF32_TOLERANCE,

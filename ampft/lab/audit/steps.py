@@ -19,7 +19,7 @@ from ampft.engine.step import StepOutcome, accumulate_gradient, apply_step, shar
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.features.validations import all_metrics
-from ampft.lab.audit.findings import (
+from ampft.lab.audit.audit_result import (
     AMPLIFICATION,
     AMPLIFIED_REPLAYS,
     DIFFERS,

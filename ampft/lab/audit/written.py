@@ -23,7 +23,7 @@ from ampft.evaluation.sanity import (
 from ampft.features.decisions import decision_warnings
 from ampft.features.validations import all_metrics
 from ampft.files import describe_file, is_safe_relative_path
-from ampft.lab.audit.findings import (
+from ampft.lab.audit.audit_result import (
     DIFFERS,
     NOT_COMPARED,
     SUM_TOLERANCE,

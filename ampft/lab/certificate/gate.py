@@ -37,7 +37,7 @@ from ampft.comparison.statistics.power import draws_to_exclude
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT
 from ampft.comparison.statistics.verdict import WORSE as WORSE_OUTCOME
 from ampft.data.splits import Groups
-from ampft.lab.certificate.findings import (
+from ampft.lab.certificate.certificate import (
     FAILED,
     KEPT,
     OPEN,

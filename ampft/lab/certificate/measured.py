@@ -26,7 +26,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from ampft.kinds.logits import forward_logits, model_inputs
-from ampft.lab.certificate.findings import ArtifactDtypes, Cost, ProductCount
+from ampft.lab.certificate.certificate import ArtifactDtypes, Cost, ProductCount
 from ampft.lab.certificate.rows import VerifiedRows
 from ampft.lab.export import Artifact
 from ampft.lab.export.formats import package

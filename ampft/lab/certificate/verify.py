@@ -20,7 +20,7 @@ from ampft.evaluation.evaluate import as_array
 from ampft.files import describe_file
 from ampft.kinds.logits import forward_logits, logits_of_rows
 from ampft.kinds.prediction import PredictRequest
-from ampft.lab.certificate.findings import (
+from ampft.lab.certificate.certificate import (
     UNDECIDED,
     BatchInvariance,
     Certificate,

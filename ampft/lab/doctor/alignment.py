@@ -25,7 +25,7 @@ from ampft.lab.doctor.case import (
     kept_patterns,
     model_state_restored,
 )
-from ampft.lab.doctor.findings import Alignment, BatchMean, ModuleError
+from ampft.lab.doctor.diagnosis import Alignment, BatchMean, ModuleError
 from ampft.precision.accelerator import numerics
 from ampft.precision.float32_modules import called_modules, matching_modules
 from ampft.precision.harm import GradientChange

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from ampft.engine.step import MIN_LOSS_SCALE
 from ampft.lab.doctor.case import ExaminedModel
 from ampft.lab.doctor.causes import OVERFLOWS, UNDERFLOWS, remedy_for
-from ampft.lab.doctor.findings import Cause, Fault
+from ampft.lab.doctor.diagnosis import Cause, Fault
 from ampft.lab.doctor.places import BatchShape
 from ampft.lab.doctor.ranges import ExponentCounts, largest_scale
 from ampft.lab.doctor.watch import Key, NonfiniteEvent, OperationWatch

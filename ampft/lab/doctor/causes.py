@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map, tree_map_only
 
-from ampft.lab.doctor.findings import Cause, ValueRange
+from ampft.lab.doctor.diagnosis import Cause, ValueRange
 
 _PRODUCTS = {
     *("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "linear", "matmul"),

@@ -22,7 +22,7 @@ from ampft.lab.doctor.case import (
     kept_patterns,
     model_state_restored,
 )
-from ampft.lab.doctor.findings import Cause, Cure, Diagnosis, Fault
+from ampft.lab.doctor.diagnosis import Cause, Cure, Diagnosis, Fault
 from ampft.lab.doctor.places import BatchShape
 from ampft.lab.doctor.watch import OperationWatch
 from ampft.models.module_search import Holds, shortest_patterns, smallest_sufficient_modules

@@ -14,7 +14,7 @@ from ampft.lab.doctor.alignment import rounding_module
 from ampft.lab.doctor.batch import BatchExamination, Examination, least_scale
 from ampft.lab.doctor.case import ExaminedModel, Loss, model_state_restored
 from ampft.lab.doctor.causes import remedy_for
-from ampft.lab.doctor.findings import (
+from ampft.lab.doctor.diagnosis import (
     DEFAULT_TOLERATED,
     Cause,
     Diagnosis,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from ampft.lab.doctor.findings import Alignment, BatchMean, Diagnosis, Fault, ModuleError
+from ampft.lab.doctor.diagnosis import Alignment, BatchMean, Diagnosis, Fault, ModuleError
 from ampft.lab.doctor.ranges import BINARY16
 from ampft.lab.doctor.show import (
     ROLES,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ampft.lab.doctor.causes import floating_tensors
-from ampft.lab.doctor.findings import ModuleRange
+from ampft.lab.doctor.diagnosis import ModuleRange
 from ampft.lab.doctor.places import BatchShape
 from ampft.precision.modes import FORMATS
 

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from ampft.lab.doctor.causes import OVERFLOWS
-from ampft.lab.doctor.findings import (
+from ampft.lab.doctor.diagnosis import (
     Alignment,
     BatchMean,
     Cause,

@@ -29,7 +29,7 @@ from ampft.lab.doctor.causes import (
     ranges_of,
     writes_mask,
 )
-from ampft.lab.doctor.findings import Cause, ValueRange
+from ampft.lab.doctor.diagnosis import Cause, ValueRange
 from ampft.lab.doctor.places import (
     UNKNOWN_SHAPE,
     BatchPositions,

@@ -13,7 +13,7 @@ from torch import nn
 
 from ampft.engine.step import StepOutcome
 from ampft.lab.audit import steps
-from ampft.lab.audit.findings import DIFFERS, EQUAL, TOLERANCES, WITHIN
+from ampft.lab.audit.audit_result import DIFFERS, EQUAL, TOLERANCES, WITHIN
 from ampft.lab.audit.steps import ReplayedSteps, check_kept_weights, check_loss, check_loss_scale
 from ampft.precision.resolve import resolve
 

@@ -22,7 +22,7 @@ from ampft.comparison.analysis.loading import RecordedRun, RunGroup
 from ampft.comparison.analysis.stamps import difference_stamps
 from ampft.comparison.remarks import remark_text
 from ampft.errors import InputError
-from ampft.lab.audit.findings import DIFFERS, EQUAL, NOT_COMPARED
+from ampft.lab.audit.audit_result import DIFFERS, EQUAL, NOT_COMPARED
 from ampft.lab.audit.rebuild import check_configuration
 from ampft.runs.opening import as_checkpointed
 from ampft.runs.prepared import Prepared

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ampft.comparison.cost_findings import BatchTiming
-from ampft.lab.certificate.findings import (
+from ampft.lab.certificate.certificate import (
     UNDECIDED,
     ArtifactDtypes,
     BatchInvariance,

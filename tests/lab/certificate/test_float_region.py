@@ -11,8 +11,8 @@ from tiny_text import save_tiny_bert
 from transformers import AutoModelForSequenceClassification
 
 from ampft.cli import main
+from ampft.lab.certificate.certificate_page import read_certificate
 from ampft.lab.certificate.float_region import smallest_region
-from ampft.lab.certificate.report import read_certificate
 from ampft.lab.certificate.rows import VerifyRequest, check_verification
 from ampft.lab.export import ExportRequest, open_artifact
 from ampft.lab.export.artifact import CERTIFICATE_NAME

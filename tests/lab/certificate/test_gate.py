@@ -12,7 +12,7 @@ from scipy.stats import beta
 from ampft.comparison.analysis.foreign_predictions import compare_tables
 from ampft.data.splits import group_equal_keys
 from ampft.errors import InputError
-from ampft.lab.certificate.findings import finding
+from ampft.lab.certificate.certificate import finding
 from ampft.lab.certificate.gate import (
     STORED,
     LogitTally,

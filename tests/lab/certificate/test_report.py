@@ -9,7 +9,7 @@ import pytest
 from made import NAMES, certificate, drawn, without_times
 
 from ampft.errors import InputError
-from ampft.lab.certificate.report import (
+from ampft.lab.certificate.certificate_page import (
     card_section,
     certificate_json,
     certificate_text,

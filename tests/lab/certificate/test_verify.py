@@ -13,7 +13,7 @@ from tiny_text import LABELS
 from ampft.cli import main
 from ampft.errors import InputError
 from ampft.files import describe_file
-from ampft.lab.certificate.report import read_certificate, write_certificate
+from ampft.lab.certificate.certificate_page import read_certificate, write_certificate
 from ampft.lab.certificate.rows import VerifyRequest, check_verification
 from ampft.lab.certificate.verify import certify
 from ampft.lab.export import ExportRequest, export_run, open_artifact

@@ -6,7 +6,7 @@ import exported
 import pytest
 from representatives import full_except
 
-from ampft.lab.certificate.report import certificate_text, page
+from ampft.lab.certificate.certificate_page import certificate_text, page
 from ampft.lab.certificate.rows import VerifyRequest
 from ampft.lab.certificate.verify import certify
 from ampft.lab.export import ExportRequest, export_run

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from ampft import cli
-from ampft.lab.curve.findings import read_curve
+from ampft.lab.curve.learning_curve import read_curve
 
 
 @pytest.mark.full

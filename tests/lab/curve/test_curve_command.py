@@ -6,7 +6,7 @@ import pytest
 
 from ampft import cli
 from ampft.arguments.compare import ArmSettings
-from ampft.lab.curve.command import label_counts_by_arm, parse_curve
+from ampft.lab.curve.curve import label_counts_by_arm, parse_curve
 
 RUN = ("--train_file", "train.csv", "--test_file", "test.csv")
 

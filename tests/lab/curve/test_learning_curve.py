@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ampft.data.splits import stratified_choice
-from ampft.lab.curve.findings import ScoresBySize, extrapolate, scores_by_size
+from ampft.lab.curve.learning_curve import ScoresBySize, extrapolate, scores_by_size
 from ampft.metrics.sums import ACCURACY, single_label_sums
 
 SIZES = np.array([50.0, 100, 200, 400, 800, 1600])

@@ -11,7 +11,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 import ampft
 from ampft.lab.doctor.batch import Examination
-from ampft.lab.doctor.findings import Fault
+from ampft.lab.doctor.diagnosis import Fault
 from ampft.lab.doctor.watch import NonfiniteEvent, NonfiniteOrigins, OperationWatch
 from ampft.models.packing.install import install_packing
 

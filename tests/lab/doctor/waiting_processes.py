@@ -14,7 +14,7 @@ import torch
 from accelerate import PartialState
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
-from ampft.lab.doctor.command import wait_for_main_process
+from ampft.lab.doctor.doctor import wait_for_main_process
 
 TIMEOUT, WORK = 2, 6  # seconds
 

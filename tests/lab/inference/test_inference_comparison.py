@@ -18,7 +18,7 @@ from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.files import read_comparison
 from ampft.comparison.report.html import html_text
 from ampft.errors import InputError
-from ampft.lab.inference.compare import compare_inference, parse_inference_modes
+from ampft.lab.inference.compare_inference import compare_inference, parse_inference_modes
 from ampft.lab.inference.predictors import (
     MAX_ROUNDS,
     SavedModel,

@@ -20,7 +20,7 @@ from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
 from ampft.data.words import bio_tags
 from ampft.kinds.predicted_masks import colored_mask, default_palette
-from ampft.lab.mistakes.report import find_mistakes, page_text
+from ampft.lab.mistakes.mistakes import find_mistakes, page_text
 from ampft.runs.folder import RunFolder
 from ampft.runs.predictions import write_predictions
 from ampft.runs.record import DataPart, write_record

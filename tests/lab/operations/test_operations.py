@@ -15,7 +15,8 @@ from transformers import BertForSequenceClassification
 import ampft
 from ampft.cli import main
 from ampft.errors import InputError
-from ampft.lab.operations import report
+from ampft.lab.operations import autocast_report as report
+from ampft.lab.operations.autocast_report import documented_policies, unlisted_operations
 from ampft.lab.operations.probe import (
     FLOAT32,
     LOWER,
@@ -25,7 +26,6 @@ from ampft.lab.operations.probe import (
     autocast_operations,
     operators_with_kernel,
 )
-from ampft.lab.operations.report import documented_policies, unlisted_operations
 from ampft.precision.emulation import cuda_autocast as table
 from ampft.precision.resolve import resolve
 

@@ -8,7 +8,7 @@ from judged_tables import write_side
 import ampft
 from ampft.errors import InputError
 from ampft.lab.referee.ledger import is_ledger
-from ampft.lab.referee.report import ledger_report, page, summary
+from ampft.lab.referee.ledger_page import ledger_report, page, summary
 
 optuna = pytest.importorskip("optuna")
 

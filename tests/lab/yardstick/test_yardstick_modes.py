@@ -14,13 +14,13 @@ from tiny_text import tiny_task, tiny_texts
 from ampft import cli
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
 from ampft.data.steps import StepBatches
-from ampft.lab.yardstick.command import main
 from ampft.lab.yardstick.figures import Yardstick, format_yardstick
 from ampft.lab.yardstick.measure import (
     GradientInFloat64,
     GradientInMode,
     measure_yardstick,
 )
+from ampft.lab.yardstick.yardstick import main
 from ampft.models.blocks import blocks_of
 from ampft.precision.accelerator import separate_accelerators
 from ampft.precision.resolve import resolve

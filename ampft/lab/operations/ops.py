@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> None:
             f"--mixed_precision {classify.mixed_precision} after ` -- `: the flag belongs before "
             "` -- `. Move it."
         )
-    from ampft.lab.operations.report import examine_autocast, format_operations
+    from ampft.lab.operations.autocast_report import examine_autocast, format_operations
     from ampft.text.json_io import json_text
     from ampft.text.terminal import print_line
 

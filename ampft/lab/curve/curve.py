@@ -27,7 +27,7 @@ from ampft.text.terminal import print_line
 
 if TYPE_CHECKING:
     from ampft.comparison.execution.plan import Plan, TrialResult
-    from ampft.lab.curve.findings import LearningCurve
+    from ampft.lab.curve.learning_curve import LearningCurve
 
 PROGRAM, TRAINER = "ampft curve", "ampft train"
 HALVINGS = 5  # of the labels, by default
@@ -107,7 +107,7 @@ def main(argv: Sequence[str]) -> None:
         session.train(session.missing())
         curve = _written(command, session.plan, folder)
         session.write_plan()
-    from ampft.lab.curve.report import curve_text
+    from ampft.lab.curve.curve_page import curve_text
 
     print_line(curve_text(curve))
     print_line(f"wrote      {folder}: curve.html, curve.json, runs, logs")
@@ -272,8 +272,8 @@ def _mode(classify: ClassifyArguments) -> str:
 def _written(command: CompareCommand, plan: Plan, folder: Path) -> LearningCurve:
     """Return the curve of the runs, after writing it."""
     from ampft.data.sources.file_names import data_stem
-    from ampft.lab.curve.findings import learning_curve
-    from ampft.lab.curve.report import write_curve
+    from ampft.lab.curve.curve_page import write_curve
+    from ampft.lab.curve.learning_curve import learning_curve
 
     arms = plan.design.arm_settings
     labels = label_counts_by_arm(arms)

@@ -13,12 +13,12 @@ from ampft.arguments import parse_classify_arguments
 from ampft.arguments.flags import ArgumentParser, split_at_dashes
 from ampft.errors import InputError
 from ampft.files import is_writable_folder, nearest_existing
-from ampft.lab.doctor.findings import DEFAULT_TOLERATED, DIAGNOSIS_NAME, PAGE_NAME
+from ampft.lab.doctor.diagnosis import DEFAULT_TOLERATED, DIAGNOSIS_NAME, PAGE_NAME
 from ampft.ownership import check_replaceable
 
 if TYPE_CHECKING:
     from ampft.lab.doctor.case import ExaminedModel
-    from ampft.lab.doctor.findings import Diagnosis
+    from ampft.lab.doctor.diagnosis import Diagnosis
 
 DEFAULT_MODE = "fp16"
 DEFAULT_STEPS = 4

@@ -41,8 +41,12 @@ def main(argv: Sequence[str]) -> None:
     run = Path(args.run)
     if not run.is_dir():
         raise InputError(f"RUN {run}: not a folder. Pass the --output_dir of a run.")
-    from ampft.lab.certificate.findings import PASSED
-    from ampft.lab.certificate.report import PAGE_NAME, certificate_text, write_certificate
+    from ampft.lab.certificate.certificate import PASSED
+    from ampft.lab.certificate.certificate_page import (
+        PAGE_NAME,
+        certificate_text,
+        write_certificate,
+    )
     from ampft.lab.certificate.rows import check_verification
     from ampft.lab.certificate.verify import certify
     from ampft.lab.export.export import check_request
@@ -160,8 +164,12 @@ def audit(argv: Sequence[str]) -> None:
     parser.set_defaults(margin=None)
     args = parser.parse_args(argv)
     folder = Path(args.artifact)
-    from ampft.lab.certificate.findings import PASSED
-    from ampft.lab.certificate.report import certificate_text, differences, read_certificate
+    from ampft.lab.certificate.certificate import PASSED
+    from ampft.lab.certificate.certificate_page import (
+        certificate_text,
+        differences,
+        read_certificate,
+    )
     from ampft.lab.certificate.verify import certify
     from ampft.lab.export.artifact import CERTIFICATE_NAME
     from ampft.text.terminal import labelled, print_line, quiet_libraries

@@ -15,7 +15,7 @@ from ampft.comparison.report.tables import evaluation_scope
 from ampft.comparison.verdict_text import decision_text, difference_text, margin_text
 from ampft.errors import InputError
 from ampft.files import describe_file, write_errors_explained, write_text
-from ampft.lab.certificate.findings import (
+from ampft.lab.certificate.certificate import (
     FAILED,
     KEPT,
     OPEN,

@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> None:
     from accelerate import PartialState
 
     from ampft.lab.audit.audit import audit_run
-    from ampft.lab.audit.findings import audit_text, badge_markdown, badge_svg
+    from ampft.lab.audit.audit_result import audit_text, badge_markdown, badge_svg
     from ampft.text.json_io import json_text, json_values
     from ampft.text.terminal import labelled, print_line
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from ampft.files import write_errors_explained, write_text
-from ampft.lab.curve.findings import CURVE_NAME, LearningCurve
+from ampft.lab.curve.learning_curve import CURVE_NAME, LearningCurve
 from ampft.ownership import check_replaceable
 from ampft.text.charts import Axis, Plot, element, picture, text
 from ampft.text.json_io import json_text

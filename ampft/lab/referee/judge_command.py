@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _write_page(args: argparse.Namespace) -> None:
-    from ampft.lab.referee.report import write_page
+    from ampft.lab.referee.ledger_page import write_page
     from ampft.text.terminal import labelled, print_line
 
     write_page(Path(args.ledger), Path(args.page))

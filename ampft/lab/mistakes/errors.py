@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> None:
     else:
         check_replaceable("RUN", Path(args.run), [PAGE_NAME])
     from ampft.files import special_or_atomic_path, write_text_non_atomically
-    from ampft.lab.mistakes.report import find_mistakes, page_text, pair_table
+    from ampft.lab.mistakes.mistakes import find_mistakes, page_text, pair_table
     from ampft.text.numbers import counted
     from ampft.text.tables import terminal_table
     from ampft.text.terminal import labelled, print_line
