@@ -226,7 +226,7 @@ def _analysis(folder: Path) -> dict[str, Any]:
 
 def write_template(path: Path) -> None:
     """Write the record that stubs complete."""
-    from comparison_scale import record
+    from stub_comparison import record
 
     from ampft.text.json_io import json_text
 
@@ -239,7 +239,7 @@ def write_plan(folder: Path, words: list[str]) -> None:
     """Write the plan of a comparison of stubs, whose steps need not be timed."""
     from dataclasses import replace
 
-    from cluster_scale import plan_of
+    from stub_comparison import plan_of
 
     from ampft.arguments import parse_compare_arguments
     from ampft.comparison.execution.planning import redacted_settings
@@ -480,7 +480,7 @@ def main() -> None:
         "ampft.comparison.execution.train_and_compare",
         "ampft.tasks.single_label",
     )
-    _WARM.set_forkserver_preload([*preloaded, "comparison_scale", "cluster_scale", "ray"])
+    _WARM.set_forkserver_preload([*preloaded, "stub_comparison", "ray"])
     with tempfile.TemporaryDirectory() as folder:
         file = args.rows or Path(folder) / "rows.jsonl"
         run_faults(args, file)

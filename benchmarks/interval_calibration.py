@@ -331,7 +331,7 @@ def is_decided(estimate: DifferenceEstimate) -> bool:
 
 def main() -> None:
     """Parse the options, simulate every setting, write the results and print the outcome."""
-    from provenance import provenance
+    from provenance import provenance, write_results
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
@@ -371,7 +371,7 @@ def main() -> None:
         "forecasts": forecasts,
         "provenance": provenance(),
     }
-    options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_results(options.out, result)
     print(json.dumps(result["outcome"], indent=1))
 
 

@@ -1,9 +1,10 @@
 """The provenance of a results file: commit, versions, hardware and command."""
 
+import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,3 +32,14 @@ def provenance(gpu_names: Iterable[str] = ()) -> dict[str, object]:
         "versions": versions(),
         "hardware": hardware(gpu_names),
     }
+
+
+def write_results(path: Path, result: Mapping[str, object]) -> None:
+    """Write a results file: JSON with a line for each entry, and for each row of a list."""
+    parts = []
+    for name, value in result.items():
+        text = json.dumps(value)
+        if isinstance(value, list) and value:
+            text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
+        parts.append(f" {json.dumps(name)}: {text}")
+    path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")

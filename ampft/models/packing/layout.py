@@ -14,7 +14,7 @@ from ampft.precision.transfer import to_device
 
 # Time that each group costs, by kernel launches and in 16 bits on a CPU by kernels compiled for its
 # shape. The unit is the time of the arithmetic of one pair of tokens. Chosen by measurement; see
-# benchmarks/group_cost.py.
+# "Groups for attention" in benchmarks/LOG.md.
 GROUP_COST = 4000.0
 # On a GPU a group costs some ten launches per layer, forward and backward, which is the time of
 # about half a million pairs at 100 TFLOP/s. Estimated by that count, not measured.

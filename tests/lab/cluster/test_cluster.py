@@ -273,22 +273,6 @@ def test_a_comparison_survives_a_killed_worker_bit_for_bit():
     assert (row["different"], row["twice"], row["processes_left"]) == ([], 0, 0)
 
 
-@pytest.mark.slow
-@pytest.mark.full
-@pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace of its own needs root")
-def test_shards_survive_a_killed_worker_with_the_same_bytes():
-    pytest.importorskip("ray")
-    words = ["benchmarks/cluster_predict.py", "--faults", "1", "--kinds", "worker"]
-    done = subprocess.run(
-        [sys.executable, *words, "--files", "4", "--rows", "50"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_head_that_does_not_answer_ends_the_command_with_a_sentence(monkeypatch, capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
         head = HeadMonitor(f"127.0.0.1:{server.getsockname()[1]}")

@@ -1,0 +1,39 @@
+"""Lists the benchmarks, or runs one: `python benchmarks [NAME [FLAGS]]`."""
+
+from __future__ import annotations
+
+import ast
+import runpy
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+
+
+def benchmarks() -> dict[str, str]:
+    """Return the first line of the docstring of each script, by name."""
+    found = {}
+    for path in sorted(FOLDER.glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if "__main__" in ast.unparse(tree) and path.name != "__main__.py":
+            found[path.stem] = (ast.get_docstring(tree) or "").partition("\n")[0]
+    return found
+
+
+def main() -> None:
+    """Run the benchmark that is named, or list all."""
+    scripts = benchmarks()
+    if not sys.argv[1:]:
+        for name, line in scripts.items():
+            print(f"{name:22} {line}")
+        return
+    name = sys.argv[1]
+    if name not in scripts:
+        print(f"{name}: this benchmark does not exist. Choose one of {', '.join(scripts)}.")
+        sys.exit(2)
+    sys.argv[:2] = [str(FOLDER / f"{name}.py")]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
