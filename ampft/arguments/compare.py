@@ -274,15 +274,25 @@ def _refuse_misplaced(
 ) -> None:
     """Reject settings of the runs before ` -- `."""
     classify_names = {f.name for f in fields(ClassifyArguments)} - {f.name for f in fields(kind)}
-    has_arms = any(argument.split("=")[0] in ("--modes", "--arm") for argument in compare_argv)
+    names = [argument.removeprefix("--").removeprefix("no-").split("=")[0]
+             for argument in compare_argv if argument.startswith("--")]  # fmt: skip
+    misplaced = [name for name in names if name in classify_names]
+    # Finished runs are compared with a --baseline, so that another flag is the mistake.
+    misplaced.sort(key=lambda name: name == "baseline")
+    if not misplaced:
+        return
+    name = misplaced[0]
+    if compare_argv[0][:1] != "-" or {"predictions", "inference", "by"}.intersection(names):
+        replaced = ": files of an earlier comparison in --output_dir are replaced"
+        raise InputError(
+            f"--{name} is a setting of {trainer}, and a comparison of finished runs or tables "
+            f"trains nothing. Remove it{replaced * (name == 'overwrite_output_dir')}."
+        )
+    has_arms = {"modes", "arm"}.intersection(names)
     arms = "..." if has_arms else "--modes fp32,bf16"
-    for argument in compare_argv:
-        name = argument.removeprefix("--").removeprefix("no-").split("=")[0]
-        if argument.startswith("--") and name in classify_names:
-            remedy = SET_BY_COMPARISON.get(
-                name, f"write it after ` -- `: {program} {arms} -- {argument} ..."
-            )
-            raise InputError(f"--{name} is a setting of {trainer}: {remedy}.")
+    argument = next(each for each in compare_argv if each.startswith((f"--{name}", f"--no-{name}")))
+    remedy = f"write it after ` -- `: {program} {arms} -- {argument} ..."
+    raise InputError(f"--{name} is a setting of {trainer}: {SET_BY_COMPARISON.get(name, remedy)}.")
 
 
 def comparison_command(

@@ -82,6 +82,17 @@ REFUSED = {
     "a check that fp32 refuses": (
         ["--", "--check_precision"], "--check_precision after .*: fp32 has nothing to .*--yardstick"
     ),
+    "a baseline": (["--modes", "fp32,bf16", "--baseline", "none"], "--baseline is a setting of .*"
+        "write it after ` -- `: .*-- --baseline"),
+    "overwriting beside a baseline": (
+        ["run_a", "run_b", "--baseline", "run_a", "--overwrite_output_dir"],
+        "--overwrite_output_dir is a setting of .*finished runs or tables trains nothing. Remove "
+        "it: files of an earlier comparison",
+    ),
+    "training beside tables": (
+        ["--predictions", "a=a.csv", "--baseline", "a", "--learning_rate", "1"],
+        "--learning_rate is a setting of .*finished runs or tables trains nothing. Remove it",
+    ),
     "overwriting": (["--", "--overwrite_output_dir"], "--overwrite_output_dir after"),
     "a perturbation": (["--", "--perturb_initial_weights"], "the placebo arm does this"),
     "an unknown setting of the runs": (["--", "--learning_rat", "1"], "--learning_rat.*learning_r"),

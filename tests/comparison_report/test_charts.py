@@ -16,9 +16,15 @@ from ampft.comparison.report.charts import (
 )
 from ampft.comparison.report.html import matrix_cells
 from ampft.comparison.report.prediction_tables import confusions
-from ampft.comparison.report.strips import difference_axis, difference_strip
+from ampft.comparison.report.strips import (
+    columns,
+    difference_axis,
+    difference_scale,
+    difference_strip,
+)
 from ampft.text import charts
 from ampft.text.charts import Axis, element, picture
+from ampft.text.numbers import Units
 
 STYLE = Path(charts.__file__).with_name("style.css").read_text(encoding="utf-8")
 
@@ -65,6 +71,53 @@ def test_the_dot_and_the_whiskers_are_at_their_values():
     assert f'x1="{low}" x2="{high}"' in re.sub(r' y1="[^"]*"', "", strip)
     assert f'<svg x="{axis.percent(arm.difference.estimate)}"' in strip
     assert "95 % CI" in strip
+
+
+def alternative(svg):
+    return re.search('aria-label="([^"]*)"', svg)[1]
+
+
+def signed(value):
+    return f"{100 * value:+.1f}".replace("-", "−")
+
+
+def test_text_alternatives_say_what_is_drawn():
+    comparison = realistic()
+    arm = comparison.arm("bf16")
+    drawn = {each.name: each for each in columns(comparison, arm_styles(comparison.arms))}
+    found = {
+        name: alternative(each.strips.get("bf16", 'aria-label=""')) for name, each in drawn.items()
+    }
+    low, high = map(signed, arm.difference.interval95)
+    assert found["modes"] == (
+        f"bf16 minus fp32: {signed(arm.difference.estimate)} points, 95 % CI {low} to {high}; "
+        "margin 1 point"
+    )
+    low, high = map(signed, arm.difference_fp32.interval95)
+    assert found["in-fp32"].startswith(
+        f"bf16 minus fp32: {signed(arm.difference_fp32.estimate)} points, 95 % CI {low} to {high};"
+    )
+    times = ", ".join(f"{1000 * seconds:.3g}" for seconds in arm.speed.step_seconds)
+    assert found["speed"] == f"bf16: median step times of {times} ms"
+    assert found["memory"].startswith(f"bf16: baseline {arm.memory.baseline / 2**20:.0f} MiB")
+    assert found["memory"].endswith(f"peak {arm.memory.peak / 2**20:.0f} MiB")
+    assert alternative(drawn["modes"].strips["fp32"]) == "fp32: difference to fp32 unknown"
+    for index, row in enumerate(arm.classes):
+        shown = alternative(drawn["classes"].strips[row.name])
+        assert f"bf16 {signed(row.f1_difference)}" in shown
+        other = comparison.arm("fp16").classes[index].f1_difference
+        assert shown.endswith(f"fp16 {signed(other)}")
+
+
+@pytest.mark.parametrize(
+    ("is_share", "words"), [(True, "differences in points"), (False, "differences")]
+)
+def test_a_scale_says_points_exactly_where_it_has_them(is_share, words):
+    axis = Axis(-0.02, 0.02, 5, 95)
+    scale = difference_scale(axis, Units("metric", 0.01, is_share=is_share))
+    assert alternative(scale) == f"Scale: {words}"
+    assert (">+2<" in scale) == is_share
+    assert (">+0.02<" in scale) == (not is_share)
 
 
 @pytest.mark.slow
