@@ -148,7 +148,9 @@ def test_probabilities_add_log_loss_and_brier(tmp_path):
 @pytest.mark.parametrize("groups", [None, 3])
 def test_runs_and_tables_agree(tmp_path, tables, groups):
     made = (
-        None if groups is None else group_equal_keys((str(i // groups) for i in range(N)), "group")
+        None
+        if groups is None
+        else group_equal_keys((str(i // groups) for i in range(N)), column="group")
     )
     runs = [
         write_run(tmp_path / "runs", mode, 42, predicted(wrong, N), truth=labels(N), groups=made)

@@ -73,6 +73,10 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
     "difference": lambda verdict, metric: (
         f"the {metric} of the artifact is {verdict} than the model's"
     ),
+    "other_model": lambda metric, margin: (
+        f"the artifact predicts otherwise than its model: its {metric} is better by more than "
+        f"{margin}"
+    ),
     "classes": _classes,
     "weights": lambda precision, stored: (
         f"the precision of the artifact is {precision}, but its weights are stored as {stored}"
@@ -81,6 +85,10 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
         f"the precision of the artifact is {precision}, but its products ran as {executed}"
     ),
     # Notes
+    "gain": lambda metric: (
+        f"the artifact has a better {metric} than its model beyond chance, so its predictions are "
+        "not quite the model's; the size of the gain is uncertain"
+    ),
     "too_few": lambda classes, rows, limit: (
         f"not tested, because fewer than {rows} examples cannot exclude a loss of "
         f"{percent(limit)}: class {', '.join(map(repr, classes))}"

@@ -34,7 +34,7 @@ from ampft.comparison.analysis.run_predictions import (
 from ampft.comparison.findings import ArmResult, ClassFigures, Comparison, RunOutcome, metric_infos
 from ampft.comparison.statistics.interval import estimate_of_sums
 from ampft.comparison.statistics.power import draws_to_exclude
-from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT
+from ampft.comparison.statistics.verdict import EQUIVALENT, Verdict
 from ampft.comparison.statistics.verdict import WORSE as WORSE_OUTCOME
 from ampft.data.splits import Groups
 from ampft.lab.certificate.certificate import (
@@ -280,9 +280,12 @@ def _failures(draft: Certificate) -> Iterator[Finding]:
             largest=batches.logits.share,
             sizes=list(batches.sizes),
         )
-    if draft.arm.outcome in (WORSE_OUTCOME, BETTER):
-        metric = draft.comparison.primary.title
+    metric, difference = draft.comparison.primary.title, draft.arm.difference
+    if draft.arm.outcome == WORSE_OUTCOME:
         yield finding("difference", verdict=draft.arm.outcome, metric=metric)
+    elif difference is not None and difference.verdict == Verdict.BETTER_BEYOND:
+        margin = draft.comparison.units.margin_with_unit
+        yield finding("other_model", metric=metric, margin=margin)
     worse = [each.name for each in draft.classes if each.status == WORSE]
     if worse:
         falls = {each.name: each.f1_difference or 0.0 for each in draft.arm.classes}
@@ -338,6 +341,8 @@ STORED = {
 
 
 def _notes(draft: Certificate) -> Iterator[Finding]:
+    if draft.arm.difference is not None and draft.arm.difference.verdict == Verdict.BETTER:
+        yield finding("gain", metric=draft.comparison.primary.title)
     few = [each.name for each in draft.classes if each.status == TOO_FEW]
     if few:
         rows = draws_to_exclude(CLASS_MARGIN)

@@ -23,7 +23,7 @@ AUTO = "auto"  # of --keep_float
 # Flags that say where the data of a run are now, for a calibration and for the verification.
 MOVED = ("train_file", "validation_file", "test_file", "dataset_name")
 # Failures that modules in float32 can repair.
-OF_PRECISION = {"logits", "rounding", "batch", "difference", "classes", "not_finite"}
+OF_PRECISION = {"logits", "rounding", "batch", "difference", "other_model", "classes", "not_finite"}
 
 
 def main(argv: Sequence[str]) -> None:

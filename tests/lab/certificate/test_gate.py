@@ -77,11 +77,34 @@ def test_labels_in_another_order_fail():
     assert kinds(made) == ["difference", "classes"]
 
 
-def test_a_better_artifact_is_another_model():
-    labels, logits = drawn()
+def corrected(labels, logits, share):
+    """Return logits with this share of the wrong rows corrected."""
     better = logits.copy()
-    better[np.arange(len(labels)), labels] += 3
-    assert kinds(certificate(labels, logits, better)) == ["difference"]
+    wrong = np.flatnonzero(logits.argmax(1) != labels)
+    chosen = wrong[: round(share * len(wrong))]
+    better[chosen, labels[chosen]] += 30
+    return better
+
+
+def test_a_much_better_artifact_is_another_model():
+    labels, logits = drawn()
+    made = certificate(labels, logits, corrected(labels, logits, 1))
+    assert (made.verdict, kinds(made)) == ("failed", ["other_model"])
+    assert made.failures[0].text == (
+        "the artifact predicts otherwise than its model: its accuracy is better by more than "
+        "1 point"
+    )
+
+
+def test_an_uncertain_gain_is_no_failure():
+    labels, logits = drawn(600)
+    made = certificate(labels, logits, corrected(labels, logits, 0.4))
+    assert made.arm.difference.verdict == "better, size uncertain"
+    assert (made.verdict, kinds(made)) == ("undecided", [])
+    assert "gain" in [each.kind for each in made.notes]
+    # The control: the same changes the other way round fail.
+    made = certificate(labels, corrected(labels, logits, 0.4), logits)
+    assert (made.verdict, kinds(made)[0]) == ("failed", "difference")
 
 
 def test_a_few_rows_beyond_rounding_fail_a_float_artifact_but_not_int8():
@@ -160,7 +183,7 @@ def test_what_is_known_without_statistics_fails():
 
 def test_groups_are_the_cases_of_a_class():
     labels, logits = drawn()
-    groups = group_equal_keys((str(i // 2) for i in range(len(labels))), "group")
+    groups = group_equal_keys((str(i // 2) for i in range(len(labels))), column="group")
     sides = outcome(logits, labels), outcome(logits, labels)
     _, classes = compare_outcomes(*sides, groups=groups)
     pairs = len({i // 2 for i in np.flatnonzero(labels == 0)})
