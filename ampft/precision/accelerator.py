@@ -36,7 +36,9 @@ FP8_VARIABLE = "ACCELERATE_FP8_BACKEND"
 
 
 def training_device(*, cpu: bool = False) -> torch.device:
-    """Return the device that Accelerate assigns to this process, after joining the process group.
+    """Return the device of this process, with its index, after joining the process group.
+
+    Nothing else chooses a device: Accelerate's own states have this one from then on.
 
     Args:
         cpu: Whether to use the CPU even where an accelerator is available, as
@@ -54,7 +56,12 @@ def training_device(*, cpu: bool = False) -> torch.device:
     _refuse_deepspeed()
     # Passed explicitly: Accelerate connects several processes on CPUs only when told to use them.
     use_cpu = cpu or parse_flag_from_env("ACCELERATE_USE_CPU")
-    device: torch.device = PartialState(use_cpu or not torch.accelerator.is_available()).device
+    state = PartialState(use_cpu or not torch.accelerator.is_available())
+    device: torch.device = state.device
+    if device.type != "cpu" and device.index is None:
+        # Accelerate gives a single process "cuda" without an index, which is unequal to "cuda:0",
+        # where its tensors are. All its states share this attribute.
+        state.device = device = torch.device(device.type, torch.accelerator.current_device_index())
     return device
 
 
@@ -92,6 +99,7 @@ def make_accelerator(
         "fsdp_plugin": sharding_plugin(precision),
         "kwargs_handlers": _fp8_recipe() if precision.properties.replaces_layers else None,
     }
+    training_device(cpu=precision.device_type == "cpu")
     with patch_environment(**{ENV_VARIABLE: precision.accelerate_name}):
         try:
             accelerator = Accelerator(mixed_precision=precision.accelerate_name, **options)

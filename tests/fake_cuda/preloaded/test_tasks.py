@@ -1,6 +1,7 @@
 """The whole step of every task and of its options on a CUDA device that computes nothing."""
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import datasets
 import pytest
@@ -126,8 +127,7 @@ def read(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _host(monkeypatch):
-    """Let Accelerate choose the fake device, and the host compute what depends on values."""
-    monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", str(CUDA))
+    """Let the host compute what depends on values."""
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
     monkeypatch.setattr(FakeTensor, "data_ptr", lambda tensor: 0, raising=False)
@@ -144,8 +144,13 @@ def first_step_batch(task, accelerator):
 
 
 def fake_accelerator(precision):
-    accelerator = make_accelerator(precision, gradient_accumulation_steps=2)
-    assert accelerator.device == CUDA
+    with (
+        patch.object(torch.cuda, "is_available", lambda: True),
+        patch.object(torch.accelerator, "is_available", lambda: True),
+        patch.object(torch.accelerator, "current_device_index", lambda: 0),
+    ):
+        accelerator = make_accelerator(precision, gradient_accumulation_steps=2)
+    assert accelerator.device == CUDA  # with its index, as its tensors
     assert (accelerator.scaler is not None) == precision.uses_scaler
     accelerator.device_placement = False  # the model is there already
     return accelerator
