@@ -21,6 +21,7 @@ from ampft.models.joint_weights import joint_weights
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.compilation import configured_backend
 from ampft.precision.executed import products_not_recorded
+from ampft.precision.resolve import usable_modes
 from ampft.precision.transfer import to_device
 
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ def apply_step(
     )
     if skipped:
         if scale is not None and scale < MIN_LOSS_SCALE:
-            raise StepStopped(_overflows_at_every_scale(grad_norm), outcome)
+            raise StepStopped(_overflows_at_every_scale(grad_norm, accelerator.device), outcome)
         if scale is None and not skip_nonfinite:
             raise StepStopped(_not_finite(mean_loss, grad_norm), outcome)
         return outcome
@@ -334,12 +335,12 @@ def _not_finite(loss: float, grad_norm: float) -> str:
     )
 
 
-def _overflows_at_every_scale(grad_norm: float) -> str:
+def _overflows_at_every_scale(grad_norm: float, device: torch.device) -> str:
     return (
         f"fp16 overflows at every loss scale down to {MIN_LOSS_SCALE:g} (gradient norm "
         f"{grad_norm}): an activation exceeds 65504, which no loss scale can prevent. This is "
         "common with models that were trained in bf16 (T5, DeBERTa-v3). Use --mixed_precision "
-        "bf16 or fp32."
+        f"{usable_modes(('bf16', 'fp32'), device)}."
     )
 
 

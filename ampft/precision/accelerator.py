@@ -25,7 +25,7 @@ from torch import nn
 
 from ampft.errors import InputError
 from ampft.precision.compilation import configure_compilation
-from ampft.precision.resolve import ENV_VARIABLE, FLAG, Precision
+from ampft.precision.resolve import ENV_VARIABLE, FLAG, Precision, usable_modes
 from ampft.precision.tf32 import apply_float32_policy, float32_policy, verify_float32_policy
 
 if TYPE_CHECKING:
@@ -310,9 +310,10 @@ def sharding_plugin(precision: Precision) -> FullyShardedDataParallelPlugin | No
             "fsdp_offload_params: received true, which is not supported. Set it to false."
         )
     if precision.properties.stores_16_bits or precision.properties.replaces_layers:
+        usable = usable_modes(("bf16", "fp16", "tf32", "fp32"), torch.device(precision.device_type))
         raise InputError(
-            f"{FLAG} {precision.mode}: FSDP supports only modes with float32 weights (fp32, tf32, "
-            "bf16, fp16). Choose one of them, or train without FSDP."
+            f"{FLAG} {precision.mode}: FSDP supports only modes with float32 weights. Use {FLAG} "
+            f"{usable}, or train without FSDP."
         )
     return plugin
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,10 +21,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ampft.errors import InputError
 from ampft.precision.compilation import uncompiled
+from ampft.precision.resolve import Precision, usable_modes
 from ampft.text.numbers import counted
-
-if TYPE_CHECKING:
-    from ampft.precision.resolve import Precision
 
 FLAG = "--fp32_modules"
 CONFIG_FIELD = "ampft_fp32_modules"
@@ -300,10 +298,11 @@ def check_float32_modules(model: nn.Module, precision: Precision) -> None:
         reason = "it replaces layers of the model"
     else:
         reason = "it multiplies float32 tensors with fewer bits"
+    usable = usable_modes(("fp16", "bf16", "fp32"), torch.device(precision.device_type))
     raise InputError(
         f"{FLAG}: {counted(len(kept), 'module')} ({next(iter(kept))}) must compute in float32, and "
-        f"the mode {precision.mode} cannot do that, because {reason}. Use --mixed_precision fp16, "
-        f"bf16 or fp32, or remove the flag (for a saved model: {CONFIG_FIELD} in its config.json)."
+        f"the mode {precision.mode} cannot do that, because {reason}. Use --mixed_precision "
+        f"{usable}, or remove the flag (for a saved model: {CONFIG_FIELD} in its config.json)."
     )
 
 

@@ -6,7 +6,7 @@ the supported ones; a mode that it can only emulate is marked `emulated`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -174,6 +174,18 @@ def survey_modes(device: torch.device) -> tuple[ModeAvailability, ...]:
             reason = f"{stored}, {_ROUNDING_WORDS[row.rounding]}; {reason}"
         entries.append(ModeAvailability(row.name, status, reason))
     return tuple(entries)
+
+
+def usable_modes(names: Sequence[str], device: torch.device) -> str:
+    """Return those of `names` that `device` supports, such as "bf16 or fp32", for a remedy.
+
+    Args:
+        names: Modes that would be a remedy, fp32 among them, which every device has.
+        device: Device of the training.
+    """
+    surveyed = {entry.mode: entry.status for entry in survey_modes(device)}
+    usable = [name for name in names if surveyed[name] != UNAVAILABLE]
+    return " or ".join(filter(None, (", ".join(usable[:-1]), usable[-1])))
 
 
 def cpu_capabilities() -> dict[str, bool]:

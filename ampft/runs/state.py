@@ -14,7 +14,7 @@ from ampft.engine.ending import TimeLimit
 from ampft.engine.first_step import FirstStepMonitor
 from ampft.engine.graphed_update import GraphedUpdate
 from ampft.engine.graphs import GraphedGradient
-from ampft.engine.out_of_memory import OutOfMemoryRetries
+from ampft.engine.out_of_memory import MEMORY_ADVICE, OutOfMemoryRetries
 from ampft.evaluation.evaluate import evaluate
 from ampft.features.decisions import FittedDecisions
 from ampft.features.feature import Feature, Write, required_feature
@@ -30,6 +30,7 @@ from ampft.features.validations import Validations
 from ampft.features.value_ranges import NonfiniteStepMonitor, ValueRangeMonitor
 from ampft.features.weights import AdapterMerging, AveragedWeights, BestModel
 from ampft.models.weights import reshard
+from ampft.precision.accelerator import is_sharded
 from ampft.runs.graphs import graphs_of
 from ampft.runs.history import History
 from ampft.runs.manifest import HISTORY_NAME, NONFINITE_NAME
@@ -256,21 +257,29 @@ class RunState:
 
 def _retries(prepared: Prepared, history: History) -> OutOfMemoryRetries:
     """Return the retries of steps that run out of memory, or the advice if there are none."""
-    if not prepared.args.auto_micro_batch:
-        advice = (
-            "Add --auto_micro_batch, which uses smaller micro-batches for the same effective batch."
-        )
-    else:
+    args = prepared.args
+    smaller = (
+        "raise --gradient_accumulation_steps and lower --per_device_train_batch_size by the same "
+        "factor"
+    )
+    if args.per_device_train_batch_size == 1:
+        advice = MEMORY_ADVICE
+    elif args.auto_micro_batch:
         advice = (
             "Several processes communicate in the backward pass, so a step cannot be repeated in "
-            "smaller micro-batches. Start with smaller ones: raise --gradient_accumulation_steps, "
-            "lower --per_device_train_batch_size by the same factor, and remove "
+            f"smaller micro-batches. Start with smaller ones: {smaller}, and remove "
             "--auto_micro_batch."
+        )
+    elif is_sharded(prepared.accelerator):
+        advice = f"Use smaller micro-batches for the same effective batch: {smaller}."
+    else:
+        advice = (
+            "Add --auto_micro_batch, which uses smaller micro-batches for the same effective batch."
         )
     return OutOfMemoryRetries(
         prepared.loaded.model,
         prepared.step_batches,
-        can_repeat=prepared.args.auto_micro_batch and prepared.accelerator.num_processes == 1,
+        can_repeat=args.auto_micro_batch and prepared.accelerator.num_processes == 1,
         advice=advice,
         write=history.write,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 ATTENTION = "scaled_dot_product_attention"
+LSTM = ("lstm.input", "lstm.data")
 
 covered_products: tuple[str, ...] = (*EMULATED, ATTENTION)
 """Names of the `aten` operators whose products are emulated, forward and backward."""
@@ -63,6 +65,21 @@ def _attention(
     return attention(query, key, value, mask=attn_mask, dropout_p=dropout_p, scale=scale)
 
 
+def _lstm(native: Kernel, input: Tensor, *args: object) -> object:
+    """Replace `lstm`, whose kernel in oneDNN raises where the CPU lacks bfloat16, by its products.
+
+    Without oneDNN, torch computes the layer from linear layers, as it does for GRU.
+    """
+    if input.dtype is not torch.bfloat16 and not torch.is_autocast_enabled("cpu"):
+        return native(input, *args)
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        return native(input, *args)
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
+
+
 def _replace_kernels(dtype: torch.dtype) -> ExitStack:
     with ExitStack() as contexts:
         # Keep `nn.TransformerEncoder` from using its fused kernel, as CUDA's autocast does.
@@ -83,6 +100,10 @@ def _replace_kernels(dtype: torch.dtype) -> ExitStack:
         if dtype is torch.float16:
             kernels = autocast_kernels()
             contexts.enter_context(kernels_replaced(kernels, "AutocastCPU", with_keyset=True))
+        else:
+            lstms = {name: partial(_lstm, native_kernel(name, "CPU")) for name in LSTM}
+            for key in ("CPU", "AutogradCPU"):
+                contexts.enter_context(kernels_replaced(lstms, key))
         return contexts.pop_all()
 
 
