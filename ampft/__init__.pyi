@@ -44,6 +44,7 @@ from .precision.accelerator import check_world_size as check_world_size
 from .precision.accelerator import make_accelerator as make_accelerator
 from .precision.accelerator import numerics as numerics
 from .precision.accelerator import training_device as training_device
+from .precision.computing import computing_in as computing_in
 from .precision.executed import ProductRecorder as ProductRecorder
 from .precision.float32_modules import Float32Modules as Float32Modules
 from .precision.float32_modules import keep_in_fp32 as keep_in_fp32

@@ -22,8 +22,7 @@ def main(mode: str = "fp32", *, epochs: int = 6) -> None:
     precision = ampft.resolve(mode, device)
     if precision.rounding not in (None, "nearest"):
         raise ampft.InputError(f"{mode} needs AdamW, but this loop uses SGD. Use bf16-true.")
-    autocast = torch.autocast(device.type, precision.compute_dtype, enabled=precision.uses_autocast)
-    scaler = torch.amp.GradScaler(device.type, enabled=precision.uses_scaler)
+    autocast, scaler = precision.autocast(), precision.scaler()
 
     torch.manual_seed(0)
     pixels, labels = (torch.from_numpy(array).to(device) for array in load_digits(return_X_y=True))

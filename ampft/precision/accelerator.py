@@ -25,7 +25,7 @@ from torch import nn
 
 from ampft.errors import InputError
 from ampft.precision.compilation import configure_compilation
-from ampft.precision.resolve import ENV_VARIABLE, FLAG, Precision, usable_modes
+from ampft.precision.resolve import ENV_VARIABLE, FLAG, Precision, resolve, usable_modes
 from ampft.precision.tf32 import apply_float32_policy, float32_policy, verify_float32_policy
 
 if TYPE_CHECKING:
@@ -65,8 +65,23 @@ def training_device(*, cpu: bool = False) -> torch.device:
     return device
 
 
+def resolved(precision: Precision | str, device: torch.device | str | None = None) -> Precision:
+    """Return a precision, which a mode stands for on a device.
+
+    Args:
+        precision: Result of `resolve`, or a mode such as "fp16".
+        device: Device for a mode; None for the one that Accelerate uses.
+
+    Raises:
+        InputError: The device does not support the mode.
+    """
+    if isinstance(precision, Precision):
+        return precision
+    return resolve(precision, training_device() if device is None else device, flag="precision")
+
+
 def make_accelerator(
-    precision: Precision,
+    precision: Precision | str,
     *,
     gradient_accumulation_steps: int = 1,
     log_with: str | list[str] | list[GeneralTracker] | None = None,
@@ -75,7 +90,7 @@ def make_accelerator(
     """Build an Accelerator that computes in `precision` and in no other.
 
     Args:
-        precision: Result of `ampft.precision.resolve.resolve` for the device of this process.
+        precision: Result of `ampft.resolve` for the device of this process, or a mode.
         gradient_accumulation_steps: Micro-batches per optimizer step. The environment variable
             `ACCELERATE_GRADIENT_ACCUMULATION_STEPS` overrides it; read the effective value from
             the Accelerator.
@@ -91,6 +106,7 @@ def make_accelerator(
             with a library other than torchao.
     """
     _refuse_deepspeed()
+    precision = resolved(precision)
     options: dict[str, Any] = {
         "gradient_accumulation_steps": gradient_accumulation_steps,
         "log_with": log_with,
@@ -190,12 +206,17 @@ def _add_cpu_scaler(accelerator: Accelerator) -> None:
 
 
 @contextmanager
-def numerics(precision: Precision) -> Iterator[None]:
+def numerics(precision: Precision | str) -> Iterator[None]:
     """Return the context for the numerics of a whole run, training and evaluation included.
 
     Inside, float32 products are exact float32, or TF32 in the mode tf32, and the products of
-    an emulated mode are emulated. The previous settings are restored on exit.
+    an emulated mode are emulated. The previous settings are restored on exit. It does not cast:
+    products are in 16 bits where their operands are, as inside `Precision.autocast`.
+
+    Args:
+        precision: Result of `ampft.resolve`, or a mode for the device that Accelerate uses.
     """
+    precision = resolved(precision)
     with float32_policy(precision):
         if not precision.emulates_products:
             yield

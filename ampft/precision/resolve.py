@@ -68,6 +68,21 @@ class Precision:
         """Whether products are computed in a dtype that differs from the weights' dtype."""
         return self.compute_dtype != self.storage_dtype
 
+    def autocast(self) -> torch.autocast:
+        """Return a new context in which products are computed in this precision.
+
+        The products of an emulated mode also need `ampft.numerics`.
+        """
+        return torch.autocast(
+            self.device_type,
+            self.compute_dtype if self.uses_autocast else None,
+            enabled=self.uses_autocast,
+        )
+
+    def scaler(self) -> torch.amp.GradScaler:
+        """Return a new gradient scaler, which does nothing where the mode needs none."""
+        return torch.amp.GradScaler(self.device_type, enabled=self.uses_scaler)
+
     @property
     def is_emulated(self) -> bool:
         """Whether the device only emulates this mode, to be stated wherever speed is reported."""
@@ -128,12 +143,12 @@ def requested_mode(flag: str | None, environ: Mapping[str, str]) -> str:
     return mode
 
 
-def resolve(mode: str, device: torch.device, *, flag: str = FLAG) -> Precision:
+def resolve(mode: str, device: torch.device | str, *, flag: str = FLAG) -> Precision:
     """Resolve a mode for a device, without replacing it by another.
 
     Args:
         mode: One of `MODES`, or `no`.
-        device: Device of the training.
+        device: Device of the training, or its name, such as "cpu".
         flag: Flag that requested the mode, for messages.
 
     Raises:
@@ -141,6 +156,7 @@ def resolve(mode: str, device: torch.device, *, flag: str = FLAG) -> Precision:
             modes that it supports.
     """
     mode = canonical_mode(mode)
+    device = torch.device(device)
     surveyed = survey_modes(device)
     availability = next(entry for entry in surveyed if entry.mode == mode)
     if availability.status == UNAVAILABLE:

@@ -23,10 +23,7 @@ class Classifier(nn.Module):
     def __init__(self, precision: ampft.Precision) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-        autocast = torch.autocast(
-            precision.device_type, precision.compute_dtype, enabled=precision.uses_autocast
-        )
-        self.forward = autocast(self.forward)  # type: ignore[method-assign]
+        self.forward = precision.autocast()(self.forward)  # type: ignore[method-assign]
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return (m, 10) logits of (m, 64) images."""
@@ -37,7 +34,7 @@ def main(mode: str = "fp32", *, epochs: int = 6) -> None:
     """Train in `mode`, predict in another thread, and print the accuracy."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     precision = ampft.resolve(mode, device)
-    scaler = torch.amp.GradScaler(device.type, enabled=precision.uses_scaler)
+    scaler = precision.scaler()
 
     torch.manual_seed(0)
     pixels, labels = (torch.from_numpy(array).to(device) for array in load_digits(return_X_y=True))

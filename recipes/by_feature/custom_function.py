@@ -40,8 +40,7 @@ class Swish(torch.autograd.Function):
 def main(mode: str = "fp32", *, epochs: int = 6) -> None:
     """Train in `mode` and print the accuracy."""
     precision = ampft.resolve(mode, DEVICE)
-    autocast = torch.autocast(DEVICE.type, precision.compute_dtype, enabled=precision.uses_autocast)
-    scaler = torch.amp.GradScaler(DEVICE.type, enabled=precision.uses_scaler)
+    autocast, scaler = precision.autocast(), precision.scaler()
 
     torch.manual_seed(0)
     pixels, labels = (torch.from_numpy(array).to(DEVICE) for array in load_digits(return_X_y=True))

@@ -20,8 +20,7 @@ def main(mode: str = "fp32", *, epochs: int = 6, micro_batches: int = 4) -> None
     """Train in `mode`, each step in several micro-batches, and print the accuracy."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     precision = ampft.resolve(mode, device)
-    autocast = torch.autocast(device.type, precision.compute_dtype, enabled=precision.uses_autocast)
-    scaler = torch.amp.GradScaler(device.type, enabled=precision.uses_scaler)
+    autocast, scaler = precision.autocast(), precision.scaler()
 
     torch.manual_seed(0)
     pixels, labels = (torch.from_numpy(array).to(device) for array in load_digits(return_X_y=True))

@@ -292,3 +292,9 @@ def test_deepspeed_is_refused_until_its_steps_are_proven_exact(monkeypatch, firs
         first()
     (file,) = re.findall(r"--config_file (\S+)\)", str(refused.value))
     assert "fsdp_version: 2" in (Path(__file__).parents[2] / file).read_text()
+
+
+def test_an_accelerator_is_made_for_a_mode_by_name():
+    accelerator = make_accelerator("fp16")
+    assert accelerator.scaler is not None
+    assert accelerator.mixed_precision == "fp16"
