@@ -212,8 +212,9 @@ class ProductRecorder(TorchDispatchMode):
             kind, operands = product
             if kind == _BATCHED:
                 kind = "projection" if self._multiplies_weight(operands) else "attention"
-            output = next(t for t in _tensors(result))
-            self._observe(kind, operands, output, by_request)
+            # A backward operator can return undefined gradients only.
+            for output in tuple(_tensors(result))[:1]:
+                self._observe(kind, operands, output, by_request)
         return result
 
     def _is_in_float32_module(self, args: tuple[Any, ...]) -> bool:

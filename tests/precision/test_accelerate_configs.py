@@ -14,7 +14,6 @@ EXPECTED = {
     "one_gpu": "NO",
     "multi_gpu": "MULTI_GPU",
     "fsdp2": "FSDP",
-    "deepspeed_zero2": "DEEPSPEED",
     "multi_node": "MULTI_GPU",
 }
 
@@ -61,11 +60,8 @@ def test_the_launcher_accepts_it_and_chooses_no_precision(path):
     assert args.mixed_precision == "no"
     assert not from_file
     assert args.use_fsdp == (path.stem == "fsdp2")
-    assert args.use_deepspeed == (path.stem == "deepspeed_zero2")
     if path.stem == "fsdp2":
         assert args.fsdp_version == 2
-    if path.stem == "deepspeed_zero2":
-        assert args.zero_stage == 2
 
 
 def test_a_precision_in_a_file_would_be_noticed(tmp_path):

@@ -260,9 +260,9 @@ def _wide(value: Any) -> Any:
 
 
 def floating_tensors(values: object) -> Iterator[Tensor]:
-    """Yield the floating-point tensors in results or arguments."""
+    """Yield the floating-point tensors in results or arguments, without sparse ones."""
     if isinstance(values, Tensor):
-        if values.is_floating_point():
+        if values.is_floating_point() and values.layout is torch.strided:
             yield values
     elif isinstance(values, tuple | list):
         for value in values:
