@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
+from torch.profiler import ProfilerActivity, profile
 
 from ampft.precision.emulation import Emulation, covered_products
 
@@ -108,7 +109,42 @@ def test_the_cases_cover_every_emulated_product() -> None:
     attention = {"scaled_dot_product_attention"}
     operators = {case.operator for case in CASES.values()}
     assert operators
-    assert operators == set(covered_products) - gradients_of_convolution - attention
+    covered = {name.removesuffix(".out").removesuffix("_") for name in covered_products}
+    assert operators == covered - gradients_of_convolution - attention
+
+
+OUT_OF_PLACE = ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "addbmm")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", OUT_OF_PLACE)
+def test_products_into_a_tensor_have_the_same_bits(name: str, dtype: torch.dtype) -> None:
+    """Attention without padding fills its buffers by `bmm(..., out=...)`, in bfloat16 too."""
+    case = CASES[name]
+    operands = [operand.to(dtype) for operand in operands_of(case, 2)]
+    with Emulation(dtype):
+        expected = case.call(*operands)
+        strided = torch.empty(*expected.shape, 2, dtype=dtype)[..., 0]
+        for out in (torch.empty_like(expected), strided, torch.empty(0, dtype=dtype)):
+            assert case.call(*operands, out=out) is out
+            assert torch.equal(out, expected)
+        with pytest.raises(RuntimeError, match=r"dtype"):
+            case.call(*operands, out=torch.empty_like(expected, dtype=torch.float32))
+        if name.startswith(("add", "badd")):
+            first = operands[0].expand(expected.shape).clone()
+            assert getattr(first, f"{name}_")(*operands[1:]) is first
+            assert torch.equal(first, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_no_product_into_a_tensor_runs_in_torchs_own_16_bit_kernels(dtype: torch.dtype) -> None:
+    left, right = (torch.ones(2, 2, dtype=dtype) for _ in range(2))
+    with Emulation(dtype), profile(activities=[ProfilerActivity.CPU]) as seen:
+        torch.mm(left, right, out=torch.empty_like(left))
+    assert "aten::to" in {event.name for event in seen.events()}, "operands become float32"
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        torch.mm(left, right, out=torch.empty_like(left))
+    assert "aten::to" not in {event.name for event in seen.events()}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -167,32 +167,59 @@ def _convolution_backward(
     return tuple(None if gradient is None else gradient.to(input.dtype) for gradient in gradients)
 
 
+def _in_place(product: Replacement) -> Replacement:
+    """Emulate `addmm_` and the like by the emulation of `addmm`."""
+
+    def kernel(native: Kernel, result: Tensor, *operands: Tensor, **factors: float) -> Tensor:
+        # Only a float32 copy of the first operand is written by the native kernel.
+        return result.copy_(product(native, result, *operands, **factors))
+
+    return kernel
+
+
+def _into(product: Replacement) -> Replacement:
+    """Emulate `mm.out` and the like by the emulation of `mm`."""
+
+    def kernel(native: Kernel, *operands: Tensor, out: Tensor, **factors: float) -> Tensor:
+        if out.dtype != operands[0].dtype:
+            return native(*operands, out=out, **factors)  # raises torch's error
+
+        def allocating(*wide: Tensor, **options: float) -> object:
+            return native(*wide, out=wide[0].new_empty(0), **options)
+
+        result = product(allocating, *operands, **factors)
+        if out.shape != result.shape:
+            out.resize_(result.shape)
+        return out.copy_(result)
+
+    return kernel
+
+
+_PRODUCTS: Mapping[str, Replacement] = MappingProxyType(
+    {
+        **dict.fromkeys(("mm", "bmm", "mv", "dot"), _product),
+        **dict.fromkeys(("addmm", "baddbmm", "addmv"), _product_and_sum),
+        "addbmm": _sum_of_products,
+    }
+)
+
 EMULATED: Mapping[str, Replacement] = MappingProxyType(
     {
-        "mm": _product,
-        "bmm": _product,
-        "addmm": _product_and_sum,
-        "baddbmm": _product_and_sum,
-        "mv": _product,
-        "addmv": _product_and_sum,
-        "dot": _product,
-        "addbmm": _sum_of_products,
+        **_PRODUCTS,
+        **{f"{name}.out": _into(product) for name, product in _PRODUCTS.items()},
+        **{f"{name}_": _in_place(_PRODUCTS[name]) for name in ("addmm", "baddbmm", "addmv")},
+        "addbmm_": _in_place(_sum_of_products),
         "convolution": _convolution,
         "convolution_backward": _convolution_backward,
     }
 )
 
-_OUT_OF_PLACE = "use the form that returns a new tensor"
 _DISABLE_AUTOCAST = "run this layer inside torch.autocast('cpu', enabled=False)"
 _SDPA = "call torch.nn.functional.scaled_dot_product_attention"
 _FAST_PATH = "call torch.backends.mha.set_fastpath_enabled(False)"
 
 REFUSED: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys(("mv.out", "addmv.out", "addmv_", "dot.out"), _OUT_OF_PLACE),
-        **dict.fromkeys(("mm.out", "bmm.out", "addmm.out", "addmm_"), _OUT_OF_PLACE),
-        **dict.fromkeys(("baddbmm.out", "baddbmm_"), _OUT_OF_PLACE),
-        **dict.fromkeys(("addbmm_", "addbmm.out"), _OUT_OF_PLACE),
         "_addmm_activation": "use addmm and the activation",
         "conv_tbc": "use conv1d",
         "mkldnn_rnn_layer": _DISABLE_AUTOCAST,
