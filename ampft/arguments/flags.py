@@ -141,6 +141,14 @@ def parse_flags(
     return parsed, frozenset(user_values)
 
 
+def flag_switches(kind: type[Any]) -> dict[str, bool]:
+    """Return the flags of a dataclass by name, and whether each is a switch."""
+    hints = get_type_hints(kind)
+    return {f.name: _value_type(hints[f.name]) is bool for f in fields(cast("Any", kind))} | {
+        "config": False
+    }
+
+
 def _check_value(name: str, value: object, limits: Mapping[str, float | None]) -> None:
     """Reject a blank string and a number out of range."""
     if isinstance(value, str) and not value.strip():

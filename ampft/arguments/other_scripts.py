@@ -6,33 +6,18 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from ampft.arguments.transformers_flags import ROWS
 from ampft.errors import InputError, did_you_mean
 from ampft.precision.modes import OTHER_NAMES
 
-ALWAYS_RUN = "Remove the flag: training, validation and test always run if there is data for them."
 DEVICE = (
     "Remove the flag: a GPU is used if there is one. CUDA_VISIBLE_DEVICES chooses which, and"
     " accelerate launch --num_processes N uses several."
 )
 DEVICE_FLAGS = ("device", "devices", "gpu", "gpus", "n_gpu", "num_gpus", "cuda", "gpu_id")
-EVAL_STRATEGY = "Use --eval_steps N to validate by steps, or no flag to validate after each epoch."
 REPLACEMENTS = {
-    "fp16": "Use --mixed_precision fp16.",
-    "bf16": "Use --mixed_precision bf16.",
     "fp8": "Use --mixed_precision fp8.",
-    "tf32": "Use --mixed_precision tf32.",
-    "fp16_full_eval": "Remove the flag: evaluation uses the precision of --mixed_precision.",
-    "bf16_full_eval": "Remove the flag: evaluation uses the precision of --mixed_precision.",
-    "no_cuda": "Use --use_cpu.",
-    "do_train": ALWAYS_RUN,
-    "do_eval": ALWAYS_RUN,
-    "eval_strategy": EVAL_STRATEGY,
-    "evaluation_strategy": EVAL_STRATEGY,
-    "do_predict": ALWAYS_RUN,
-    "logging_steps": "Remove the flag: history.jsonl has every step.",
     "load_in_8bit": "Train without it; ampft compare RUN --inference fp32,int8 measures int8.",
-    "text_column_delimiter": "Join columns with +, as in --text_column_names title+body; a space "
-    "stands between them.",
 } | dict.fromkeys(DEVICE_FLAGS, DEVICE) | {
     other: f"Use --{name}."
     for other, name in {
@@ -48,9 +33,6 @@ REPLACEMENTS = {
         "output": "output_dir",
         "batch": "per_device_train_batch_size",
         "cpu": "use_cpu",
-        "max_length": "max_seq_length",
-        "pad_to_max_length": "padding",
-        "save_steps": "checkpointing_steps",
         "target": "label_column_name",
         "label": "label_column_name",
         "label_column": "label_column_name",
@@ -58,8 +40,6 @@ REPLACEMENTS = {
         "text_column": "text_column_names",
         "file": "train_file",
         "epoch": "num_train_epochs",
-        "task_name": "dataset_name",
-        "text_column_name": "text_column_names",
         "label_column_names": "label_column_name",
         "train_batch_size": "per_device_train_batch_size",
         "eval_batch_size": "per_device_eval_batch_size",
@@ -70,14 +50,10 @@ REPLACEMENTS = {
         "label_smoothing": "label_smoothing_factor",
         "log_with": "report_to",
         "lr": "learning_rate",
-        "lr_scheduler": "lr_scheduler_type",
         "epochs": "num_train_epochs",
         "num_epochs": "num_train_epochs",
-        "max_steps": "max_train_steps",
-        "warmup_steps": "num_warmup_steps",
         "max_val_samples": "max_eval_samples",
         "max_test_samples": "max_predict_samples",
-        "train_val_split": "validation_fraction",
     }.items()
 }  # fmt: skip
 # What users type for a command of `ampft`.
@@ -120,6 +96,8 @@ def suggestion(name: str, known: Iterable[str], *, dashes: str = "--") -> str:
     """
     if name in REPLACEMENTS:
         return f" {REPLACEMENTS[name]}"
+    if name in ROWS:
+        return f" Here it is: {ROWS[name].text}."
     return did_you_mean(name, known).replace("'", f"'{dashes}", 1)
 
 

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ampft.arguments.classify import ADAFACTOR, BUILT_IN_DEFAULTS, ClassifyArguments
-from ampft.arguments.flags import parse_duration, parse_flags
+from ampft.arguments.flags import flag_switches, parse_duration, parse_flags
+from ampft.arguments.transformers_flags import translate, words_of_file
 from ampft.engine.checkpoints.interval import parse_interval
 from ampft.errors import InputError, Preempted, TrainingStopped, did_you_mean
 from ampft.tasks import TASKS, problem_types, task_of_folder
 from ampft.tasks.settings import check_decision_flags
+from ampft.text.terminal import print_line
 
 # Settings that have no effect without another one.
 NEEDED = {
@@ -40,9 +42,15 @@ def parse_classify_arguments(
     Raises:
         InputError: A flag is unknown, has an invalid value, or conflicts with another.
     """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if len(words) == 1 and words[0].endswith(".json"):
+        words = words_of_file(words[0])
+    translation = translate(words, flag_switches(ClassifyArguments), program=program)
+    for line in translation.lines:
+        print_line(line)
     arguments, set_by_user = parse_flags(
         ClassifyArguments,
-        sys.argv[1:] if argv is None else argv,
+        translation.words,
         program=program,
         description="Fine-tune a Hugging Face classifier in the precision you request, and report "
         "the result and the precision that was measured.",

@@ -220,10 +220,14 @@ class Augmentation:
     kind: str  # Key of `CHANGES`.
     names: tuple[str, ...]  # Changes in the order in which they are made.
     seed: int  # Seed of the run.
+    longest: int | None = None  # Values of a sound to keep, from a random place; None keeps all.
 
     def __call__(self, values: Array, *, epoch: int, example: int) -> Array:
         """Return the changed values of an example of the training split in an epoch."""
         random = np.random.Generator(np.random.PCG64([self.seed, epoch, example]))
+        if self.longest is not None and len(values) > self.longest:
+            start = int(random.integers(len(values) - self.longest + 1))
+            values = values[start : start + self.longest]
         for name in self.names:
             values = CHANGES[self.kind][name](values, random)
         return values

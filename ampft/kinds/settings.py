@@ -19,6 +19,13 @@ class InputSettings(ModelSettings):
         "images with masks; shift, volume for sounds",
         group=DATA,
     )
+    max_length_seconds: float | None = flag(
+        None,
+        "seconds of a sound that training hears, cut at a random place in each epoch; evaluation "
+        "hears whole sounds; if none, all of it",
+        group=DATA,
+        at_least=0.01,
+    )
     image_size: str | None = flag(
         None,
         "height and width of the model's input in pixels: 360,480; if none, that of the image "

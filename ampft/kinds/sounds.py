@@ -140,6 +140,11 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> MediaIn
     counts = {name: _numbers(part, FRAMES_COLUMN) for name, part in data.splits.items()}
     extractor, notes = _extractor(counts["train"] / rates["train"], settings)
     features = SoundFeatureExtractor.of(extractor)
+    if settings.max_length_seconds is not None:
+        longest = max(1, round(settings.max_length_seconds * features.rate))
+        augmentation = replace(
+            augmentation or Augmentation("sound", (), settings.seed), longest=longest
+        )
     frames = {
         name: np.ceil(counts[name] * (features.rate / rates[name])).astype(np.int64)
         for name in counts
@@ -155,7 +160,11 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> MediaIn
     examples = {
         name: SoundExamples(
             undecoded_column(part, column, "sound"),
-            frames[name] if features.shape is None else np.ones_like(frames[name]),
+            np.minimum(frames[name], augmentation.longest)
+            if name == "train" and augmentation and augmentation.longest and features.shape is None
+            else frames[name]
+            if features.shape is None
+            else np.ones_like(frames[name]),
             features,
             cache=caches.get(name),
             caches_waveforms=bool(waveforms[name]),

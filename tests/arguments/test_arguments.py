@@ -149,7 +149,7 @@ def test_an_empty_file_changes_nothing(tmp_path):
         ("learning_rate: -1", "--learning_rate: received -1.0"),
         ("baseline: 'on'", "baseline is 'on'; it must be true or false"),
         ("output_dir: ' '", "--output_dir: received ' '"),
-        ("fp16: true", "unknown setting 'fp16'. Use --mixed_precision fp16"),
+        ("fp16: true", "unknown setting 'fp16'. Here it is: --mixed_precision fp16 if true"),
     ],
 )
 def test_a_file_is_checked_like_flags(tmp_path, content, match):
@@ -172,9 +172,7 @@ def test_no_in_yaml_is_the_precision_and_not_false(tmp_path):
     ("words", "match"),
     [
         (("--learning_rat", "1"), "unknown flag --learning_rat. Did you mean '--learning_rate'"),
-        (("--learning-rate", "1"), "Did you mean '--learning_rate'"),
         (("--per_device_batch_size=3",), "Did you mean '--per_device_"),
-        (("--fp16",), "unknown flag --fp16"),
         (("--learning",), "unknown flag --learning"),
         (("train.csv",), "'train.csv' is not expected"),
         (("--seed",), "--seed: expected one argument"),
@@ -196,7 +194,6 @@ def test_no_in_yaml_is_the_precision_and_not_false(tmp_path):
         (("--token_buckets", "64", "--padding"), "--token_buckets 64 and --padding: buckets"),
         (("--token_buckets", "0"), "--token_buckets"),
         (("--task", "sounds"), "--task sounds: the data are missing"),
-        (("--eval_strategy", "steps"), "Use --eval_steps N to validate by steps"),
         (("--checkpointing_steps", "soon"), "--checkpointing_steps: received 'soon'"),
         (("--async_checkpoints",), "--async_checkpoints has no effect without --checkpointing"),
         (("--allow_topology_change",), "has no effect without --resume_from_checkpoint"),
@@ -277,7 +274,6 @@ def test_other_names_of_tasks(other):
     [
         (("--mixed_precision", "int8"), "ampft compare RUN --inference fp32,int8"),
         (("--task", "regression"), "Only classification is supported"),
-        (("--weight-decay", "1"), "unknown flag --weight-decay. Did you mean '--weight_decay'"),
         (("--weight_decoy", "1"), "unknown flag --weight_decoy. Did you mean '--weight_decay'"),
     ],
 )
@@ -298,22 +294,8 @@ def test_flags_of_other_scripts(other):
         parse(f"--{other}", "1")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--load_best_model_at_end", "True"),
-        ("--load_best_model_at_end=true",),
-        ("--no-load_best_model_at_end", "false"),
-        ("--baseline", "--load_best_model_at_end", "0", "--use_cpu"),
-    ],
-)
-def test_a_switch_takes_no_value(words):
-    with pytest.raises(InputError, match=r"a switch.*--load_best_model_at_end or --no-load_best"):
-        parse(*words)
-
-
 def test_part_of_an_epoch_is_set_in_steps():
-    with pytest.raises(InputError, match=r"whole number.*'0\.5'.*set --max_train_steps instead"):
+    with pytest.raises(InputError, match=r"0\.5; epochs are whole here.*--max_train_steps"):
         parse("--num_train_epochs", "0.5")
 
 

@@ -1,0 +1,686 @@
+"""Flags of transformers' scripts and `TrainingArguments`, converted by value to flags of ampft.
+
+One row per field: of `TrainingArguments` (5.23), of the argument classes of run_classification,
+run_glue, run_xnli, run_ner, run_image_classification, run_audio_classification and
+run_semantic_segmentation, and of the examples without Trainer. A flag that is in no row is a flag
+of ampft, or unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from ampft.errors import InputError
+from ampft.text.terminal import labelled
+
+Given = Mapping[str, str]  # Values of the flags on the command line, "true" for a bare switch.
+
+TAKEN, CONVERTED, HARMLESS, REFUSED = "taken", "converted", "harmless", "refused"
+_TRUE, _FALSE = ("true", "yes", "1", "y", "t"), ("false", "no", "0", "n", "f")
+_SWITCH, _VALUE, _LIST = "switch", "value", "list"
+GLUE = ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli")
+_WORD_TASKS = ("ner", "pos", "chunk")
+_STEPS = 500  # the Trainer's default of --save_steps, --eval_steps and --logging_steps
+
+
+class _RefusedError(Exception):
+    """A value that cannot be converted; its text says why, and what does the same here."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What happens to one flag of transformers' scripts."""
+
+    kind: str  # TAKEN, CONVERTED, HARMLESS or REFUSED.
+    text: str  # What it does here, or why it cannot.
+    takes: str = _VALUE  # _SWITCH, with or without a value; _VALUE; _LIST, of one or more values.
+    convert: Callable[[str, Given], list[str]] | None = None  # Words of ampft's command line.
+    differs: str | None = None  # Both defaults, where they are unequal.
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A command line in ampft's flags."""
+
+    words: list[str]
+    converted: list[tuple[str, str]]  # Words before and after.
+    harmless: list[str]  # Flags without effect here.
+
+    @property
+    def lines(self) -> list[str]:
+        """One line on what was converted, and one on what has no effect."""
+        lines = []
+        if self.converted:
+            pairs = (f"{old} -> {new}" for old, new in self.converted)
+            lines.append(labelled("read as", "; ".join(pairs)))
+        if self.harmless:
+            lines.append(labelled("unused", f"{', '.join(self.harmless)}: not needed here"))
+        return lines
+
+
+def is_true(value: str) -> bool:
+    """Return the value of a switch.
+
+    Raises:
+        _RefusedError: It is neither true nor false.
+    """
+    if value.lower() not in (*_TRUE, *_FALSE):
+        raise _RefusedError(f"received {value!r}; it must be True or False.")
+    return value.lower() in _TRUE
+
+
+def _if_true(*words: str) -> Callable[[str, Given], list[str]]:
+    return lambda value, given: list(words) if is_true(value) else []
+
+
+def _renamed(name: str) -> Row:
+    return Row(CONVERTED, f"--{name}", convert=lambda value, given: [f"--{name}", value])
+
+
+def _harmless(text: str, takes: str = _VALUE) -> Row:
+    return Row(HARMLESS, text, takes)
+
+
+def _refused(text: str, takes: str = _VALUE) -> Row:
+    """A flag without counterpart; a value that turns it off is accepted."""
+    off = ("", "none", "no", "false", "off", "{}")
+
+    def convert(value: str, given: Given) -> list[str]:
+        if value.lower() in off:
+            return []
+        raise _RefusedError(text)
+
+    return Row(REFUSED, text, takes, convert)
+
+
+def _only(allowed: Sequence[str], text: str, takes: str = _VALUE) -> Row:
+    """A flag of which only the values that hold here are accepted."""
+
+    def convert(value: str, given: Given) -> list[str]:
+        if value.lower() not in allowed:
+            raise _RefusedError(text)
+        return []
+
+    return Row(HARMLESS, text, takes, convert)
+
+
+def _precision(mode: str) -> Row:
+    def convert(value: str, given: Given) -> list[str]:
+        if not is_true(value):
+            return []
+        others = [
+            name for name in ("fp16", "bf16") if name != mode and is_true(given.get(name, "no"))
+        ]
+        if others and mode != "tf32":
+            raise _RefusedError(f"--{others[0]} is set too. Keep one of them.")
+        explicit = given.get("mixed_precision")
+        if explicit not in (None, "no", mode) and mode != "tf32":
+            raise _RefusedError(f"--mixed_precision {explicit} is set too. Keep one of them.")
+        if mode == "tf32" and (others or explicit is not None):
+            return []  # the products are computed in 16 bits
+        return ["--mixed_precision", mode] if explicit is None else []
+
+    return Row(CONVERTED, f"--mixed_precision {mode} if true", _SWITCH, convert)
+
+
+def _epochs(value: str, given: Given) -> list[str]:
+    number = _number(value)
+    if number != int(number):
+        raise _RefusedError(
+            f"received {value}; epochs are whole here. Set --max_train_steps to stop earlier."
+        )
+    return ["--num_train_epochs", str(int(number))]
+
+
+def _number(value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        raise _RefusedError(f"received {value!r}; it must be a number.") from None
+    if not abs(number) < float("inf"):
+        raise _RefusedError(f"received {value!r}; it must be finite.")
+    return number
+
+
+def _warmup(value: str, given: Given) -> list[str]:
+    number = _number(value)
+    if number < 1:
+        return ["--warmup_ratio", value] if number else []
+    if number != int(number):
+        raise _RefusedError(f"received {value}; it must be a whole number, or a share below 1.")
+    return ["--num_warmup_steps", str(int(number))]
+
+
+def _max_steps(value: str, given: Given) -> list[str]:
+    return ["--max_train_steps", value] if _number(value) > 0 else []
+
+
+def _eval_strategy(value: str, given: Given) -> list[str]:
+    chosen = value.lower()
+    if chosen == "no":
+        if is_true(given.get("load_best_model_at_end", "no")):
+            raise _RefusedError("--load_best_model_at_end needs validations. Remove one of them.")
+        return ["--no-load_best_model_at_end"]
+    if chosen == "steps":
+        return (
+            []
+            if "eval_steps" in given
+            else ["--eval_steps", given.get("logging_steps", str(_STEPS))]
+        )
+    if chosen == "epoch":
+        return []
+    raise _RefusedError(f"received {value!r}; it must be no, steps or epoch.")
+
+
+def _eval_steps(value: str, given: Given) -> list[str]:
+    strategy = given.get("eval_strategy", given.get("evaluation_strategy", "steps")).lower()
+    number = _number(value)
+    if strategy != "steps":
+        return []
+    if number != int(number):
+        raise _RefusedError(f"received {value}; it must be a whole number of steps here.")
+    return ["--eval_steps", str(int(number))]
+
+
+def _save_strategy(value: str, given: Given) -> list[str]:
+    chosen = value.lower()
+    if chosen == "epoch":
+        return ["--checkpointing_steps", "epoch"]
+    if chosen == "steps":
+        return [] if "save_steps" in given else ["--checkpointing_steps", str(_STEPS)]
+    if chosen in ("no", "best"):
+        return []  # the best weights are kept in any case
+    raise _RefusedError(f"received {value!r}; it must be no, steps, epoch or best.")
+
+
+def _save_steps(value: str, given: Given) -> list[str]:
+    if given.get("save_strategy", "steps").lower() != "steps":
+        return []
+    number = _number(value)
+    if number < 0:
+        return []
+    if number != int(number) or number == 0:
+        raise _RefusedError(f"received {value}; it must be a whole number of steps here.")
+    return ["--checkpointing_steps", str(int(number))]
+
+
+def _save_limit(value: str, given: Given) -> list[str]:
+    writes = given.get("save_strategy", "").lower() in ("epoch", "steps")
+    writes |= "checkpointing_steps" in given
+    writes |= "save_strategy" not in given and _number(given.get("save_steps", "-1")) > 0
+    return ["--checkpoint_total_limit", value] if writes else []
+
+
+def _optimizer(value: str, given: Given) -> list[str]:
+    if value in ("adamw_torch", "adamw_torch_fused", "adamw_hf"):
+        return ["--optim", "adamw_torch"]
+    if value in ("adafactor", "muon"):
+        return ["--optim", value]
+    raise _RefusedError(
+        f"received {value!r}; adamw_torch, adafactor and muon are here. With less memory for the "
+        "optimizer: --optim adafactor, or LoRA with --lora_r 8."
+    )
+
+
+def _best_metric(value: str, given: Given) -> list[str]:
+    name = value.removeprefix("eval_")
+    return ["--metric_for_best_model", {"loss": "log_loss"}.get(name, name)]
+
+
+def _report_to(value: str, given: Given) -> list[str]:
+    if value.lower() == "none":
+        return []
+    on = [] if "with_tracking" in given else ["--with_tracking"]
+    return ["--report_to", value.replace(" ", ","), *on]
+
+
+def _best_model(value: str, given: Given) -> list[str]:
+    return ["--load_best_model_at_end" if is_true(value) else "--no-load_best_model_at_end"]
+
+
+def _resume(value: str, given: Given) -> list[str]:
+    if value.lower() in _FALSE:
+        return []
+    return ["--resume_from_checkpoint", "latest" if value.lower() in _TRUE else value]
+
+
+def _task_name(value: str, given: Given) -> list[str]:
+    name = value.lower()
+    if name == "stsb":
+        raise _RefusedError("STS-B has numbers as labels, which is regression: only classes here.")
+    if name in GLUE:
+        if "dataset_name" in given or "train_file" in given:
+            source = "dataset_name" if "dataset_name" in given else "train_file"
+            raise _RefusedError(f"--{source} names other data. Remove one of them.")
+        return ["--dataset_name", "nyu-mll/glue", "--dataset_config_name", name]
+    if name in _WORD_TASKS:
+        words = ["--task", "tokens"]
+        if "dataset_name" in given and "label_column_name" not in given:
+            words += ["--label_column_name", f"{name}_tags"]
+        return words
+    raise _RefusedError(f"received {value!r}; known are {', '.join((*GLUE, *_WORD_TASKS))}.")
+
+
+def _train_folder(value: str, given: Given) -> list[str]:
+    validation = given.get("validation_dir")
+    if validation is None:
+        return ["--dataset_name", value]
+    train, other = Path(value), Path(validation)
+    if train.parent != other.parent or train.name not in ("train", "training"):
+        raise _RefusedError(
+            "one folder holds all splits here: put them beside each other as train and validation, "
+            "and pass the folder above with --dataset_name."
+        )
+    return ["--dataset_name", str(train.parent)]
+
+
+def _revision(value: str, given: Given) -> list[str]:
+    if value == "main":
+        return []
+    model = given.get("model_name_or_path", "MODEL")
+    raise _RefusedError(
+        f"download it with `hf download {model} --revision {value} --local-dir DIR`, and pass DIR."
+    )
+
+
+def _attention_mask(value: str, given: Given) -> list[str]:
+    is_true(value)
+    return []
+
+
+_LOGGING = "history.jsonl has every step, and the terminal a line per epoch"
+_SAMPLER = "batches are collated by a thread; --dataloader_num_workers adds processes"
+_DDP = "Accelerate's own settings of DDP are used"
+_PUSH = "the model is pushed once, at the end"
+_TOKEN = "the token comes from `hf auth login` or HF_TOKEN, so that it stands in no record"
+_EVALUATION = "logits are reduced on the device, and a split is never held in memory"
+_CACHE = "tokens are not cached on disk"
+_DOWNLOAD = "set HF_HOME, which holds models and data sets"
+_PARTS = "the model's own folder holds configuration, tokenizer and processor. Save them there."
+_COMPILE = "Use accelerate launch --dynamo_backend inductor."
+_SHARD = "Use accelerate launch --config_file accelerate_configs/fsdp2.yaml."
+_SPLITS = "rename the splits of the data set to train, validation and test"
+
+# The fields of TrainingArguments that have the same name and meaning here.
+SAME = (
+    "output_dir", "per_device_train_batch_size", "learning_rate", "lr_scheduler_type",
+    "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "gradient_accumulation_steps",
+    "max_grad_norm", "label_smoothing_factor", "per_device_eval_batch_size", "hub_model_id", "seed",
+    "data_seed", "dataloader_num_workers", "warmup_ratio",
+    "gradient_checkpointing", "push_to_hub", "hub_private_repo", "use_cpu", "overwrite_output_dir",
+    # Of the scripts.
+    "model_name_or_path", "trust_remote_code", "dataset_name", "dataset_config_name", "train_file",
+    "validation_file", "test_file", "text_column_names", "label_column_name", "max_seq_length",
+    "max_train_samples", "max_eval_samples", "max_predict_samples", "image_column_name",
+    "audio_column_name", "max_length_seconds", "num_warmup_steps", "max_train_steps",
+    "with_tracking", "checkpointing_steps",
+)  # fmt: skip
+DIFFERENT_DEFAULTS = {
+    "learning_rate": "1e-4 up to a hidden size of 512, ten times as much for a head or LoRA; there "
+    "5e-5",
+    "per_device_eval_batch_size": "64; there 8",
+    "data_seed": "seeds splits and subsamples here; there the order of the examples, which follows "
+    "--seed here",
+    "max_train_samples": "drawn at random here; there the first ones for texts and words",
+    "max_length_seconds": "whole sounds; there 20 s, cut at random",
+    "max_seq_length": "128, and windows for longer texts of words; there 128, and for words the "
+    "model's maximum",
+    "model_name_or_path": "for images, a small model from random weights; there a pretrained ViT",
+}
+ROWS: dict[str, Row] = {
+    name: Row(TAKEN, f"--{name}", differs=DIFFERENT_DEFAULTS.get(name)) for name in SAME
+} | {
+    "fp16": _precision("fp16"),
+    "bf16": _precision("bf16"),
+    "tf32": _precision("tf32"),
+    "num_train_epochs": Row(CONVERTED, "whole epochs", convert=_epochs),
+    "max_steps": Row(CONVERTED, "--max_train_steps if above 0", convert=_max_steps),
+    "warmup_steps": Row(
+        CONVERTED, "--num_warmup_steps, or --warmup_ratio below 1", convert=_warmup
+    ),
+    "optim": Row(CONVERTED, "AdamW in each spelling; adafactor; muon", convert=_optimizer),
+    "eval_strategy": Row(
+        CONVERTED,
+        "epoch: as always; steps: --eval_steps; no: --no-load_best_model_at_end",
+        convert=_eval_strategy,
+        differs="a validation after each epoch; there none",
+    ),
+    "evaluation_strategy": Row(CONVERTED, "as --eval_strategy", convert=_eval_strategy),
+    "eval_steps": Row(CONVERTED, "--eval_steps, if validations go by steps", convert=_eval_steps),
+    "save_strategy": Row(
+        CONVERTED,
+        "--checkpointing_steps",
+        convert=_save_strategy,
+        differs="no checkpoints; there every 500 steps",
+    ),
+    "save_steps": Row(CONVERTED, "--checkpointing_steps", convert=_save_steps),
+    "save_total_limit": Row(CONVERTED, "--checkpoint_total_limit", convert=_save_limit),
+    "load_best_model_at_end": Row(
+        CONVERTED, "on or off", _SWITCH, _best_model, differs="on; there off"
+    ),
+    "metric_for_best_model": Row(
+        CONVERTED, "without eval_; loss is log_loss", convert=_best_metric
+    ),
+    "report_to": Row(CONVERTED, "--report_to with --with_tracking", _LIST, _report_to),
+    "resume_from_checkpoint": Row(CONVERTED, "True is latest", convert=_resume),
+    "auto_find_batch_size": Row(
+        CONVERTED, "--auto_micro_batch", _SWITCH, _if_true("--auto_micro_batch")
+    ),
+    "activation_checkpointing": Row(
+        CONVERTED, "--gradient_checkpointing", _SWITCH, _if_true("--gradient_checkpointing")
+    ),
+    "no_cuda": Row(CONVERTED, "--use_cpu", _SWITCH, _if_true("--use_cpu")),
+    "max_length": _renamed("max_seq_length"),
+    "text_column_name": _renamed("text_column_names"),
+    "eval_file": _renamed("validation_file"),
+    "train_val_split": _renamed("validation_fraction"),
+    "push_to_hub_model_id": _renamed("hub_model_id"),
+    "lr_scheduler": _renamed("lr_scheduler_type"),
+    "task_name": Row(CONVERTED, "the data set of GLUE, or --task tokens", convert=_task_name),
+    "train_dir": Row(CONVERTED, "--dataset_name", convert=_train_folder),
+    "validation_dir": _harmless("with --train_dir, the folder above both is read"),
+    "wandb": Row(
+        CONVERTED,
+        "--report_to wandb --with_tracking",
+        _SWITCH,
+        _if_true("--report_to", "wandb", "--with_tracking"),
+    ),
+    # What happens in any case.
+    "do_train": _only(_TRUE, "a run always trains. For predictions: ampft predict.", _SWITCH),
+    "do_eval": _harmless("a run always validates and tests where it has rows", _SWITCH),
+    "do_predict": _harmless("a run always validates and tests where it has rows", _SWITCH),
+    "ignore_mismatched_sizes": _harmless("a head of another size is replaced, and said", _SWITCH),
+    "use_fast_tokenizer": _harmless("fast where there is one", _SWITCH),
+    "average_tokens_across_devices": _only(
+        _TRUE, "the gradient is always that of the whole effective batch.", _SWITCH
+    ),
+    "fp16_full_eval": _harmless("evaluation has the precision of training", _SWITCH),
+    "bf16_full_eval": _harmless("evaluation has the precision of training", _SWITCH),
+    "greater_is_better": _harmless("each metric knows its direction", _SWITCH),
+    "pad_to_max_length": _harmless("padding changes no result", _SWITCH),
+    "group_by_length": _harmless("each step is sorted by length, with the same gradient", _SWITCH),
+    "shuffle_train_dataset": _harmless("each epoch has a new order by --seed", _SWITCH),
+    "shuffle_seed": _harmless("each epoch has a new order by --seed"),
+    "train_sampling_strategy": _only(
+        ("random", "group_by_length"),
+        "each epoch is a random order here, and each step sorted by length.",
+    ),
+    "length_column_name": _harmless("lengths are counted"),
+    "attention_mask": Row(
+        HARMLESS, "as the model's feature extractor has it", _SWITCH, _attention_mask
+    ),
+    "return_entity_level_metrics": _harmless("the report has each entity", _SWITCH),
+    "dataloader_drop_last": _only(_FALSE, "every example counts once per epoch here.", _SWITCH),
+    "ignore_data_skip": _only(_FALSE, "a continued run repeats no example here.", _SWITCH),
+    "prediction_loss_only": _only(_FALSE, "the report needs the predictions.", _SWITCH),
+    "model_revision": Row(REFUSED, "main only; download others", convert=_revision),
+    **dict.fromkeys(
+        ("logging_steps", "logging_strategy", "log_level", "log_level_replica", "logging_dir"),
+        _harmless(_LOGGING),
+    ),
+    **dict.fromkeys(
+        (
+            "logging_first_step",
+            "log_on_each_node",
+            "logging_nan_inf_filter",
+            "disable_tqdm",
+            "skip_memory_metrics",
+        ),
+        _harmless(_LOGGING, _SWITCH),
+    ),
+    "include_num_input_tokens_seen": _harmless(_LOGGING, _SWITCH),
+    **dict.fromkeys(
+        ("run_name", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
+        _harmless("trackers get the name of the folder"),
+    ),
+    "dataloader_prefetch_factor": _harmless(_SAMPLER),
+    "dataloader_multiprocessing_context": _harmless(_SAMPLER),
+    **dict.fromkeys(
+        (
+            "dataloader_pin_memory",
+            "dataloader_persistent_workers",
+            "dataloader_in_order",
+            "remove_unused_columns",
+        ),
+        _harmless(_SAMPLER, _SWITCH),
+    ),
+    **dict.fromkeys(
+        ("ddp_bucket_cap_mb", "ddp_backend", "ddp_timeout", "local_rank"), _harmless(_DDP)
+    ),
+    **dict.fromkeys(
+        ("ddp_find_unused_parameters", "ddp_broadcast_buffers", "ddp_static_graph"),
+        _harmless(_DDP, _SWITCH),
+    ),
+    **dict.fromkeys(("eval_accumulation_steps", "torch_empty_cache_steps"), _harmless(_EVALUATION)),
+    **dict.fromkeys(
+        (
+            "eval_do_concat_batches",
+            "eval_use_gather_object",
+            "batch_eval_metrics",
+            "use_cache",
+            "save_on_each_node",
+            "save_only_model",
+            "restore_callback_states_from_checkpoint",
+            "enable_jit_checkpoint",
+        ),
+        _harmless(_EVALUATION, _SWITCH),
+    ),
+    "include_for_metrics": _harmless(_EVALUATION, _LIST),
+    "hub_strategy": _harmless(_PUSH),
+    "hub_revision": _harmless(_PUSH),
+    "hub_always_push": _harmless(_PUSH, _SWITCH),
+    **dict.fromkeys(
+        ("hub_token", "push_to_hub_token", "token", "push_to_hub_organization"), _harmless(_TOKEN)
+    ),
+    "use_auth_token": _harmless(_TOKEN, _SWITCH),
+    "overwrite_cache": _harmless(_CACHE, _SWITCH),
+    "preprocessing_num_workers": _harmless(_CACHE),
+    # What does not exist here.
+    "lr_scheduler_kwargs": _refused("schedules have no further settings here."),
+    "optim_args": _refused("optimizers have no further settings here."),
+    "optim_target_modules": _refused("adapters are the way to train few weights: --lora_r 8."),
+    "activation_checkpointing_kwargs": _refused("--gradient_checkpointing has no settings here."),
+    "gradient_checkpointing_kwargs": _refused("--gradient_checkpointing has no settings here."),
+    "torch_compile": _refused(_COMPILE, _SWITCH),
+    "torch_compile_backend": _refused(_COMPILE),
+    "torch_compile_mode": _refused(_COMPILE),
+    "use_liger_kernel": _refused(
+        "its kernels are for language models; steps without padding are fast already.", _SWITCH
+    ),
+    "liger_kernel_config": _refused("see --use_liger_kernel."),
+    "neftune_noise_alpha": _refused(
+        "noise on embeddings is for instruction tuning. For regularisation: --weight_decay or "
+        "--ema_decay."
+    ),
+    "eval_delay": _refused("validations begin with the first epoch; use --eval_steps N."),
+    "eval_on_start": _refused(
+        "ampft predict --model FOLDER shows a model before it is trained.", _SWITCH
+    ),
+    "full_determinism": _refused(
+        "runs on a CPU repeat bit for bit already; attention on a GPU does not.",
+        _SWITCH,
+    ),
+    "accelerator_config": _refused("pass the settings to accelerate launch."),
+    "parallelism_config": _refused("models are not split by tensors or sequences here. " + _SHARD),
+    "fsdp": _refused(_SHARD),
+    "fsdp_config": _refused(_SHARD),
+    "deepspeed": _refused("DeepSpeed is not supported: its steps are not proven exact. " + _SHARD),
+    "debug": _refused("it debugs TPUs and overflow. For overflow: ampft doctor."),
+    "label_names": _refused(
+        "the labels of a data set are found; --label_column_name names the column.", _LIST
+    ),
+    "do_regression": _refused("only classes here.", _SWITCH),
+    "config_name": _refused(_PARTS),
+    "tokenizer_name": _refused(_PARTS),
+    "feature_extractor_name": _refused(_PARTS),
+    "image_processor_name": _refused(_PARTS),
+    "model_type": _refused("save a model with random weights to a folder, and pass the folder."),
+    "cache_dir": _refused(_DOWNLOAD + "."),
+    "train_split_name": _only(("train",), _SPLITS + "."),
+    "validation_split_name": _only(("validation", "dev"), _SPLITS + "."),
+    "eval_split_name": _only(("validation", "dev"), _SPLITS + "."),
+    "test_split_name": _only(("test",), _SPLITS + "."),
+    "remove_splits": _refused(_SPLITS + ", and remove others."),
+    "remove_columns": _harmless("columns that are not named are not read"),
+    "text_column_delimiter": _only(
+        (" ",), "join columns with +, as in --text_column_names title+body; a space stands between."
+    ),
+    "metric_name": _refused(
+        "the report has the metrics of the task; --metric_for_best_model chooses."
+    ),
+    "language": _refused("the languages of training and test are one data set here: pass files."),
+    "train_language": _refused(
+        "the languages of training and test are one data set here: pass files."
+    ),
+    "do_lower_case": _only(_FALSE, "the tokenizer of the model decides.", _SWITCH),
+    "label_all_tokens": _only(_FALSE, "the first token of a word has its label here.", _SWITCH),
+    "freeze_feature_encoder": Row(
+        CONVERTED,
+        "--freeze of the convolutions if true",
+        _SWITCH,
+        _if_true("--freeze", "*.feature_extractor"),
+        differs="trained; there frozen",
+    ),
+    **dict.fromkeys(
+        ("reduce_labels", "do_reduce_labels"),
+        Row(CONVERTED, "--ignore_index 0 if true", _SWITCH, _if_true("--ignore_index", "0")),
+    ),
+}
+
+
+def translate(argv: Sequence[str], switches: Mapping[str, bool], *, program: str) -> Translation:
+    """Convert a command line of transformers' scripts into ampft's.
+
+    Args:
+        argv: Command line arguments, without the program name.
+        switches: Own flags by name, and whether each is a switch.
+        program: Name of the program in the corrected command.
+
+    Raises:
+        InputError: Some flags cannot be converted. The message lists all, and the other flags as a
+            command.
+    """
+    items = list(_items(argv, switches))
+    given = {name: value for name, value, _ in items if name}
+    words: list[str] = []
+    converted, harmless, problems = [], [], []
+    for name, value, typed in items:
+        row = ROWS.get(name) if name else None
+        if row is None or row.convert is None:
+            if row is not None and row.kind == HARMLESS:
+                harmless.append(typed[0])
+            else:
+                words += _own_words(name, value, typed, switches)
+            continue
+        try:
+            new = row.convert(value, given)
+        except _RefusedError as error:
+            problems.append(f"{' '.join(typed)}: {error}")
+            continue
+        words += new
+        if row.kind == HARMLESS or not new:
+            harmless.append(" ".join(typed))
+        elif new != list(typed) and new != [typed[0]]:
+            converted.append((" ".join(typed), " ".join(new)))
+    problems += _contradictions(words)
+    if problems:
+        what = "it" if len(problems) == 1 else "them"
+        raise InputError("\n".join([*problems, f"Without {what}: {program} {shlex.join(words)}"]))
+    return Translation(words, converted, harmless)
+
+
+def words_of_file(path: str) -> list[str]:
+    """Return the settings in a JSON file as words; it is the only argument of such a command.
+
+    Raises:
+        InputError: The file is missing, or holds no object.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: the file cannot be read as JSON ({error}).") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: the file must map flag names to values.")
+    words = []
+    for name, value in content.items():
+        if isinstance(value, dict | list) and (isinstance(value, dict) or not value):
+            words.append(f"--{name}={json.dumps(value)}")
+        elif isinstance(value, list):
+            words.append(f"--{name}={','.join(map(str, value))}")
+        elif value is not None:
+            words.append(f"--{name}={value}")
+    return words
+
+
+def _items(
+    argv: Sequence[str], switches: Mapping[str, bool]
+) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield the name, the value and the words of each flag; other words have no name."""
+    position = 0
+    while position < len(argv):
+        word = argv[position]
+        position += 1
+        if not word.startswith("--"):
+            yield "", "", (word,)
+            continue
+        spelled, equals, value = word[2:].partition("=")
+        name = spelled.replace("-", "_")
+        if name.startswith("no_") and name not in (*ROWS, *switches) and not equals:
+            name = name.removeprefix("no_")  # as --no-padding, or transformers' --no_padding
+            if name in (*ROWS, *switches):
+                yield name, "false", (word,)
+                continue
+        row = ROWS.get(name)
+        if row is None and name not in switches:
+            yield "", "", (word,)
+            continue
+        takes = row.takes if row is not None and row.convert is not None else None
+        if takes is None:
+            takes = (
+                _SWITCH if switches.get(name, row is not None and row.takes == _SWITCH) else _VALUE
+            )
+        following = [] if equals else _values(argv[position:], takes)
+        position += len(following)
+        if not equals:
+            value = " ".join(following) if following else "true" if takes == _SWITCH else ""
+        yield name, value, (word, *following)
+
+
+def _values(following: Sequence[str], takes: str) -> list[str]:
+    """Return the words after a flag that are its values."""
+    if takes == _SWITCH:
+        return [each for each in following[:1] if each.lower() in (*_TRUE, *_FALSE)]
+    if takes == _VALUE:
+        return [each for each in following[:1] if not each.startswith("--")]
+    end = next((k for k, each in enumerate(following) if each.startswith("--")), len(following))
+    return list(following[:end])
+
+
+def _own_words(
+    name: str, value: str, typed: tuple[str, ...], switches: Mapping[str, bool]
+) -> list[str]:
+    """Return a flag of ampft as it is parsed: a switch has no value."""
+    if typed[0].startswith(("--no-", "--no_")):
+        return [f"--no-{name}"] if name in switches else list(typed)
+    if not switches.get(name, False) or (len(typed) == 1 and "=" not in typed[0]):
+        return [f"--{name}", *typed[1:]] if name and "=" not in typed[0] else list(typed)
+    if value.lower() not in (*_TRUE, *_FALSE):
+        return list(typed)
+    return [f"--{name}" if value.lower() in _TRUE else f"--no-{name}"]
+
+
+def _contradictions(words: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence for each flag that two flags of the command line set to different values."""
+    seen: dict[str, str] = {}
+    for word, following in pairwise([*words, "--"]):
+        if word.startswith("--"):
+            name = word.removeprefix("--").removeprefix("no-").partition("=")[0]
+            value = word + ("" if following.startswith("--") else f" {following}")
+            if name in seen and seen[name] != value:
+                yield f"{seen[name]} and {value}: only one can hold. Remove the other."
+            seen[name] = value

@@ -1,0 +1,234 @@
+"""Commands of transformers' scripts, converted by value."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+
+import pytest
+
+from ampft.arguments import parse_classify_arguments
+from ampft.arguments.classify import ClassifyArguments
+from ampft.arguments.flags import flag_switches
+from ampft.arguments.transformers_flags import ROWS, TAKEN, translate
+from ampft.errors import InputError
+
+SWITCHES = flag_switches(ClassifyArguments)
+# The commands in the documentation of transformers' scripts.
+DOCUMENTED = {
+    "run_glue": "--model_name_or_path bert-base-cased --task_name mrpc --do_train --do_eval "
+    "--max_seq_length 128 --per_device_train_batch_size 32 --learning_rate 2e-5 "
+    "--num_train_epochs 3 --output_dir /tmp/mrpc/",
+    "run_glue on the hub": "--model_name_or_path bert-base-cased --dataset_name imdb --do_train "
+    "--do_predict --max_seq_length 128 --per_device_train_batch_size 32 --learning_rate 2e-5 "
+    "--num_train_epochs 3 --output_dir /tmp/imdb/",
+    "run_glue_no_trainer": "--model_name_or_path bert-base-cased --task_name mrpc --max_length 128 "
+    "--per_device_train_batch_size 32 --learning_rate 2e-5 --num_train_epochs 3 "
+    "--output_dir /tmp/mrpc/",
+    "run_ner": "--model_name_or_path google-bert/bert-base-uncased "
+    "--dataset_name tomaarsen/conll2003 --output_dir /tmp/test-ner --do_train --do_eval",
+    "run_ner on files": "--model_name_or_path google-bert/bert-base-uncased "
+    "--train_file path_to_train_file --validation_file path_to_validation_file "
+    "--output_dir /tmp/test-ner --do_train --do_eval",
+    "run_ner_no_trainer": "--model_name_or_path google-bert/bert-base-cased "
+    "--dataset_name tomaarsen/conll2003 --task_name ner --max_length 128 "
+    "--per_device_train_batch_size 32 --learning_rate 2e-5 --num_train_epochs 3 "
+    "--output_dir /tmp/ner/",
+    "run_image_classification": "--dataset_name beans --output_dir ./beans_outputs/ "
+    "--remove_unused_columns False --label_column_name labels --do_train --do_eval --push_to_hub "
+    "--push_to_hub_model_id vit-base-beans --learning_rate 2e-5 --num_train_epochs 5 "
+    "--per_device_train_batch_size 8 --per_device_eval_batch_size 8 --logging_strategy steps "
+    "--logging_steps 10 --evaluation_strategy epoch --save_strategy epoch "
+    "--load_best_model_at_end True --save_total_limit 3 --seed 1337",
+    "run_image_classification on a folder": "--train_dir path-to-train-root --output_dir "
+    "./outputs/ --remove_unused_columns False --do_train --do_eval",
+    "run_audio_classification": "--model_name_or_path facebook/wav2vec2-base --dataset_name superb "
+    "--dataset_config_name ks --output_dir wav2vec2-base-ft-keyword-spotting "
+    "--overwrite_output_dir --remove_unused_columns False --do_train --do_eval --fp16 "
+    "--learning_rate 3e-5 --max_length_seconds 1 --attention_mask False --warmup_ratio 0.1 "
+    "--num_train_epochs 5 --per_device_train_batch_size 32 --gradient_accumulation_steps 4 "
+    "--per_device_eval_batch_size 32 --dataloader_num_workers 4 --logging_strategy steps "
+    "--logging_steps 10 --evaluation_strategy epoch --save_strategy epoch "
+    "--load_best_model_at_end True --metric_for_best_model accuracy --save_total_limit 3 --seed 0 "
+    "--push_to_hub",
+    "run_audio_classification of languages": "--model_name_or_path facebook/wav2vec2-base "
+    "--dataset_name common_language --audio_column_name audio --label_column_name language "
+    "--output_dir wav2vec2-base-lang-id --overwrite_output_dir --remove_unused_columns False "
+    "--do_train --do_eval --fp16 --learning_rate 3e-5 --max_length_seconds 16 "
+    "--attention_mask False --warmup_ratio 0.1 --num_train_epochs 10 "
+    "--per_device_train_batch_size 8 --gradient_accumulation_steps 4 --per_device_eval_batch_size "
+    "1 --dataloader_num_workers 8 --logging_strategy steps --logging_steps 10 "
+    "--evaluation_strategy epoch --save_strategy epoch --load_best_model_at_end True "
+    "--metric_for_best_model accuracy --save_total_limit 3 --seed 0 --push_to_hub",
+    "run_semantic_segmentation": "--dataset_name masks --reduce_labels --output_dir "
+    "segformer-finetuned-ade --wandb --push_to_hub",
+}
+XNLI = (
+    "--model_name_or_path bert-base-multilingual-cased --language de --train_language en "
+    "--do_train --do_eval --per_device_train_batch_size 32 --learning_rate 5e-5 "
+    "--num_train_epochs 2.0 --max_seq_length 128 --output_dir /tmp/debug_xnli/ --save_steps -1"
+)
+
+
+def words(command: str) -> list[str]:
+    return translate(shlex.split(command), SWITCHES, program="ampft train").words
+
+
+def parse(command: str) -> ClassifyArguments:
+    return parse_classify_arguments(shlex.split(command))
+
+
+@pytest.mark.slow
+def test_every_field_of_training_arguments_has_a_row():
+    from transformers import TrainingArguments
+
+    fields = {field.name for field in dataclasses.fields(TrainingArguments)}
+    assert len(fields) > 100
+    assert fields - ROWS.keys() == set()
+
+
+def test_rows_that_are_taken_are_flags_here():
+    taken = {name for name, row in ROWS.items() if row.kind == TAKEN}
+    assert taken <= SWITCHES.keys()
+    assert len(taken) > 30
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_documented_commands(name):
+    arguments = parse(DOCUMENTED[name])
+    assert arguments.output_dir is not None
+
+
+def test_what_documented_commands_mean(capsys):
+    arguments = parse(DOCUMENTED["run_audio_classification"])
+    assert arguments.mixed_precision == "fp16"
+    assert arguments.checkpointing_steps == "epoch"
+    assert arguments.checkpoint_total_limit == 3
+    assert arguments.max_length_seconds == 1
+    printed = capsys.readouterr().out
+    assert "--fp16 -> --mixed_precision fp16" in printed
+    assert "--attention_mask False" in printed
+    arguments = parse(DOCUMENTED["run_glue"])
+    assert (arguments.dataset_name, arguments.dataset_config_name) == ("nyu-mll/glue", "mrpc")
+    arguments = parse(DOCUMENTED["run_ner_no_trainer"])
+    assert (arguments.task, arguments.label_column_name) == ("tokens", "ner_tags")
+    arguments = parse(DOCUMENTED["run_semantic_segmentation"])
+    assert (arguments.ignore_index, arguments.report_to) == (0, "wandb")
+    assert arguments.with_tracking
+
+
+def test_two_languages_are_refused_with_the_reason():
+    with pytest.raises(InputError, match="the languages of training and test") as error:
+        parse(XNLI)
+    assert "--num_train_epochs 2 --max_seq_length 128" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("--fp16 True", "--mixed_precision fp16"),
+        ("--fp16 False", ""),
+        ("--fp16", "--mixed_precision fp16"),
+        ("--bf16 true --tf32 True", "--mixed_precision bf16"),
+        ("--tf32 True", "--mixed_precision tf32"),
+        ("--pad_to_max_length False", ""),
+        ("--warmup_steps 0.1", "--warmup_ratio 0.1"),
+        ("--warmup_steps 100", "--num_warmup_steps 100"),
+        ("--warmup_steps 0", ""),
+        ("--max_steps 50", "--max_train_steps 50"),
+        ("--max_steps -1", ""),
+        ("--eval_strategy epoch", ""),
+        ("--eval_strategy steps --eval_steps 20", "--eval_steps 20"),
+        ("--eval_strategy steps --logging_steps 10", "--eval_steps 10"),
+        ("--eval_strategy no", "--no-load_best_model_at_end"),
+        ("--save_strategy steps", "--checkpointing_steps 500"),
+        ("--save_strategy epoch --save_total_limit 2",
+         "--checkpointing_steps epoch --checkpoint_total_limit 2"),
+        ("--save_steps 100", "--checkpointing_steps 100"),
+        ("--save_steps -1 --save_total_limit 2", ""),
+        ("--save_strategy no --save_total_limit 2", ""),
+        ("--optim adamw_torch_fused", "--optim adamw_torch"),
+        ("--metric_for_best_model eval_accuracy", "--metric_for_best_model accuracy"),
+        ("--metric_for_best_model eval_loss", "--metric_for_best_model log_loss"),
+        ("--report_to wandb", "--report_to wandb --with_tracking"),
+        ("--report_to wandb tensorboard", "--report_to wandb,tensorboard --with_tracking"),
+        ("--report_to none", ""),
+        ("--num_train_epochs 3.0", "--num_train_epochs 3"),
+        ("--load_best_model_at_end True", "--load_best_model_at_end"),
+        ("--load_best_model_at_end False", "--no-load_best_model_at_end"),
+        ("--resume_from_checkpoint True", "--resume_from_checkpoint latest"),
+        ("--resume_from_checkpoint runs/a", "--resume_from_checkpoint runs/a"),
+        ("--auto_find_batch_size True", "--auto_micro_batch"),
+        ("--learning-rate 2e-5", "--learning_rate 2e-5"),
+        ("--use_cpu True", "--use_cpu"),
+        ("--gradient_checkpointing False", "--no-gradient_checkpointing"),
+        ("--do_train True --overwrite_cache --logging_steps 5 --hub_token hf_abc", ""),
+        ("--deepspeed none", ""),
+        ("--torch_compile False", ""),
+        ("--train_dir data/train --validation_dir data/validation", "--dataset_name data"),
+        ("--mixed_precision bf16 --bf16 True", "--mixed_precision bf16"),
+        ("--no-padding --no_gradient_checkpointing", "--no-padding --no-gradient_checkpointing"),
+        ("--no_pad_to_max_length", ""),
+        ("--report_to=tensorboard --no-with_tracking",
+         "--report_to tensorboard --no-with_tracking"),
+        ("--learning_rate=2e-5 --padding", "--learning_rate=2e-5 --padding"),
+    ],
+)  # fmt: skip
+def test_values(typed, expected):
+    assert words(typed) == shlex.split(expected)
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("--fp16 True --bf16 True", "--bf16 is set too"),
+        ("--mixed_precision bf16 --fp16 True", "--mixed_precision bf16 is set too"),
+        ("--fp16 maybe", "unexpected"),
+        ("--num_train_epochs 2.5", "epochs are whole here"),
+        ("--warmup_steps many", "it must be a number"),
+        ("--warmup_steps 10 --num_warmup_steps 20", "only one can hold"),
+        ("--eval_strategy no --load_best_model_at_end True", "needs validations"),
+        ("--optim adamw_bnb_8bit", "with less memory|With less memory"),
+        ("--task_name mrpc --dataset_name imdb", "--dataset_name names other data"),
+        ("--task_name stsb", "regression"),
+        ("--do_train False", "a run always trains"),
+        ("--dataloader_drop_last True", "every example counts once"),
+        ("--deepspeed ds.json", "DeepSpeed is not supported"),
+        ("--fsdp full_shard", "fsdp2.yaml"),
+        ("--neftune_noise_alpha 5", "noise on embeddings"),
+        ("--model_revision v2 --model_name_or_path a/b", "hf download a/b --revision v2"),
+        ("--train_dir a/one --validation_dir a/two", "one folder holds all splits"),
+    ],
+)
+def test_refused_values(typed, message):
+    if message == "unexpected":  # it is not the value of the switch
+        assert words(typed) == ["--mixed_precision", "fp16", "maybe"]
+        return
+    with pytest.raises(InputError, match=message):
+        words(typed)
+
+
+def test_all_problems_are_listed_and_the_rest_is_a_command():
+    command = "--train_file a.csv --deepspeed x.json --fsdp full_shard --bf16 --optim lion_8bit"
+    with pytest.raises(InputError) as error:
+        parse(command)
+    lines = str(error.value).splitlines()
+    assert [line.split()[0] for line in lines[:-1]] == ["--deepspeed", "--fsdp", "--optim"]
+    rest = lines[-1].partition("classify.py ")[2]
+    assert parse(rest).mixed_precision == "bf16"
+
+
+def test_a_file_as_the_only_argument(tmp_path):
+    path = tmp_path / "arguments.json"
+    values = {
+        "train_file": "a.csv", "fp16": True, "num_train_epochs": 3.0, "eval_strategy": "epoch",
+        "report_to": ["tensorboard"], "deepspeed": None, "do_train": True, "seed": 7,
+    }  # fmt: skip
+    path.write_text(json.dumps(values), encoding="utf-8")
+    arguments = parse_classify_arguments([str(path)])
+    assert (arguments.mixed_precision, arguments.seed) == ("fp16", 7)
+    assert arguments.with_tracking
+    path.write_text("[1]", encoding="utf-8")
+    with pytest.raises(InputError, match="must map flag names to values"):
+        parse_classify_arguments([str(path)])
