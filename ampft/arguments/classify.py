@@ -117,7 +117,8 @@ class OptimizerArguments:
     )
     weight_decay: float = _update(
         0.0,
-        "decoupled weight decay, not applied to norms and biases (digits: 0.05)",
+        "decoupled weight decay, applied to the parameters that the Trainer of transformers "
+        "decays: not to biases and layer norms (digits: 0.05)",
         at_least=0,
     )
     adam_beta1: float = _update(
@@ -127,7 +128,9 @@ class OptimizerArguments:
         below=1,
     )
     adam_beta2: float = _update(0.999, "decay rate of AdamW's second moment", at_least=0, below=1)
-    adam_epsilon: float = _update(1e-8, "added to the root of AdamW's second moment", at_least=0)
+    adam_epsilon: float = _update(
+        1e-8, "added to the root of AdamW's second moment", at_least=1e-30
+    )
     max_grad_norm: float = _update(
         1.0, "L2 norm to clip the gradient to; 0 turns clipping off", at_least=0
     )

@@ -93,11 +93,13 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
             "--early_stopping_patience and --no-load_best_model_at_end: early stopping needs the "
             "best weights, which the second flag does not keep. Remove one of them."
         )
-    if arguments.eval_steps and not arguments.load_best_model_at_end:
-        raise InputError(
-            f"--eval_steps {arguments.eval_steps} and --no-load_best_model_at_end: validations "
-            "only select the best weights, which the second flag does not keep. Remove one of them."
-        )
+    for name in ("eval_steps", "metric_for_best_model"):
+        value = getattr(arguments, name)
+        if value and not arguments.load_best_model_at_end:
+            raise InputError(
+                f"--{name} {value} and --no-load_best_model_at_end: validations only select the "
+                "best weights, which the second flag does not keep. Remove one of them."
+            )
     if arguments.report_to != ClassifyArguments.report_to and not arguments.with_tracking:
         raise InputError(
             f"--report_to {arguments.report_to} has no effect without --with_tracking. Add "

@@ -65,15 +65,30 @@ class ScaledExamples(Protocol):
 
 @dataclass(frozen=True)
 class TensorExamples:
-    """Examples in memory; each has weight 1 in the loss and the same cost."""
+    """Examples in memory, which all have the same cost."""
 
     # Tensors (n, ...) by name; the first dimension counts the examples.
     tensors: Mapping[str, Tensor]
+    # (n,) weight of each example in the loss, such as `class_weights[labels]`; None for 1.
+    example_weights: Tensor | FloatArray | None = None
 
     @property
     def weights(self) -> FloatArray:
-        """(n,) ones."""
-        return np.ones(len(next(iter(self.tensors.values()))))
+        """(n,) weight of each example in the loss.
+
+        Raises:
+            InputError: There is not one finite weight of at least 0 per example.
+        """
+        n = len(next(iter(self.tensors.values())))
+        if self.example_weights is None:
+            return np.ones(n)
+        weights = torch.as_tensor(self.example_weights).detach().cpu().numpy().astype(np.float64)
+        if weights.shape != (n,) or not np.isfinite(weights).all() or (weights < 0).any():
+            raise InputError(
+                f"TensorExamples: example_weights has the shape {weights.shape}; it must hold one "
+                f"finite weight of at least 0 for each of the {n} examples."
+            )
+        return weights
 
     @property
     def lengths(self) -> IntArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -161,6 +162,9 @@ class MuonWithAdamW(Optimizer):
             part.step()
 
 
+# Names of parameters to which weight decay does not apply, nor to those of `nn.LayerNorm`: the rule
+# of `Trainer.get_decay_parameter_names` of transformers 5.23.
+WITHOUT_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
 SMALL_HIDDEN_SIZE = 512
 HEAD_OR_ADAPTERS_FACTOR = 10
 # Of Adafactor, whose rate is relative to the weights: the constant with which Raffel et al. (2020),
@@ -197,6 +201,7 @@ class TrainedParameter:
     """A trained parameter."""
 
     parameter: nn.Parameter  # The parameter.
+    decays: bool  # Whether weight decay applies to it.
     factor: float  # Factor on the learning rate.
     is_in_layers: bool  # Whether it belongs to a layer of the encoder; False if the model has none.
 
@@ -217,22 +222,18 @@ class OptimizerRow:
 def _groups(
     trained: Iterable[TrainedParameter], settings: OptimizerSettings
 ) -> list[dict[str, Any]]:
-    """Return the groups of equal rate and decay, those with decay and a high rate first.
-
-    Parameters with fewer than two dimensions (biases, the weights of norms) do not decay, as in
-    the Trainer of transformers.
-    """
+    """Return the groups of equal rate and decay, those with decay and a high rate first."""
     groups: dict[tuple[bool, float], list[Tensor]] = {}
     for entry in trained:
-        key = (entry.parameter.ndim < 2, -entry.factor)
+        key = (not entry.decays, -entry.factor)
         groups.setdefault(key, []).append(entry.parameter)
     return [
         {
-            "params": groups[is_vector, factor],
-            "weight_decay": 0.0 if is_vector else settings.weight_decay,
+            "params": groups[is_kept, factor],
+            "weight_decay": 0.0 if is_kept else settings.weight_decay,
             "lr": settings.learning_rate * -factor,
         }
-        for is_vector, factor in sorted(groups)
+        for is_kept, factor in sorted(groups)
     ]
 
 
@@ -355,12 +356,14 @@ def _trained_parameters(model: nn.Module, layer_decay: float | None) -> list[Tra
             f"--layer_decay {layer_decay:g}: the layers of {type(model).__name__} are not a single "
             "list, so their depths are not defined. Remove the flag."
         )
+    norms = {name for name, part in model.named_modules() if isinstance(part, nn.LayerNorm)}
     trained = []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
+            decays = name.rpartition(".")[0] not in norms and not WITHOUT_DECAY.search(name.lower())
             depth, head = (0, 0) if depths is None else (depths.of_parameter[name], depths.head)
             factor = 1.0 if layer_decay is None else layer_decay ** (head - depth)
-            trained.append(TrainedParameter(parameter, factor, 0 < depth < head))
+            trained.append(TrainedParameter(parameter, decays, factor, 0 < depth < head))
     return trained
 
 

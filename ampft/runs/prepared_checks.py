@@ -68,15 +68,25 @@ def check_prepared(prepared: Prepared) -> tuple[str, ...]:
     verify_precision_unchanged(accelerator, prepared.precision)
     check_equal_weights(accelerator, prepared.loaded.float32_sha256)
     check_trainable_dtype(prepared.loaded.model, prepared.precision.storage_dtype)
+    if args.pad_to_multiple_of is not None and prepared.loaded.padding_free:
+        raise InputError(
+            f"--pad_to_multiple_of {args.pad_to_multiple_of} has no effect, because the model runs "
+            "without padding. Remove the flag, or add --padding."
+        )
+    if args.token_buckets is not None and not prepared.loaded.padding_free:
+        raise InputError(
+            f"--token_buckets {args.token_buckets} has no effect, because the model runs with "
+            "padding. Use --pad_to_multiple_of, or remove the flag."
+        )
     note = _check_model_runs(prepared)
     if not {"validation", "test"} & set(data.splits):
         raise InputError(
             "--validation_fraction 0 and --test_fraction 0 leave no examples for the report. Use a "
             "fraction above 0 for one of them, or add a --validation_file or a --test_file."
         )
-    for name in ("early_stopping_patience", "eval_steps"):
+    for name in ("early_stopping_patience", "eval_steps", "metric_for_best_model"):
         value = getattr(args, name)
-        if value and "validation" not in data.splits:
+        if value is not None and "validation" not in data.splits:
             raise InputError(
                 f"--{name} {value}: the flag needs a validation split. Use a --validation_fraction "
                 "above 0, or remove the flag."

@@ -190,6 +190,11 @@ def test_no_in_yaml_is_the_precision_and_not_false(tmp_path):
             ("--eval_steps", "5", "--no-load_best_model_at_end"),
             "--eval_steps 5 and --no-load_best_model_at_end",
         ),
+        (
+            ("--metric_for_best_model", "macro_f1", "--no-load_best_model_at_end"),
+            "--metric_for_best_model macro_f1 and --no-load_best_model_at_end",
+        ),
+        (("--adam_epsilon", "0"), "--adam_epsilon: received 0.0; it must be at least 1e-30"),
         (("--max_time", "2 days"), "--max_time: received '2 days'; use hours, minutes or seconds"),
         (("--token_buckets", "64", "--padding"), "--token_buckets 64 and --padding: buckets"),
         (("--token_buckets", "0"), "--token_buckets"),

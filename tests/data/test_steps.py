@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampft.data.steps import StepBatches, TensorExamples, balanced_micro_batches
+from ampft.errors import InputError
+from ampft.tasks.loss import summed_cross_entropy
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,37 @@ def test_tensor_examples_weigh_one_and_cost_the_same():
     rows = examples.collate(np.array([4, 1]))
     assert rows["x"].tolist() == [[8.0, 9.0], [2.0, 3.0]]
     assert rows["labels"].tolist() == [4, 1]
+
+
+def test_class_weights_of_tensor_examples_count_in_the_effective_weight():
+    labels, class_weights = torch.arange(12) % 3, torch.tensor([1.0, 2.5, 0.5])
+    examples = TensorExamples(
+        {"x": torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), "labels": labels},
+        example_weights=class_weights[labels],
+    )
+    model = torch.nn.Linear(4, 3)
+    for step_batch in StepBatches(examples, effective_batch_size=6, micro_batches=4).epoch(0):
+        ids = step_batch.effective_ids
+        assert step_batch.effective_weight == pytest.approx(float(class_weights[labels[ids]].sum()))
+        model.zero_grad()
+        for micro_batch in step_batch:
+            logits = model(micro_batch.inputs["x"])
+            targets = micro_batch.inputs["labels"]
+            loss = summed_cross_entropy(logits, targets, class_weights=class_weights)
+            (loss / step_batch.effective_weight).backward()
+        rows = examples.collate(ids)
+        whole = torch.nn.functional.cross_entropy(
+            model(rows["x"]), rows["labels"], weight=class_weights
+        )
+        (expected,) = torch.autograd.grad(whole, [model.weight])
+        torch.testing.assert_close(model.weight.grad, expected)
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0], [1.0, float("nan")], [[1.0, 1.0]]])
+def test_weights_that_do_not_fit_the_examples_are_refused(weights):
+    examples = TensorExamples({"x": torch.zeros(2, 1)}, example_weights=np.array(weights))
+    with pytest.raises(InputError, match="for each of the 2 examples"):
+        StepBatches(examples, effective_batch_size=2).epoch(0).__next__()
 
 
 def collated_while_waiting(pinned):

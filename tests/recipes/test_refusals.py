@@ -151,6 +151,14 @@ CASES = {
         ("--early_stopping_patience 1", "--validation_fraction"),
         without=("validation_file",),
     ),
+    "metric without validation": Case(
+        flags(validation_fraction=0, metric_for_best_model="macro_f1"),
+        ("--metric_for_best_model macro_f1", "--validation_fraction"),
+        without=("validation_file",),
+    ),
+    "padding of a model without": Case(
+        flags(pad_to_multiple_of=8), ("--pad_to_multiple_of 8 has no effect", "add --padding")
+    ),
     "patience without the best model": Case(
         (*flags(early_stopping_patience=1), "--no-load_best_model_at_end"),
         ("--early_stopping_patience", "--no-load_best_model_at_end"),
