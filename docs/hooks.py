@@ -1,7 +1,8 @@
 """Fills the reference pages of the documentation from the code when MkDocs builds it.
 
 A line `{{ flags MODULE:CLASS }}` becomes tables of the flags of a dataclass,
-`{{ help SCRIPT ... }}` the help text of a command, and `{{ python }}` the public names.
+`{{ help SCRIPT ... }}` the help text of a command, `{{ python }}` the public names, and
+`{{ transformers differences|rows }}` tables of the flags of transformers' scripts.
 """
 
 from __future__ import annotations
@@ -17,12 +18,17 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-_PLACEHOLDER = re.compile(r"^\{\{ (flags|help|python)(?: (.+?))? \}\}$", re.MULTILINE)
+_PLACEHOLDER = re.compile(r"^\{\{ (flags|help|python|transformers)(?: (.+?))? \}\}$", re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace the placeholders of a page; MkDocs calls this for every page."""
-    writers = {"flags": flag_tables, "help": help_text, "python": public_names}
+    writers = {
+        "flags": flag_tables,
+        "help": help_text,
+        "python": public_names,
+        "transformers": transformers_table,
+    }
     return _PLACEHOLDER.sub(lambda match: writers[match[1]](*filter(None, [match[2]])), markdown)
 
 
@@ -43,6 +49,21 @@ def flag_tables(home: str) -> str:
         "\n".join([f"### {name.capitalize()}", "", *head, *rows]) for name, rows in groups.items()
     )
     return "\n\n".join(tables)
+
+
+def transformers_table(part: str) -> str:
+    """Return a table of the flags of transformers' scripts: all rows, or differing defaults."""
+    from ampft.arguments.transformers_flags import ROWS
+
+    if part == "differences":
+        lines = ["| flag | here; there |", "| --- | --- |"]
+        return "\n".join(
+            lines + [f"| `--{n}` | {_cell(row.differs)} |" for n, row in ROWS.items() if row.differs]
+        )
+    lines = ["| flag | | here |", "| --- | --- | --- |"]
+    return "\n".join(
+        lines + [f"| `--{name}` | {row.kind} | {_cell(row.text)} |" for name, row in ROWS.items()]
+    )
 
 
 def help_text(command: str) -> str:
