@@ -57,9 +57,8 @@ def transformers_table(part: str) -> str:
 
     if part == "differences":
         lines = ["| flag | here; there |", "| --- | --- |"]
-        return "\n".join(
-            lines + [f"| `--{n}` | {_cell(row.differs)} |" for n, row in ROWS.items() if row.differs]
-        )
+        rows = ((name, row.differs) for name, row in ROWS.items() if row.differs)
+        return "\n".join(lines + [f"| `--{name}` | {_cell(text)} |" for name, text in rows])
     lines = ["| flag | | here |", "| --- | --- | --- |"]
     return "\n".join(
         lines + [f"| `--{name}` | {row.kind} | {_cell(row.text)} |" for name, row in ROWS.items()]

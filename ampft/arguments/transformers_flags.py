@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from ampft.errors import InputError
 from ampft.text.terminal import labelled
@@ -615,6 +617,30 @@ def words_of_file(path: str) -> list[str]:
         elif value is not None:
             words.append(f"--{name}={value}")
     return words
+
+
+def settings_of(training_arguments: Any) -> dict[str, Any]:
+    """Return what a `TrainingArguments` sets to other values than its defaults, by name.
+
+    Its own constructor fills some fields, such as the device's; these are left out.
+
+    Raises:
+        InputError: It is no such object.
+    """
+    kind: Any = type(training_arguments)
+    names = [each.name for each in fields(kind)] if is_dataclass(kind) else []
+    if "per_device_train_batch_size" not in names:
+        raise InputError(
+            f"training_arguments: received {kind.__name__}; it must be a "
+            "TrainingArguments of transformers."
+        )
+    plain = kind(output_dir=training_arguments.output_dir)
+    found = {}
+    for name in names:
+        value = getattr(training_arguments, name)
+        if value is not None and (value != getattr(plain, name) or name == "output_dir"):
+            found[name] = value.value if isinstance(value, Enum) else value
+    return found
 
 
 def _items(

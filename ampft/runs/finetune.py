@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ampft.arguments import parse_classify_arguments
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.arguments.parsing import command_line_words, messages_for_python
+from ampft.arguments.transformers_flags import settings_of
 from ampft.errors import AlreadyFinished, InputError
 from ampft.features.trackers import own_trackers
 from ampft.runs.finished import FinishedRun
@@ -23,6 +24,7 @@ def finetune(
     validation: Any = None,
     test: Any = None,
     precision: str | None = None,
+    training_arguments: Any = None,
     **settings: Any,
 ) -> FinishedRun:
     """Fine-tune a classifier, as `recipes/classify.py` does; print and return the result.
@@ -37,6 +39,8 @@ def finetune(
         validation: Validation data of the same kind; None splits some off the training data.
         test: Test data of the same kind; None splits some off the training data.
         precision: Precision, such as "bf16"; None for fp32.
+        training_arguments: A `TrainingArguments` of transformers, whose fields are converted to
+            settings as on the page "Coming from transformers' scripts"; None for none.
         **settings: Settings with the names of the recipe's flags, such as `learning_rate=1e-4`;
             `ampft train --help` lists them. `report_to` also takes a `GeneralTracker` of
             Accelerate, or a list of names and trackers, and needs no `with_tracking=True`.
@@ -56,6 +60,8 @@ def finetune(
                 "ampft.finetune trains in one process, but several were started. For several, use"
                 " `accelerate launch -m ampft train`."
             )
+        if training_arguments is not None:
+            settings = {**settings_of(training_arguments), **settings}
         data, named = data_settings(settings, train=train, validation=validation, test=test)
         if precision is not None:
             if "mixed_precision" in settings:

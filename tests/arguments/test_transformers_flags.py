@@ -11,7 +11,8 @@ import pytest
 from ampft.arguments import parse_classify_arguments
 from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.flags import flag_switches
-from ampft.arguments.transformers_flags import ROWS, TAKEN, translate
+from ampft.arguments.parsing import command_line_words
+from ampft.arguments.transformers_flags import ROWS, TAKEN, settings_of, translate
 from ampft.errors import InputError
 
 SWITCHES = flag_switches(ClassifyArguments)
@@ -232,3 +233,30 @@ def test_a_file_as_the_only_argument(tmp_path):
     path.write_text("[1]", encoding="utf-8")
     with pytest.raises(InputError, match="must map flag names to values"):
         parse_classify_arguments([str(path)])
+
+
+@pytest.mark.slow
+def test_training_arguments_in_python():
+    from transformers import TrainingArguments
+
+    given = TrainingArguments(
+        output_dir="runs/x", bf16=True, num_train_epochs=2, eval_strategy="epoch", use_cpu=True,
+        report_to=["tensorboard"], metric_for_best_model="eval_loss", load_best_model_at_end=True,
+        save_strategy="epoch", save_total_limit=2,
+    )  # fmt: skip
+    arguments = parse_classify_arguments(
+        command_line_words({"train_file": "a.csv", **settings_of(given)})
+    )
+    changed = {
+        field.name: getattr(arguments, field.name)
+        for field in dataclasses.fields(arguments)
+        if getattr(arguments, field.name) != field.default
+    }
+    assert changed == {
+        "train_file": "a.csv", "output_dir": "runs/x", "mixed_precision": "bf16",
+        "num_train_epochs": 2, "use_cpu": True, "with_tracking": True,
+        "metric_for_best_model": "log_loss", "checkpointing_steps": "epoch",
+        "checkpoint_total_limit": 2,
+    }  # fmt: skip
+    with pytest.raises(InputError, match="must be a TrainingArguments"):
+        settings_of({"bf16": True})
