@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adafactor, AdamW, Muon, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from transformers import get_scheduler
 
 from ampft.engine.bfloat16_adamw import COMPENSATION, KAHAN, STOCHASTIC, BFloat16AdamW
 from ampft.engine.checkpoints.writing import DTYPES
@@ -412,6 +411,8 @@ def make_schedule(optimizer: Optimizer, steps: int, settings: ScheduleSettings) 
     warmup = settings.warmup_steps
     if warmup is None:
         warmup = math.ceil(settings.warmup_ratio * steps)
+    from transformers import get_scheduler  # an own loop makes its schedule without it
+
     schedule: LRScheduler = get_scheduler(
         settings.name, optimizer, num_warmup_steps=warmup, num_training_steps=steps
     )

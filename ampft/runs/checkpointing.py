@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate.utils import broadcast, broadcast_object_list
@@ -24,10 +25,10 @@ from ampft.features.resources import TrainingClock
 from ampft.features.validations import Validations
 from ampft.files import check_disk_space, link
 from ampft.runs.folder import RunFolder
+from ampft.runs.loop_state import LoopState
 from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.resume import MICRO_BATCHES, environment_of, settings_of, topology_of
 from ampft.runs.saved_state import model_tensors, state_tensors, state_values
-from ampft.runs.state import RunState
 from ampft.text.numbers import counted
 
 
@@ -37,7 +38,7 @@ class Checkpointing:
     At its end, it waits for the last checkpoint, and suppresses its error.
     """
 
-    def __init__(self, state: RunState, folder: RunFolder | None) -> None:
+    def __init__(self, state: LoopState[Any], folder: RunFolder | None) -> None:
         """Start the clock of `--checkpointing_steps Nmin`.
 
         Args:

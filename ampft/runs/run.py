@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from ampft.data.splits import dependent_groups
-from ampft.data.steps import StepBatch, StepBatches
-from ampft.engine.checkpoints.writing import copied_to_cpu
-from ampft.engine.ending import StopRequested, StopSignalMonitor, end_training
+from ampft.data.steps import StepBatches
+from ampft.engine.ending import end_training
 from ampft.engine.launch_bound import data_waiting_note, doubled_batch_timings, launch_bound_note
-from ampft.engine.step import StepOutcome, StepStopped, replace_update_call, shared_autocast_cache
-from ampft.errors import InputError, PrecisionContradicted, Preempted, TrainingStopped
+from ampft.errors import TrainingStopped
 from ampft.evaluation.baseline import baseline_summaries
 from ampft.evaluation.evaluate import in_float32
 from ampft.evaluation.sanity import (
@@ -32,64 +29,32 @@ from ampft.evaluation.sanity import (
     stop_if_far_above_chance,
     validation_warnings,
 )
-from ampft.features.feature import StepRecord, required_feature
-from ampft.features.resources import TrainingClock
+from ampft.features.feature import required_feature
 from ampft.features.validations import Validations, all_metrics
-from ampft.features.value_ranges import NonfiniteStepMonitor
 from ampft.files import check_disk_space, write_text
 from ampft.models.adapters import save_model_or_adapters
 from ampft.models.training_mode import batch_norm_note
 from ampft.models.weights import gather_sharded_weights, weights_size
-from ampft.precision.accelerator import is_sharded
 from ampft.precision.compilation import partial_compilation_warning
-from ampft.precision.executed import precision_contradiction
-from ampft.precision.float32_modules import uncalled_float32_pattern
 from ampft.precision.modes import is_fp32
-from ampft.runs.checkpointing import Checkpointing
 from ampft.runs.folder import RunFolder
 from ampft.runs.history import write_csv
+from ampft.runs.loop import Loop
+from ampft.runs.loop_state import entered_in_order
 from ampft.runs.manifest import HISTORY_NAME, PICTURES_NAME, describe_files
 from ampft.runs.predictions import write_predictions
 from ampft.runs.prepared import Prepared
 from ampft.runs.publishing import model_card
 from ampft.runs.record import RunRecord, write_record
-from ampft.runs.saved_state import model_tensors
 from ampft.runs.show import decisions_text, report_with_heading, result_line
-from ampft.runs.state import RunState, entered_in_order
+from ampft.runs.state import RunState, predict
 from ampft.tasks.outcome import Outcome
 from ampft.text.json_io import json_text
 from ampft.text.terminal import labelled, print_line
 
 
-@dataclass
-class Run:
+class Run(Loop[Prepared]):
     """A training with its evaluation; open it with `open_run`."""
-
-    state: RunState  # Everything that changes while the run trains, and that a checkpoint saves.
-    folder: RunFolder | None  # Output folder, on the main process; None on the others.
-    checkpoints: Checkpointing  # Writes the checkpoints.
-    stop: StopSignalMonitor  # Request of a signal to stop.
-    # Weights after the last step, while others are evaluated in their place.
-    last_weights: dict[str, Tensor] | None = None
-    finished: bool = False  # Whether the results are written.
-    current_batch: StepBatch | None = None  # Step batch of the current step.
-    losses: Sequence[Tensor] = ()  # Losses of its micro-batches.
-
-    @property
-    def prepared(self) -> Prepared:
-        """Everything built before the first step."""
-        return self.state.prepared
-
-    @property
-    def steps(self) -> int:
-        """Optimizer steps so far, skipped ones included."""
-        return self.state.history.steps
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the training has ended: all steps are done, or a feature stops it."""
-        is_complete = self.steps >= self.prepared.total_steps
-        return is_complete or any(feature.should_stop for feature in self.state.features)
 
     @property
     def epochs(self) -> Iterator[int]:
@@ -99,99 +64,6 @@ class Run:
             if self.is_over:
                 return
             yield epoch
-
-    def step_batches(self, epoch: int) -> Iterator[StepBatch]:
-        """Yield the step batches of an epoch that are not done yet, until the training is over."""
-        first = epoch * len(self.state.retries.step_batches)
-        steps = self.state.retries.step_batches.epoch(
-            epoch, start=self.steps - first, stop=self.prepared.total_steps - first
-        )
-        for step_batch in steps:
-            self.current_batch = step_batch
-            yield step_batch
-            if self.checkpoints.after_step():
-                self.stop.poll()
-            if self.is_over:
-                return
-
-    @contextlib.contextmanager
-    def measured(self) -> Iterator[None]:
-        """Measure the first optimizer step; record a step that stops the run.
-
-        Raises:
-            StepStopped: The step cannot be applied.
-            PrecisionContradicted: Its dtypes do not match the requested mode.
-        """
-        first_step = self.state.first_step
-        is_first = first_step.executed is None
-        try:
-            update = None if self.state.graphs is None else self.state.graphs[1]
-            measured = first_step.measured(self.prepared.model, self.prepared.optimizer)
-            with measured, replace_update_call(update):
-                yield
-        except StepStopped as error:
-            self._add(error.outcome, ends_run=True)
-            raise
-        if is_first and first_step.executed is not None:
-            executed = first_step.executed
-            message = precision_contradiction(self.prepared.precision, executed)
-            message = message or uncalled_float32_pattern(self.prepared.model)
-            if message is not None:
-                raise PrecisionContradicted(message)
-            self.state.history.write(labelled("ran", executed.summary()))
-
-    def gradient(
-        self, compute: Callable[[StepBatch], list[Tensor]], step_batch: StepBatch
-    ) -> list[Tensor]:
-        """Compute the gradient of a step; if memory runs out, again in smaller micro-batches.
-
-        Args:
-            compute: Function that accumulates the gradient of a step batch over its micro-batches
-                and returns the result of `ampft.backward` for each.
-            step_batch: Step batch of this process.
-
-        Raises:
-            OutOfMemory: The step does not fit and cannot be repeated in smaller micro-batches.
-        """
-
-        def compute_with_shared_cache(step_batch: StepBatch) -> list[Tensor]:
-            with shared_autocast_cache(self.prepared.accelerator, self.prepared.model, step_batch):
-                return compute(step_batch)
-
-        whole = compute_with_shared_cache
-        if self.state.graphs is not None:
-            whole = partial(self.state.graphs[0].gradient, compute_with_shared_cache)
-        with entered_in_order(
-            feature.around_gradient(self.steps + 1) for feature in self.state.features
-        ):
-            self.current_batch, losses = self.state.retries.gradient(whole, step_batch)
-        self.losses = losses
-        return losses
-
-    @property
-    def may_skip_nonfinite(self) -> bool:
-        """Whether to skip a step that is not finite, without a scaler, instead of stopping."""
-        return required_feature(self.state.features, NonfiniteStepMonitor).may_skip
-
-    @property
-    def votes(self) -> list[float]:
-        """Whether this process wants the run to stop, for `apply_step`."""
-        return self.stop.votes(required_feature(self.state.features, TrainingClock).limit)
-
-    def record(self, outcome: StepOutcome) -> None:
-        """Add the current optimizer step to the history; stop if a process has voted for it."""
-        self._add(outcome, ends_run=False)
-        self.stop.decide(outcome.votes, required_feature(self.state.features, TrainingClock).limit)
-
-    def _add(self, outcome: StepOutcome, *, ends_run: bool) -> None:
-        batch = self.current_batch
-        assert batch is not None
-        self.state.step_ids.update(batch.effective_ids)
-        record = StepRecord(self.steps + 1, batch, self.losses, outcome, ends_run)
-        columns: dict[str, float | None] = {}
-        for feature in self.state.features:
-            columns |= feature.after_step(record)
-        self.state.history.record(batch, outcome, columns)
 
     def validate(self, model: nn.Module) -> None:
         """Evaluate on the validation split after an epoch, or every `--eval_steps` steps.
@@ -204,7 +76,7 @@ class Run:
         if not (self.prepared.selects_best and validations.is_due(self.steps, self.is_over)):
             return
         with entered_in_order(feature.around_evaluation() for feature in state.features):
-            outcome = self.state.predict(model, "validation", poll=self.stop.poll)
+            outcome = predict(self.state, model, "validation", poll=self.stop.poll)
             for feature in state.features:
                 feature.at_validation(self.steps, outcome)
         earlier = [part.metrics for part in validations.parts[:-1]]
@@ -215,7 +87,7 @@ class Run:
         """Evaluate the best model on the final split; write and print the results."""
         self.validate(model)  # if a stop prevented it
         self.checkpoints.wait()
-        poll = self.stop.poll if self._choose_weights() else None
+        poll = self.stop.poll if self.choose_weights() else None
         lines = _write_final_results(self.state, self.folder, model, poll)
         if self.folder is None:
             return
@@ -225,56 +97,6 @@ class Run:
             print_line(line)
         for feature in self.state.features:
             feature.published(self.folder.path)
-
-    def _choose_weights(self) -> bool:
-        """Give the model its final weights; return whether a signal may still stop the run.
-
-        It may if the weights after the last step, which a checkpoint needs, are kept or can be.
-        """
-        is_replaced = any(f.replaces_weights(self.steps) for f in self.state.features)
-        may_stop = not (is_replaced and is_sharded(self.prepared.accelerator))
-        if is_replaced and may_stop:
-            self.last_weights = copied_to_cpu(model_tensors(self.state))
-        for feature in self.state.features:
-            may_stop &= feature.choose_weights()
-        return may_stop
-
-    def preempt(self, request: StopRequested) -> Preempted:
-        """Write a checkpoint, and return how the run continues. All processes call it together.
-
-        Raises:
-            SystemExit: Runs in this precision cannot continue.
-        """
-        prepared = self.prepared
-        if not prepared.can_resume:
-            raise SystemExit(128 + request.signal)
-        if self.last_weights is not None:
-            prepared.plain_model.load_state_dict(self.last_weights)
-        self.checkpoints.save(str(request), wait=True)
-        reason = f"{request} after step {self.steps} of {prepared.total_steps}"
-        self.record_stop("preempted", reason)
-        # Launchers end the others when one process has ended.
-        prepared.accelerator.wait_for_everyone()
-        end_training(prepared.accelerator)
-        return Preempted(
-            f"{labelled('stopped', f'{reason}; a checkpoint is in {prepared.folder}')}\n"
-            f"continue   repeat the command with --output_dir {prepared.folder} "
-            "--resume_from_checkpoint latest"
-        )
-
-    def record_stop(self, status: str, reason: str) -> None:
-        """Record why the run stopped early; the other files in its folder remain."""
-        if self.folder is None or self.finished:
-            return
-        if not self.folder.staged:
-            self.folder.discard()
-        with contextlib.suppress(OSError, InputError):  # the first error is reported
-            self.folder.check_record()
-            files = self.folder.files()
-            if files.get(HISTORY_NAME) != self.state.history.position():  # it is not this run's own
-                files.pop(HISTORY_NAME, None)
-            record = replace(self.state.record(status), reason=reason, files=files)
-            write_record(self.folder, record)
 
 
 BATCH_NORM = "batch_norm"
@@ -296,12 +118,12 @@ def _write_final_results(
     """
     prepared = state.prepared
     args, task, split = prepared.args, prepared.task, prepared.final_split
-    outcome = state.predict(model, split, poll=poll)
+    outcome = predict(state, model, split, poll=poll)
     memory = state.memory()  # before predicting in fp32, which only comparisons do
     outcome_fp32 = None
     if args.evaluate_fp32 and not is_fp32(prepared.precision.mode):
         with in_float32(prepared.accelerator, model, prepared.precision) as plain:
-            outcome_fp32 = state.predict(plain, split, in_mode=False)
+            outcome_fp32 = predict(state, plain, split, in_mode=False)
     constant = constant_outcome(task, split)
     warnings = _final_warnings(state, outcome, constant)
     if EXPLODED in warnings and NOT_BETTER in warnings:

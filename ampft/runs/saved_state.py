@@ -37,8 +37,8 @@ from ampft.models.weights import gather_sharded_weights, load_into_sharded_model
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.executed import ExecutedDtypes
 from ampft.runs.history import parse_rows
+from ampft.runs.loop_state import LoopState
 from ampft.runs.record import ResumePart
-from ampft.runs.state import RunState
 from ampft.text.json_io import Count, ValueRule, from_json, parse_json_object
 
 STATE_SCHEMA = 2  # in the first one, each feature had its own form
@@ -107,19 +107,19 @@ def is_of_earlier_version(checkpoint: Path) -> bool:
         return False
 
 
-def model_tensors(state: RunState) -> dict[str, Tensor]:
+def model_tensors(state: LoopState[Any]) -> dict[str, Tensor]:
     """Return weights and buffers by name. All processes must call it together."""
     whole = gather_sharded_weights(state.prepared.model)
     return dict(state.plain_model().state_dict()) if whole is None else whole
 
 
-def state_tensors(state: RunState) -> dict[str, Tensor]:
+def state_tensors(state: LoopState[Any]) -> dict[str, Tensor]:
     """Return the tensors of the optimizer and of the features by name, on all processes."""
     tensors = optimizer_tensors(state.plain_model(), state.prepared.optimizer.optimizer)
     return {**tensors, **tensors_of(state.features)}
 
 
-def state_values(state: RunState) -> dict[str, Any]:
+def state_values(state: LoopState[Any]) -> dict[str, Any]:
     """Return everything else as JSON values. All processes must call it together."""
     prepared = state.prepared
     accelerator = prepared.accelerator
@@ -144,7 +144,7 @@ def _states(features: Iterable[Feature]) -> dict[str, Any]:
 
 
 def restore(
-    state: RunState,
+    state: LoopState[Any],
     checkpoint: Path,
     manifest: CheckpointManifest,
     saved: SavedState,
@@ -192,7 +192,7 @@ def restore(
     restore_random_state(own_random, prepared.accelerator.device)  # last: nothing draws after it
 
 
-def read_saved_state(checkpoint: Path, run: RunState, history: bytes) -> SavedState:
+def read_saved_state(checkpoint: Path, run: LoopState[Any], history: bytes) -> SavedState:
     """Read state.json, and check that it and all tensors of a checkpoint fit a run.
 
     Args:
@@ -238,7 +238,7 @@ def _feature_states(values: Mapping[str, Any], features: Iterable[Feature]) -> d
     }
 
 
-def _check_values(saved: SavedState, run: RunState) -> None:
+def _check_values(saved: SavedState, run: LoopState[Any]) -> None:
     """Check the parts that belong to torch: they must have the form that a new run has."""
     prepared = run.prepared
     form = optimizer_values(run.plain_model(), prepared.optimizer.optimizer)["groups"]
@@ -290,7 +290,7 @@ def _check_form(form: Any, value: Any, where: str) -> None:
         raise ValueError(f"{where} is {str(value)[:30]}, which is out of range")
 
 
-def _check_tensors(checkpoint: Path, saved: SavedState, run: RunState) -> None:
+def _check_tensors(checkpoint: Path, saved: SavedState, run: LoopState[Any]) -> None:
     plain, optimizer = run.plain_model(), run.prepared.optimizer.optimizer
     model = {name: _form(tensor) for name, tensor in plain.state_dict().items()}
     path = checkpoint / MODEL_NAME

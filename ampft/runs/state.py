@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import asdict
 
 from torch import nn
 
-from ampft.engine.checkpoints.store import CursorPart
 from ampft.engine.ending import TimeLimit
 from ampft.engine.first_step import FirstStepMonitor
-from ampft.engine.graphed_update import GraphedUpdate
-from ampft.engine.graphs import GraphedGradient
 from ampft.engine.out_of_memory import MEMORY_ADVICE, OutOfMemoryRetries
 from ampft.evaluation.evaluate import evaluate
 from ampft.features.decisions import FittedDecisions
-from ampft.features.feature import Feature, Write, required_feature
+from ampft.features.feature import Feature, Write
 from ampft.features.label_errors import LabelErrorInspection
 from ampft.features.resources import (
-    PeakMemory,
     PeakMemoryMonitor,
     TrainingClock,
     UtilisationMeasurement,
@@ -29,14 +23,14 @@ from ampft.features.trackers import TrackerReporting
 from ampft.features.validations import Validations
 from ampft.features.value_ranges import NonfiniteStepMonitor, ValueRangeMonitor
 from ampft.features.weights import AdapterMerging, AveragedWeights, BestModel
-from ampft.models.weights import reshard
 from ampft.precision.accelerator import is_sharded
 from ampft.runs.graphs import graphs_of
 from ampft.runs.history import History
+from ampft.runs.loop_state import LoopState
 from ampft.runs.manifest import HISTORY_NAME, NONFINITE_NAME
 from ampft.runs.prepared import Prepared
 from ampft.runs.publishing import PushToHub
-from ampft.runs.record import RunRecord, StepIdsHash
+from ampft.runs.record import StepIdsHash
 from ampft.runs.redaction import redact_secrets
 from ampft.tasks.outcome import Outcome
 
@@ -113,146 +107,57 @@ def fitted_decisions(prepared: Prepared) -> FittedDecisions | None:
     return FittedDecisions(args, prepared.task) if args.fitted_flags else None
 
 
-@contextmanager
-def entered_in_order(contexts: Iterable[AbstractContextManager[None]]) -> Iterator[None]:
-    """Enter contexts of features in their order."""
-    with ExitStack() as stack:
-        for context in contexts:
-            stack.enter_context(context)
-        yield
+RunState = LoopState[Prepared]
+"""State of a run of a task."""
 
 
-@dataclass
-class RunState:
-    """References to everything that changes while a run trains, and that a checkpoint saves."""
+def new_state(prepared: Prepared) -> RunState:
+    """Return the state of a run before its first step."""
+    accelerator = prepared.accelerator
+    path = prepared.folder / HISTORY_NAME if accelerator.is_main_process else None
+    history = History(path, accelerator, prepared.total_steps)
+    return RunState(
+        prepared,
+        history,
+        make_features(prepared, history.write),
+        FirstStepMonitor(prepared.precision),
+        _retries(prepared, history),
+        StepIdsHash(),
+        prepared.record,
+        graphs_of(prepared, history.write),
+    )
 
-    prepared: Prepared  # Model, optimizer, schedule and scaler.
-    history: History  # History of the optimizer steps.
-    features: tuple[Feature, ...]  # Features of the run, in the order in which it calls them.
-    first_step: FirstStepMonitor  # Measurements of the first step.
-    retries: OutOfMemoryRetries  # Step batches with the current number of micro-batches.
-    step_ids: StepIdsHash  # Hash of the example ids of each step.
-    initial: RunRecord  # Record of the run at its start, with its continuations from checkpoints.
-    # What computes gradients and updates by CUDA graphs; None if nothing does.
-    graphs: tuple[GraphedGradient, GraphedUpdate] | None = None
 
-    @classmethod
-    def new(cls, prepared: Prepared) -> RunState:
-        """Return the state of a run before its first step."""
-        accelerator = prepared.accelerator
-        path = prepared.folder / HISTORY_NAME if accelerator.is_main_process else None
-        history = History(path, accelerator, prepared.total_steps)
-        return cls(
-            prepared,
-            history,
-            make_features(prepared, history.write),
-            FirstStepMonitor(prepared.precision),
-            _retries(prepared, history),
-            StepIdsHash(),
-            prepared.record,
-            graphs_of(prepared, history.write),
-        )
+def predict(
+    state: RunState,
+    model: nn.Module,
+    split: str,
+    *,
+    poll: Callable[[], None] | None = None,
+    in_mode: bool = True,
+) -> Outcome:
+    """Predict a split, with the decisions of the features.
 
-    @property
-    def cursor(self) -> CursorPart:
-        """Position in the training."""
-        steps = self.history.steps
-        epoch, step_in_epoch = divmod(steps, len(self.prepared.step_batches))
-        return CursorPart(epoch=epoch, step_in_epoch=step_in_epoch, step=steps)
-
-    def plain_model(self) -> nn.Module:
-        """Return the model without what Accelerate added, with the optimizer's parameters."""
-        plain: nn.Module = self.prepared.plain_model
-        reshard(plain)  # the optimizer has the sharded parameters
-        return plain
-
-    def predict(
-        self,
-        model: nn.Module,
-        split: str,
-        *,
-        poll: Callable[[], None] | None = None,
-        in_mode: bool = True,
-    ) -> Outcome:
-        """Predict a split, with the decisions of the features.
-
-        Args:
-            model: Model, in the mode of the run or in another one.
-            split: Name of the split.
-            poll: Function that is called between batches, and raises if a signal stops the run.
-            in_mode: Whether to check that the first batch has the dtypes of the mode.
-        """
-        checked = self.first_step.checked(f"the evaluation on {split}") if in_mode else None
-        outcome = evaluate(
-            self.prepared.accelerator,
-            model,
-            self.prepared.task,
-            split,
-            batch_size=self.prepared.args.per_device_eval_batch_size,
-            first_batch=checked,
-            poll=poll,
-        )
-        for feature in self.features:
-            outcome = feature.decided(outcome, lambda: self.predict(model, "validation", poll=poll))
-        return outcome
-
-    def memory(self) -> PeakMemory:
-        """Return the peak memory so far, with its parts if the first step has measured them."""
-        memory, parts = (
-            required_feature(self.features, PeakMemoryMonitor).peak,
-            self.first_step.memory,
-        )
-        return memory if parts is None else memory.split(**parts)
-
-    def warnings(self) -> dict[str, str]:
-        """Return reasons not to trust the training so far, by name."""
-        return {name: text for f in self.features for name, text in f.warnings().items()}
-
-    def timings(self) -> dict[str, Any]:
-        """Return the timings of the steps so far, and what they cover."""
-        parts = len(self.initial.resumes) + 1
-        covers = (
-            "the whole run, in one process"
-            if parts == 1
-            else f"the whole run in {parts} parts, each up to the checkpoint from which the next "
-            "one continues; steps that were repeated after a checkpoint count once"
-        )
-        graphs = {
-            name: value for part in self.graphs or () for name, value in part.as_dict().items()
-        }
-        used = {"cuda_graphs": graphs} if graphs else {}
-        return {**self.history.timings(), "covers": covers, **used}
-
-    def record(self, status: str) -> RunRecord:
-        """Return the record of the run so far.
-
-        Args:
-            status: One of `STATUSES`.
-        """
-        executed, steps = self.first_step.executed, self.history.steps
-        known = {name: value for f in self.features for name, value in f.record().items()}
-        return replace(
-            self.initial,
-            status=status,
-            precision=replace(
-                self.initial.precision,
-                executed=None if executed is None else executed.as_dict(),
-                summary=None if executed is None else executed.summary(),
-                lost_updates=self.history.lost_updates(),
-            ),
-            steps=replace(
-                self.initial.steps,
-                applied=steps - self.history.skipped,
-                skipped=self.history.skipped,
-                micro_batches=self.retries.step_batches.micro_batches,
-            ),
-            example_ids_sha256=self.step_ids.hexdigest(),
-            random_state_sha256=self.first_step.random_state,
-            timings=self.history.timings() if steps else {},
-            memory=self.memory(),
-            warnings=self.warnings(),
-            **known,
-        )
+    Args:
+        state: State of the run.
+        model: Model, in the mode of the run or in another one.
+        split: Name of the split.
+        poll: Function that is called between batches, and raises if a signal stops the run.
+        in_mode: Whether to check that the first batch has the dtypes of the mode.
+    """
+    checked = state.first_step.checked(f"the evaluation on {split}") if in_mode else None
+    outcome = evaluate(
+        state.prepared.accelerator,
+        model,
+        state.prepared.task,
+        split,
+        batch_size=state.prepared.args.per_device_eval_batch_size,
+        first_batch=checked,
+        poll=poll,
+    )
+    for feature in state.features:
+        outcome = feature.decided(outcome, lambda: predict(state, model, "validation", poll=poll))
+    return outcome
 
 
 def _retries(prepared: Prepared, history: History) -> OutOfMemoryRetries:

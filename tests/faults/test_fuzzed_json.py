@@ -31,7 +31,7 @@ from ampft.runs.prepare import prepare
 from ampft.runs.resume import list_checkpoints
 from ampft.runs.saved_state import read_saved_state, restore
 from ampft.runs.show import format_run
-from ampft.runs.state import RunState
+from ampft.runs.state import new_state
 from ampft.text.json_io import json_text, values_hash
 
 pytestmark = pytest.mark.slow
@@ -79,7 +79,7 @@ def resumed(words, tmp_path, monkeypatch) -> Callable[[Path], None]:
         def resume(checkpoint: Path) -> None:
             manifest = verify(checkpoint)
             history = verified_history(checkpoint.parents[1] / "history.jsonl", manifest.history)
-            state = RunState.new(replace(prepared, output_dir=tmp_path))
+            state = new_state(replace(prepared, output_dir=tmp_path))
             schedule = copy.deepcopy(prepared.schedule.state_dict())
             groups = copy.deepcopy(prepared.optimizer.state_dict()["param_groups"])
             values = read_saved_state(checkpoint, state, history)

@@ -21,9 +21,9 @@ from torch import distributed
 
 import ampft
 from ampft.errors import Preempted
+from ampft.runs import run as runs_run
 from ampft.runs.checkpointing import Checkpointing
 from ampft.runs.run import Run
-from ampft.runs.state import RunState
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -43,9 +43,9 @@ def interrupting(function, number, when):
 
 MOMENTS = {
     "training": (Run, "record", lambda run, outcome: run.steps == 4),
-    "validation": (RunState, "predict", lambda state, model, split: split == "validation"),
+    "validation": (runs_run, "predict", lambda state, model, split: split == "validation"),
     "saving": (Checkpointing, "_write", lambda *_: True),
-    "final evaluation": (RunState, "predict", lambda state, model, split: split == "test"),
+    "final evaluation": (runs_run, "predict", lambda state, model, split: split == "test"),
 }
 
 

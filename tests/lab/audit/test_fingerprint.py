@@ -24,7 +24,7 @@ from ampft.comparison.remarks import remark_text
 from ampft.errors import InputError
 from ampft.lab.audit.audit_result import DIFFERS, EQUAL, NOT_COMPARED
 from ampft.lab.audit.rebuild import check_configuration
-from ampft.runs.opening import as_checkpointed
+from ampft.runs.loop import as_checkpointed
 from ampft.runs.prepared import Prepared
 from ampft.runs.resume import changed_values, settings_of, topology_of
 

@@ -1,0 +1,382 @@
+"""The loop around the steps of any training: opened, continued, measured, recorded, stopped."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from torch import Tensor
+
+from ampft.data.steps import StepBatch
+from ampft.engine.checkpoints.store import CheckpointStore, DamagedCheckpoint
+from ampft.engine.checkpoints.writing import copied_to_cpu
+from ampft.engine.ending import (
+    StopRequested,
+    StopSignalMonitor,
+    end_training,
+    exit_if_others_fail,
+    report_first_failure,
+)
+from ampft.engine.out_of_memory import explain_out_of_memory
+from ampft.engine.step import StepOutcome, StepStopped, replace_update_call, shared_autocast_cache
+from ampft.errors import InputError, PrecisionContradicted, Preempted, TrainingStopped
+from ampft.features.feature import StepRecord, required_feature
+from ampft.features.resources import TrainingClock
+from ampft.features.value_ranges import NonfiniteStepMonitor
+from ampft.files import is_disk_error, write_file
+from ampft.precision.accelerator import is_sharded
+from ampft.precision.executed import precision_contradiction
+from ampft.precision.float32_modules import uncalled_float32_pattern
+from ampft.runs.checkpointing import Checkpointing
+from ampft.runs.folder import RunFolder
+from ampft.runs.loop_state import LoopState, P, Parts, entered_in_order
+from ampft.runs.manifest import HISTORY_NAME
+from ampft.runs.record import ResumePart, read_record, write_record
+from ampft.runs.resume import (
+    CONFIGURATION,
+    MICRO_BATCHES,
+    Checkpoint,
+    ResumePoint,
+    changed_values,
+    damage_advice,
+    environment_of,
+    refuse_differences,
+    settings_of,
+    topology_of,
+)
+from ampft.runs.saved_state import is_of_earlier_version, model_tensors, read_saved_state, restore
+from ampft.text.terminal import labelled
+
+L = TypeVar("L", bound="Loop[Any]")
+
+
+@contextlib.contextmanager
+def open_loop(
+    kind: type[L],
+    prepared: Parts,
+    new_state: Callable[[], LoopState[Any]],
+    point: ResumePoint | None,
+) -> Iterator[L]:
+    """Lock the output folder, continue from a checkpoint, and record how the loop ends.
+
+    Args:
+        kind: Class of the loop.
+        prepared: What it is made of.
+        new_state: Function that returns its state before the first step.
+        point: Where it begins; None for the first step of a new run.
+
+    Raises:
+        InputError: The output folder cannot be locked or written.
+    """
+    args, accelerator = prepared.args, prepared.accelerator
+    checkpoint = None if point is None else point.checkpoint
+    folder = None
+    if accelerator.is_main_process:
+        folder = RunFolder(
+            prepared.folder,
+            overwrite=args.overwrite_output_dir or (point is not None and point.is_first),
+            continues=point is not None and point.is_inside,
+        )
+    with folder or contextlib.nullcontext():
+        state = new_state()
+        if point is not None and checkpoint is not None:
+            _restore_checkpoint(state, point, checkpoint)
+        if folder is not None:  # before any other file, which a later run then knows as a result
+            write_record(folder, state.initial)
+            if checkpoint is not None:
+                _continue_folder(folder, checkpoint)
+        with state.history, Checkpointing(state, folder) as checkpoints:
+            for feature in state.features:
+                feature.begin()
+            run = kind(state, folder, checkpoints, StopSignalMonitor(accelerator))
+            with _record_early_stop(run, prepared.folder):
+                yield run
+
+
+@contextlib.contextmanager
+def _record_early_stop(run: Loop[Any], output_dir: Path) -> Iterator[None]:
+    """Record why the run stopped, if it does not finish; a signal also leaves a checkpoint."""
+    accelerator = run.prepared.accelerator
+    with run.stop.listening(), exit_if_others_fail(accelerator, run.record_stop):
+        try:
+            with explain_out_of_memory():
+                try:
+                    yield
+                except StopRequested as request:
+                    raise run.preempt(request) from None
+        except Preempted:
+            raise
+        except BaseException as error:
+            if isinstance(error, TrainingStopped):
+                status, reason = error.status, str(error)
+            else:
+                status, reason = "interrupted", f"{type(error).__name__}: {error}"
+            run.record_stop(*report_first_failure(accelerator, status, reason))
+            if isinstance(error, TrainingStopped):
+                raise
+            is_removed = run.folder is not None and not run.folder.is_intact()
+            if is_disk_error(error) or is_removed:
+                raise InputError(
+                    f"--output_dir {output_dir}: the folder cannot be written ({error}), so the "
+                    "run stopped. Free disk space, keep the folder, or choose another one."
+                ) from error
+            raise
+
+
+def as_checkpointed(prepared: P, checkpoint: Checkpoint) -> P:
+    """Return the components with the checkpoint's micro-batches, if they may be chosen.
+
+    Raises:
+        InputError: Settings, data, model, precision or schedule differ from the checkpoint's, or
+            the topology does and `--allow_topology_change` is not set.
+    """
+    manifest, where = checkpoint.manifest, str(checkpoint.folder)
+    if prepared.args.auto_micro_batch:
+        number = manifest.topology[MICRO_BATCHES]
+        batches = replace(prepared.step_batches, micro_batches=number)
+        prepared = replace(prepared, step_batches=batches)  # type: ignore[type-var]
+    now = settings_of(prepared.record, len(prepared.step_batches))
+    has_other_flags = any(name.startswith("--") for name in manifest.settings.keys() ^ now.keys())
+    if (
+        CONFIGURATION not in manifest.settings
+        or has_other_flags
+        or is_of_earlier_version(checkpoint.folder)
+    ):
+        difference = "has other flags" if has_other_flags else "recorded less"
+        raise InputError(
+            f"--resume_from_checkpoint: {where} was written by another version of ampft, "
+            f"which {difference}. Continue with that version (MANIFEST.json has it), or train anew "
+            "in another --output_dir."
+        )
+    refuse_differences(
+        where,
+        changed_values(manifest.settings, now),
+        "Use the settings of the checkpoint, or train with the new ones in another --output_dir.",
+    )
+    if not prepared.args.allow_topology_change:
+        refuse_differences(
+            where,
+            changed_values(manifest.topology, topology_of(prepared.record)),
+            "The same examples would be used in the same order, but not the same rounding. Start "
+            "it as before, or pass --allow_topology_change, which is recorded.",
+        )
+    return prepared
+
+
+def _restore_checkpoint(state: LoopState[Any], point: ResumePoint, checkpoint: Checkpoint) -> None:
+    """Restore the state of a run before its first step; its record then has the continuation."""
+    manifest = checkpoint.manifest
+    try:
+        history = checkpoint.history()
+        saved = read_saved_state(checkpoint.folder, state, history)
+    except DamagedCheckpoint as error:
+        raise InputError(
+            f"--resume_from_checkpoint: {error} {damage_advice(checkpoint.folder)}"
+        ) from error
+    part = ResumePart(
+        checkpoint=checkpoint.folder.name,
+        step=manifest.cursor.step,
+        epoch=manifest.cursor.epoch + 1,
+        resumed=datetime.now(UTC).isoformat(timespec="seconds"),
+        topology=changed_values(manifest.topology, topology_of(state.initial)),
+        environment=changed_values(manifest.environment, environment_of(state.initial)),
+    )
+    earlier = saved.resumes
+    if point.is_inside:  # the record also has those that ended before their first checkpoint
+        with contextlib.suppress(InputError):
+            earlier = max(earlier, read_record(point.output_dir).resumes, key=len)
+    state.initial = replace(state.initial, started=saved.started, resumes=(*earlier, part))
+    restore(state, checkpoint.folder, manifest, saved, history)
+
+
+def _continue_folder(folder: RunFolder, checkpoint: Checkpoint) -> None:
+    """Cut the output folder back to the checkpoint: later checkpoints, and the history.
+
+    The record must already say that the run continues.
+    """
+    store = CheckpointStore(folder.path)
+    store.remove_incomplete()
+    store.remove_after(checkpoint.manifest.cursor.step)
+    with folder.replacing(HISTORY_NAME) as temporary:
+        write_file(temporary, [checkpoint.history()])
+
+
+@dataclass
+class Loop(Generic[P]):
+    """Everything around the steps of a training; `open_loop` opens one."""
+
+    state: LoopState[
+        P
+    ]  # Everything that changes while the run trains, and that a checkpoint saves.
+    folder: RunFolder | None  # Output folder, on the main process; None on the others.
+    checkpoints: Checkpointing  # Writes the checkpoints.
+    stop: StopSignalMonitor  # Request of a signal to stop.
+    # Weights after the last step, while others are evaluated in their place.
+    last_weights: dict[str, Tensor] | None = None
+    finished: bool = False  # Whether the results are written.
+    current_batch: StepBatch | None = None  # Step batch of the current step.
+    losses: Sequence[Tensor] = ()  # Losses of its micro-batches.
+
+    @property
+    def prepared(self) -> P:
+        """Everything built before the first step."""
+        return self.state.prepared
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps so far, skipped ones included."""
+        return self.state.history.steps
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the training has ended: all steps are done, or a feature stops it."""
+        is_complete = self.steps >= self.prepared.total_steps
+        return is_complete or any(feature.should_stop for feature in self.state.features)
+
+    def step_batches(self, epoch: int) -> Iterator[StepBatch]:
+        """Yield the step batches of an epoch that are not done yet, until the training is over."""
+        first = epoch * len(self.state.retries.step_batches)
+        steps = self.state.retries.step_batches.epoch(
+            epoch, start=self.steps - first, stop=self.prepared.total_steps - first
+        )
+        for step_batch in steps:
+            self.current_batch = step_batch
+            yield step_batch
+            if self.checkpoints.after_step():
+                self.stop.poll()
+            if self.is_over:
+                return
+
+    @contextlib.contextmanager
+    def measured(self) -> Iterator[None]:
+        """Measure the first optimizer step; record a step that stops the run.
+
+        Raises:
+            StepStopped: The step cannot be applied.
+            PrecisionContradicted: Its dtypes do not match the requested mode.
+        """
+        first_step = self.state.first_step
+        is_first = first_step.executed is None
+        try:
+            update = None if self.state.graphs is None else self.state.graphs[1]
+            measured = first_step.measured(self.prepared.model, self.prepared.optimizer)
+            with measured, replace_update_call(update):
+                yield
+        except StepStopped as error:
+            self._add(error.outcome, ends_run=True)
+            raise
+        if is_first and first_step.executed is not None:
+            executed = first_step.executed
+            message = precision_contradiction(self.prepared.precision, executed)
+            message = message or uncalled_float32_pattern(self.prepared.model)
+            if message is not None:
+                raise PrecisionContradicted(message)
+            self.state.history.write(labelled("ran", executed.summary()))
+
+    def gradient(
+        self, compute: Callable[[StepBatch], list[Tensor]], step_batch: StepBatch
+    ) -> list[Tensor]:
+        """Compute the gradient of a step; if memory runs out, again in smaller micro-batches.
+
+        Args:
+            compute: Function that accumulates the gradient of a step batch over its micro-batches
+                and returns the result of `ampft.backward` for each.
+            step_batch: Step batch of this process.
+
+        Raises:
+            OutOfMemory: The step does not fit and cannot be repeated in smaller micro-batches.
+        """
+
+        def compute_with_shared_cache(step_batch: StepBatch) -> list[Tensor]:
+            with shared_autocast_cache(self.prepared.accelerator, self.prepared.model, step_batch):
+                return compute(step_batch)
+
+        whole = compute_with_shared_cache
+        if self.state.graphs is not None:
+            whole = partial(self.state.graphs[0].gradient, compute_with_shared_cache)
+        with entered_in_order(
+            feature.around_gradient(self.steps + 1) for feature in self.state.features
+        ):
+            self.current_batch, losses = self.state.retries.gradient(whole, step_batch)
+        self.losses = losses
+        return losses
+
+    @property
+    def may_skip_nonfinite(self) -> bool:
+        """Whether to skip a step that is not finite, without a scaler, instead of stopping."""
+        return required_feature(self.state.features, NonfiniteStepMonitor).may_skip
+
+    @property
+    def votes(self) -> list[float]:
+        """Whether this process wants the run to stop, for `apply_step`."""
+        return self.stop.votes(required_feature(self.state.features, TrainingClock).limit)
+
+    def record(self, outcome: StepOutcome) -> None:
+        """Add the current optimizer step to the history; stop if a process has voted for it."""
+        self._add(outcome, ends_run=False)
+        self.stop.decide(outcome.votes, required_feature(self.state.features, TrainingClock).limit)
+
+    def _add(self, outcome: StepOutcome, *, ends_run: bool) -> None:
+        batch = self.current_batch
+        assert batch is not None
+        self.state.step_ids.update(batch.effective_ids)
+        record = StepRecord(self.steps + 1, batch, self.losses, outcome, ends_run)
+        columns: dict[str, float | None] = {}
+        for feature in self.state.features:
+            columns |= feature.after_step(record)
+        self.state.history.record(batch, outcome, columns)
+
+    def choose_weights(self) -> bool:
+        """Give the model its final weights; return whether a signal may still stop the run.
+
+        It may if the weights after the last step, which a checkpoint needs, are kept or can be.
+        """
+        is_replaced = any(f.replaces_weights(self.steps) for f in self.state.features)
+        may_stop = not (is_replaced and is_sharded(self.prepared.accelerator))
+        if is_replaced and may_stop:
+            self.last_weights = copied_to_cpu(model_tensors(self.state))
+        for feature in self.state.features:
+            may_stop &= feature.choose_weights()
+        return may_stop
+
+    def preempt(self, request: StopRequested) -> Preempted:
+        """Write a checkpoint, and return how the run continues. All processes call it together.
+
+        Raises:
+            SystemExit: Runs in this precision cannot continue.
+        """
+        prepared = self.prepared
+        if not prepared.can_resume:
+            raise SystemExit(128 + request.signal)
+        if self.last_weights is not None:
+            prepared.plain_model.load_state_dict(self.last_weights)
+        self.checkpoints.save(str(request), wait=True)
+        reason = f"{request} after step {self.steps} of {prepared.total_steps}"
+        self.record_stop("preempted", reason)
+        # Launchers end the others when one process has ended.
+        prepared.accelerator.wait_for_everyone()
+        end_training(prepared.accelerator)
+        return Preempted(
+            f"{labelled('stopped', f'{reason}; a checkpoint is in {prepared.folder}')}\n"
+            f"continue   repeat the command with --output_dir {prepared.folder} "
+            "--resume_from_checkpoint latest"
+        )
+
+    def record_stop(self, status: str, reason: str) -> None:
+        """Record why the run stopped early; the other files in its folder remain."""
+        if self.folder is None or self.finished:
+            return
+        if not self.folder.staged:
+            self.folder.discard()
+        with contextlib.suppress(OSError, InputError):  # the first error is reported
+            self.folder.check_record()
+            files = self.folder.files()
+            if files.get(HISTORY_NAME) != self.state.history.position():  # it is not this run's own
+                files.pop(HISTORY_NAME, None)
+            record = replace(self.state.record(status), reason=reason, files=files)
+            write_record(self.folder, record)
