@@ -11,6 +11,8 @@ compares real runs. The families of settings (`simulated_grid.py`):
 - subgroup: a share of cases that is lost at every seed, or at most seeds, with flips and mode x
   seed beside it;
 - rare classes: macro F1 and balanced accuracy, classes of 3 to 40 examples that lose 10 or 30 %;
+- rare rows among groups: macro F1, or the F1 of a class of 20 rows that are cases of their own,
+  while the rows of two frequent classes are in groups of 8; equality at 3 points, or at 20;
 - duplicates, grouped: copies of cases, equally or unequally many, the copies of a case being one
   group.
 - probabilities: log loss and Brier score; all logits worse, or 0.1 to 1 % of the cases lost by 8 to
@@ -87,12 +89,17 @@ class Found:
     false_equivalence: dict[str, list[bool]] = field(default_factory=dict)
     coverage: dict[str, list[bool]] = field(default_factory=dict)
     beyond: dict[str, list[bool]] = field(default_factory=dict)
+    found: dict[str, list[bool]] = field(default_factory=dict)  # true losses
     equivalent_at_0: list[bool] = field(default_factory=list)
     found_planted: list[bool] = field(default_factory=list)
     by_t: list[tuple[float, float]] = field(default_factory=list)
 
     def add(
-        self, estimate: DifferenceEstimate, truth: float, excluded: Callable[[float], bool]
+        self,
+        estimate: DifferenceEstimate,
+        truth: float,
+        excluded: Callable[[float], bool],
+        margin: float,
     ) -> None:
         """Add one comparison; `excluded` as in `is_equivalent`."""
         name = f"{truth:.4g}"
@@ -103,11 +110,13 @@ class Found:
             self.false_equivalence.setdefault(name, []).append(equivalent)
             is_beyond = abs(estimate.estimate) - estimate.half_width(ALPHA / 2) >= MARGIN
             self.beyond.setdefault(name, []).append(is_beyond)
+            is_found = is_different and estimate.estimate * truth > 0
+            self.found.setdefault(name, []).append(is_found)
             if truth == PLANTED:
-                self.found_planted.append(is_different and estimate.estimate < 0)
+                self.found_planted.append(is_found)
             return
         self.false_difference.setdefault("0", []).append(is_different)
-        self.equivalent_at_0.append(is_equivalent(estimate, MARGIN, excluded))
+        self.equivalent_at_0.append(is_equivalent(estimate, margin, excluded))
         self.by_t.append((estimate.estimate, estimate.half_width(ALPHA / 2)))
 
     def rates(self) -> dict[str, object]:
@@ -119,6 +128,7 @@ class Found:
             "false_difference": shares(self.false_difference)["0"],
             "false_equivalence": shares(self.false_equivalence),
             "coverage": shares(self.coverage),
+            "found": shares(self.found),
             "beyond_one_point": shares(self.beyond),
             "equivalent_at_0": share(self.equivalent_at_0),
         }
@@ -146,7 +156,7 @@ def run_setting(setting: Setting, *, comparisons: int, seed: int) -> dict[str, A
             estimate = estimate_difference(jackknife)
             excluded = cache(partial(excludes_rare_losses, estimate))
             for method, each in by_method(estimate).items():
-                found[method].add(each, truth, excluded)
+                found[method].add(each, truth, excluded, getattr(setting, "margin", MARGIN))
             if truth == PLANTED:
                 planted.append(estimate)
             if not truth:
@@ -341,11 +351,13 @@ def main() -> None:
     parser.add_argument("--again", type=int, default=3000, help="comparisons of the worst settings")
     parser.add_argument("--progress", type=Path, help="JSON Lines of settings done, to resume from")
     parser.add_argument("--seed", type=int, default=0, help="seed of the whole simulation")
+    parser.add_argument("--family", help="simulate one family of settings only, without forecasts")
     options = parser.parse_args()
     done = Progress(options.progress)
     work = partial(run_setting, comparisons=options.comparisons, seed=options.seed)
     check = partial(run_forecast, comparisons=options.forecasts, seed=options.seed)
-    settings = in_turns(grid(), done, work)
+    wanted = [each for each in grid() if options.family in (None, each.family)]
+    settings = in_turns(wanted, done, work)
     deadline = time.monotonic() + 60 * options.minutes
     cells = [
         done.result("setting", work, each)
@@ -354,12 +366,13 @@ def main() -> None:
     ]
     again = partial(run_setting, comparisons=options.again, seed=options.seed + 1)
     repeated = [done.result("again", again, settings[index]) for index in worst_settings(cells)]
-    forecasts = [done.result("forecast", check, each) for each in forecast_settings()]
+    forecast = [] if options.family else forecast_settings()
+    forecasts = [done.result("forecast", check, each) for each in forecast]
     result = {
         "outcome": outcome(cells),
         "worst_settings_again": outcome(repeated)["now"],
         "worst_forecasts": {
-            name: max(max(cell[name].values(), default=0.0) for cell in forecasts)
+            name: max((max(cell[name].values(), default=0.0) for cell in forecasts), default=0.0)
             for name in ("decided_sooner", "undecided_later")
         },
         "comparisons": options.comparisons,

@@ -13,6 +13,7 @@ from simulated_losses import (
     MostlyLostClasses,
     OffsetSubgroup,
     RareClasses,
+    RareRowsAmongGroups,
     Subgroup,
 )
 from simulated_metrics import Entities, Images, Probabilities, SeveralLabels, WordLosses, Words
@@ -111,6 +112,10 @@ def others() -> list[Setting]:
     return [
         *(Duplicates(*point) for point in copies),
         *(GroupedDuplicates(*point) for point in copies),
+        *(
+            RareRowsAmongGroups(*point)
+            for point in product((5, 10), ("macro_f1", "rare_f1"), (50, 125), (True, False))
+        ),
         *(BadSeeds(*point) for point in product((5, 10), (1000,))),
         *(OffsetSubgroup(*point) for point in product(NUMBERS, (300, 1000), (2.4, 4.0, 6.0))),
         *(MostlyLostClasses(*point, 0.95, 0.005) for point in lost),

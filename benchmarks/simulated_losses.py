@@ -10,7 +10,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from simulated_seeds import Drawn, FloatArray, Latent, two_classes
+from scipy.optimize import brentq
+from simulated_seeds import Drawn, DrawnSums, FloatArray, IntArray, Latent, two_classes
+
+from ampft.comparison.analysis.subgroup_losses import sums_of_class
+from ampft.metrics.sums import MACRO_F1, CaseSums, Metric, single_label_sums
 
 
 def after_flips(accuracy: float, flips: float) -> float:
@@ -163,6 +167,85 @@ class GroupedDuplicates(Duplicates):
 
     family: ClassVar[str] = "duplicates, grouped"
     is_grouped: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class RareRowsAmongGroups:
+    """Rare rows that are cases of their own, while the rows of frequent classes are in groups.
+
+    The arm loses a share of all rows, or of the rare class where the metric is its F1. Rows of a
+    frequent class are taken for the other one, and rare rows for either.
+    """
+
+    seeds: int  # S.
+    metric: str  # "macro_f1", or "rare_f1" for the F1 of the rare class.
+    groups: int  # Number of groups of `size` rows, of each frequent class.
+    alike: bool  # Whether the rows of a group have the same prediction.
+    rare: int = 20  # Rows of the rare class.
+    size: int = 8  # Rows of a group.
+
+    family: ClassVar[str] = "rare rows among groups"
+    classes: ClassVar[int] = 3
+    accuracy: ClassVar[float] = 0.95
+    flips: ClassVar[float] = 0.005
+
+    @property
+    def margin(self) -> float:
+        """Margin at which equality is to be shown."""
+        return 0.03 if self.metric == "macro_f1" else 0.2
+
+    @property
+    def supports(self) -> tuple[int, ...]:
+        """Rows of each class."""
+        return (self.groups * self.size, self.groups * self.size, self.rare)
+
+    def measure(self) -> Metric:
+        """Return the metric, which is that of one class for "rare_f1"."""
+        return MACRO_F1
+
+    def differences(self) -> tuple[float, ...]:
+        """Return zero and losses of 3 and 5 points, or of 20 and 30 points of the rare class."""
+        return (0.0, -0.03, -0.05) if self.metric == "macro_f1" else (0.0, -0.2, -0.3)
+
+    def value(self, lost: float) -> float:
+        """Return the metric of the expected confusion matrix."""
+        recall = np.full(self.classes, after_flips(self.accuracy, self.flips))
+        recall[0 if self.metric == "macro_f1" else -1 :] *= 1 - lost
+        labelled = np.array(self.supports, dtype=np.float64)
+        right, wrong = labelled * recall, labelled * (1 - recall)
+        predicted = right + np.r_[wrong[1::-1] + wrong[2] / 2, 0.0]
+        f1 = 2 * right / (labelled + predicted)
+        return float(f1.mean() if self.metric == "macro_f1" else f1[-1])
+
+    def draw(self, generator: np.random.Generator) -> DrawnSums:
+        """Draw one comparison."""
+        labels = np.repeat(np.arange(self.classes), self.supports)
+        grouped = 2 * self.groups
+        group = np.r_[np.repeat(np.arange(grouped), self.size), grouped + np.arange(self.rare)]
+        units = group if self.alike else np.arange(len(labels))  # what is drawn once
+        count = int(units[-1]) + 1
+        right = generator.random(count)[units] < self.accuracy
+        flipped = (generator.random((2, self.seeds, count)) < self.flips)[..., units]
+        baseline, mode = right ^ flipped
+        either = generator.integers(0, 2, len(labels))
+        wrong = np.where(labels == self.classes - 1, either, 1 - labels)
+        member = generator.random(count)[units]
+        loses = (labels == self.classes - 1) | (self.metric == "macro_f1")
+        zero = self.value(0.0)
+
+        def sums(rows: npt.NDArray[np.bool_]) -> list[CaseSums]:
+            return [self._sums(labels, np.where(row, labels, wrong), group) for row in rows]
+
+        shares = [
+            brentq(lambda lost, at=zero + each: self.value(lost) - at, 0.0, 1.0)
+            for each in self.differences()
+        ]
+        arms = tuple(sums(mode & ~(loses & (member < share))) for share in shares)
+        return DrawnSums(sums(baseline), arms)
+
+    def _sums(self, labels: IntArray, predicted: IntArray, group: IntArray) -> CaseSums:
+        each = single_label_sums(labels, predicted, self.classes).grouped(group)
+        return each if self.metric == "macro_f1" else sums_of_class([each], 2)[0]
 
 
 @dataclass(frozen=True)

@@ -237,44 +237,32 @@ def mean(sums: FloatArray) -> FloatArray:
     return _ratio(sums[..., 0], sums[..., 2])
 
 
-# Effect of one changed case
+# Effect of one changed label
 
 
-def effect_on_share(sums: FloatArray) -> float:
-    """Return the effect of one case if all weigh the same: 1 / n."""
-    return float(1 / sums[-1])
+def effect_on_share(sums: FloatArray) -> FloatArray:
+    """Return the effect of a label of each class if all units weigh the same: 1 / n."""
+    return np.full(len(sums) // 3, 1 / sums[-1])
 
 
-def effect_on_class_mean(sums: FloatArray) -> float:
-    """Return the effect of one case on a mean over classes.
-
-    A case of class k changes it by about 1 / (K labelled_k), so the root mean square is
-
-        sqrt( sum over classes present of labelled_k / n * (1 / (K labelled_k))^2 ),
-
-    which is 1 / n if the classes are balanced.
-    """
+def effect_on_class_mean(sums: FloatArray) -> FloatArray:
+    """Return the effect of a label of each class on a mean over K classes: 1 / (K labelled_k)."""
     labelled = class_counts(sums).labelled
-    present = labelled[labelled > 0]
-    return float(np.sqrt(np.sum(1 / present) / labelled.sum()) / len(labelled))
+    return _ratio(np.full(len(labelled), 1 / len(labelled)), labelled)
 
 
-def effect_on_micro_f1(sums: FloatArray) -> float:
-    """Return the effect of one label or prediction on micro F1: 2 / (labels + predictions)."""
+def effect_on_micro_f1(sums: FloatArray) -> FloatArray:
+    """Return the effect of a label of each class on micro F1: 2 / (labels + predictions)."""
     counts = class_counts(sums)
-    return float(2 / (counts.labelled.sum() + counts.predicted.sum()))
+    both = float(counts.labelled.sum() + counts.predicted.sum())
+    return np.full(len(counts.labelled), 2 / both)
 
 
-def effect_on_agreement(sums: FloatArray) -> float:
-    """Return the effect of one case on agreement beyond chance: (1 / n) / (1 - chance)."""
+def effect_on_agreement(sums: FloatArray) -> FloatArray:
+    """Return the effect of a label on agreement beyond chance: (1 / n) / (1 - chance)."""
     labelled = class_counts(sums).labelled
     chance = float(np.sum((labelled / labelled.sum()) ** 2))
-    return float(1 / (sums[-1] * max(1 - chance, 1 / sums[-1])))
-
-
-def effect_on_mean(sums: FloatArray) -> float:
-    """Return the effect of setting a typical value to 0: the root mean square of the values / n."""
-    return float(np.sqrt(sums[1] / sums[2]) / sums[2])
+    return np.full(len(labelled), 1 / (sums[-1] * max(1 - chance, 1 / sums[-1])))
 
 
 # The case with the largest effect
@@ -372,9 +360,9 @@ class Metric:
     title: str  # Name for people, such as "macro F1".
     # Function of sums (..., D) that returns values (...).
     from_sums: Callable[[FloatArray], FloatArray]
-    # Function of the (D,) sums of a split that returns how much one changed case changes the
-    # metric, root mean square over the cases.
-    case_effect: Callable[[FloatArray], float]
+    # Function of the (D,) sums of a split that returns (K,) how much a changed label of each class
+    # changes the metric; None for a mean of values.
+    label_effect: Callable[[FloatArray], FloatArray] | None
     # Function of `from_sums`, and of the sums of a split with several seeds, that returns the case
     # with the largest effect.
     costliest: Callable[[Callable[[FloatArray], FloatArray], Sequence[CaseSums]], CostliestCase] = (
@@ -394,14 +382,29 @@ class Metric:
         return float(self.from_sums(sums.totals()))
 
     def effect_of_changed_case(self, sums: CaseSums) -> float:
-        """Return the effect of one changed case; `case_effect` for cases of one unit each.
+        """Return the effect of one changed case, root mean square over each case's own effect.
 
-        If cases change by units, return the effect of one changed unit.
+        All units of a case change together, a unit of several labels in one of them. A case
+        without labels cannot change. For a mean, the values of a case are set to 0. If cases
+        change by units, return the effect of one changed unit.
         """
-        if self.changes_by_units:
-            return self.case_effect(sums.totals())
+        totals = sums.totals()
         sizes = _column(sums.patterns, -1)
-        return self.case_effect(sums.totals()) * math.sqrt(sums.counts @ sizes**2 / len(sums))
+        if self.label_effect is None:
+            values = _column(sums.patterns, 0) / totals[-1]
+            return math.sqrt(sums.counts @ values**2 / len(sums))
+        classes, each = len(totals) // 3, self.label_effect(totals)
+        labelled = sums.patterns[:, classes : 2 * classes]
+        labels = np.asarray(labelled.sum(axis=1))
+        if not labels.any():
+            return 1 / len(sums)
+        of_units = labelled @ each**2 / np.maximum(labels, 1)  # mean square over the labels
+        if self.changes_by_units:
+            return math.sqrt(sums.counts @ (of_units * labels) / (sums.counts @ labels))
+        per_unit = np.maximum(labels / sizes, 1)
+        squares = np.where(per_unit > 1, sizes**2 * of_units, (labelled @ each) ** 2)
+        weights = sums.counts * per_unit * (labels > 0)
+        return math.sqrt(weights @ squares / weights.sum())
 
     def costliest_case(self, seeds: Sequence[CaseSums]) -> CostliestCase:
         """Return the kind of case whose loss would cost most, averaged over the seeds."""
@@ -445,7 +448,7 @@ def mean_metric(
         name=name,
         title=title,
         from_sums=mean,
-        case_effect=effect_on_mean,
+        label_effect=None,
         costliest=partial(costliest_of_mean, most=most),
         higher_is_better=higher_is_better,
         is_share=is_share,

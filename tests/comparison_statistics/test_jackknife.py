@@ -17,6 +17,7 @@ from sklearn.metrics import (
     matthews_corrcoef,
 )
 
+from ampft.comparison.analysis.subgroup_losses import sums_of_class
 from ampft.comparison.statistics.interval import jackknife_differences
 from ampft.errors import InputError
 from ampft.metrics.scores import scalar_scores
@@ -28,6 +29,7 @@ from ampft.metrics.sums import (
     MAX_LOG_LOSS,
     MICRO_F1,
     CaseSums,
+    class_count_sums,
     mean_sums,
     single_label_sums,
 )
@@ -254,6 +256,47 @@ def test_a_group_is_worth_its_examples():
     )
     assert ACCURACY.costliest_case([grouped]).effect == pytest.approx(3.4 / 10)
     assert ACCURACY.costliest_case([sums]).effect == pytest.approx(1 / 10)
+
+
+def rare_among_groups() -> CaseSums:
+    """Return 4 rows of class 2 alone, two groups of 8 of class 0, and one of class 0 and 1."""
+    labels = np.array([2] * 4 + [0] * 16 + [0] * 3 + [1] * 5)
+    groups = np.r_[0:4, np.repeat([4, 5, 6], 8)]
+    return single_label_sums(labels, labels, 3).grouped(groups)
+
+
+def test_each_case_has_its_own_effect():
+    own = np.array([1 / 12] * 4 + [8 / 57] * 2 + [3 / 57 + 5 / 15])
+    expected = np.sqrt(np.mean(own**2))
+    assert MACRO_F1.effect_of_changed_case(rare_among_groups()) == pytest.approx(expected)
+    assert BALANCED_ACCURACY.effect_of_changed_case(rare_among_groups()) == pytest.approx(expected)
+    # The control: a product of means says a third more.
+    rows = np.sqrt((1 / 12**2 * 4 + 19 / 57**2 + 5 / 15**2) / 28)
+    assert rows * np.sqrt((4 + 3 * 64) / 7) > 1.3 * expected
+
+
+@pytest.mark.parametrize(
+    ("label", "own"), [(2, [1 / 4]), (1, [1.0]), (0, [8 / 19, 8 / 19, 3 / 19])]
+)
+def test_the_f1_of_a_class_changes_by_the_cases_of_the_class(label, own):
+    (sums,) = sums_of_class([rare_among_groups()], label)
+    assert MACRO_F1.effect_of_changed_case(sums) == pytest.approx(np.sqrt(np.mean(np.square(own))))
+
+
+def test_a_row_of_several_labels_changes_in_one_of_them():
+    labels = np.array([[1, 1, 0], [1, 0, 0], [1, 0, 0], [0, 0, 0], [1, 0, 0]], dtype=bool)
+    sums = class_count_sums(labels, labels)
+    each = [1 / 12, 1 / 3] + [1 / 12] * 3  # of each label
+    expected = np.sqrt(np.mean(np.square(each)))
+    assert MACRO_F1.effect_of_changed_case(sums) == pytest.approx(expected)
+    assert MICRO_F1.effect_of_changed_case(sums) == pytest.approx(2 / 10)
+    twice = sums.grouped(np.arange(5))
+    assert MACRO_F1.effect_of_changed_case(twice) == pytest.approx(expected)
+
+
+def test_a_mean_changes_by_the_sum_of_the_values_of_a_case():
+    sums = mean_sums(np.array([1.0, 2.0, 0.0, 3.0])).grouped(np.array([0, 1, 1, 1]))
+    assert METRICS["brier"].effect_of_changed_case(sums) == pytest.approx(np.sqrt((1 + 25) / 2) / 4)
 
 
 def test_groups_of_one_example_are_the_examples():
