@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from ampft.comparison.analysis.prediction_tables import (
     TEXT,
     ForeignRun,
     Runs,
+    TableError,
     read_tables,
 )
 from ampft.comparison.analysis.predictions import (
@@ -57,6 +59,7 @@ from ampft.text.json_io import JSONValue
 from ampft.text.numbers import counted
 
 LISTED = 5  # ids or names in a message
+SPLIT = "predictions"  # name of the split that tables predict
 
 
 def compare_tables(
@@ -83,18 +86,18 @@ def compare_tables(
     name = primary_metric(metric, problem_types()[SingleLabel.name])
     runs = _baseline_first(read_tables(sources), baseline)
     seeds = _checked_seeds(runs)
-    by_arm, cases = predictions_from_tables(runs, metric=name, label_names=label_names)
+    table = cases_of_tables(runs, label_names)
+    by_arm, cases = predictions_of_tables(runs, table, name), table.cases
     predictions = {
         arm: ArmPredictions([by_seed[seed] for seed in seeds]) for arm, by_seed in by_arm.items()
     }
-    first = runs[next(iter(runs))][seeds[0]]
     # What the intervals of a cross-validation mean; nothing for a test split.
     divided = next(iter(predictions.values())).in_mode[0].folds
     folds: tuple[Remark, ...] = ()
     if divided is not None:
         folds = (remark("folds", folds=1 + int(divided.max()), repeats=len(seeds)),)
     everything = [runs[arm][seed] for arm in runs for seed in seeds]
-    ids, names = list(first.labels), cases.label_names
+    names = cases.label_names
     draft = Comparison(
         kind=PREDICTIONS,
         varied=(),
@@ -106,7 +109,7 @@ def compare_tables(
         seed_counts=(len(seeds),),
         seeds=seeds,
         split=cases.split,
-        examples=len(ids),
+        examples=len(table.ids),
         groups=cases.group_count,
         label_names=names,
         arms=tuple(_arm(arm, by_seed) for arm, by_seed in runs.items()),
@@ -118,42 +121,43 @@ def compare_tables(
         ),
         setup={
             "files": ", ".join(dict.fromkeys(Path(run.origin).name for run in everything)),
-            "examples": f"{len(ids):,}; {counted(len(names), 'class')}",
+            "examples": f"{len(table.ids):,}; {counted(len(names), 'class')}",
         },
         environment={},
     )
     return with_prediction_results(draft, predictions, cases)
 
 
-def predictions_from_tables(
-    runs: Runs, *, metric: str, label_names: Sequence[str] | None = None
-) -> tuple[dict[str, dict[int, RunPredictions]], Cases]:
-    """Return the predictions in tables, by arm and seed, and the cases that they share.
+@dataclass(frozen=True, kw_only=True)
+class TableCases:
+    """The examples that tables predict."""
+
+    ids: Sequence[str]  # (n,) their ids.
+    cases: Cases  # Their labels and groups, in the same order.
+    texts: Mapping[str, str]  # Input by id; empty if it is unknown.
+
+
+def cases_of_tables(runs: Runs, label_names: Sequence[str] | None = None) -> TableCases:
+    """Return the examples that all tables predict, by the labels, texts and groups in them.
 
     Args:
         runs: Rows by arm and seed.
-        metric: Name of the primary metric.
         label_names: All classes; None for those that occur as labels or have probabilities.
 
     Raises:
-        InputError: The tables have other examples, labels or classes, or lack probabilities.
+        InputError: The tables have other examples, labels, texts or groups.
     """
     everything = [by_seed[seed] for by_seed in runs.values() for seed in sorted(by_seed)]
     first = everything[0]
-    ids = list(first.labels)
+    ids = list(first.ids)
     for run in everything:
         _check_same_examples(run, first)
-        if METRICS[metric].values is not None and not run.has_probabilities:
-            raise InputError(
-                f"--metric {metric}: it needs probabilities, and {run.origin} has only "
-                "predictions. Add a column of probabilities, or use another metric."
-            )
     names = _class_names(everything, label_names)
     texts, groups = texts_and_groups(everything)
     cases = Cases(
         path=Path(first.origin),
         kind=SingleLabel.name,
-        split="predictions",
+        split=SPLIT,
         truth=_codes(first.labels.values(), names, first.origin, "label"),
         label_names=names,
         class_names=names,
@@ -164,14 +168,44 @@ def predictions_from_tables(
             has_words=bool(texts),
         ),
     )
+    return TableCases(ids=ids, cases=cases, texts=texts)
+
+
+def predictions_of_tables(
+    runs: Runs, table: TableCases, metric: str
+) -> dict[str, dict[int, RunPredictions]]:
+    """Return the predictions in tables, by arm and seed.
+
+    Only ids, predictions, probabilities and folds are read from them.
+
+    Args:
+        runs: Rows by arm and seed.
+        table: Examples that they predict.
+        metric: Name of the primary metric.
+
+    Raises:
+        InputError: The tables have other ids, classes or folds, or lack probabilities.
+    """
+    for run in (run for by_seed in runs.values() for run in by_seed.values()):
+        if run.ids.keys() != set(table.ids):
+            raise TableError(
+                "its ids are not those of the test set",
+                f"{FLAG} {run.origin}: its ids are not those of the compared examples.",
+            )
+        if METRICS[metric].values is not None and not run.has_probabilities:
+            raise InputError(
+                f"--metric {metric}: it needs probabilities, and {run.origin} has only "
+                "predictions. Add a column of probabilities, or use another metric."
+            )
     predictions = {
         arm: {
-            seed: _run_predictions(run, ids, cases, metric) for seed, run in sorted(by_seed.items())
+            seed: _run_predictions(run, table.ids, table.cases, metric)
+            for seed, run in sorted(by_seed.items())
         }
         for arm, by_seed in runs.items()
     }
-    _check_folds(predictions)
-    return predictions, cases
+    check_folds(predictions)
+    return predictions
 
 
 def _arm(name: str, by_seed: Mapping[int, ForeignRun]) -> ArmResult:
@@ -223,22 +257,24 @@ def _checked_seeds(runs: Runs) -> tuple[int, ...]:
 
 
 def _check_same_examples(run: ForeignRun, first: ForeignRun) -> None:
-    lacking = [id_ for id_ in first.labels if id_ not in run.labels]
-    extra = [id_ for id_ in run.labels if id_ not in first.labels]
+    lacking = [id_ for id_ in first.ids if id_ not in run.ids]
+    extra = [id_ for id_ in run.ids if id_ not in first.ids]
     for some, kind in ((lacking, "lacks"), (extra, "also has")):
         if some:
-            raise InputError(
+            raise TableError(
+                "its ids are not those of the other tables",
                 f"{FLAG} {run.origin}: compared with {first.origin}, it {kind} "
                 f"{counted(len(some), 'id')}: {_listed(some)}. Every arm and seed must predict the "
-                "same examples."
+                "same examples.",
             )
     differing = [id_ for id_, label in first.labels.items() if run.labels[id_] != label]
     if differing:
         id_ = differing[0]
-        raise InputError(
+        raise TableError(
+            "its labels are not those of the other tables",
             f"{FLAG} {run.origin}: the labels of {counted(len(differing), 'id')} are not those in "
             f"{first.origin}, the first of id {id_!r}: {run.labels[id_]!r} and "
-            f"{first.labels[id_]!r}. The label is the truth, which must be the same everywhere."
+            f"{first.labels[id_]!r}. The label is the truth, which must be the same everywhere.",
         )
 
 
@@ -248,7 +284,7 @@ def _copies(runs: Runs, seeds: Sequence[int]) -> tuple[Remark, ...]:
     for arm, by_seed in runs.items():
         for seed in seeds:
             run = by_seed[seed]
-            values = [(i, run.predictions.get(i), run.probabilities.get(i)) for i in run.labels]
+            values = [(i, run.predictions.get(i), run.probabilities.get(i)) for i in run.ids]
             content = hashlib.sha256(str(sorted(values, key=itemgetter(0))).encode()).hexdigest()
             same.setdefault(content, []).append(arm if len(seeds) == 1 else f"{arm} {seed}")
     copies: list[JSONValue] = [names[:LISTED] for names in same.values() if len(names) > 1]
@@ -257,23 +293,29 @@ def _copies(runs: Runs, seeds: Sequence[int]) -> tuple[Remark, ...]:
     return (remark("copied", tables=copies[:LISTED]),) if copies else ()
 
 
-def _check_folds(predictions: Mapping[str, Mapping[int, RunPredictions]]) -> None:
-    """Check that all arms have the same folds at a seed, and all seeds as many of them."""
+def check_folds(predictions: Mapping[str, Mapping[int, RunPredictions]]) -> None:
+    """Check that all arms have the same folds at a seed, and all seeds as many of them.
+
+    Raises:
+        InputError: They have not.
+    """
     found: dict[int, bytes] = {}
     counts: set[int] = set()
     for seed, run in (item for by_seed in predictions.values() for item in by_seed.items()):
         folds = b"" if run.folds is None else run.folds.tobytes()
         counts.add(0 if run.folds is None else 1 + int(run.folds.max()))
         if found.setdefault(seed, folds) != folds or {0} < counts:
-            raise InputError(
+            raise TableError(
+                "its folds are not those of the best",
                 f"{FLAG}: the arms have different folds, or some tables lack the column fold. "
-                "Divide the rows in the same way for all arms of a seed."
+                "Divide the rows in the same way for all arms of a seed.",
             )
     if len(counts) > 1:
         listed = " and ".join(map(str, sorted(counts)))
-        raise InputError(
+        raise TableError(
+            "its tables have different numbers of folds",
             f"{FLAG}: the tables have {listed} folds. Divide the rows into as many folds at every "
-            "seed."
+            "seed.",
         )
 
 
@@ -294,10 +336,11 @@ def _check_columns_fit(
     if not exchanged and count < len(predicted):
         return
     one, other = (exchanged[0], usual[exchanged[0]]) if exchanged else pairs[0][:2]
-    raise InputError(
+    raise TableError(
+        "its predictions contradict its probabilities",
         f"{FLAG} {run.origin}: the column prediction and the probabilities contradict each other "
         f"in {counted(count, 'example')}: where {names[one]!r} is predicted, {names[other]!r} "
-        "usually has the largest probability. Check the names or the order of the probabilities."
+        "usually has the largest probability. Check the names or the order of the probabilities.",
     )
 
 
@@ -319,9 +362,10 @@ def _class_names(
         raise InputError(f"--label_names: received {listed}, where a class occurs twice.")
     if len(names) < 2:
         examples = counted(len(everything[0].labels), "example")
-        raise InputError(
+        raise TableError(
+            "its labels have one class",
             f"{FLAG}: the first table has {examples} and only the class {listed}. Compare more "
-            "examples, or list all classes with --label_names."
+            "examples, or list all classes with --label_names.",
         )
     return tuple(names)
 
@@ -335,10 +379,11 @@ def _codes(values: Collection[str], names: Sequence[str], origin: str, column: s
     index = {name: code for code, name in enumerate(names)}
     unknown = sorted({value for value in values if value not in index})
     if unknown:
-        raise InputError(
+        raise TableError(
+            f"column {column} has an unknown class",
             f"{FLAG} {origin}: column {column} has {_listed(unknown)}, but the labels are "
             f"{inert(', '.join(map(repr, names[:20])))}. Fix the spelling, or give all classes "
-            "with --label_names, separated by commas."
+            "with --label_names, separated by commas.",
         )
     return np.array([index[value] for value in values], dtype=np.int64)
 
@@ -366,10 +411,11 @@ def _check_same_column(name: str, columns: Sequence[tuple[str, Mapping[str, str 
         expected = columns[0][1]
         differing = [id_ for id_ in values if values[id_] != expected[id_]]
         if differing:
-            raise InputError(
+            raise TableError(
+                f"its column {name} is not that of the other tables",
                 f"{FLAG} {origin}: column {name} differs from {columns[0][0]} for "
                 f"{counted(len(differing), 'id')}, the first {differing[0]!r}. Every table must "
-                f"describe the same examples: correct it, or remove the column {name}."
+                f"describe the same examples: correct it, or remove the column {name}.",
             )
 
 
@@ -408,8 +454,9 @@ def _run_predictions(
         if row.values is None or probabilities is not None
     }
     metrics = {name: METRICS[name].value(each) for name, each in sums.items()}
-    confidence = None
+    confidence, digest = None, hashlib.sha256(predicted.tobytes())
     if probabilities is not None:
+        digest.update(probabilities.tobytes())
         confidence = probabilities[np.arange(len(ids)), predicted]
         metrics[CALIBRATION_ERROR] = expected_calibration_error(confidence, correct)
     primary = sums[metric]
@@ -425,6 +472,7 @@ def _run_predictions(
         bins=None if confidence is None else calibration_sums(confidence, correct, bins=BINS),
         class_sums=class_sums if groups is None else class_sums.grouped(groups.ids),
         folds=_folds(run, ids, groups),
+        sha256=digest.hexdigest(),
     )
 
 
@@ -438,19 +486,21 @@ def _folds(run: ForeignRun, ids: Sequence[str], groups: Groups | None) -> IntArr
         return None
     folds: IntArray = group_equal_keys(run.folds[id_] for id_ in ids).ids.astype(np.int64)
     if folds.max() == 0:
-        raise InputError(
+        raise TableError(
+            "column fold has one value",
             f"{FLAG} {run.origin}: column fold has one value. A cross-validation has at least two "
-            "folds; remove the column for a test split."
+            "folds; remove the column for a test split.",
         )
     if groups is None:
         return folds
     of_groups = np.zeros(len(groups), dtype=np.int64)
     of_groups[groups.ids] = folds
     if (of_groups[groups.ids] != folds).any():
-        raise InputError(
+        raise TableError(
+            "its folds divide examples that belong together",
             f"{FLAG} {run.origin}: examples of one group, or with the same text, are in several "
             "folds, so that models were tested on what they were trained on. Keep them in one "
-            "fold, as StratifiedGroupKFold does."
+            "fold, as StratifiedGroupKFold does.",
         )
     return of_groups
 
@@ -461,27 +511,30 @@ def _probabilities(run: ForeignRun, ids: Sequence[str], names: tuple[str, ...]) 
         values = run.probabilities[id_]
         if not isinstance(values, Mapping):
             if names != tuple(map(str, range(len(names)))):
-                raise InputError(
+                raise TableError(
+                    "its probabilities are lists, whose order is unknown",
                     f"{FLAG} {run.origin}: the probabilities of id {id_!r} are a list, whose order "
                     "is known only if the labels are 0, 1, ... Write an object such as "
-                    f'{{"{names[0]}": 0.9, ...}}, or a column probability_{names[0]} per class.'
+                    f'{{"{names[0]}": 0.9, ...}}, or a column probability_{names[0]} per class.',
                 )
             values = dict(zip(names, values, strict=False)) if len(values) == len(names) else {}
         if set(values) != set(names):
             listed = ", ".join(sorted(map(str, values))[:LISTED]) or "another number of classes"
-            raise InputError(
+            raise TableError(
+                "its probabilities are of other classes",
                 f"{FLAG} {run.origin}: the probabilities of id {id_!r} have {inert(listed)}, but "
-                f"the labels are {inert(', '.join(names[:20]))}. Give one probability per class."
+                f"the labels are {inert(', '.join(names[:20]))}. Give one probability per class.",
             )
         rows[index] = list(_numbers(values, names, f"{FLAG} {run.origin}, id {id_!r}"))
     sums = rows.sum(axis=1)
     wrong = ~(np.abs(sums - 1) <= SUM_TOLERANCE) | (rows < 0).any(axis=1) | (rows > 1).any(axis=1)
     if wrong.any():
         at = int(wrong.argmax())
-        raise InputError(
+        raise TableError(
+            "its probabilities are not between 0 and 1 with sum 1",
             f"{FLAG} {run.origin}: the probabilities of {counted(int(wrong.sum()), 'example')} are "
             f"not between 0 and 1 with sum 1, the first of id {ids[at]!r} with sum "
-            f"{sums[at]:.4g}. Write probabilities, not logits, with at least four decimals."
+            f"{sums[at]:.4g}. Write probabilities, not logits, with at least four decimals.",
         )
     return rows.astype(np.float32)
 
@@ -491,6 +544,7 @@ def _numbers(values: Mapping[str, object], names: Sequence[str], where: str) -> 
         try:
             yield float(values[name])  # type: ignore[arg-type]
         except (TypeError, ValueError):
-            raise InputError(
-                f"{where}: the probability of {name!r} is {values[name]!r}, not a number."
+            raise TableError(
+                "a probability is not a number",
+                f"{where}: the probability of {name!r} is {values[name]!r}, not a number.",
             ) from None

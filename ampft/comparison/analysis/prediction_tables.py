@@ -18,6 +18,7 @@ ARM, SEED, ID, LABEL, PREDICTION = "arm", "seed", "id", "label", "prediction"
 PROBABILITIES, PROBABILITY_PREFIX = "probabilities", "probability_"
 TEXT, GROUP, FOLD = "text", "group", "fold"
 COLUMNS = (ARM, SEED, ID, LABEL, PREDICTION, PROBABILITIES, TEXT, GROUP, FOLD)
+OF_CASES = (LABEL, TEXT, GROUP)  # what a table says about the examples, and not about its model
 WAYS = (
     "Give the table the columns arm and seed, call the files ARM-seed1.csv, or write "
     "ARM:SEED=FILE, or ARM=FILE for the only table of an arm"
@@ -28,13 +29,28 @@ _ASSIGNED = re.compile(r"(?P<arm>[^=]+?)(?::(?P<seed>[0-9]+))?=(?P<file>.+)", re
 _NAMED = re.compile(r"(?P<arm>.+?)[-_.]?seed[-_]?(?P<seed>[0-9]+)")
 
 
+class TableError(InputError):
+    """A table has a wrong cell, or does not fit the others."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        """Create an error.
+
+        Args:
+            kind: Clause that says what is wrong without a row, a value or a number.
+            message: Sentences that say all of it.
+        """
+        super().__init__(message)
+        self.kind = kind
+
+
 @dataclass
 class ForeignRun:
     """The rows of one arm and seed."""
 
     origin: str  # File of its first row, as the user named it.
     has_probabilities: bool  # Whether its file has probabilities.
-    labels: dict[str, str] = field(default_factory=dict)  # Label by id.
+    ids: dict[str, None] = field(default_factory=dict)  # Ids, in the order of the rows.
+    labels: dict[str, str] = field(default_factory=dict)  # Label by id, if they are read.
     # Predicted label by id; absent where only probabilities are given.
     predictions: dict[str, str] = field(default_factory=dict)
     # Probability of each class by id, as a mapping of class names or a list.
@@ -49,12 +65,14 @@ class ForeignRun:
 Runs = dict[str, dict[int, ForeignRun]]
 
 
-def read_tables(sources: Sequence[str]) -> Runs:
+def read_tables(sources: Sequence[str], *, with_cases: bool = True) -> Runs:
     """Read tables of predictions.
 
     Args:
         sources: Files in a format of `READERS`, each as FILE, ARM:SEED=FILE, or ARM=FILE if every
             arm has one table.
+        with_cases: Whether labels, texts and groups are read. Otherwise a table may lack them,
+            because the examples are known from elsewhere.
 
     Returns:
         The rows by arm and seed, in the order of their first rows. The seed of ARM=FILE is
@@ -80,17 +98,19 @@ def read_tables(sources: Sequence[str]) -> Runs:
             path = Path(match["file"])
             named = (match["arm"].strip(), int(match["seed"] or ONLY_TABLE))
         table = rename_columns(open_table(path, flag=FLAG, encoding="utf-8"), COLUMNS)
-        _read_table(table, named, runs)
+        _read_table(table, named, runs, with_cases=with_cases)
     return runs
 
 
-def _read_table(table: SourceTable, named: tuple[str, int] | None, runs: Runs) -> None:
+def _read_table(
+    table: SourceTable, named: tuple[str, int] | None, runs: Runs, *, with_cases: bool
+) -> None:
     classes = {
         name: name.removeprefix(PROBABILITY_PREFIX)
         for name in table.columns
         if name.startswith(PROBABILITY_PREFIX)
     }
-    _check_columns(table, classes)
+    _check_columns(table, classes, (ID, LABEL) if with_cases else (ID,))
     own = {ARM, SEED} & set(table.columns)
     if named is not None and own:
         raise InputError(
@@ -99,7 +119,8 @@ def _read_table(table: SourceTable, named: tuple[str, int] | None, runs: Runs) -
         )
     if named is None and own != {ARM, SEED}:
         named = _from_name(table, own)
-    columns = [name for name in COLUMNS if name in table.columns]
+    read = [name for name in COLUMNS if with_cases or name not in OF_CASES]
+    columns = [name for name in read if name in table.columns]
     opened: set[tuple[str, int]] = set()
     for number, values in table.read([*columns, *classes]):
         where = f"{FLAG} {table.origin}, {table.unit} {number}"
@@ -110,9 +131,10 @@ def _read_table(table: SourceTable, named: tuple[str, int] | None, runs: Runs) -
             has_probabilities = bool(classes) or PROBABILITIES in columns
             run = runs[arm][seed] = ForeignRun(table.origin, has_probabilities)
         elif (arm, seed) not in opened and run.origin != table.origin:
-            raise InputError(
+            raise TableError(
+                "two files have rows of one seed",
                 f"{where}: {run.origin} also has rows of {arm} with seed {seed}. Give the rows of "
-                "an arm and seed in one file."
+                "an arm and seed in one file.",
             )
         opened.add((arm, seed))
         by_class = dict(zip(classes.values(), values[len(columns) :], strict=True))
@@ -121,14 +143,14 @@ def _read_table(table: SourceTable, named: tuple[str, int] | None, runs: Runs) -
         raise InputError(f"{FLAG} {table.origin}: the table has no rows.")
 
 
-def _check_columns(table: SourceTable, classes: Mapping[str, str]) -> None:
-    missing = [name for name in (ID, LABEL) if name not in table.columns]
+def _check_columns(table: SourceTable, classes: Mapping[str, str], needed: Sequence[str]) -> None:
+    missing = [name for name in needed if name not in table.columns]
     if not classes and not {PREDICTION, PROBABILITIES} & set(table.columns):
         missing.append(f"{PREDICTION} or {PROBABILITIES}")
     if missing:
         raise InputError(
             f"{FLAG} {table.origin}: column {', '.join(missing)} is missing from "
-            f"{quoted_list(table.columns)}. A table needs the columns {ID}, {LABEL}, and "
+            f"{quoted_list(table.columns)}. A table needs the columns {', '.join(needed)}, and "
             f"{PREDICTION}, {PROBABILITIES} or one {PROBABILITY_PREFIX}CLASS per class."
         )
 
@@ -149,12 +171,15 @@ def _add(
     run: ForeignRun, row: Mapping[str, object], by_class: Mapping[str, object], where: str
 ) -> None:
     identifier = _cell(row, ID, where)
-    if identifier in run.labels:
-        raise InputError(
+    if identifier in run.ids:
+        raise TableError(
+            "an id occurs twice",
             f"{where}: the id {identifier!r} occurs twice for the same arm and seed. Give every "
-            "example once."
+            "example once.",
         )
-    run.labels[identifier] = _cell(row, LABEL, where)
+    run.ids[identifier] = None
+    if LABEL in row:
+        run.labels[identifier] = _cell(row, LABEL, where)
     if PREDICTION in row:
         run.predictions[identifier] = _cell(row, PREDICTION, where)
     if run.has_probabilities:
@@ -174,14 +199,20 @@ def _cell(row: Mapping[str, object], name: str, where: str) -> str:
         value = int(value)
     text = as_text(value, where, name)
     if text is None:
-        raise InputError(f"{where}: column {name} is empty. Fill the cell or remove the row.")
+        raise TableError(
+            f"a cell of column {name} is empty",
+            f"{where}: column {name} is empty. Fill the cell or remove the row.",
+        )
     return text.strip()
 
 
 def _seed(row: Mapping[str, object], where: str) -> int:
     text = _cell(row, SEED, where)
     if not (text.isascii() and text.isdecimal()):
-        raise InputError(f"{where}: seed {text!r} must be a whole number, such as 42.")
+        raise TableError(
+            "a seed is no whole number",
+            f"{where}: seed {text!r} must be a whole number, such as 42.",
+        )
     return int(text)
 
 
@@ -194,7 +225,8 @@ def _nested(value: object, where: str) -> Mapping[str, object] | Sequence[object
             value = None
     if isinstance(value, Mapping | list | tuple) and value:
         return value
-    raise InputError(
+    raise TableError(
+        f"a cell of column {PROBABILITIES} is neither an object nor a list",
         f"{where}: column {PROBABILITIES} must hold an object such as "
-        '{"yes": 0.9, "no": 0.1}, or a list in the order of the labels 0, 1, ...'
+        '{"yes": 0.9, "no": 0.1}, or a list in the order of the labels 0, 1, ...',
     )

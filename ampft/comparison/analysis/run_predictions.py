@@ -82,6 +82,8 @@ class RunPredictions:
     class_sums: CaseSums | None = None
     # (n,) fold of each example, or group of examples, of a cross-validation; None for a test split.
     folds: IntArray | None = None
+    # Hash of predictions and probabilities, which no label has a part in; None if it is unknown.
+    sha256: str | None = None
 
 
 def read_run_predictions(

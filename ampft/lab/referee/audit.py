@@ -156,7 +156,7 @@ def repeat_decision(folder: Path, entry: Entry, before: LedgerState) -> tuple[Si
     compared = entry.compared if entry.kind == FINAL else before.best
     models = {BEST: compared, CANDIDATE: entry.models}
     sources = {name: stored_sources(each, folder) for name, each in models.items()}
-    read = read_sides(sources, settings, folder)
+    read = read_sides(sources, settings, folder, test=None if entry.kind == FINAL else before.test)
     test = entry.test or before.test
     if read.test.sha256 != test.sha256:
         raise InputError(f"entry {entry.number}: other rows")

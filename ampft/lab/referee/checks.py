@@ -21,7 +21,6 @@ def check_test(folder: Path, state: LedgerState, test: TestSet) -> None:
     """
     own = state.test
     pairs = {
-        "kind of files": (own.source, test.source),
         "split": (own.split, test.split),
         "number of examples": (own.examples, test.examples),
         "classes": (list(own.label_names), list(test.label_names)),
@@ -31,9 +30,8 @@ def check_test(folder: Path, state: LedgerState, test: TestSet) -> None:
     for name, (expected, received) in pairs.items():
         if expected != received:
             raise InputError(
-                f"LEDGER {folder}: its test set differs from the one predicted here in "
-                f"{name}: {str(expected)[:60]} and {str(received)[:60]}. A ledger judges on "
-                "one test set only; start a new ledger for another one."
+                f"LEDGER {folder}: its test set differs from the one predicted here in {name}. "
+                "A ledger judges on one test set only; start a new ledger for another one."
             )
 
 
@@ -131,11 +129,11 @@ def check_new_rows(test: TestSet, claimed: TestSet) -> None:
             "--final: rows are compared by their texts or by their ids, but neither of them is in "
             "both the ledger and the claim. Pass tables with a column text."
         )
-    if used := len(set(own).intersection(new)):
+    if not set(own).isdisjoint(new):
         raise InputError(
-            f"--final: {used:,} of {claimed.examples:,} rows are rows of the ledger. The final "
-            "claim needs rows that no try has used. Rows are compared by their texts, and by their "
-            "ids if the ledger or the claim has no texts."
+            "--final: some of its rows are rows of the ledger. The final claim needs rows that no "
+            "try has used. Rows are compared by their texts, and by their ids if the ledger or the "
+            "claim has no texts."
         )
 
 

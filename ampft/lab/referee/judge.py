@@ -9,6 +9,7 @@ from typing import Any
 
 from ampft.comparison.statistics.folds import estimate_over_folds
 from ampft.errors import InputError
+from ampft.lab.referee.case_table import write_case_table
 from ampft.lab.referee.checks import (
     BEST,
     CANDIDATE,
@@ -163,7 +164,7 @@ def _start(
             f"LEDGER {folder}: there is no ledger. Start one with the current best: ampft judge "
             f"{folder} --best RUN RUN RUN"
         )
-    found = read_sides({BEST: sides[BEST]}, settings, folder)
+    found = read_sides({BEST: sides[BEST]}, settings, folder, explains=True)
     side = found.sides[BEST]
     check_enough_seeds(side, len(side.models))
     settings = replace(
@@ -182,6 +183,8 @@ def _start(
             raise InputError(
                 f"LEDGER {folder}: another process has just started it. Judge a --candidate."
             )
+        if found.table is not None:
+            write_case_table(folder, found.table)
         sha256 = append_entry(folder, entry)
     return Judgement(ledger=folder, entry=entry, sha256=sha256, state=ledger_state([entry]))
 
@@ -200,7 +203,7 @@ class _Writer:
         """Judge a candidate against the best."""
         state = self.state
         sides = {BEST: self._best_sources(sides[BEST]), CANDIDATE: sides[CANDIDATE]}
-        read = read_sides(sides, state.settings, self.folder)
+        read = read_sides(sides, state.settings, self.folder, test=state.test)
         check_test(self.folder, state, read.test)
         best, candidate = read.sides[BEST], read.sides[CANDIDATE]
         check_unchanged(best, state.best)
@@ -276,7 +279,8 @@ class _Writer:
 
     def add_seeds(self, sources: list[str]) -> Judgement:
         """Add seeds of the best, so that candidates can be continued with more seeds."""
-        read = read_sides({BEST: self._best_sources(sources)}, self.state.settings, self.folder)
+        given = {BEST: self._best_sources(sources)}
+        read = read_sides(given, self.state.settings, self.folder, test=self.state.test)
         check_test(self.folder, self.state, read.test)
         side = read.sides[BEST]
         check_unchanged(side, self.state.best)

@@ -38,13 +38,14 @@ from ampft.text.json_io import (
 )
 from ampft.text.numbers import Units
 
-SCHEMA = 1
+SCHEMA = 2
 RUNS, TABLES = "runs", "tables"
 START, TRY, SEEDS, FINAL = "start", "try", "seeds", "final"
 SEALED, OPEN = "sealed", "open"
 LEAST_PERCENT, MOST_TRIES = 1e-6, 1_000_000
 FIRST_NAME = "entry-000001.json"
 LOCK_NAME = ".lock"
+CASES_NAME = "cases.json"  # labels and groups of the rows, in a ledger of tables
 SECONDS_TO_WAIT = 600.0  # for another writer, which may compare large tables
 
 
@@ -107,8 +108,8 @@ class TestSet:
     cases: int  # Number of independent cases: examples, or groups of them.
     examples: int  # Number of examples.
     label_names: Sequence[str]  # Names of the classes.
-    # Hash of labels, groups and names, in the order of the examples; for tables in the order of the
-    # ids.
+    # Hash of labels, groups and names, in the order of the examples; for tables that of the
+    # ledger's case table.
     sha256: str
     fingerprint: str | None  # The split's fingerprint in the run records; None for tables.
     rows: Sequence[str]  # Hash of each row's input, sorted; empty for tables without texts.
@@ -129,7 +130,7 @@ class JudgedModel:
 
     seed: int  # Seed of its training.
     source: str  # Run folder or table, relative to the ledger.
-    predictions_sha256: str  # Hash of its predictions and metrics.
+    predictions_sha256: str  # Hash of its predictions.
     file_sha256: str  # Hash of the file with its predictions.
 
 
@@ -252,7 +253,8 @@ def ledger_lock(folder: Path) -> Iterator[None]:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"LEDGER {folder}: this is a file. Pass a folder.")
     if folder.is_dir() and not is_ledger(folder):
-        others = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
+        names = [path.name for path in folder.iterdir() if path.name != CASES_NAME]
+        others = [name for name in names if not name.startswith(".")]
         if others:
             raise InputError(
                 f"LEDGER {folder}: the folder holds {sorted(others)[0]} and no {FIRST_NAME}, so it "

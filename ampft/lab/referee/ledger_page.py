@@ -113,7 +113,7 @@ def _numbers(folder: Path, entry: Entry, earlier: Sequence[Entry]) -> TryNumbers
 def _score_of_first(folder: Path, first: Entry, state: LedgerState) -> float | None:
     try:
         sources = {CANDIDATE: stored_sources(first.models, folder)}
-        read = read_sides(sources, state.settings, folder)
+        read = read_sides(sources, state.settings, folder, test=state.test)
     except InputError:
         return None
     predictions = read.sides[CANDIDATE].predictions

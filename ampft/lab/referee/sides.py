@@ -12,12 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from ampft.comparison.analysis.foreign_predictions import predictions_from_tables, texts_and_groups
+from ampft.comparison.analysis.foreign_predictions import (
+    cases_of_tables,
+    check_folds,
+    predictions_of_tables,
+)
 from ampft.comparison.analysis.loading import RecordedRun, differing_settings, find_runs
 from ampft.comparison.analysis.prediction_tables import (
     FLAG,
     ONLY_TABLE,
     ForeignRun,
+    TableError,
     read_tables,
 )
 from ampft.comparison.analysis.run_predictions import (
@@ -32,17 +37,18 @@ from ampft.data.sources.files import open_table
 from ampft.data.splits import group_equal_keys, normalized_text, normalized_value
 from ampft.errors import InputError, listed
 from ampft.files import describe_file
+from ampft.lab.referee.case_table import CaseTable, read_case_table
 from ampft.lab.referee.ledger import RUNS, TABLES, JudgedModel, LedgerSettings, TestSet
 from ampft.metrics.sums import Metric
 from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.predictions import is_input, read_rows
 from ampft.runs.show import problem_of
 from ampft.tasks import problem_types
-from ampft.tasks.outcome import IntArray
 from ampft.tasks.single_label import SingleLabel
 from ampft.text.json_io import JSONValue, json_values
 
 KEY_LENGTH = 16  # hexadecimal digits of the hash of a row
+SILENCE = "No more is said, so that refusals tell nothing about the test rows."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,19 +69,26 @@ class Sides:
     sides: Mapping[str, Side]  # The sides, by name.
     test: TestSet  # Test set of the first of them.
     metric: Metric  # Metric that is compared.
+    table: CaseTable | None = None  # Examples of tables; None for runs.
 
 
 def read_sides(
     sources: Mapping[str, Sequence[str]],
     settings: LedgerSettings,
     ledger: Path,
+    *,
+    test: TestSet | None = None,
+    explains: bool = False,
 ) -> Sides:
     """Read one or two sides that predict the same rows.
 
     Args:
-        sources: Run folders, or tables, of each side by its name; the first side defines the rows.
+        sources: Run folders, or tables, of each side by its name; without `test`, the first side
+            defines the rows.
         settings: Settings of the ledger, which name the metric and the classes of tables.
         ledger: Folder that stored paths are relative to.
+        test: Test set of the ledger, whose labels and groups count; None for other rows.
+        explains: Whether a refusal may name rows and values, because all rows are the caller's.
 
     Raises:
         InputError: A side cannot be read, has a seed twice, mixes settings, predicts other rows, or
@@ -86,10 +99,16 @@ def read_sides(
         raise InputError(
             "judge: received folders of runs and tables. Both sides must be runs, or both tables."
         )
-    if are_folders == {True}:
-        read = _read_runs(sources, settings.metric, ledger)
+    kind = RUNS if are_folders == {True} else TABLES
+    if test is not None and kind != test.source:
+        raise InputError(f"LEDGER {ledger}: it judges {test.source}, and received {kind}.")
+    if kind == RUNS:
+        read = _read_runs(sources, settings.metric, ledger, explains=explains)
     else:
-        read = _read_tables(sources, settings, ledger)
+        try:
+            read = _read_tables(sources, settings, ledger, test, explains=explains)
+        except InputError as error:  # the reader calls every table --predictions
+            raise InputError(str(error).replace(FLAG, "/".join(sources))) from None
     for side in read.sides.values():
         _check_different(side)
     return read
@@ -117,7 +136,9 @@ def changed_settings(candidate: Side, best: Side) -> dict[str, list[JSONValue]]:
     return {name: values for name, values in found.items() if isinstance(values, list)}
 
 
-def _read_runs(sources: Mapping[str, Sequence[str]], metric: str | None, ledger: Path) -> Sides:
+def _read_runs(
+    sources: Mapping[str, Sequence[str]], metric: str | None, ledger: Path, *, explains: bool
+) -> Sides:
     cases: Cases | None = None
     sides: dict[str, Side] = {}
     first: RecordedRun | None = None
@@ -128,7 +149,15 @@ def _read_runs(sources: Mapping[str, Sequence[str]], metric: str | None, ledger:
         predictions, models = {}, {}
         for seed, run in runs.items():
             path = run.folder / PREDICTIONS_NAME
-            found, cases = read_run_predictions(path, cases, metric, run.record.metrics)
+            try:
+                found, cases = read_run_predictions(path, cases, metric, run.record.metrics)
+            except InputError:
+                if explains:
+                    raise
+                raise InputError(
+                    f"{name} {run.folder}: its {PREDICTIONS_NAME} cannot be read, or does not "
+                    f"predict the test set of the ledger. {SILENCE}"
+                ) from None
             predictions[seed] = found
             digest = hash_of_predictions(found)
             models[seed] = _model(seed, str(run.folder), path, digest, ledger)
@@ -137,11 +166,14 @@ def _read_runs(sources: Mapping[str, Sequence[str]], metric: str | None, ledger:
     assert first is not None, "a side has runs"
     assert metric is not None, "a side has runs"
     inputs = read_rows(first.folder / PREDICTIONS_NAME, range(len(cases.truth)), is_input)
+    parts = [cases.kind, cases.split, list(cases.label_names), [], _ids_of_groups(cases)]
+    examples = hashlib.sha256(json.dumps(parts).encode())
+    examples.update(np.ascontiguousarray(cases.truth).tobytes())
     test = _test_set(
         cases,
         metric,
-        np.arange(len(cases.truth)),
         source=RUNS,
+        sha256=examples.hexdigest(),
         fingerprint=first.record.data.fingerprints.get(cases.split),
         rows=_keys(_joined(values.values()) for values in inputs.values()),
     )
@@ -178,43 +210,60 @@ def _runs_of_side(name: str, runs: Sequence[RecordedRun]) -> dict[int, RecordedR
 
 
 def _read_tables(
-    sources: Mapping[str, Sequence[str]], settings: LedgerSettings, ledger: Path
+    sources: Mapping[str, Sequence[str]],
+    settings: LedgerSettings,
+    ledger: Path,
+    test: TestSet | None,
+    *,
+    explains: bool,
 ) -> Sides:
+    """Read tables; labels, texts and groups only from the first side, and only without `test`."""
     problem = problem_types()[SingleLabel.name]
-    metric, label_names = primary_metric(settings.metric, problem), settings.label_names
+    metric = primary_metric(settings.metric, problem)
+    first = next(iter(sources))
+    tables: dict[str, dict[int, ForeignRun]] = {}
+    predictions: dict[str, dict[int, RunPredictions]] = {}
+    name = ""
+    texts: Mapping[str, str] = {}
     try:
-        tables = {name: _table_of_side(name, each) for name, each in sources.items()}
-        predictions, cases = predictions_from_tables(
-            tables, metric=metric, label_names=label_names or None
-        )
-    except InputError as error:  # the reader calls every table --predictions
-        raise InputError(str(error).replace(FLAG, "/".join(sources))) from None
-    places = {name: _places(each) for name, each in sources.items()}
-    first = next(iter(next(iter(tables.values())).values()))
-    texts, _ = texts_and_groups([run for by_seed in tables.values() for run in by_seed.values()])
-    order = np.argsort(np.array(list(first.labels)), kind="stable")
+        for name, each in sources.items():
+            tables[name] = _table_of_side(name, each, with_cases=test is None and name == first)
+        if test is not None:
+            table = read_case_table(ledger, test.sha256)
+        else:
+            name = first
+            found = cases_of_tables({first: tables[first]}, settings.label_names or None)
+            table, texts = CaseTable.of(found, salted=explains), found.texts
+        examples = table.examples
+        for name, by_seed in tables.items():
+            predictions |= predictions_of_tables({name: by_seed}, examples, metric)
+        check_folds(predictions)
+    except TableError as error:
+        if explains:
+            raise
+        raise InputError(f"{name}: {error.kind}. {SILENCE}") from None
     sides = {}
     for name, by_seed in tables.items():
-        models = {}
+        places, models = _places(sources[name]), {}
         for seed, run in by_seed.items():
-            source = places[name].get(run.origin, run.origin)
-            digest = hash_of_predictions(predictions[name][seed], order)
+            source = places.get(run.origin, run.origin)
+            digest = hash_of_predictions(predictions[name][seed])
             models[seed] = _model(seed, source, Path(run.origin), digest, ledger)
         sides[name] = Side(name=name, models=models, predictions=predictions[name])
-    test = _test_set(
-        cases,
+    test = test or _test_set(
+        examples.cases,
         metric,
-        order,
         source=TABLES,
-        ids=sorted(first.labels),
+        sha256=table.sha256,
+        ids=_keys(table.ids),
         rows=_keys(texts.values()),
     )
-    return Sides(sides=sides, test=test, metric=problem.metrics[metric])
+    return Sides(sides=sides, test=test, metric=problem.metrics[metric], table=table)
 
 
-def _table_of_side(name: str, sources: Sequence[str]) -> dict[int, ForeignRun]:
+def _table_of_side(name: str, sources: Sequence[str], *, with_cases: bool) -> dict[int, ForeignRun]:
     """Return the rows of one side by ascending seed."""
-    arms = read_tables(sources)
+    arms = read_tables(sources, with_cases=with_cases)
     if len(arms) > 1:
         raise InputError(
             f"{name}: its tables have the arms {listed(list(arms))}. List the tables of one arm, "
@@ -273,40 +322,36 @@ def _model(
     )
 
 
-def hash_of_predictions(predictions: RunPredictions, order: IntArray | None = None) -> str:
-    """Return a hash that is equal for models whose predictions and metrics are equal.
+def hash_of_predictions(predictions: RunPredictions) -> str:
+    """Return a hash that is equal for models whose predictions are equal.
 
-    Args:
-        predictions: Predictions of one model.
-        order: (n,) order of the examples; None for their own.
+    That of a table says nothing about labels. A run has its labels in its own folder, and metrics
+    stand for its probabilities.
     """
-    rows = slice(None) if order is None else order
-    digest = hashlib.sha256(np.ascontiguousarray(predictions.choices[rows]).tobytes())
+    if predictions.sha256 is not None:
+        return predictions.sha256
+    digest = hashlib.sha256(np.ascontiguousarray(predictions.choices).tobytes())
     if predictions.confidence is not None:
-        digest.update(np.ascontiguousarray(predictions.confidence[rows]).tobytes())
+        digest.update(np.ascontiguousarray(predictions.confidence).tobytes())
     digest.update(json.dumps(sorted(predictions.metrics.items())).encode())
     return digest.hexdigest()
+
+
+def _ids_of_groups(cases: Cases) -> list[int]:
+    return [] if cases.groups is None else group_equal_keys(cases.groups.ids).ids.tolist()
 
 
 def _test_set(
     cases: Cases,
     metric: str,
-    order: IntArray,
     *,
     source: str,
+    sha256: str,
     rows: Sequence[str],
     ids: Sequence[str] = (),
     fingerprint: str | None = None,
 ) -> TestSet:
-    """Return the test set of some cases, with the hash of their examples in an order."""
-    groups = (
-        []
-        if cases.groups is None
-        else group_equal_keys(cases.groups.ids[order].tolist()).ids.tolist()
-    )
-    parts = [cases.kind, cases.split, list(cases.label_names), list(ids), groups]
-    digest = hashlib.sha256(json.dumps(parts).encode())
-    digest.update(np.ascontiguousarray(cases.truth[order]).tobytes())
+    """Return the test set of some cases, with the hash of their labels, groups and names."""
     return TestSet(
         source=source,
         metric=metric_info(cases.problem.metrics[metric]),
@@ -314,10 +359,10 @@ def _test_set(
         cases=cases.group_count or len(cases.truth),
         examples=len(cases.truth),
         label_names=cases.label_names,
-        sha256=digest.hexdigest(),
+        sha256=sha256,
         fingerprint=fingerprint,
         rows=rows,
-        ids=_keys(ids),
+        ids=ids,
     )
 
 

@@ -159,8 +159,8 @@ def test_a_copy_of_what_was_kept_is_refused_and_its_own_files_are_answered(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"n": 200}, "lacks 100 ids"),
-        ({"prefix": "other"}, "lacks 300 ids"),
+        ({"n": 200}, "its ids are not those of the test set"),
+        ({"prefix": "other"}, "its ids are not those of the test set"),
     ],
 )
 def test_other_rows_are_refused(ledger, tmp_path, change, message):
@@ -243,7 +243,7 @@ def test_two_writers_take_turns(ledger, written):
 @pytest.mark.slow
 def test_the_final_claim_needs_new_rows_and_ends_the_ledger(ledger, tmp_path, written):
     ampft.judge(ledger, candidate=written["good"])
-    with pytest.raises(InputError, match="300 of 300 rows are rows of the ledger"):
+    with pytest.raises(InputError, match="some of its rows are rows of the ledger"):
         ampft.judge(ledger, final=True, candidate=written["good"], best=written["old"])
     sides = {
         name: write_side(tmp_path, name, SIDES[name], prefix="new") for name in ("good", "old")
@@ -391,7 +391,7 @@ def test_a_final_claim_is_compared_by_ids_if_one_side_has_no_texts(tmp_path, wri
     ledger = ampft.judge(tmp_path / "ledger", best=first["old"]).ledger
     ampft.judge(ledger, candidate=first["good"])
     before = files(ledger)
-    with pytest.raises(InputError, match="300 of 300 rows are rows of the ledger"):
+    with pytest.raises(InputError, match="some of its rows are rows of the ledger"):
         ampft.judge(ledger, final=True, candidate=last["good"], best=last["old"])
     assert files(ledger) == before
 
