@@ -293,38 +293,61 @@ def _locked_owner(path: Path) -> int | None:
             os.close(descriptor)
 
 
-def temporary_folder(purpose: str) -> Path:
-    """Return a new folder `ampft-PURPOSE-*`, and remove those that killed processes left.
+class TemporaryFolder:
+    """A new folder `ampft-PURPOSE-*`, removed at the end of a `with` block or of this process.
 
-    `TMPDIR` sets its place. It is removed when the process ends.
+    `TMPDIR` sets its place. Creating one removes those that killed processes left. A process that
+    inherits `descriptor` keeps the lock, so that the folder stays until it has ended, too.
     """
-    place, prefix = Path(tempfile.gettempdir()), f"ampft-{purpose}-"
-    for folder in place.glob(f"{prefix}*"):
-        with contextlib.suppress(OSError, InputError):  # another thread or process removes it
-            # The lock fails if its process is alive.
-            if read_token(folder) is not None and (lock := _locked_owner(folder)) is not None:
-                shutil.rmtree(folder, ignore_errors=True)
-                os.close(lock)
-    token = new_token()
-    folder = place / f"{prefix}{token}"
-    new = folder.with_name(f"{folder.name}.tmp")
-    new.mkdir(mode=0o700)
-    try:
-        write_token(new, token, folder.name)
-    except OSError:  # a full disk
-        shutil.rmtree(new, ignore_errors=True)
-        raise
-    descriptor = os.open(new / OWNER_NAME, os.O_RDWR)
-    lock_descriptor(descriptor, blocking=False)  # before another process can find the folder
-    rename(new, folder)
-    atexit.register(_remove_temporary, folder, token, descriptor)
-    return folder
+
+    def __init__(self, purpose: str) -> None:
+        """Create the folder.
+
+        Raises:
+            OSError: It cannot be created, as on a full disk.
+        """
+        place, prefix = Path(tempfile.gettempdir()), f"ampft-{purpose}-"
+        for folder in place.glob(f"{prefix}*"):
+            with contextlib.suppress(OSError, InputError):  # another thread or process removes it
+                # The lock fails if its process is alive.
+                if read_token(folder) is not None and (lock := _locked_owner(folder)) is not None:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    os.close(lock)
+        self._token = new_token()
+        self.path = place / f"{prefix}{self._token}"
+        new = self.path.with_name(f"{self.path.name}.tmp")
+        new.mkdir(mode=0o700)
+        try:
+            write_token(new, self._token, self.path.name)
+            self.descriptor = os.open(new / OWNER_NAME, os.O_RDWR)
+            lock_descriptor(self.descriptor, blocking=False)  # before another process can find it
+            rename(new, self.path)
+        except BaseException:  # a full disk
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+        self._process = os.getpid()
+        atexit.register(self.remove)
+
+    def __enter__(self) -> Path:
+        """Return a folder in it that is empty."""
+        empty = self.path / "files"
+        empty.mkdir()
+        return empty
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove the folder, unless this process is a fork of the one that created it."""
+        atexit.unregister(self.remove)
+        if self._process == os.getpid() and read_token(self.path) == self._token:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self.descriptor)
 
 
-def _remove_temporary(folder: Path, token: str, descriptor: int) -> None:
-    if read_token(folder) == token:
-        shutil.rmtree(folder, ignore_errors=True)
-    os.close(descriptor)
+def temporary_folder(purpose: str) -> Path:
+    """Return a new folder, which is removed when the process ends; see `TemporaryFolder`."""
+    return TemporaryFolder(purpose).path
 
 
 # The records of a run and of a comparison, which list or hash what lies beside and below them.

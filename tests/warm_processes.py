@@ -127,7 +127,7 @@ def _is_python(args: Any) -> bool:
     words = list(map(str, args))
     if words[0] in (str(BIN / "ampft"), str(BIN / "accelerate")):
         return True
-    usual = len(words) > 1 and (words[1] in ("-m", "-c", "-u") or not words[1].startswith("-"))
+    usual = len(words) > 1 and (words[1] in ("-m", "-c", "-u", "-P") or words[1][:1] != "-")
     return words[0] == sys.executable and usual
 
 
@@ -135,6 +135,7 @@ def _has_same_start(how: dict[str, Any]) -> bool:
     """Return whether a process may be forked: what it would read at its start is as here."""
     env = how.get("env")
     known = {"cwd", "env", "stdin", "stdout", "stderr", "text", "encoding", "start_new_session"}
+    known.add("pass_fds")  # locks, which a fork does not keep
     wanted = _read_once(os.environ if env is None else env)
     return how.keys() <= known and wanted == _read_once(START)
 
@@ -143,7 +144,7 @@ def _read_once(environment: Any) -> dict[str, str]:
     return {
         name: value
         for name, value in environment.items()
-        if name.startswith(READ_ONCE) and name not in ("PYTHONPATH", "HF_TOKEN")
+        if name.startswith(READ_ONCE) and name not in ("PYTHONPATH", "PYTHONSAFEPATH", "HF_TOKEN")
     }
 
 
@@ -254,14 +255,16 @@ def _run(words: list[str]) -> None:
     if words[0] == "-u":  # as torchrun starts its processes
         sys.stdout.reconfigure(write_through=True)
         words = words[1:]
+    is_safe = words[0] == "-P" or "PYTHONSAFEPATH" in os.environ
+    words = words[words[0] == "-P" :]
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if words[0] == "-c":
         sys.argv = ["-c", *words[2:]]
-        sys.path[:1] = ["", *paths]
+        sys.path[:1] = [*([] if is_safe else [""]), *paths]
         exec(compile(words[1], "<string>", "exec"), vars(sys.modules["__main__"]))
     elif words[0] == "-m":
         sys.argv = words[1:]
-        sys.path[:1] = [str(Path.cwd()), *paths]
+        sys.path[:1] = [*([] if is_safe else [str(Path.cwd())]), *paths]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = words

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -17,6 +12,8 @@ from pathlib import Path
 from ampft.arguments.flags import ArgumentParser, split_at_dashes
 from ampft.errors import InputError
 from ampft.files import describe_file
+from ampft.ownership import TemporaryFolder
+from ampft.processes import kill, running, start_child
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME
 from ampft.text.json_io import read_json_lines, read_json_object
 from ampft.text.numbers import counted
@@ -58,8 +55,7 @@ def main(argv: Sequence[str]) -> None:
     command = _command(script)
     with ExitStack() as stack:
         if args.output_dir is None:
-            temporary = tempfile.TemporaryDirectory(prefix="ampft-resume-check-")
-            folder = Path(stack.enter_context(temporary))
+            folder = stack.enter_context(TemporaryFolder("resume-check"))
         else:
             folder = Path(args.output_dir)
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -140,26 +136,18 @@ class _Training:
         """
         log = self.folder.with_suffix(".log")
         words = [*self.command, *flags, "--output_dir", str(self.folder)]
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                while process.poll() is None:
-                    if stop is not None and self.steps() >= stop:
-                        return True
-                    time.sleep(POLL_SECONDS)
-            finally:
-                # As a lack of memory or a scheduler does, with all its processes.
-                if process.poll() is None and sys.platform == "win32":
-                    process.kill()
-                elif process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        is_safe = words[0].startswith("-")
+        with (
+            log.open("ab") as output,
+            running(
+                lambda: start_child(words, output=output, is_safe=is_safe, follows=True)
+            ) as process,
+        ):
+            while process.poll() is None:
+                if stop is not None and self.steps() >= stop:
+                    kill(process)
+                    return True
+                time.sleep(POLL_SECONDS)
         if process.returncode != 0:
             tail = "\n".join(log.read_text("utf-8", "replace").splitlines()[-10:])
             raise InputError(
@@ -225,10 +213,10 @@ def _command(words: Sequence[str]) -> list[str]:
             "recipes/classify.py --max_train_steps 40, or only the flags of ampft train."
         )
     if words[0].startswith("-"):
-        return [sys.executable, "-m", "ampft", "train", *words]
+        return ["-m", "ampft", "train", *words]
     if not Path(words[0]).is_file():
         raise InputError(f"{words[0]}: this file does not exist. Pass a script after ` -- `.")
-    return [sys.executable, *words]
+    return list(words)
 
 
 def _parser() -> ArgumentParser:

@@ -11,7 +11,6 @@ import hashlib
 import json
 import re
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -30,6 +29,7 @@ from ampft.machine import hardware
 from ampft.models.four_bit import weights_per_parameter
 from ampft.models.packing.attention import PACKED_NAMES
 from ampft.models.weights import LoadedModel, class_name
+from ampft.ownership import TemporaryFolder
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.compilation import configured_backend
 from ampft.precision.executed import dtype_name
@@ -223,9 +223,9 @@ def preprocessing_of(task: Task) -> dict[str, Any]:
 
     It is saved as with the model and read again, so that files which mean the same are equal.
     """
-    with tempfile.TemporaryDirectory(prefix="ampft-") as name:
-        task.inputs.save_processor(Path(name))
-        files = sorted(path for path in Path(name).iterdir() if path.suffix != ".jinja")
+    with TemporaryFolder("processor") as folder:
+        task.inputs.save_processor(folder)
+        files = sorted(path for path in folder.iterdir() if path.suffix != ".jinja")
         return {path.name: _content(path) for path in files}
 
 

@@ -47,8 +47,10 @@ class Direct(LocalLauncher):
     """Starts a program of the interpreter itself."""
 
     def run(self, program, watch):
-        words, slot = [sys.executable, *program.argv], self.slot
-        _, seconds = supervise(lambda out: start_command(words, out, slot), program.log, watch)
+        slot = self.slot
+        _, seconds = supervise(
+            lambda out: start_command(program.argv, out, slot), program.log, watch
+        )
         return EndedProgram(seconds)
 
 
@@ -238,15 +240,17 @@ def test_a_run_with_a_configuration_file_is_launched_by_accelerate(tmp_path, mon
     monkeypatch.setattr(LocalLauncher, "_fork", lambda *_: pytest.fail("forked"))
     started = []
 
-    def start(command, output, slot):
-        started.append(command)
-        return start_command([sys.executable, "-c", ""], output, slot)
+    def start(words, output, slot, **options):
+        started.append((words, options))
+        return start_command(("-c", ""), output, slot)
 
     monkeypatch.setattr("ampft.comparison.execution.launchers.start_command", start)
     LocalLauncher(ResourceSlot(), "own.yaml").run(
         program(["recipe.py"], tmp_path / "log"), lambda: None
     )
-    assert started[0][1:5] == ["-m", "accelerate.commands.launch", "--config_file", "own.yaml"]
+    words, options = started[0]
+    assert words[:4] == ["-m", "accelerate.commands.launch", "--config_file", "own.yaml"]
+    assert options == {"is_safe": False}, "the recipe may import what lies beside it"
 
 
 def test_a_fork_whose_parent_was_killed_is_still_waited_for():

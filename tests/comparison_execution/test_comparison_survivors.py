@@ -31,7 +31,7 @@ COMPARING = """
 import sys
 from pathlib import Path
 from ampft.comparison.execution.launch import run_command
-run_command([sys.executable, "-c", sys.argv[2]], Path(sys.argv[1]))
+run_command(["-c", sys.argv[2]], Path(sys.argv[1]))
 """
 # Like the launcher, this starts the run as a child process that inherits its output.
 RUN = """
@@ -89,7 +89,7 @@ def test_no_run_starts_beside_one_that_outlived_its_comparison(tmp_path):
             with pytest.raises(
                 InputError, match=rf"a killed comparison is still running \(process {left.pid}\)"
             ):
-                run_command([sys.executable, "-c", ""], log_file(session.folder.path, first))
+                run_command(["-c", ""], log_file(session.folder.path, first))
             assert log_file(session.folder.path, first).read_text().endswith(f"\n{left.pid}\n")
             assert not (tmp_path / "ran").exists()
         finally:
@@ -134,7 +134,7 @@ def test_a_daemon_left_behind_by_a_run_blocks_nothing(tmp_path):
     service = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
     report = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
     log = tmp_path / "run.log"
-    run_command([sys.executable, "-c", service, report], log)
+    run_command(["-c", service, report], log)
     check_no_process_left(logs_in(tmp_path))
     while not log.read_text().count("\n") > 1:
         time.sleep(0.05)

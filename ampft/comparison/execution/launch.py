@@ -1,4 +1,4 @@
-"""Launch the processes of a comparison in slots, wait for them, and terminate their children too.
+"""Launch the processes of a comparison in slots, and wait for them.
 
 A slot is what each run has to itself: the machine, or side by side with others its GPUs or cores.
 """
@@ -26,12 +26,11 @@ from ampft.comparison.execution.warm_process import MOST_BYTES
 from ampft.errors import InputError, Preempted
 from ampft.machine import available_memory_bytes
 from ampft.ownership import is_plain_file
+from ampft.processes import Child, Process, running, start_child
 from ampft.text.numbers import byte_size, counted
 from ampft.text.terminal import labelled, print_line
 
 POLL_SECONDS = 0.5
-# A run that receives SIGTERM finishes its step and writes its record before it exits.
-TERMINATION_SECONDS = 60.0
 FIRST_PORT = 29500  # of the processes of one run, as in torchrun
 FIRST_LINE = b"log of ampft, replaced when the command is repeated\n"
 
@@ -151,7 +150,7 @@ class EngineLost(Exception):
 def launch_command(
     config_file: str | None, *argv: str, launcher_flags: Sequence[str] = ()
 ) -> list[str]:
-    """Return the command that starts a script, or a module with `-m`, through `accelerate launch`.
+    """Return the words after `python` that start a script, or `-m` and a module, by Accelerate.
 
     A run sets its precision by its own flag. The launcher receives `no`, which counts as unset, so
     that neither its configuration file nor the environment conflicts with the flag.
@@ -162,12 +161,12 @@ def launch_command(
         launcher_flags: Other flags of the launcher.
     """
     config = ("--config_file", config_file) if config_file is not None else ()
-    launcher = (sys.executable, "-m", "accelerate.commands.launch")
+    launcher = ("-m", "accelerate.commands.launch")
     return [*launcher, *config, *launcher_flags, "--mixed_precision", "no", *argv]
 
 
 class ForkedProgram:
-    """A program in a fork, with the interface of `subprocess.Popen` that `supervise` needs."""
+    """A program in a fork, as a `Process`."""
 
     def __init__(self, connection: socket.socket) -> None:
         """Take over from the process that answers through `connection`.
@@ -211,26 +210,25 @@ class ForkedProgram:
         return dict(json.loads(body))
 
 
-Process = subprocess.Popen[bytes] | ForkedProgram
-
-
 def run_command(
-    command: Sequence[str], log: Path, slot: ResourceSlot = WHOLE_MACHINE
+    words: Sequence[str], log: Path, slot: ResourceSlot = WHOLE_MACHINE
 ) -> tuple[int, float]:
-    """Run a command in a slot, as `supervise` does."""
-    return supervise(lambda output: start_command(command, output, slot), log)
+    """Run a measurement in a slot, which ends with this process; see `supervise`."""
+    return supervise(lambda output: start_command(words, output, slot, follows=True), log)
 
 
-def start_command(command: Sequence[str], output: BinaryIO | int, slot: ResourceSlot) -> Process:
-    """Start a command in a slot, in a session of its own, so that Ctrl-C reaches only this one."""
+def start_command(
+    words: Sequence[str],
+    output: BinaryIO | int,
+    slot: ResourceSlot,
+    *,
+    is_safe: bool = True,
+    follows: bool = False,
+) -> Child:
+    """Start a script or a module in a slot; see `start_child`."""
     with _pinned(slot.cores):
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**os.environ, **slot.environment},
+        return start_child(
+            words, output=output, environment=slot.environment, is_safe=is_safe, follows=follows
         )
 
 
@@ -252,16 +250,13 @@ def supervise(
     """
     started = time.perf_counter()
     with locked_log(log) as output:
-        process, code = start(output), None
-        try:
+        code = None
+        with running(lambda: start(output)) as process:
             while code is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = process.wait(POLL_SECONDS)
                 if code is None and watch is not None:
                     watch()
-        except BaseException:
-            terminate(process)
-            raise
     return code, time.perf_counter() - started
 
 
@@ -376,36 +371,6 @@ def _writers(log: Path) -> list[int]:
             if process.pid != os.getpid() and path in [f.path for f in process.open_files()]:
                 ids.append(process.pid)
     return ids
-
-
-def terminate(process: Process) -> None:
-    """Terminate the command and its descendants, and wait; a second interruption kills them."""
-    descendants: list[psutil.Process] = []
-    with contextlib.suppress(psutil.NoSuchProcess):
-        # The launcher exits at once while the run is still writing its record.
-        descendants = psutil.Process(process.pid).children(recursive=True)
-    _signal(process, kill=False)
-    alive = descendants
-    try:
-        process.wait(TERMINATION_SECONDS)
-        _, alive = psutil.wait_procs(descendants, timeout=TERMINATION_SECONDS)
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
-        _signal(process, kill=True)
-        for descendant in alive:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                descendant.kill()
-        process.wait(TERMINATION_SECONDS)
-
-
-def _signal(process: Process, *, kill: bool) -> None:
-    if sys.platform == "win32":  # has neither process groups nor SIGKILL
-        psutil.Process(process.pid).kill()
-        return
-    # It may have ended already, and its id may belong to another user's process by now.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL if kill else signal.SIGTERM)
 
 
 @contextlib.contextmanager

@@ -23,17 +23,16 @@ import psutil
 from ampft.comparison.execution.launch import (
     POLL_SECONDS,
     ForkedProgram,
-    Process,
     ResourceSlot,
     launch_command,
     start_command,
     supervise,
-    terminate,
 )
 from ampft.comparison.execution.warm_process import MOST_BYTES
 from ampft.engine.checkpoints.store import HISTORY_NAME
 from ampft.errors import InputError
 from ampft.ownership import temporary_folder
+from ampft.processes import Process, follow, terminate
 from ampft.text.json_io import json_text, read_json_object
 
 Key = TypeVar("Key")
@@ -118,8 +117,8 @@ class LocalLauncher:
                 return forked
             self.forks = False
             flags = self.slot.launcher_flags
-            command = launch_command(self._config_file, *argv, launcher_flags=flags)
-            return start_command(command, output, self.slot)
+            words = launch_command(self._config_file, *argv, launcher_flags=flags)
+            return start_command(words, output, self.slot, is_safe=argv[0] == "-m")
 
         _, seconds = supervise(start, program.log, watch)
         return EndedProgram(seconds)
@@ -308,6 +307,7 @@ def write_subprocess_result(
         request: Path of the file with the request.
         result: Path of the file to write.
     """
+    follow()
     try:
         found = measure(json.loads(Path(request).read_text(encoding="utf-8")))
     except InputError as error:

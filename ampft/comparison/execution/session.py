@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -304,8 +303,7 @@ class ComparisonSession:
             mode for mode in self.plan.design.modes or () if not MODE_TABLE[mode].stores_16_bits
         ]
         words = ["yardstick", "--modes", ",".join(modes), "--output", str(target), "--"]
-        command = [sys.executable, "-m", "ampft.cli", *words, *self.command.classify_argv]
-        _, seconds = run_command(command, log)
+        _, seconds = run_command(("-m", "ampft", *words, *self.command.classify_argv), log)
         self.plan = replace(self.plan, yardstick_seconds=self.plan.yardstick_seconds + seconds)
         if not target.exists():
             print_line(labelled("yardstick", f"the measurement failed; see {log}"))

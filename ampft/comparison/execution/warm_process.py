@@ -21,6 +21,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ampft.processes import SAFE_PATH
+
 # What the first seconds of a run import.
 MODULES = (
     "ampft.runs.train",
@@ -83,7 +85,8 @@ def run_program(argv: list[str]) -> None:
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
         return
     sys.argv = argv
-    sys.path[0] = str(Path(argv[0]).resolve().parent)
+    os.environ.pop(SAFE_PATH, None)  # a script may import what lies beside it
+    sys.path.insert(0, str(Path(argv[0]).resolve().parent))
     runpy.run_path(argv[0], run_name="__main__")
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -30,6 +28,7 @@ from ampft.lab.export.export import write_artifact
 from ampft.lab.export.formats import FORMATS, Write
 from ampft.lab.export.source import ExportRequest, ExportSource, load_source
 from ampft.models.module_search import shortest_patterns, smallest_sufficient_modules
+from ampft.ownership import TemporaryFolder
 from ampft.runs.predict import run_classifier
 from ampft.runs.predictor import Predictor
 from ampft.tasks.outcome import Outcome
@@ -119,9 +118,9 @@ class _Search:
 
     def _compared(self, kept: tuple[str, ...]) -> tuple[bool, ...]:
         source = replace(self._source, kept=kept)
-        with TemporaryDirectory() as folder:
-            manifest = write_artifact(Path(folder), source, self._write)
-            artifact = load_artifact(Path(folder), manifest, source.record).predictor(BATCH_SIZE)
+        with TemporaryFolder("export") as folder:
+            manifest = write_artifact(folder, source, self._write)
+            artifact = load_artifact(folder, manifest, source.record).predictor(BATCH_SIZE)
             together = predict_rows(artifact, self._rows, self._order, BATCH_SIZE)
             step = max(len(self._order) // INVARIANCE_ROWS, 1)
             alone = predict_rows(artifact, self._rows, self._order[::step], BATCH_SIZES[0])

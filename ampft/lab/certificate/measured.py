@@ -7,11 +7,10 @@ session (onnxruntime), or from the compiled model (OpenVINO).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import subprocess
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,9 +31,11 @@ from ampft.lab.export import Artifact
 from ampft.lab.export.formats import package
 from ampft.lab.export.openvino_format import shared_core
 from ampft.lab.inference.predictors import time_in_turns
+from ampft.ownership import TemporaryFolder
 from ampft.precision.executed import ProductRecorder
 from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import resolve
+from ampft.processes import follow, running, start_child
 from ampft.runs.manifest import WEIGHT_FILES, matches_any_pattern
 from ampft.runs.predictor import Predictor
 
@@ -95,10 +96,10 @@ def onnx_dtypes(path: Path, feeds: Feeds) -> ArtifactDtypes:
         if node.op_type == _ONNX_BLOCKS
     }
     blocks = "int8" if levels == {4} else "float32"
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryFolder("profile") as folder:
         options = onnxruntime.SessionOptions()
         options.enable_profiling = True
-        options.profile_file_prefix = str(Path(folder) / "profile")
+        options.profile_file_prefix = str(folder / "profile")
         options.log_severity_level = 3
         session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"]
@@ -228,10 +229,7 @@ MODEL_SUFFIXES = (".onnx", ".data", ".xml", ".bin", ".safetensors", ".pt2")
 MODEL, ARTIFACT = "model", "artifact"
 MAX_SECONDS = 300  # of the process whose memory is measured
 
-_PEAK = (
-    "import pickle, sys; from ampft.lab.certificate.measured import print_peak; "
-    "print_peak(*pickle.load(sys.stdin.buffer))"
-)
+_PEAK = "import sys; from ampft.lab.certificate.measured import print_peak; print_peak(sys.argv[1])"
 
 
 def measured_cost(
@@ -292,25 +290,24 @@ def _seconds(predictor: Predictor, batch: Sequence[tuple[Any, ...]]) -> float:
 
 def _peak(side: str, folder: Path, batch: Sequence[tuple[Any, ...]]) -> int | None:
     """Return the peak memory of a new process that predicts a batch; None if it is unknown."""
-    done = subprocess.run(
-        [sys.executable, "-c", _PEAK],
-        input=pickle.dumps((side, str(folder), list(batch))),
-        capture_output=True,
-        check=False,
-        timeout=MAX_SECONDS,
-    )
-    last = done.stdout.decode(errors="replace").strip().splitlines()[-1:]
-    return int(last[0]) if done.returncode == 0 and last and last[0].isdecimal() else None
+    with TemporaryFolder("peak") as place:
+        request, answer = place / "request", place / "answer"
+        request.write_bytes(pickle.dumps((side, str(folder), list(batch))))
+        with answer.open("wb") as output, contextlib.suppress(subprocess.TimeoutExpired):
+            words = ("-c", _PEAK, str(request))
+            with running(lambda: start_child(words, output=output, follows=True)) as process:
+                process.wait(MAX_SECONDS)
+        last = answer.read_text(errors="replace").strip().splitlines()[-1:]
+    return int(last[0]) if last and last[0].isdecimal() else None
 
 
-def print_peak(side: str, folder: str, batch: Sequence[tuple[Any, ...]]) -> None:
+def print_peak(request: str) -> None:
     """Predict a batch in this process, and print its peak memory in bytes.
 
     Args:
-        side: "model" for a run, "artifact" for an artifact.
-        folder: Its folder.
-        batch: Rows.
+        request: File with "model" for a run or "artifact" for an artifact, its folder, and rows.
     """
+    follow()
     from ampft.kinds.prediction import PredictRequest
     from ampft.lab.export import open_artifact
     from ampft.machine import resident_peak
@@ -318,6 +315,7 @@ def print_peak(side: str, folder: str, batch: Sequence[tuple[Any, ...]]) -> None
     from ampft.text.terminal import quiet_libraries
 
     quiet_libraries()
+    side, folder, batch = pickle.loads(Path(request).read_bytes())
     if side == MODEL:
         predictor = run_classifier(Path(folder)).load(PredictRequest(batch_size=len(batch)))
     else:

@@ -14,7 +14,6 @@ from ampft.arguments.compare import CompareCommand
 from ampft.comparison.execution.folder import run_ending, run_folder
 from ampft.comparison.execution.launch import (
     POLL_SECONDS,
-    TERMINATION_SECONDS,
     ResourceSlot,
     locked_log,
 )
@@ -56,6 +55,7 @@ from ampft.lab.cluster.parcels import (
 )
 from ampft.ownership import private_file, remove_tree, temporary_folder
 from ampft.precision.modes import BASELINE
+from ampft.processes import TERMINATION_SECONDS
 from ampft.runs.record import read_record
 from ampft.text.escaping import inert
 from ampft.text.json_io import from_json, json_text, read_json_object

@@ -1,37 +1,30 @@
 """End the processes of a worker that was killed.
 
-    python orphans.py MARK
+    python -m ampft.lab.cluster.orphans PID MARK
 
-Ray kills a worker without the processes that it has started. This process reads its standard input,
-a pipe of the worker, until the worker ends for whatever reason, and then kills every process whose
-environment has the mark.
+Ray kills a worker without the processes that it has started. This process waits until the worker
+ends for whatever reason, and then kills every process whose environment has the mark.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 import time
 
 import psutil
+
+from ampft.processes import Child, start_child, wait_for_end
 
 MARK = "AMPFT_WORKER"  # environment variable of every process that a worker starts
 _ROUNDS = 3  # a process may start another one while the others are being killed
 _SECONDS_BETWEEN = 0.2
 
 
-def start_guard_process(mark: str) -> subprocess.Popen[bytes]:
+def start_guard_process(mark: str) -> Child:
     """Start a process that kills all processes with the mark as soon as this one ends."""
-    return subprocess.Popen(
-        [sys.executable, __file__, mark],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        cwd="/",
-    )
+    return start_child(("-m", "ampft.lab.cluster.orphans", str(os.getpid()), mark))
 
 
 def kill_marked_processes(mark: str) -> None:
@@ -45,5 +38,5 @@ def kill_marked_processes(mark: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdin.buffer.read()
-    kill_marked_processes(sys.argv[1])
+    wait_for_end(int(sys.argv[1]))
+    kill_marked_processes(sys.argv[2])

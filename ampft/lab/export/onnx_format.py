@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +31,7 @@ from ampft.errors import InputError
 from ampft.lab.export.artifact import ArtifactManifest
 from ampft.lab.export.formats import BLOCKS, DYNAMIC, FP16, FP32, STATIC, Write
 from ampft.lab.export.source import ExportSource, silenced_packages
+from ampft.ownership import TemporaryFolder
 
 PROVIDERS = ["CPUExecutionProvider"]
 ERRORS = 3  # severity of onnxruntime's log
@@ -98,8 +98,8 @@ def model_writer(source: ExportSource) -> Iterator[Write]:
         quantize = {FP16: _write_half, BLOCKS: _write_blocks, DYNAMIC: _write_dynamic}[
             request.scheme or request.precision
         ]
-    with TemporaryDirectory() as folder:
-        graph = Path(folder) / "model.onnx"
+    with TemporaryFolder("export") as folder:
+        graph = folder / "model.onnx"
         source.write_graph(graph)
 
         def write(path: Path, kept: Sequence[str]) -> None:
@@ -153,15 +153,15 @@ def _write_blocks(graph: Path, target: Path, kept: Sequence[str]) -> None:
         nodes_to_exclude=list(kept),
     )
     quantizer.process()
-    with TemporaryDirectory() as folder:
-        products = Path(folder) / "products.onnx"
+    with TemporaryFolder("export") as folder:
+        products = folder / "products.onnx"
         _save(quantizer.model.model, graph, products)
         _quantize(products, target, kept, ("Gather",))  # embeddings
 
 
 def _write_dynamic(graph: Path, target: Path, kept: Sequence[str]) -> None:
-    with TemporaryDirectory() as folder:
-        products = Path(folder) / "products.onnx"
+    with TemporaryFolder("export") as folder:
+        products = folder / "products.onnx"
         _quantize(graph, products, kept, ("MatMul", "Gemm"))
         _quantize(products, target, kept, ("Gather",))  # embeddings
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from ampft.lab.export.artifact import ArtifactManifest
 from ampft.lab.export.formats import FP16, FP32, INT8, Write
 from ampft.lab.export.onnx_format import RuntimeModel, float_nodes
 from ampft.lab.export.source import ExportSource, silenced_packages
+from ampft.ownership import TemporaryFolder
 
 TELEMETRY_OFF = "NNCF_CI"  # a variable of nncf, for those who test it
 # Without a hint, OpenVINO chooses bfloat16 on CPUs that have it, whatever the file holds.
@@ -46,8 +46,8 @@ def model_writer(source: ExportSource) -> Iterator[Write]:
     import openvino
 
     batches = source.calibration() if precision == INT8 else []
-    with TemporaryDirectory() as folder:
-        graph = Path(folder) / "model.onnx"
+    with TemporaryFolder("export") as folder:
+        graph = folder / "model.onnx"
         source.write_graph(graph)
 
         def write(path: Path, kept: Sequence[str]) -> None:
