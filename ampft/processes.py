@@ -22,6 +22,7 @@ from typing import BinaryIO, Protocol, TypeVar
 import psutil
 
 from ampft.ownership import TemporaryFolder
+from ampft.signals import deferred
 
 # A run that receives SIGTERM finishes its step and writes its record before it exits.
 TERMINATION_SECONDS = 60.0
@@ -30,7 +31,6 @@ FOLLOWS = "AMPFT_FOLLOWS"  # id of the process with which one ends that calls `f
 # What is shared by the processes of a user, although it lies in the folder of temporary files.
 _COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 _SECONDS_BETWEEN_LOOKS = 0.5
-_STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows lacks the last
 
 
 class Process(Protocol):
@@ -106,7 +106,7 @@ def running(start: Callable[[], SomeProcess]) -> Iterator[SomeProcess]:
     """
     process = None
     try:
-        with _signals_deferred():
+        with deferred():
             process = start()
         yield process
     except BaseException:
@@ -116,28 +116,6 @@ def running(start: Callable[[], SomeProcess]) -> Iterator[SomeProcess]:
     finally:
         if isinstance(process, Child):
             process.temporary.remove()
-
-
-@contextlib.contextmanager
-def _signals_deferred() -> Iterator[None]:
-    """Hear signals that stop this process after the block."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread hears signals
-        return
-    received: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, frame: received.append(number))
-        for name in _STOPPING
-        if (number := getattr(signal, name, None)) is not None
-        and signal.getsignal(number) not in (signal.SIG_IGN, None)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for number in received:
-            signal.raise_signal(number)
 
 
 def terminate(process: Process) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch.distributed import distributed_c10d
 
 from ampft.errors import AlreadyFinished, InputError
+from ampft.signals import handling, raise_if_heard
 
 if TYPE_CHECKING:
     from accelerate import Accelerator, PartialState
@@ -81,9 +82,10 @@ class StopSignalMonitor:
         terminal sends, unless it is ignored as under `nohup`. The death of the launcher counts as
         SIGTERM: `accelerate launch` forwards no signal, and nothing can forward SIGKILL.
         """
+        raise_if_heard()
         with (
-            _handling(STOPPING, self._receive),
-            _handling(("SIGHUP",), _leave),
+            handling(STOPPING, self._receive),
+            handling(("SIGHUP",), _leave),
             _terminated_with_launcher(),
         ):
             yield
@@ -173,27 +175,6 @@ def _terminated_with_launcher() -> Iterator[None]:
         yield
     finally:
         is_over.set()
-
-
-@contextlib.contextmanager
-def _handling(names: tuple[str, ...], handler: Callable[[int, object], None]) -> Iterator[None]:
-    """Handle signals inside this context; one that was ignored stays ignored, except SIGTERM.
-
-    Only the main thread can receive signals; in any other, nothing is changed.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    known = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    previous = {number: signal.getsignal(number) for number in known}
-    for number in known:
-        if number == signal.SIGTERM or previous[number] != signal.SIG_IGN:
-            signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        for number in known:
-            signal.signal(number, previous[number])
 
 
 _FAILURE = "ampft/failure"  # key in the store of the process group

@@ -12,6 +12,7 @@ from ampft.arguments.transformers_flags import settings_of
 from ampft.errors import AlreadyFinished, InputError
 from ampft.features.trackers import own_trackers
 from ampft.runs.finished import FinishedRun
+from ampft.signals import hearing
 
 if TYPE_CHECKING:
     from accelerate.tracking import GeneralTracker
@@ -54,7 +55,7 @@ def finetune(
         TrainingStopped: The training diverged; its folder is kept.
         Preempted: It was interrupted; the message says how to continue.
     """
-    with messages_for_python():
+    with messages_for_python(), hearing(("SIGINT",), stays=True):
         if int(os.environ.get("WORLD_SIZE") or 1) > 1:
             raise InputError(
                 "ampft.finetune trains in one process, but several were started. For several, use"

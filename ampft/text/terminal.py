@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import signal
 import sys
 import textwrap
 import time
@@ -16,6 +17,8 @@ from typing import Any
 from ampft.errors import AlreadyFinished, InputError, Preempted, TrainingStopped
 from ampft.files import is_disk_error, is_path_error
 from ampft.machine import refuse_old_versions
+from ampft.processes import follow
+from ampft.signals import STOPPING, hearing, raise_if_heard
 from ampft.text.escaping import inert_lines, without_credentials
 
 WIDTH, INDENT = 100, 11
@@ -60,6 +63,19 @@ def run_main(main: Callable[[], None]) -> int:
         otherwise the exit code of the error.
     """
     _prepare_streams()
+    follow()
+    # A launcher of several processes ends them by SIGTERM while they wait for each other in C++,
+    # where nothing could be heard.
+    names = STOPPING if os.environ.get("WORLD_SIZE", "1") == "1" else ("SIGINT",)
+    try:
+        with hearing(names):
+            return _exit_code(main)
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 128 + signal.SIGINT  # as shells count
+
+
+def _exit_code(main: Callable[[], None]) -> int:
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # peft imports it, if installed
     try:
         if sys.flags.optimize > 1:
@@ -82,14 +98,12 @@ def run_main(main: Callable[[], None]) -> int:
         print(f"{f'[rank {rank}] ' if rank != '0' else ''}error: {message}", file=sys.stderr)
         return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
     except Exception as error:
+        raise_if_heard()  # a library has turned an interruption into its own error
         known = failure_message(error)
         if known is None:
             raise
         print(f"error: {inert_lines(known)}", file=sys.stderr)
         return EXIT_CODES[InputError]
-    except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
-        return 130  # 128 + SIGINT, as shells count
     return 0
 
 
@@ -138,7 +152,11 @@ def print_line(text: str) -> None:
 
 
 def print_phase(text: str) -> None:
-    """Print what the main process does next, so that a long start is not silent."""
+    """Print what the main process does next, so that a long start is not silent.
+
+    A signal that a library has swallowed is heard here.
+    """
+    raise_if_heard()
     if os.environ.get("RANK", "0") == "0":
         print_line(labelled("start", f"{text} ..."))
 

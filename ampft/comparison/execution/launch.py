@@ -27,6 +27,7 @@ from ampft.errors import InputError, Preempted
 from ampft.machine import available_memory_bytes
 from ampft.ownership import is_plain_file
 from ampft.processes import Child, Process, running, start_child
+from ampft.signals import handling, raise_if_heard
 from ampft.text.numbers import byte_size, counted
 from ampft.text.terminal import labelled, print_line
 
@@ -390,24 +391,18 @@ def interruptible(how_to_continue: Callable[[], str]) -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
-    # Windows has no SIGHUP.
-    known = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    # Ignored signals stay ignored, such as SIGHUP under nohup.
-    numbers = [number for number in known if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, stop) for number in numbers}
+    raise_if_heard()
     try:
-        yield
+        with handling(("SIGTERM", "SIGHUP"), stop):
+            yield
     except KeyboardInterrupt:
         print(f"\ninterrupted: {how_to_continue()}", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None
     except EngineLost as error:
         print(f"\nlost: {error} {how_to_continue()}", file=sys.stderr)
         raise SystemExit(Preempted.exit_code) from None
-    except SystemExit as exit_:
-        for number in numbers:
-            if exit_.code == 128 + number:
-                print(f"\nterminated by {number.name}: {how_to_continue()}", file=sys.stderr)
+    except SystemExit as end:
+        names = {128 + getattr(signal, name, 0): name for name in ("SIGTERM", "SIGHUP")}
+        if end.code in names:
+            print(f"\nterminated by {names[end.code]}: {how_to_continue()}", file=sys.stderr)
         raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

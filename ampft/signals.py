@@ -1,0 +1,118 @@
+"""Signals that stop this process: heard at once, and never lost in a library."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+
+STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")
+# Files in which `except:` swallows whatever is raised, so that nothing is raised there.
+_SWALLOWING = ("datasets/fingerprint.py", "dill/_dill.py", "multiprocess/__init__.py")
+_IMPORTING = "<frozen importlib._bootstrap>"
+_SECONDS_BETWEEN_TRIES = 0.02
+
+
+@dataclass
+class _Heard:
+    """The signal that was heard since the outermost `hearing` began; 0 for none."""
+
+    number: int = 0
+
+
+_heard = _Heard()
+
+
+@contextlib.contextmanager
+def handling(
+    names: tuple[str, ...], handler: Callable[[int, FrameType | None], object]
+) -> Iterator[None]:
+    """Handle signals inside this context; one that was ignored stays ignored, except SIGTERM.
+
+    Only the main thread can receive signals; in any other, nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    known = [getattr(signal, name) for name in names if hasattr(signal, name)]  # Windows lacks some
+    previous = {number: signal.getsignal(number) for number in known}
+    mine = [
+        number
+        for number, before in previous.items()
+        if before is not None and (number == signal.SIGTERM or before != signal.SIG_IGN)
+    ]
+    for number in mine:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number in mine:
+            signal.signal(number, previous[number])
+
+
+@contextlib.contextmanager
+def hearing(names: tuple[str, ...] = STOPPING, *, stays: bool = False) -> Iterator[None]:
+    """Raise as soon as a signal arrives, but not where a library would swallow it.
+
+    Args:
+        names: Signals to hear.
+        stays: Whether this process goes on afterwards, so that imports must be complete.
+
+    Raises:
+        KeyboardInterrupt: SIGINT.
+        SystemExit: Another signal; the exit code is 128 and its number, as shells count.
+    """
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        _heard.number = number
+        if _would_swallow(frame, stays=stays):
+            again = threading.Timer(_SECONDS_BETWEEN_TRIES, _thread.interrupt_main, (number,))
+            again.daemon = True
+            again.start()
+        else:
+            raise_if_heard()
+
+    before, _heard.number = _heard.number, 0
+    try:
+        with handling(names, hear):
+            yield
+    finally:
+        _heard.number = before
+
+
+def _would_swallow(frame: FrameType | None, *, stays: bool) -> bool:
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.replace("\\", "/").endswith(_SWALLOWING) or (stays and file == _IMPORTING):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def heard() -> int:
+    """Return the number of the signal that was heard, 0 for none."""
+    return _heard.number
+
+
+def raise_if_heard() -> None:
+    """Raise what `hearing` raises if a signal was heard and what it raised was swallowed."""
+    if _heard.number == signal.SIGINT:
+        raise KeyboardInterrupt
+    if _heard.number:
+        raise SystemExit(128 + _heard.number)
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Hear signals that stop this process after the block."""
+    received: list[int] = []
+    try:
+        with handling(STOPPING, lambda number, frame: received.append(number)):
+            yield
+    finally:
+        for number in received:
+            signal.raise_signal(number)
