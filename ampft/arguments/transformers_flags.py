@@ -281,15 +281,6 @@ def _train_folder(value: str, given: Given) -> list[str]:
     return ["--dataset_name", str(train.parent)]
 
 
-def _revision(value: str, given: Given) -> list[str]:
-    if value == "main":
-        return []
-    model = given.get("model_name_or_path", "MODEL")
-    raise _RefusedError(
-        f"download it with `hf download {model} --revision {value} --local-dir DIR`, and pass DIR."
-    )
-
-
 def _attention_mask(value: str, given: Given) -> list[str]:
     is_true(value)
     return []
@@ -316,8 +307,8 @@ SAME = (
     "data_seed", "dataloader_num_workers", "warmup_ratio",
     "gradient_checkpointing", "push_to_hub", "hub_private_repo", "use_cpu", "overwrite_output_dir",
     # Of the scripts.
-    "model_name_or_path", "trust_remote_code", "dataset_name", "dataset_config_name", "train_file",
-    "validation_file", "test_file", "text_column_names", "label_column_name", "max_seq_length",
+    "model_name_or_path", "model_revision", "trust_remote_code", "dataset_name",
+    "dataset_config_name", "train_file", "validation_file", "test_file", "text_column_names", "label_column_name", "max_seq_length",
     "max_train_samples", "max_eval_samples", "max_predict_samples", "image_column_name",
     "audio_column_name", "max_length_seconds", "num_warmup_steps", "max_train_steps",
     "with_tracking", "checkpointing_steps",
@@ -420,7 +411,6 @@ ROWS: dict[str, Row] = {
     "dataloader_drop_last": _only(_FALSE, "every example counts once per epoch here.", _SWITCH),
     "ignore_data_skip": _only(_FALSE, "a continued run repeats no example here.", _SWITCH),
     "prediction_loss_only": _only(_FALSE, "the report needs the predictions.", _SWITCH),
-    "model_revision": Row(REFUSED, "main only; download others", convert=_revision),
     **dict.fromkeys(
         ("logging_steps", "logging_strategy", "log_level", "log_level_replica", "logging_dir"),
         _harmless(_LOGGING),

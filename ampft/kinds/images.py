@@ -165,7 +165,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> MediaIn
             model(pixel_values=pixels)
         return ()
 
-    path = settings.model_name_or_path
+    path = settings.model_path
     return MediaInputs(notes, path, processor, examples, default, tried)
 
 
@@ -209,7 +209,7 @@ def _small_vit(size: int, label_arguments: Mapping[str, Any]) -> ViTConfig:
 
 def _load_processor(size: tuple[int, int], settings: InputSettings) -> tuple[Any, tuple[str, ...]]:
     """Return the image processor, and a note if it is not the model's own."""
-    name = settings.model_name_or_path
+    name = settings.model_path
     if name is None:
         side = min(*size, MAX_DEFAULT_SIZE) // 8 * 8 or 8
         return ViTImageProcessorPil(size={"height": side, "width": side}), ()

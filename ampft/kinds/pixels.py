@@ -216,7 +216,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> PixelIn
         InputError: No model is named, the image processor cannot be loaded, or the size of the
             images is not known.
     """
-    path = settings.model_name_or_path
+    path = settings.model_path
     if path is None:
         raise InputError(
             "--model_name_or_path is missing: --task pixels has no default model. Pass erfnet, or "

@@ -186,7 +186,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> MediaIn
         batches = guard_against_sound_padding(model, features)
         return (*disable_unsafe_regularization(model, shortest), *batches)
 
-    path = settings.model_name_or_path
+    path = settings.model_path
     return MediaInputs(notes, path, extractor, examples, default, adapted)
 
 
@@ -229,10 +229,9 @@ def _notes(
 
 def _extractor(seconds: FloatArray, settings: InputSettings) -> tuple[Any, tuple[str, ...]]:
     """Return the feature extractor of the model, or one for the small AST."""
-    if settings.model_name_or_path is not None:
-        return load_feature_extractor(
-            settings.model_name_or_path, trust_remote_code=settings.trust_remote_code
-        )
+    path = settings.model_path
+    if path is not None:
+        return load_feature_extractor(path, trust_remote_code=settings.trust_remote_code)
     patches = int(np.ceil(seconds.max() / SECONDS_PER_FRAME / PATCH))
     frames = min(max(patches, 2) * PATCH, MAX_DEFAULT_FRAMES)
     extractor = ASTFeatureExtractor(

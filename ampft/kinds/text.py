@@ -235,7 +235,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
         InputError: The tokenizer or the configuration cannot be loaded, or the tokenizer has no
             vocabulary or no padding token.
     """
-    model_path, model_name = default_model(settings.model_name_or_path)
+    model_path, model_name = default_model(settings.model_path)
     config = load_config(model_path, trust_remote_code=settings.trust_remote_code)
     tokenizer = load_tokenizer(model_path, trust_remote_code=settings.trust_remote_code)
     set_padding_for_model(tokenizer, config)

@@ -306,7 +306,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
     Raises:
         InputError: The tokenizer or the configuration cannot be loaded or does not fit.
     """
-    path, name = default_model(settings.model_name_or_path)
+    path, name = default_model(settings.model_path)
     config = load_config(path, trust_remote_code=settings.trust_remote_code)
     tokenizer = load_tokenizer(path, trust_remote_code=settings.trust_remote_code, reads_words=True)
     set_padding_for_model(tokenizer, config)

@@ -22,6 +22,9 @@ class ModelSettings:
         "model folder or hub id, or erfnet for images with masks; if none, all-MiniLM-L6-v2 for "
         "text, and a small, randomly initialised ViT for images or AST for sounds",
     )
+    model_revision: str | None = _model(
+        None, "branch, tag or commit of the model on the hub; if none, its main branch"
+    )
     max_seq_length: int = _model(
         128,
         "maximum text length in tokens; longer texts are truncated or split, see --long_text "
@@ -81,6 +84,22 @@ class ModelSettings:
                 f"--token_buckets {self.token_buckets} and --padding: buckets are for models that "
                 "run without padding. Remove one of them, or use --pad_to_multiple_of."
             )
+
+    @property
+    def model_path(self) -> str | None:
+        """The folder or hub id to load: of a pinned revision, its folder in the hub's cache.
+
+        Raises:
+            InputError: The revision cannot be had.
+        """
+        name, revision = self.model_name_or_path, self.model_revision
+        if revision is None:
+            return name
+        if name is None:
+            raise InputError("--model_revision has no effect without --model_name_or_path.")
+        from ampft.models.revision import pinned_folder
+
+        return str(pinned_folder(name, revision))
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,14 @@ MAY_CHANGE = frozenset(
             "trust_remote_code",
         ),
         *("dataloader_num_workers", "use_cpu", "cpu_threads"),
-        *("model_name_or_path", "dataset_name", "train_file", "validation_file", "test_file"),
+        *(
+            "model_name_or_path",
+            "model_revision",
+            "dataset_name",
+            "train_file",
+            "validation_file",
+            "test_file",
+        ),
         *("mixed_precision", "auto_micro_batch", "cuda_graphs"),
         *("per_device_train_batch_size", "gradient_accumulation_steps"),
     }

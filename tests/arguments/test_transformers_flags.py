@@ -161,6 +161,7 @@ def test_two_languages_are_refused_with_the_reason():
         ("--resume_from_checkpoint True", "--resume_from_checkpoint latest"),
         ("--resume_from_checkpoint runs/a", "--resume_from_checkpoint runs/a"),
         ("--auto_find_batch_size True", "--auto_micro_batch"),
+        ("--model_revision v2", "--model_revision v2"),
         ("--learning-rate 2e-5", "--learning_rate 2e-5"),
         ("--use_cpu True", "--use_cpu"),
         ("--gradient_checkpointing False", "--no-gradient_checkpointing"),
@@ -198,7 +199,6 @@ def test_values(typed, expected):
         ("--deepspeed ds.json", "DeepSpeed is not supported"),
         ("--fsdp full_shard", "fsdp2.yaml"),
         ("--neftune_noise_alpha 5", "noise on embeddings"),
-        ("--model_revision v2 --model_name_or_path a/b", "hf download a/b --revision v2"),
         ("--train_dir a/one --validation_dir a/two", "one folder holds all splits"),
     ],
 )
