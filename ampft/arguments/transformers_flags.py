@@ -308,8 +308,9 @@ SAME = (
     "gradient_checkpointing", "push_to_hub", "hub_private_repo", "use_cpu", "overwrite_output_dir",
     # Of the scripts.
     "model_name_or_path", "model_revision", "trust_remote_code", "dataset_name",
-    "dataset_config_name", "train_file", "validation_file", "test_file", "text_column_names", "label_column_name", "max_seq_length",
-    "max_train_samples", "max_eval_samples", "max_predict_samples", "image_column_name",
+    "dataset_config_name", "train_file", "validation_file", "test_file", "text_column_names",
+    "label_column_name", "max_seq_length", "max_train_samples", "max_eval_samples",
+    "max_predict_samples", "image_column_name",
     "audio_column_name", "max_length_seconds", "num_warmup_steps", "max_train_steps",
     "with_tracking", "checkpointing_steps",
 )  # fmt: skip
