@@ -53,6 +53,8 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """Return ` Did you mean 'x'?` for the allowed name closest to `name`, or an empty string."""
     short = [other for other in allowed if len(other) <= MAX_QUOTED]
     matches = get_close_matches(name, short, n=1) if len(name) <= MAX_QUOTED else []
+    if not matches:  # `f1` for `macro_f1`
+        matches = [other for other in short if name and name in other.split("_")]
     return f" Did you mean {matches[0]!r}?" if matches else ""
 
 

@@ -1,7 +1,7 @@
 """Fine-tune a classifier from transformers in the precision you choose.
 
     accelerate launch recipes/classify.py --mixed_precision fp16
-    accelerate launch recipes/classify.py --mixed_precision bf16 --train_file reviews.csv
+    accelerate launch recipes/classify.py --train_file reviews.csv
 
 `--help` lists all settings. `train` is the complete run and shows its loop.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ampft import cli
+from ampft.text.terminal import run_main
 
 REPOSITORY = Path(__file__).parents[1]
 AMPFT = Path(sys.executable).parent / "ampft"
@@ -198,7 +200,7 @@ def test_no_field_of_a_configuration_reaches_the_terminal_raw(
     from transformers import AutoModelForSequenceClassification
 
     from ampft.models.pretrained import load_pretrained
-    from ampft.text.terminal import print_line, run_main
+    from ampft.text.terminal import print_line
 
     def load() -> None:
         labels = {"id2label": {0: "x", 1: "y", 2: "z"}, "label2id": {"x": 0, "y": 1, "z": 2}}
@@ -358,3 +360,14 @@ def test_mistakes_get_advice(words, advice, tmp_path, monkeypatch, capsys):
     assert cli.main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert advice in line
+
+
+def test_what_torchao_says_when_it_is_imported_does_not_reach_a_user(caplog):
+    def log() -> None:
+        logging.getLogger("torchao").warning("Failed to load /x/_C_mxfp8.so: no such library")
+        pytree = logging.getLogger("torch.utils._pytree")
+        pytree.warning("%s is an Enum subclass and is now natively supported", "<enum 'K'>")
+        pytree.warning("another warning")
+
+    assert run_main(log) == 0
+    assert caplog.messages == ["another warning"]

@@ -115,6 +115,7 @@ def assemble(
         *notes,
         *conversion_notes,
         *(note for part in rows.values() for note in part.notes),
+        *_number_notes(train, columns),
         *_ignored_notes(rows, request.ignored_labels),
         *([] if ordered else _label_notes(names, train.labels, several=several)),
         *_shared_rows(rows, digests, exact, refuse=request.fail_on_leak),
@@ -348,6 +349,18 @@ def _label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> l
             "rows have none."
         )
     return notes
+
+
+def _number_notes(train: LabelledRows, columns: DataColumns) -> list[str]:
+    """Return a note for each column of texts whose training rows are all numbers."""
+    texts = () if columns.kind in MEDIA or columns.labels.per_unit else columns.inputs
+    return [
+        f"{quoted(column)} contains only numbers, which a text model reads as words, not as "
+        "quantities. If the texts are in another column, pass --text_column_names."
+        for column in texts
+        if len(train.inputs)
+        and all(NUMBER.fullmatch(str(v).strip()) for (v,) in cells(train.inputs, (column,)))
+    ]
 
 
 def _few_rows_notes(train: LabelledRows, splits: Sequence[str]) -> list[str]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
+from pathlib import Path
 
-from datasets import Dataset, Value
+from datasets import Audio, Dataset, Image, Value
 
 from ampft.data.columns import (
     INPUT_FLAGS,
@@ -106,7 +107,10 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
         origin, describe = str(request.dataset_name), partial(_described_types, dataset, columns)
     if named is None and "label" not in columns and len(table.classes) == 1:
         named = tuple(table.classes)
-    labels = _label_columns(columns, named, origin=origin, describe=describe)
+    if dataset is not None:
+        _refuse_files_without_labels(dataset, origin)
+    hint = "" if dataset is not None else header_hint(columns)
+    labels = _label_columns(columns, named, origin=origin, describe=describe, hint=hint)
     if dataset is not None:
         media = _media_by_type(dataset, request, describe)
     declared = table.classes.get(labels[0])
@@ -117,7 +121,9 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
     else:
         if dataset is not None:
             columns = _columns_of_texts(dataset, columns, labels, request)
-        inputs = _text_columns(columns, request, labels=labels, origin=origin, describe=describe)
+        inputs = _text_columns(
+            columns, request, labels=labels, origin=origin, describe=describe, hint=hint
+        )
         chosen = DataColumns(inputs, parser, extra=extra)
         if dataset is None and None not in (request.label_columns, request.text_columns):
             return chosen, []
@@ -148,8 +154,24 @@ def _columns_of_texts(
     return [*texts, *(name for name in labels if name not in texts)]
 
 
+def _refuse_files_without_labels(dataset: Dataset, origin: str) -> None:
+    """Refuse a folder of images or sounds that has no subfolders of classes."""
+    column, feature = next(iter(dataset.features.items()))
+    if len(dataset.features) == 1 and isinstance(feature, Image | Audio) and Path(origin).is_dir():
+        raise InputError(
+            f"--dataset_name {origin}: the {column} files in this folder have no labels. Put each "
+            f"class into its own subfolder ({origin}/CLASS/FILE), or pass a table of paths and "
+            "labels with --train_file."
+        )
+
+
 def _label_columns(
-    columns: Sequence[str], named: tuple[str, ...] | None, *, origin: str, describe: Describe
+    columns: Sequence[str],
+    named: tuple[str, ...] | None,
+    *,
+    origin: str,
+    describe: Describe,
+    hint: str,
 ) -> tuple[str, ...]:
     """Return the label columns: those named, `label`, or the only one with a usual name."""
     if named is not None:
@@ -167,7 +189,7 @@ def _label_columns(
         )
     raise InputError(
         f"{LABEL_FLAG}: {origin} has no column called label. Its columns: {describe()}. Pass the"
-        f" label column.{header_hint(columns)}"
+        f" label column.{hint}"
     )
 
 
@@ -178,6 +200,7 @@ def _text_columns(
     labels: tuple[str, ...],
     origin: str,
     describe: Describe,
+    hint: str,
 ) -> tuple[str, ...]:
     """Return one text column, or two for pairs.
 
@@ -212,7 +235,7 @@ def _text_columns(
     raise InputError(
         f"--text_column_names: {origin} has {problem}. Its columns: {describe()}. Pass the right"
         f" one, for example --text_column_names text, or a,b for pairs, or a{JOIN}b to join them."
-        f"{header_hint(columns)}"
+        f"{hint}"
     )
 
 

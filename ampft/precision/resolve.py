@@ -94,6 +94,14 @@ class Precision:
         return self.is_emulated and self.device_type == "cpu"
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know before training in this precision, as clauses."""
+        if not self.emulates_products:
+            return ()
+        name = str(self.compute_dtype).removeprefix("torch.")
+        return (f"fp32 is faster on this CPU, which cannot multiply {name} itself",)
+
+    @property
     def emulates_binary16(self) -> bool:
         """Whether float16 products are computed in float32, with the results of a GPU."""
         return self.is_emulated and self.compute_dtype == torch.float16

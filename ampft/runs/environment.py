@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 import torch
 
-from ampft.precision.accelerator import numerics
+from ampft.precision.emulation import Emulation
 from ampft.precision.matrix_rate import MatrixRate, measure_matrix_rate
 from ampft.precision.modes import FORMATS
-from ampft.precision.resolve import cpu_capabilities, resolve, survey_modes
+from ampft.precision.resolve import cpu_capabilities, survey_modes
 from ampft.text.tables import Table, terminal_table
 
 _PACKAGES = (
@@ -118,8 +118,10 @@ def _rates(devices: Iterable[torch.device]) -> list[MatrixRate]:
             name = str(dtype).removeprefix("torch.")
             rates.append(measure_matrix_rate(device, dtype, name=name))
         if device.type == "cpu":
-            with numerics(resolve("fp16", device)):
-                rates.append(measure_matrix_rate(device, torch.float16, name="float16 (emulated)"))
+            for dtype in (torch.bfloat16, torch.float16):
+                name = f"{str(dtype).removeprefix('torch.')} (emulated)"
+                with Emulation(dtype):
+                    rates.append(measure_matrix_rate(device, dtype, name=name))
         if device.type == "cuda":
             before = torch._C._get_fp32_precision_getter("cuda", "matmul")
             torch._C._set_fp32_precision_setter("cuda", "matmul", "tf32")

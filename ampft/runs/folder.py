@@ -37,6 +37,7 @@ from ampft.runs.manifest import (
     NONFINITE_NAME,
     RECORD_NAME,
     describe_files,
+    earlier_record,
     earlier_results,
     is_link,
     refuse_foreign_files,
@@ -250,10 +251,17 @@ def _refuse_contents(folder: Path, *, overwrite: bool, keep_files: bool) -> None
     names = sorted(entry.name for entry in folder.iterdir() if not is_leftover(entry))
     if names:
         listed = ", ".join(names[:3]) + (" and more" if len(names) > 3 else "")
+        remedies = ["Choose a new or empty folder"]
+        has_run = earlier_record(folder) is not None
+        with contextlib.suppress(InputError):
+            refuse_foreign_files(folder)
+            use = "replace the results in it" if has_run else "keep these files beside the results"
+            remedies.append(f"pass --overwrite_output_dir to {use}")
+        if has_run:
+            remedies.append("pass --resume_from_checkpoint latest to continue the run in it")
         raise InputError(
-            f"--output_dir {folder}: the folder is not empty ({listed}). Choose a new or empty "
-            "folder, pass --overwrite_output_dir to replace the results in it, or pass "
-            "--resume_from_checkpoint latest to continue the run in it."
+            f"--output_dir {folder}: the folder is not empty ({listed}). "
+            f"{', '.join(remedies[:-1])}{', or ' * (len(remedies) > 1)}{remedies[-1]}."
         )
 
 

@@ -228,10 +228,11 @@ class History:
 
     def _update_bar(self, row: HistoryRow) -> None:
         """Show the step in the progress bar, or now and then in a line for logs, without a bar."""
+        rate = row.examples / row.seconds
         figures = {
             "loss": f"{row.loss:.3f}",
             "lr": f"{row.learning_rate:.1e}",
-            "ex/s": f"{row.examples / row.seconds:.0f}",
+            "ex/s": f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}",
         }
         if row.loss_scale is not None:
             figures |= {"scale": f"{row.loss_scale:g}", "skipped": str(self.skipped)}

@@ -74,6 +74,7 @@ def plan_lines(prepared: Prepared) -> list[str]:
         labelled(
             "precision",
             f"{precision.mode}, {precision.execution}: {precision.reason}",
+            *precision.notes,
             *prepared.check_notes,
         ),
         labelled(

@@ -26,6 +26,7 @@ from ampft.engine.trained_parameters import (
     allow_unused_parameters,
     check_optimizer_updates_parameters,
 )
+from ampft.features.contention import CpuTime
 from ampft.features.trackers import installed_trackers
 from ampft.machine import resident_peak
 from ampft.models.packing.install import with_layout
@@ -98,7 +99,7 @@ def prepare(
 def start_clock() -> ProcessStart:
     """Silence third-party libraries, and return the time and memory at the start."""
     quiet_libraries()
-    return ProcessStart(time.perf_counter(), resident_peak())
+    return ProcessStart(time.perf_counter(), resident_peak(), CpuTime.now())
 
 
 def load_task(args: ClassifyArguments, data: DatasetDict | None = None) -> Task:

@@ -25,6 +25,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ampft.arguments import ClassifyArguments
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.data.steps import StepBatches
+from ampft.features.contention import CpuTime
 from ampft.machine import hardware
 from ampft.models.four_bit import weights_per_parameter
 from ampft.models.packing.attention import PACKED_NAMES
@@ -58,6 +59,7 @@ class ProcessStart:
 
     seconds: float  # `time.perf_counter()`.
     memory: int | None  # Peak resident set in bytes; None if it cannot be read.
+    cpu: CpuTime  # Processor times.
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 
+import torch
 from torch import nn
 
 from ampft.engine.ending import TimeLimit
 from ampft.engine.first_step import FirstStepMonitor
 from ampft.engine.out_of_memory import MEMORY_ADVICE, OutOfMemoryRetries
 from ampft.evaluation.evaluate import evaluate
+from ampft.features.contention import ContentionMonitor
 from ampft.features.decisions import FittedDecisions
 from ampft.features.feature import Feature, Write
 from ampft.features.label_errors import LabelErrorInspection
@@ -44,6 +46,7 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
     """
     args, accelerator = prepared.args, prepared.accelerator
     inspects = args.inspect_data and accelerator.is_main_process
+    on_cpu = accelerator.device.type == "cpu"
     average = averaged_weights(prepared)
     metrics = prepared.task.problem.metrics
     metric = metrics[args.metric_for_best_model or next(iter(metrics))]
@@ -54,6 +57,7 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
         ),
         LabelErrorInspection(prepared.task, write) if inspects else None,
         PeakMemoryMonitor(accelerator.device, prepared.started.memory),
+        ContentionMonitor(torch.get_num_threads(), prepared.started.cpu, write) if on_cpu else None,
         NonfiniteStepMonitor(
             prepared.folder / NONFINITE_NAME,
             accelerator,

@@ -47,6 +47,13 @@ def test_columns_that_differ_between_splits_are_named(tmp_path):
         with_test(tmp_path, GOOD, csv_of(ROWS, header="texts,label"))
 
 
+@pytest.mark.parametrize(("last", "says"), [("3.5", True), (" -2e3 ", True), ("3 stars", False)])
+def test_a_text_column_of_numbers_is_noted(tmp_path, last, says):
+    rows = [(f"{number}.5", "ab"[number % 2]) for number in range(30)]
+    data = load(tmp_path, csv_of([*rows, (last, "a")]))
+    assert says == any("'text' contains only numbers" in note for note in data.notes)
+
+
 def test_a_wrong_label_column_lists_the_candidates(tmp_path):
     message = r"no column 'lable'.*'text' \(40 different\), 'label' \(2 different\).*'label'\?"
     with pytest.raises(InputError, match=message):

@@ -39,6 +39,16 @@ def test_folders_of_splits(tmp_path, names):
     assert any("names of the folders" in note for note in data.notes)
 
 
+def test_files_without_folders_of_classes_are_explained(tmp_path):
+    for number in range(3):
+        picture(number).save(tmp_path / f"{number}.png")
+    with pytest.raises(InputError) as error:
+        load(tmp_path)
+    assert "files in this folder have no labels" in str(error.value)
+    assert "/CLASS/FILE" in str(error.value)
+    assert "header" not in str(error.value), "images have none"
+
+
 def test_a_class_can_be_called_train(tmp_path):
     for name in ("bus", "train"):
         (tmp_path / name).mkdir()

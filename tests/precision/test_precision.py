@@ -179,6 +179,13 @@ def test_bf16_without_the_instruction_is_emulated(monkeypatch):
     precision = resolve("bf16", CPU)
     assert precision.execution == "emulated"
     assert "lacks AVX512-BF16" in precision.reason
+    assert precision.notes == ("fp32 is faster on this CPU, which cannot multiply bfloat16 itself",)
+
+
+def test_only_emulated_precisions_are_called_slower_than_fp32(monkeypatch):
+    capabilities(monkeypatch, avx512_bf16=True)
+    assert resolve("fp32", CPU).notes == resolve("bf16", CPU).notes == ()
+    assert "float16" in resolve("fp16", CPU).notes[0]
 
 
 def test_cpu_capabilities_are_those_of_torch():

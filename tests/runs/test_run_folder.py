@@ -48,6 +48,18 @@ def test_a_folder_with_files_is_refused_and_untouched(tmp_path: Path):
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_only_remedies_that_work_are_offered(tmp_path: Path):
+    """A README of the user cannot be replaced, and there is no run to continue."""
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(InputError) as error:
+        RunFolder(tmp_path)
+    assert str(error.value).endswith("(README.md). Choose a new or empty folder.")
+    (tmp_path / "README.md").rename(tmp_path / "notes.md")
+    with pytest.raises(InputError, match="or pass --overwrite_output_dir to keep these") as error:
+        RunFolder(tmp_path)
+    assert "resume" not in str(error.value)
+
+
 def finish_run(path: Path, make_record) -> None:
     """Write the results of a run as a recipe does."""
     with RunFolder(path, overwrite=True) as folder:
