@@ -28,9 +28,9 @@ COLUMN_OPTIONS = (
     *("group_column", "id_column"),
 )
 DROPS = ("drop_missing_text", "drop_missing_labels")
-MASK_OPTIONS = ("ignore_index", "class_names_file")
 # Options without an effect on the built-in data sets, which have their own splits.
 _OF_OWN_DATA = (
+    "class_names_file",
     *(*COLUMN_OPTIONS, *DROPS, "validation_fraction", "test_fraction"),
     *("folds", "fold", "ignore_label", "fail_on_leak", "sheet_name", "encoding"),
 )
@@ -55,7 +55,7 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
     masks = read_masks(request, data)
     if masks is not None:
         return assemble_masks(*masks, request)
-    refuse_unused_options(request, MASK_OPTIONS, "data without masks (--task pixels)")
+    refuse_unused_options(request, ("ignore_index",), "data without masks (--task pixels)")
     if data is not None:
         if request.id_column is None and INDEX_COLUMN in next(iter(data.values())).column_names:
             request = replace(request, id_column=INDEX_COLUMN)

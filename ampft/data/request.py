@@ -111,9 +111,9 @@ class DataRequest:
     )
     class_names_file: str | None = _flag(
         None,
-        "names of the classes of masks: one per line, with an optional colour (Road 128 64 128), "
-        'or JSON: ["Sky", "Road"] or [{"name": "Road", "color": [128, 64, 128]}, ...]; with '
-        "colours, colour masks are converted",
+        "names of the classes of masks, or of tags that are numbers: one per line, for masks with "
+        'an optional colour (Road 128 64 128), or JSON: ["Sky", "Road"] or [{"name": "Road", '
+        '"color": [128, 64, 128]}, ...]; with colours, colour masks are converted',
     )
     encoding: str = _flag("utf-8", "character encoding of text files")
 

@@ -28,7 +28,7 @@ from ampft.data.columns import (
     require_columns,
 )
 from ampft.data.media import MEDIA, kind_of_file
-from ampft.data.request import DataRequest
+from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows, concatenated
 from ampft.data.row_labels import LabelParser
 from ampft.data.sources.data_sets import INDEX_COLUMN, MEDIA_TYPES
@@ -59,6 +59,7 @@ def read_tables(
     Raises:
         InputError: The columns or a row cannot be used; the message names it.
     """
+    refuse_unused_options(request, ("class_names_file",), "data without masks or tagged words")
     train = tables["train"]
     train[0] = rename_columns(train[0], _expected_names(train[0].columns, request))
     columns, choice_notes = _choose_columns(train[0], request)

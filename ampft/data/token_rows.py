@@ -27,6 +27,7 @@ from ampft.data.columns import (
     are_token_columns,
     choose_token_columns,
 )
+from ampft.data.masks import read_class_names
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows, concatenated
 from ampft.data.row_labels import RowLabels, UnitLabels
@@ -146,19 +147,30 @@ def _read_table(table: SourceTable, columns: DataColumns, request: DataRequest) 
     """Return the usable rows of one file or split, with their tags in any scheme."""
     (word_column,), tag_column = columns.inputs, columns.labels.title
     declared = declared_tags(table, tag_column)
+    if declared is None and request.class_names_file is not None:
+        entries = read_class_names(Path(request.class_names_file))
+        declared = tuple(entry.name for entry in entries)
     index: dict[str, int] = {}
     codes, counts, numbers, empty = array("q"), array("q"), array("q"), array("q")
     left_out: Counter[str] = Counter()
     extended = 0
+    kinds: set[type] = set()  # of the tags, where numbers have no names
 
     def usable() -> Iterator[Sequence[Any]]:
-        nonlocal extended
+        nonlocal extended, kinds
         for number, (words_cell, tags_cell, *others) in table.read(
             (word_column, tag_column, *columns.extra.values())
         ):
             place = table.place(number)
             words, tags, more = _read_cells(words_cell, tags_cell, columns, declared, place)
             extended += more
+            if declared is None and isinstance(tags_cell, list | tuple) and not columns.are_spans:
+                kinds.update(type(tag) for tag in tags_cell)
+            if int in kinds and len(kinds) > 1:
+                raise InputError(
+                    f"{place}: column {quoted(tag_column)} holds numbers in some rows and names of "
+                    "tags in others. Write the names of the tags."
+                )
             if ignored := set(tags).intersection(request.ignored_labels):
                 left_out[min(ignored)] += 1
                 continue
@@ -257,18 +269,25 @@ def _read_cells(
     for number, word in enumerate(words, start=1):
         if as_text(word, place, word_column) is None:
             raise InputError(f"{place}: word {number} is empty. Remove it and its tag.")
-    names = [_tag_name(tag, tag_column, declared, place) for tag in tags]
+    if declared is None and all(type(tag) is int and tag >= 0 for tag in tags):
+        names = list(map(str, tags))
+    else:
+        names = [_tag_name(tag, tag_column, declared, place) for tag in tags]
     return [str(word) for word in words], names, 0
 
 
 def _tag_name(tag: Any, column: str, declared: tuple[str, ...] | None, place: str) -> str:
     is_index = isinstance(tag, int) and not isinstance(tag, bool)
+    if is_index and declared is not None and str(tag) in declared:
+        return str(tag)  # a number that is itself the name
     if is_index and declared is not None and 0 <= tag < len(declared):
         return declared[tag]
     if isinstance(tag, str) and tag.strip():
         refuse_surrogates(tag, place)
         return tag.strip()
     hint = " Write the names of the tags." if is_index else ""
+    if is_index and declared is not None:
+        hint = f" There are {len(declared)} names, for 0 to {len(declared) - 1}."
     raise InputError(
         f"{place}: column {quoted(column)} holds {quoted(tag)}, which names no tag.{hint}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -165,7 +166,7 @@ def test_lists_in_json_lines_and_parquet(tmp_path):
         ({"tokens": ["a", " "], "ner_tags": ["O", "O"]}, "line 2: word 2 is empty"),
         (
             {"tokens": ["a"], "ner_tags": [3]},
-            "line 2: column 'ner_tags' holds 3, .*names of the tags",
+            "line 2: column 'ner_tags' holds numbers in some rows",
         ),
         ({"tokens": "a b", "ner_tags": ["O"]}, "line 2: column 'tokens' must hold a list"),
         (
@@ -281,3 +282,30 @@ def test_wnut_17_as_its_repository_holds_it():
     }  # fmt: skip
     assert len(data.label_names) == 13
     assert [int(data.labels(split).counts.sum()) for split in data.splits] == [62730, 15733, 23394]
+
+
+def numbered_tags(tmp_path, tags):
+    rows = [{"tokens": ["Bob", "in", f"Rome{k}"], "ner_tags": tags} for k in range(20)]
+    path = tmp_path / "rows.json"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_tags_that_are_numbers_without_names(tmp_path):
+    request = ClassifyArguments(train_file=str(numbered_tags(tmp_path, [1, 0, 10])))
+    assert load_data(request).label_names == ("0", "1", "10")
+
+
+def test_tags_that_are_numbers_with_names_in_a_file(tmp_path):
+    path, names = numbered_tags(tmp_path, [1, 0, 2]), tmp_path / "names.txt"
+    names.write_text("O\nB-PER\nB-LOC\n", encoding="utf-8")
+    request = ClassifyArguments(train_file=str(path), class_names_file=str(names))
+    assert {"O", "B-PER", "B-LOC"} <= set(load_data(request).label_names)
+    short = tmp_path / "short.txt"
+    short.write_text("O\nB-PER\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"holds 2, .* 2 names, for 0 to 1"):
+        load_data(replace(request, class_names_file=str(short)))
+    text = tmp_path / "text.csv"
+    text.write_text("text,label\na,b\nc,d\n", encoding="utf-8")
+    with pytest.raises(InputError, match="has no effect on data without masks or tagged words"):
+        load_data(ClassifyArguments(train_file=str(text), class_names_file=str(names)))
