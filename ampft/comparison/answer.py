@@ -13,7 +13,12 @@ RELATIONS = {EQUIVALENT: "equivalent to", BETTER: "better than", WORSE: "worse t
 
 
 def answer_text(comparison: Comparison) -> str:
-    """Return which arm to use, or an empty string if no arm was compared with the baseline.
+    """Return `answer_sentences` as one text."""
+    return " ".join(answer_sentences(comparison))
+
+
+def answer_sentences(comparison: Comparison) -> list[str]:
+    """Return which arm to use, and why; nothing if no arm was compared with the baseline.
 
     An arm is recommended if it is equivalent or better, and if it ran natively and is faster (95 %
     CI) or needs less memory. If several qualify, the fastest is recommended. Unless the arms are
@@ -26,11 +31,11 @@ def answer_text(comparison: Comparison) -> str:
     baseline = comparison.baseline
     arms = [arm for arm in comparison.arms[1:] if not arm.is_placebo]
     if not arms:
-        return ""
+        return []
     if baseline.status != "complete" or baseline.suspect_runs:
-        return f"No answer: {baseline.name} did not train well with every seed."
+        return [f"No answer: {baseline.name} did not train well with every seed."]
     if comparison.kind == PREDICTIONS or comparison.has_one_model_each:
-        return " ".join(_on_predictions(comparison, arms))
+        return list(_on_predictions(comparison, arms))
     gaining = [arm for arm in arms if savings_text(comparison, arm)]
     best = max(gaining, key=speed_up_of, default=None)
     better = [arm for arm in arms if arm.outcome == BETTER and comparison.noun == "arm"]
@@ -47,7 +52,7 @@ def answer_text(comparison: Comparison) -> str:
     rest = _on_inference(comparison, others)
     if comparison.kind != INFERENCE:
         rest = _on_training(comparison, arms)
-    return " ".join([use, *rest])
+    return [use, *rest]
 
 
 def _without_gain(comparison: Comparison, arms: Sequence[ArmResult]) -> str:
@@ -62,7 +67,12 @@ def _without_gain(comparison: Comparison, arms: Sequence[ArmResult]) -> str:
 
 
 def _on_training(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[str]:
-    """Yield what is known about emulated arms and about differences that are not decided."""
+    """Yield what is known about arms that lose, failed, are emulated or are not decided."""
+    losing = [arm for arm in arms if arm.outcome == WORSE]
+    if losing:
+        yield f"{arm_names_text(losing)} lose{'s' * (len(losing) == 1)} {comparison.units.title}."
+    if failed := [arm for arm in arms if arm.status != "complete"]:
+        yield f"{arm_names_text(failed)} failed."
     emulated = [
         arm for arm in arms if arm.outcome in (EQUIVALENT, BETTER) and arm.execution == "emulated"
     ]

@@ -44,7 +44,9 @@ def test_an_unproven_mode_that_is_faster_is_recommended_too():
 
 @pytest.mark.parametrize("verdict", ["worse, size uncertain", "worse beyond the margin"])
 def test_a_worse_mode_is_not(verdict):
-    assert answer_text(with_bf16(verdict)) == f"On this machine, stay with fp32. {EMULATED}"
+    assert answer_text(with_bf16(verdict)) == (
+        f"On this machine, stay with fp32. bf16 loses accuracy. {EMULATED}"
+    )
 
 
 def test_an_undecided_mode_is_named():

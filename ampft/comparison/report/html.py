@@ -9,8 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ampft.comparison.answer import answer_text, arm_names_text
-from ampft.comparison.cost_text import savings_text, speed_up_of
+from ampft.comparison.answer import answer_sentences
 from ampft.comparison.findings import (
     BROKEN,
     INFERENCE,
@@ -33,7 +32,7 @@ from ampft.comparison.report.charts import (
 from ampft.comparison.report.sections import sections
 from ampft.comparison.report.tables import cost_columns
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, UNDECIDED, WORSE
-from ampft.comparison.verdict_text import covered_models_text, seeds_text, verdict_text
+from ampft.comparison.verdict_text import seeds_text, verdict_text
 from ampft.text.charts import Axis
 from ampft.text.numbers import (
     NOT_MEASURED,
@@ -59,7 +58,7 @@ def _context(comparison: Comparison) -> dict[str, Any]:
     comparison = tables.without_incomplete_medians(comparison)
     arms = comparison.arms
     styles = arm_styles(arms)
-    answer = answer_text(comparison)
+    headline, *answer = answer_sentences(comparison) or ["Nothing was compared"]
     keys = {arm.name: style.key() for arm, style in zip(arms, styles, strict=True)}
     strip_of = {each.name: each for each in strips.columns(comparison, styles)}
     flipped = [
@@ -71,9 +70,12 @@ def _context(comparison: Comparison) -> dict[str, Any]:
     return {
         "c": comparison,
         "units": comparison.units,
-        "headline": headline(comparison),
-        "answer": answer,
+        "headline": headline.removesuffix("."),
+        "answer": " ".join(answer),
         "condition": recommendation_condition(comparison),
+        "intervals": [confidence_percent(1 - sides * comparison.alpha) for sides in (1, 2)]
+        if any(arm.difference for arm in arms)
+        else (),
         "stamps": remark_texts(comparison.stamps),
         "has_placebo": any(arm.is_placebo and arm.difference for arm in arms),
         "cards": cards(comparison, styles),
@@ -194,44 +196,6 @@ class ArmCard:
     # Names and values: changed predictions, speed, memory or size.
     facts: tuple[tuple[str, str], ...]
     sentence: str  # Verdict in sentences; empty for the baseline and the placebo.
-
-
-def headline(comparison: Comparison) -> str:
-    """Return the answer in a few words, such as "No loss found; bf16 needs 9 % less memory"."""
-    arms = [arm for arm in comparison.arms[1:] if not arm.is_placebo]
-    if not arms:
-        return "Nothing was compared"
-    suspects = comparison.baseline.suspect_runs or comparison.baseline.status != "complete"
-    if suspects:
-        return f"No answer: {comparison.baseline.name} did not train well"
-    by_verdict = {
-        word: [arm for arm in arms if arm.outcome == word] for word in (*CHIPS, BROKEN, "")
-    }
-    losing, broken = by_verdict[WORSE], by_verdict[BROKEN]
-    good = [*by_verdict[EQUIVALENT], *by_verdict[BETTER]]
-    no_loss = f"{'n' if losing or broken else 'N'}o loss found"
-    if len(good) < len(arms):
-        no_loss += f" in {arm_names_text(good)}"
-    if not by_verdict[EQUIVALENT]:
-        no_loss = f"{arm_names_text(good)} {'is' if len(good) == 1 else 'are'} better"
-    verb = "loses" if len(losing) == 1 else "lose"
-    undecided, without = by_verdict[UNDECIDED], by_verdict[""]
-    said = (
-        (losing, f"{arm_names_text(losing)} {verb} {comparison.units.title}"),
-        (broken, f"{arm_names_text(broken)} failed"),
-        (good, no_loss),
-        (undecided, f"{arm_names_text(undecided)} not decided"),
-        (without, f"{arm_names_text(without)} without a verdict"),
-    )
-    parts = [part for some, part in said if some]
-    gaining = [arm for arm in arms if savings_text(comparison, arm)]
-    if gaining:
-        best = max(gaining, key=speed_up_of)
-        parts.append(f"{best.name} {savings_text(comparison, best)}")
-    text = "; ".join(parts)
-    if comparison.has_one_model_each and any(by_verdict[word] for word in CHIPS):
-        return f"{text} ({covered_models_text(comparison)}, on examples like these)"
-    return text
 
 
 def recommendation_condition(comparison: Comparison) -> str:

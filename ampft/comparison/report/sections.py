@@ -52,7 +52,8 @@ def sections(comparison: Comparison, *, max_classes: int | None = None) -> tuple
     seeds = "Results per seed, intervals and p-values"
     if c.has_one_model_each:
         seeds = "Intervals and p-values"
-    settings = tables.facts_table("Settings of all runs", c.setup)
+    command = {"command of the first run": c.command} if c.command else {}
+    settings = tables.facts_table("Settings of all runs", {**c.setup, **command})
     machine = tables.facts_table("Hardware and versions", c.environment)
     every: tuple[tuple[str, str, str, Iterable[Table | None]], ...] = (
         ("subgroups", "Where losses are largest", EXPLORATORY, subgroup_losses(c)),
