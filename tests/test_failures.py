@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import tempfile
 
@@ -76,6 +77,17 @@ def test_a_full_disk_is_named_when_closing_the_file_fails_as_well(capsys):
     assert run_main(fail) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: [Errno 27] File too large. Free disk space")
+
+
+@pytest.mark.parametrize("free", [0, 1 << 30])
+def test_the_folder_of_temporary_files_is_advised_only_if_it_is_full(capsys, monkeypatch, free):
+    def fail():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    usage = shutil.disk_usage("/")._replace(free=free)
+    monkeypatch.setattr("ampft.text.terminal.shutil.disk_usage", lambda _: usage)
+    assert run_main(fail) == 2
+    assert ("TMPDIR" in capsys.readouterr().err) == (free == 0)
 
 
 def test_a_temporary_folder_that_cannot_be_marked_is_removed(tmp_path, monkeypatch):

@@ -24,6 +24,7 @@ from ampft.errors import InputError
 from ampft.flag import flag
 from ampft.precision.modes import BASELINE, MODES
 from ampft.tasks import TASKS
+from ampft.text.escaping import without_credentials
 from ampft.text.numbers import counted
 
 PROGRAM = "compare.py"
@@ -148,6 +149,12 @@ def _parse_arm(
     name: str, flags: Sequence[str], shared_argv: Sequence[str], trainer: str
 ) -> tuple[ArmSettings, ClassifyArguments]:
     """Return the settings of an arm, and all settings of its runs."""
+    for word in (name, *flags):
+        if without_credentials(word) != word:
+            raise InputError(
+                f"--arm {without_credentials(name)}: a token or a password is in its settings, "
+                "which the plan and the report state. Set it in the environment, such as HF_TOKEN."
+            )
     try:
         if any(each.split("=")[0] == "--config" for each in flags):
             raise InputError(f"--config: {SHARED['config']}.")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import textwrap
 import time
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from ampft.errors import AlreadyFinished, InputError, Preempted, TrainingStopped
@@ -23,6 +27,7 @@ from ampft.text.escaping import inert_lines, without_credentials
 
 WIDTH, INDENT = 100, 11
 SECONDS_BEFORE_OTHER_RANKS = 5.0
+LEAST_FREE_BYTES = 1 << 20  # of a disk that may be full: others free some of it meanwhile
 EXIT_CODES: dict[type[Exception], int] = {InputError: 2, TrainingStopped: 3}
 
 # Torch and transformers raise plain errors, which only their text tells apart.
@@ -121,12 +126,22 @@ def failure_message(error: Exception) -> str | None:
     # datasets closes its file after a full disk, and fails again because it is closed.
     for failure in (error, error.__context__):
         if failure is not None and is_disk_error(failure):
-            return f"{failure}. Free disk space, or set TMPDIR to a folder on another disk."
+            remedy = ", or set TMPDIR to a folder on another disk" * _is_temporary(failure)
+            return f"{failure}. Free disk space{remedy}."
     if isinstance(error, OSError | ValueError) and is_path_error(error):
         return f"{error}. Choose another path."
     if isinstance(error, RuntimeError | ValueError):
         return next((message for text, message in _KNOWN if text in str(error)), None)
     return None
+
+
+def _is_temporary(failure: BaseException) -> bool:
+    """Return whether the disk of temporary files may be the one that is full."""
+    place, named = tempfile.gettempdir(), getattr(failure, "filename", None)
+    if isinstance(named, str) and Path(named).is_relative_to(place):
+        return True
+    is_full = getattr(failure, "errno", None) in (errno.ENOSPC, None)
+    return not is_full or shutil.disk_usage(place).free < LEAST_FREE_BYTES
 
 
 def _prepare_streams() -> None:

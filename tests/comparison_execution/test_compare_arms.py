@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from comparison_analysis.run_folders import predicted, record_of, write_run
 from planned import ESTIMATE, SIZE, plan
+from running import CANARIES
 
 from ampft.arguments import parse_compare_arms_arguments
 from ampft.arguments.compare import ArmSettings, is_comparison_to_run
@@ -275,3 +276,11 @@ def test_the_metric_is_that_of_the_task_that_the_trial_found():
     assert metric_of_task(requested, trial("token_labels")) == "token_accuracy"
     with pytest.raises(InputError, match="--metric: received 'token_accuracy'"):
         metric_of_task(requested, trial("single_label"))
+
+
+@pytest.mark.parametrize("arm", ["{}: --learning_rate 1e-5", "low: --note {}"])
+def test_an_arm_with_a_token_is_refused(arm):
+    arm = arm.format(CANARIES["HF_TOKEN"])
+    with pytest.raises(InputError, match="a token or a password is in its settings") as caught:
+        parse_compare_arms_arguments(["--arm", "base", "--arm", arm, "--", "--train_file", "a.csv"])
+    assert CANARIES["HF_TOKEN"] not in str(caught.value)

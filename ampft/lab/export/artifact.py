@@ -29,7 +29,7 @@ from ampft.runs.predict import SavedClassifier, recorded_training
 from ampft.runs.predictor import Predictor, saved_problem
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import task_row
-from ampft.text.escaping import inert_lines
+from ampft.text.escaping import inert_lines, one_line
 from ampft.text.json_io import (
     JSONValue,
     check_schema,
@@ -270,7 +270,16 @@ def load_artifact(folder: Path, manifest: ArtifactManifest, record: RunRecord) -
     row = FORMATS[manifest.format]
     purpose = f"--model {folder}, an artifact for {manifest.runtime}"
     row.require(row.runtime_packages(manifest.precision), purpose)
-    model = row.code.load(folder, manifest, config)
+    try:
+        model = row.code.load(folder, manifest, config)
+    except InputError:
+        raise
+    except Exception as error:  # of the runtime, which may lack an operator or be older
+        reason = one_line(str(error))
+        raise InputError(
+            f"{purpose}: the installed version cannot load {manifest.model} ({reason}). Use "
+            "the version that artifact.json states, or export the run again."
+        ) from error
     return Artifact(folder, manifest, record, config, reader, model)
 
 

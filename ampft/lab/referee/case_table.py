@@ -19,7 +19,7 @@ from ampft.comparison.analysis.run_predictions import Cases
 from ampft.data.splits import group_equal_keys
 from ampft.errors import InputError
 from ampft.files import atomic_path, write_text_non_atomically
-from ampft.lab.referee.ledger import CASES_NAME
+from ampft.lab.referee.ledger import CASES_NAME, ledger_writes
 from ampft.tasks.single_label import SingleLabel
 from ampft.text.json_io import (
     JSONValue,
@@ -78,7 +78,7 @@ class CaseTable:
 
 def write_case_table(folder: Path, table: CaseTable) -> None:
     """Write the examples of a new ledger."""
-    with atomic_path(folder / CASES_NAME) as temporary:
+    with ledger_writes(folder), atomic_path(folder / CASES_NAME) as temporary:
         write_text_non_atomically(temporary, json_text(table))
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import getpass
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from os.path import lexists
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -22,8 +23,10 @@ from filelock import FileLock, Timeout
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.findings import MetricInfo
 from ampft.errors import InputError
-from ampft.files import atomic_path, write_text_non_atomically
+from ampft.files import atomic_path, write_errors_explained, write_text_non_atomically
 from ampft.lab.referee.decision import CandidateAnswer, Claim, LedgerEstimate, share_of_try
+from ampft.ownership import is_plain_file
+from ampft.text.escaping import without_credentials
 from ampft.text.json_io import (
     JSONValue,
     Positive,
@@ -260,19 +263,31 @@ def ledger_lock(folder: Path) -> Iterator[None]:
                 f"LEDGER {folder}: the folder holds {sorted(others)[0]} and no {FIRST_NAME}, so it "
                 "is not a ledger. Pass a ledger, or a new folder."
             )
-    folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK_NAME)
-    try:
-        lock.acquire(timeout=SECONDS_TO_WAIT)
-    except Timeout:
+    if lexists(lock.lock_file) and not is_plain_file(Path(lock.lock_file)):
         raise InputError(
-            f"LEDGER {folder}: another process has been writing to it for "
-            f"{SECONDS_TO_WAIT:.0f} s. Wait for it, or end it."
-        ) from None
+            f"LEDGER {folder}: {LOCK_NAME} is not a file, but judge locks a file of this name. "
+            "Move it, or pass another folder."
+        )
+    with ledger_writes(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=SECONDS_TO_WAIT)
+        except Timeout:
+            raise InputError(
+                f"LEDGER {folder}: another process has been writing to it for "
+                f"{SECONDS_TO_WAIT:.0f} s. Wait for it, or end it."
+            ) from None
     try:
         yield
     finally:
         lock.release()
+
+
+def ledger_writes(folder: Path) -> AbstractContextManager[None]:
+    """Explain errors of writing to a ledger; see `write_errors_explained`."""
+    remedy = "Make the folder writable or free disk space there, then repeat the command."
+    return write_errors_explained(f"LEDGER {folder}: the folder", remedy)
 
 
 def read_entries(folder: Path) -> tuple[list[Entry], str]:
@@ -319,13 +334,19 @@ def append_entry(folder: Path, entry: Entry) -> str:
     sha256 = values_hash(values)
     path = entry_path(folder, entry.number)
     assert not path.exists(), "the lock is held, and the number is the next one"
-    with atomic_path(path) as temporary:
+    with ledger_writes(folder), atomic_path(path) as temporary:
         write_text_non_atomically(temporary, json_text({**values, "sha256": sha256}))
     return sha256
 
 
 def new_entry(
-    kind: str, entries: list[Entry], previous: str, models: list[JudgedModel], **parts: Any
+    kind: str,
+    entries: list[Entry],
+    previous: str,
+    models: list[JudgedModel],
+    *,
+    note: str = "",
+    **parts: Any,
 ) -> Entry:
     """Return the next entry of a ledger, by this user and now.
 
@@ -334,6 +355,7 @@ def new_entry(
         entries: Earlier entries.
         previous: Hash of the last of them.
         models: Models of the entry.
+        note: Text of the user.
         parts: Further fields of `Entry`.
     """
     try:
@@ -347,6 +369,7 @@ def new_entry(
         who=f"{user}@{platform.node() or 'unknown'}",
         previous=previous,
         models=tuple(models),
+        note=without_credentials(note),
         **parts,
     )
 

@@ -121,6 +121,17 @@ def test_a_changed_manifest_is_refused(onnx_text, tmp_path):
         open_artifact(copy)
 
 
+def test_an_error_of_the_runtime_is_one_message(onnx_text, capsys, monkeypatch):
+    def refuse(*_, **__):
+        raise RuntimeError("[ONNXRuntimeError] : 10 : INVALID_GRAPH\nnot a registered function")
+
+    monkeypatch.setattr("onnxruntime.InferenceSession", refuse)
+    assert main(["predict", "--model", str(onnx_text), "--text", "w1"]) == 2
+    error = capsys.readouterr().err
+    assert "the installed version cannot load onnx/model.onnx ([ONNXRuntimeError] : 10" in error
+    assert "Traceback" not in error
+
+
 def test_a_folder_with_files_is_not_touched(text_run, tmp_path):
     (tmp_path / "onnx-fp32").mkdir()
     (tmp_path / "onnx-fp32" / "mine.txt").write_text("keep")

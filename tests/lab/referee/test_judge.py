@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shlex
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +15,7 @@ import pandas as pd
 import pytest
 from file_faults import FileFaults
 from judged_tables import SEEDS, write_side, write_table
+from running import CANARIES
 
 import ampft
 from ampft import LedgerSettings, cli
@@ -211,6 +214,32 @@ def test_a_missing_or_foreign_entry_is_refused(ledger, tmp_path, written):
         read_entries(ledger)
     entry_path(ledger, 2).write_bytes(kept)
     assert len(read_entries(ledger)[0]) == 3
+
+
+def test_a_lock_that_is_a_folder_is_one_message(tmp_path, written, capsys):
+    (tmp_path / "ledger" / ".lock").mkdir(parents=True)
+    assert cli.main(["judge", str(tmp_path / "ledger"), "--best", *written["old"]]) == 2
+    assert ".lock is not a file, but judge locks" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "ledger").iterdir()] == [".lock"]
+
+
+def test_a_full_disk_is_the_one_of_the_ledger(ledger, written, capsys, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("ampft.files.write", full)
+    before = files(ledger)
+    assert cli.main(["judge", str(ledger), "--candidate", *written["same"]]) == 2
+    error = capsys.readouterr().err
+    assert f"LEDGER {ledger}: the folder cannot be written (No space left on device)" in error
+    assert "TMPDIR" not in error
+    assert files(ledger) == before
+
+
+def test_a_note_keeps_no_token(ledger, written):
+    note = f"tried with {CANARIES['HF_TOKEN']}"
+    entry = ampft.judge(ledger, candidate=written["same"], note=note).entry
+    assert entry.note == "tried with REDACTED"
 
 
 def test_a_killed_writer_leaves_whole_entries(ledger):
