@@ -52,6 +52,7 @@ from .precision.modes import MODES as MODES
 from .precision.resolve import Precision as Precision
 from .precision.resolve import requested_mode as requested_mode
 from .precision.resolve import resolve as resolve
+from .runs.estimator import Classifier as Classifier
 from .runs.finetune import finetune as finetune
 from .runs.finished import FinishedRun as FinishedRun
 from .runs.opening import open_run as open_run

@@ -1,0 +1,178 @@
+"""A classifier of texts with scikit-learn's interface, over `ampft.finetune`."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from ampft.runs.finetune import finetune
+from ampft.runs.finished import FinishedRun
+
+PROBABILITY = "probability_"
+
+
+class Classifier(ClassifierMixin, BaseEstimator):
+    """Fine-tunes a model on texts; an estimator for pipelines, searches and cross-validation.
+
+    Attributes:
+        classes_: (K,) labels in the dtype of `y`, sorted.
+        run_: The `FinishedRun`.
+
+    Examples:
+        >>> cross_val_score(ampft.Classifier(num_train_epochs=5), texts, labels)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model_name_or_path: str | None = None,
+        *,
+        precision: str | None = None,
+        num_train_epochs: int | None = None,
+        learning_rate: float | None = None,
+        per_device_train_batch_size: int | None = None,
+        max_seq_length: int | None = None,
+        random_state: int | None = 42,
+        settings: Mapping[str, Any] | None = None,
+        output_dir: str | None = None,
+        verbose: bool = False,
+    ) -> None:
+        """Keep the parameters; None leaves a setting at its default.
+
+        Args:
+            model_name_or_path: Folder or hub id; None for all-MiniLM-L6-v2.
+            precision: Precision, such as "bf16"; None for fp32.
+            num_train_epochs: Passes over the training data.
+            learning_rate: Peak learning rate.
+            per_device_train_batch_size: Texts per step.
+            max_seq_length: Maximum length of a text in tokens.
+            random_state: Seed of head, data order and dropout; None draws one.
+            settings: Further settings of `ampft train` by name.
+            output_dir: New folder for the run; None for a temporary one, which lives as long as
+                this object.
+            verbose: Whether to print what a run prints.
+        """
+        self.model_name_or_path = model_name_or_path
+        self.precision = precision
+        self.num_train_epochs = num_train_epochs
+        self.learning_rate = learning_rate
+        self.per_device_train_batch_size = per_device_train_batch_size
+        self.max_seq_length = max_seq_length
+        self.random_state = random_state
+        self.settings = settings
+        self.output_dir = output_dir
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.two_d_array = False
+        tags.non_deterministic = self.random_state is None
+        return tags
+
+    def fit(self, X: Any, y: Any) -> Classifier:
+        """Fine-tune on texts.
+
+        Args:
+            X: (n,) texts: a list, an array, a Series, or a DataFrame with one column.
+            y: (n,) labels of any type.
+
+        Raises:
+            InputError: The data or a setting must be corrected.
+            ValueError: `X` and `y` differ in length, or labels have different types.
+        """
+        texts, labels = texts_of(X), np.asarray(y)
+        if labels.ndim != 1 or len(labels) != len(texts):
+            raise ValueError(f"X has {len(texts)} texts, and y the shape {labels.shape}.")
+        try:
+            self.classes_ = np.unique(labels)
+        except TypeError as error:
+            raise ValueError("y: the labels have different types.") from error
+        own = {
+            "model_name_or_path": self.model_name_or_path,
+            "num_train_epochs": self.num_train_epochs,
+            "learning_rate": self.learning_rate,
+            "per_device_train_batch_size": self.per_device_train_batch_size,
+            "max_seq_length": self.max_seq_length,
+            "seed": self._seed(),
+            "test_fraction": 0.0,
+        }
+        given = {name: value for name, value in own.items() if value is not None}
+        folder = self.output_dir
+        if folder is None:
+            self._temporary = tempfile.mkdtemp(prefix="ampft-classifier-")
+            weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
+            folder = f"{self._temporary}/run"
+        printed = contextlib.nullcontext() if self.verbose else _silence()
+        with printed:
+            self.run_: FinishedRun = finetune(
+                [(text, str(label)) for text, label in zip(texts, labels, strict=True)],
+                precision=self.precision,
+                **{**given, **(self.settings or {}), "output_dir": folder},
+            )
+        self.n_features_in_ = 1
+        return self
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """Return the probabilities of the classes, (n, K), in the order of `classes_`."""
+        check_is_fitted(self, "run_")
+        texts = texts_of(X)
+        if not texts:
+            return np.zeros((0, len(self.classes_)))
+        table = self.run_.predict(texts, all_probabilities=True)
+        columns = [PROBABILITY + str(label) for label in self.classes_]
+        return table[columns].to_numpy(dtype=np.float64)
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """Return the most probable label of each text, (n,), in the dtype of `y`."""
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for pickle; the model stays in the folder of its run.
+
+        Raises:
+            TypeError: The folder is temporary.
+        """
+        if "_temporary" in vars(self):
+            raise TypeError("the run is in a temporary folder. Pass output_dir to pickle a model.")
+        state: dict[str, Any] = super().__getstate__()
+        return state
+
+    def _seed(self) -> int | None:
+        if self.random_state is None:
+            return int(np.random.default_rng().integers(2**31))
+        if isinstance(self.random_state, np.random.RandomState):
+            return int(self.random_state.randint(2**31))
+        return int(self.random_state)
+
+
+def texts_of(X: Any) -> list[str]:
+    """Return the texts in a list, an array, a Series, or the only column of a table.
+
+    Raises:
+        ValueError: There are several columns, or something else than texts.
+    """
+    values = X.to_numpy() if hasattr(X, "to_numpy") else np.asarray(X, dtype=object)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise ValueError(f"X: texts have one dimension, but received the shape {values.shape}.")
+    others: Sequence[Any] = [value for value in values if not isinstance(value, str)]
+    if others:
+        raise ValueError(f"X: received {others[0]!r}, which is not a text.")
+    return list(map(str, values))
+
+
+@contextlib.contextmanager
+def _silence() -> Any:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield

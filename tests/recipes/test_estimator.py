@@ -1,0 +1,104 @@
+"""`ampft.Classifier` in the tools of scikit-learn."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from running import rows
+from sklearn.base import clone
+from sklearn.calibration import calibration_curve
+from sklearn.inspection import permutation_importance
+from sklearn.metrics import get_scorer
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils import estimator_checks
+
+import ampft
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return [text for text, _ in rows(90, 0)]
+
+
+@pytest.fixture(scope="module")
+def labels():
+    return [label for _, label in rows(90, 0)]
+
+
+@pytest.fixture
+def classifier(tiny_model):
+    return ampft.Classifier(
+        str(tiny_model), learning_rate=8e-3, num_train_epochs=4,
+        settings={"use_cpu": True, "cpu_threads": 1},
+    )  # fmt: skip
+
+
+def test_labels_keep_their_type(classifier, texts, labels):
+    names = sorted(set(labels))
+    numbers = np.array([10 * names.index(label) - 10 for label in labels])
+    fitted = classifier.fit(pd.Series(texts), numbers)
+    assert fitted.classes_.tolist() == sorted({-10, 0, 10} & set(numbers.tolist()))
+    predicted = fitted.predict(np.array(texts))
+    assert predicted.dtype == numbers.dtype
+    assert fitted.score(texts, numbers) == np.mean(predicted == numbers) > 0.7
+    proba = fitted.predict_proba(pd.DataFrame({"review": texts}))
+    assert proba.shape == (90, len(fitted.classes_))
+    np.testing.assert_allclose(proba.sum(axis=1), 1, atol=1e-5)
+    assert (fitted.classes_[proba.argmax(axis=1)] == predicted).all()
+    assert fitted.predict([]).shape == (0,)
+
+
+def test_five_tools(classifier, texts, labels):
+    scores = cross_val_score(classifier, texts, labels, cv=2)
+    assert scores.min() > 0.6
+    search = GridSearchCV(classifier, {"learning_rate": [1e-6, 8e-3]}, cv=2).fit(texts, labels)
+    assert search.best_params_ == {"learning_rate": 8e-3}
+    lowered = FunctionTransformer(lambda values: [value.lower() for value in values])
+    pipeline = make_pipeline(lowered, clone(classifier)).fit(texts, labels)
+    assert pipeline.score(texts, labels) > 0.7
+    frame = pd.DataFrame({"review": texts})
+    found = permutation_importance(pipeline[-1], frame, labels, n_repeats=2, random_state=0)
+    assert found.importances_mean[0] > 0.1
+    first = pipeline.classes_[0]
+    proba = pipeline.predict_proba(texts)[:, 0]
+    true, predicted = calibration_curve(np.array(labels) == first, proba, n_bins=3)
+    assert len(true) == len(predicted) > 1
+    scorer = get_scorer("roc_auc_ovr")
+    assert scorer(pipeline, texts, labels) > 0.7
+
+
+def test_parameters_and_refusals(classifier, texts, labels, tmp_path):
+    assert clone(classifier).get_params() == classifier.get_params()
+    assert classifier.set_params(num_train_epochs=2).num_train_epochs == 2
+    with pytest.raises(ValueError, match="X has 90 texts, and y the shape"):
+        classifier.fit(texts, labels[:-1])
+    with pytest.raises(ValueError, match="labels have different types"):
+        classifier.fit(texts[:2], np.array([1, "1"], dtype=object))
+    with pytest.raises(ValueError, match="which is not a text"):
+        classifier.fit([1.0, 2.0], [0, 1])
+    with pytest.raises(ValueError, match="texts have one dimension"):
+        classifier.fit(np.full((2, 2), "a"), [0, 1])
+    fitted = clone(classifier).fit(texts, labels)
+    with pytest.raises(TypeError, match="Pass output_dir to pickle"):
+        pickle.dumps(fitted)
+    kept = clone(classifier).set_params(output_dir=str(tmp_path / "run")).fit(texts, labels)
+    loaded = pickle.loads(pickle.dumps(kept))
+    assert (loaded.predict(texts) == kept.predict(texts)).all()
+
+
+# Those of scikit-learn's checks that pass no table of numbers.
+CHECKS = (
+    "check_estimator_cloneable", "check_estimator_repr", "check_no_attributes_set_in_init",
+    "check_get_params_invariance", "check_set_params", "check_parameters_default_constructible",
+    "check_valid_tag_types", "check_estimator_tags_renamed",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_checks_of_scikit_learn(name):
+    getattr(estimator_checks, name)("Classifier", ampft.Classifier())
