@@ -33,6 +33,8 @@ HEAVY = {
         "saved_state",
         "state",
         "caller_state",
+        "loop",
+        "loop_state",
         "environment",
         "recorded_arguments",
     ),
