@@ -59,8 +59,12 @@ from .runs.opening import open_run as open_run
 from .runs.prepared import Prepared as Prepared
 from .runs.run import Run as Run
 from .runs.start import prepare as prepare
+from .runs.training import Training as Training
+from .tasks.case_losses import CaseLossPredictions as CaseLossPredictions
 from .tasks.classification_report import ClassificationReport as ClassificationReport
+from .tasks.loss import summed_binary_cross_entropy as summed_binary_cross_entropy
 from .tasks.loss import summed_cross_entropy as summed_cross_entropy
+from .tasks.loss import summed_squared_error as summed_squared_error
 from .tasks.single_label import Predictions as Predictions
 from .tasks.single_label import classification_report as classification_report
 from .tasks.task import make_task as make_task

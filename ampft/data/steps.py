@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from ampft.errors import InputError
 
@@ -105,7 +106,9 @@ class MicroBatch:
     """The part of a step batch that goes through the model at once."""
 
     ids: IntArray  # (m,) example ids.
-    inputs: Mapping[str, Tensor]  # The model's inputs and `labels` (m,), on the CPU.
+    # The model's inputs and `labels` (m,), on the CPU; of an own loop, what its collate function
+    # returns.
+    inputs: Mapping[str, Tensor]
     counted: bool  # Whether the loss counts; False for the dummy of a process without examples.
     is_last: bool  # Whether it is the last of its step, when gradients are synchronized.
     packing: Any = None  # Layout of a model without padding; None if the model computes its own.
@@ -327,10 +330,7 @@ def _pinned_ahead(
         finished = (
             micro if finish is None else finish(micro) for micro in step_batch.micro_batches
         )
-        pinned = (
-            replace(micro, inputs={name: t.pin_memory() for name, t in micro.inputs.items()})
-            for micro in finished
-        )
+        pinned = (replace(micro, inputs=pin_memory(micro.inputs)) for micro in finished)
         return replace(step_batch, micro_batches=tuple(pinned))
 
     with ThreadPoolExecutor(1, thread_name_prefix="collate") as thread:

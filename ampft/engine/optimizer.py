@@ -366,6 +366,12 @@ def _trained_parameters(model: nn.Module, layer_decay: float | None) -> list[Tra
     return trained
 
 
+def has_known_state(optimizer: Optimizer) -> bool:
+    """Return whether `expected_optimizer_state` and `rule_of` describe an optimizer."""
+    known = (torch.optim.AdamW, torch.optim.Adafactor, BFloat16AdamW, MuonWithAdamW)
+    return type(optimizer) in known and not optimizer.defaults.get("amsgrad")
+
+
 def expected_optimizer_state(
     model: nn.Module, optimizer: Optimizer
 ) -> dict[str, dict[str, tuple[list[int], str] | None]]:

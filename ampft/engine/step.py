@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -122,13 +123,15 @@ def shared_autocast_cache(
 
 def _uses_joint_weights(accelerator: Accelerator, plain: nn.Module) -> bool:
     """Return whether one operator casts all weights, which is proven for models without padding."""
+    if accelerator.device.type != "cuda" or "transformers" not in sys.modules:
+        return False
     # Imported here because it imports transformers, which such a model needs anyway.
     from ampft.models.packing.install import is_packed
 
     is_alone = accelerator.num_processes == 1 and configured_backend(accelerator) is None
     # Adapters read the dtype of their weights, and cast their inputs to it.
     is_whole = is_packed(plain) and lora_config(plain) is None
-    return accelerator.device.type == "cuda" and is_alone and is_whole
+    return is_alone and is_whole
 
 
 def _checkpoints_gradients(model: nn.Module) -> bool:

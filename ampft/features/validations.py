@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ampft.engine.checkpoints.store import BEST_NAME
 from ampft.features.feature import Feature, SavedFeature, Write
 from ampft.files import link
-from ampft.tasks.outcome import Outcome, Problem
+from ampft.tasks.outcome import Outcome
 from ampft.text.json_io import Count
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Validations(Feature):
     name = "validations"
 
     best: BestModel  # Best weights so far, and early stopping.
-    problem: Problem  # Problem of the task.
+    printed: Mapping[str, str]  # Titles of the metrics that are printed, by name; empty for all.
     accelerator: Accelerator  # Accelerator that prepared the model.
     model: nn.Module  # Prepared model.
     write: Write  # Function that prints a line.
@@ -81,16 +81,18 @@ class Validations(Feature):
         return is_last or step % (self.every or self.steps_per_epoch) == 0
 
     def at_validation(self, step: int, outcome: Outcome) -> None:
+        """Add an evaluation of a split."""
+        self.add(step, all_metrics(outcome))
+
+    def add(self, step: int, metrics: Mapping[str, float | None]) -> None:
         """Add and print an evaluation, and keep the weights if they are the best so far."""
-        metrics = all_metrics(outcome)
         part = ValidationPart(epoch=self._epoch(step), step=step, metrics=metrics)
         self.parts.append(part)
         value = metrics[self.best.metric.name]
         is_best = self.best.update(value, step, self.accelerator, self.model)
         values = ", ".join(
-            f"{self.problem.metrics[name].title} "
-            f"{'undefined' if metrics[name] is None else f'{metrics[name]:.3f}'}"
-            for name in self.problem.printed
+            f"{title} {'undefined' if metrics[name] is None else f'{metrics[name]:.3f}'}"
+            for name, title in (self.printed or dict(zip(metrics, metrics, strict=True))).items()
         )
         moment = f"epoch {part.epoch:<4}" if self.every is None else f"step {step:<5}"
         self.write(f"{moment} validation {values}{'  (best)' if is_best else ''}")

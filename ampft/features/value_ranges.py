@@ -103,6 +103,7 @@ class NonfiniteStepMonitor(Feature):
     mode: str  # Precision of the run.
     skips: bool  # Whether steps are skipped that are not finite, without a scaler.
     write: Write  # Function that prints a line.
+    saves: bool = True  # Whether such steps are saved, for `ampft doctor`.
     # Counts of what went wrong so far.
     watch: SkippedStepCounts = field(default_factory=SkippedStepCounts)
     _start: StepRandomState | None = None
@@ -143,6 +144,8 @@ class NonfiniteStepMonitor(Feature):
         return {"alarm": is_alarm}
 
     def _save(self, record: StepRecord) -> None:
+        if not self.saves:
+            return
         assert self._start is not None
         folder = self.folder / f"step-{record.number}"
         try:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
@@ -20,7 +20,6 @@ from ampft.engine.checkpoints.writing import without_prefix, write_tensors
 from ampft.errors import InputError
 from ampft.features.feature import Feature, SavedFeature, StepRecord
 from ampft.files import FileDigest, atomic_path, check_disk_space, describe_file
-from ampft.metrics.sums import Metric
 from ampft.models.adapters import merge_adapters
 from ampft.models.weights import gather_model_state, load_into_sharded_model
 from ampft.ownership import private_file
@@ -122,12 +121,24 @@ class AveragedWeights(Feature):
             tensor.copy_(saved.tensors[name])
 
 
+class Selector(Protocol):
+    """What chooses between evaluations, such as a `Metric`."""
+
+    @property
+    def name(self) -> str:
+        """Name of the metric."""
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether higher values are better."""
+
+
 @dataclass
 class BestModel:
     """Keeps the weights of the best validation on disk."""
 
     output_dir: Path  # Output folder of the run.
-    metric: Metric  # Metric of the validation split that selects the best weights.
+    metric: Selector  # Metric of the validation split that selects the best weights.
     # Number of evaluations without improvement after which to stop; None never stops.
     patience: int | None = None
     step: int | None = None  # Optimizer steps before the best evaluation so far.

@@ -190,3 +190,11 @@ PIXELS = Kind(
     processor="image_processor",
     has_files=True,
 )
+# Whatever an own loop trains on. Its rows are known to its code only.
+OWN = Kind(
+    name="own",
+    case="example",
+    module="",
+    open_rows=lazy_function("ampft.kinds.rows:refuse_own_rows"),
+    rows_in_memory=lazy_function("ampft.kinds.rows:refuse_own_rows"),
+)

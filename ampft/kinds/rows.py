@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from PIL import Image
@@ -355,3 +355,15 @@ def sample_sounds(columns: int) -> Sequence[Sound]:
         Sound(random.normal(scale=0.1, size=(int(seconds * RATE), 1)).astype(np.float32), RATE, "")
         for seconds in SECONDS
     ]
+
+
+def refuse_own_rows(*_: Any) -> NoReturn:
+    """Refuse to read rows for the model of an own loop.
+
+    Raises:
+        InputError: Always.
+    """
+    raise InputError(
+        "--model: an own loop trained this model, so only its code can read rows for it. Load "
+        "model.safetensors into the model there."
+    )

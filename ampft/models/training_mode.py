@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from transformers import PreTrainedModel
 
 from ampft.errors import InputError
 from ampft.precision.accelerator import world_size
@@ -29,6 +28,8 @@ def check_kernel_supports_dropout(model: nn.Module) -> None:
     Raises:
         InputError: A part of it has attention dropout above 0, and a kernel that ignores it.
     """
+    from transformers import PreTrainedModel  # other functions here serve any model
+
     for part in model.modules():
         config = part.config if isinstance(part, PreTrainedModel) else None
         kernel = str(getattr(config, "_attn_implementation", None))

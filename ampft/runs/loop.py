@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -238,6 +239,13 @@ class Loop(Generic[P]):
         is_complete = self.steps >= self.prepared.total_steps
         return is_complete or any(feature.should_stop for feature in self.state.features)
 
+    def remaining_epochs(self) -> Iterator[int]:
+        """Yield the epochs of the training, from 0, until it is over."""
+        for epoch in itertools.count(self.steps // len(self.state.retries.step_batches)):
+            if self.is_over:
+                return
+            yield epoch
+
     def step_batches(self, epoch: int) -> Iterator[StepBatch]:
         """Yield the step batches of an epoch that are not done yet, until the training is over."""
         first = epoch * len(self.state.retries.step_batches)
@@ -316,17 +324,30 @@ class Loop(Generic[P]):
         """Whether this process wants the run to stop, for `apply_step`."""
         return self.stop.votes(required_feature(self.state.features, TrainingClock).limit)
 
-    def record(self, outcome: StepOutcome) -> None:
-        """Add the current optimizer step to the history; stop if a process has voted for it."""
-        self._add(outcome, ends_run=False)
+    def record(
+        self, outcome: StepOutcome, columns: Mapping[str, float | None] | None = None
+    ) -> None:
+        """Add the current optimizer step to the history; stop if a process has voted for it.
+
+        Args:
+            outcome: Outcome of the step.
+            columns: Further columns of the history.
+        """
+        self._add(outcome, ends_run=False, own=columns)
         self.stop.decide(outcome.votes, required_feature(self.state.features, TrainingClock).limit)
 
-    def _add(self, outcome: StepOutcome, *, ends_run: bool) -> None:
+    def _add(
+        self,
+        outcome: StepOutcome,
+        *,
+        ends_run: bool,
+        own: Mapping[str, float | None] | None = None,
+    ) -> None:
         batch = self.current_batch
         assert batch is not None
         self.state.step_ids.update(batch.effective_ids)
         record = StepRecord(self.steps + 1, batch, self.losses, outcome, ends_run)
-        columns: dict[str, float | None] = {}
+        columns: dict[str, float | None] = dict(own or {})
         for feature in self.state.features:
             columns |= feature.after_step(record)
         self.state.history.record(batch, outcome, columns)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from ampft.arguments import ClassifyArguments
 from ampft.engine.checkpoints.store import (
     MANIFEST_NAME,
     STORE_NAME,
@@ -26,6 +25,9 @@ from ampft.runs.redaction import redact_secrets
 from ampft.text.json_io import json_values
 from ampft.text.numbers import byte_size
 from ampft.text.tables import Cell, Quote, Table, terminal_table
+
+if TYPE_CHECKING:
+    from ampft.runs.loop_state import LoopSettings
 
 LATEST = "latest"
 
@@ -77,7 +79,7 @@ def run_folder(checkpoint: Path) -> Path:
     return checkpoint.absolute().parents[1]
 
 
-def find_resume_point(args: ClassifyArguments) -> ResumePoint | None:
+def find_resume_point(args: LoopSettings) -> ResumePoint | None:
     """Return where a run begins; None without `--resume_from_checkpoint`.
 
     Args:
@@ -89,7 +91,7 @@ def find_resume_point(args: ClassifyArguments) -> ResumePoint | None:
     return None if args.resume_from_checkpoint is None else on_main_process(lambda: _find(args))
 
 
-def _find(args: ClassifyArguments) -> ResumePoint:
+def _find(args: LoopSettings) -> ResumePoint:
     assert args.resume_from_checkpoint is not None
     assert args.output_dir is not None, "checked with the other arguments"
     output_dir = Path(args.output_dir)
@@ -259,7 +261,7 @@ MAY_CHANGE = frozenset(
             "validation_file",
             "test_file",
         ),
-        *("mixed_precision", "auto_micro_batch", "cuda_graphs"),
+        *("mixed_precision", "auto_micro_batch", "micro_batches", "cuda_graphs"),
         *("per_device_train_batch_size", "gradient_accumulation_steps"),
     }
 )

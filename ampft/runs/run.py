@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -31,7 +30,7 @@ from ampft.evaluation.sanity import (
 )
 from ampft.features.feature import required_feature
 from ampft.features.validations import Validations, all_metrics
-from ampft.files import check_disk_space, write_text
+from ampft.files import check_disk_space
 from ampft.models.adapters import save_model_or_adapters
 from ampft.models.training_mode import batch_norm_note
 from ampft.models.weights import gather_sharded_weights, weights_size
@@ -41,15 +40,15 @@ from ampft.runs.folder import RunFolder
 from ampft.runs.history import write_csv
 from ampft.runs.loop import Loop
 from ampft.runs.loop_state import entered_in_order
-from ampft.runs.manifest import HISTORY_NAME, PICTURES_NAME, describe_files
+from ampft.runs.manifest import HISTORY_NAME, PICTURES_NAME
 from ampft.runs.predictions import write_predictions
 from ampft.runs.prepared import Prepared
 from ampft.runs.publishing import model_card
-from ampft.runs.record import RunRecord, write_record
+from ampft.runs.record import RunRecord
+from ampft.runs.results import write_results
 from ampft.runs.show import decisions_text, report_with_heading, result_line
 from ampft.runs.state import RunState, predict
 from ampft.tasks.outcome import Outcome
-from ampft.text.json_io import json_text
 from ampft.text.terminal import labelled, print_line
 
 
@@ -60,10 +59,7 @@ class Run(Loop[Prepared]):
     def epochs(self) -> Iterator[int]:
         """Epochs of the training, from 0, until it is over."""
         self.validate(self.prepared.model)  # if a stop prevented it
-        for epoch in itertools.count(self.steps // len(self.state.retries.step_batches)):
-            if self.is_over:
-                return
-            yield epoch
+        yield from self.remaining_epochs()
 
     def validate(self, model: nn.Module) -> None:
         """Evaluate on the validation split after an epoch, or every `--eval_steps` steps.
@@ -158,7 +154,7 @@ def _write_final_results(
         origins=partial(task.origins, split),
         groups=dependent_groups(task.data, split),
     )
-    write_results(folder, record, outcome, write, outcome_fp32)
+    write_results(folder, record, outcome, write, outcome_fp32, model_card)
     chance = constant_summary(task, constant)
     return _result_lines(folder.path, record, prepared, outcome, chance, baselines)
 
@@ -208,41 +204,6 @@ def _timings(state: RunState, model: nn.Module) -> dict[str, Any]:
     for feature in state.features:
         timings |= feature.timings(timings)
     return timings
-
-
-def write_results(
-    folder: RunFolder,
-    record: RunRecord,
-    outcome: Outcome,
-    write: Callable[[Path, Outcome], None],
-    outcome_fp32: Outcome | None = None,
-) -> None:
-    """Write report, predictions, model card and, last, the record of a finished run.
-
-    Args:
-        folder: Folder that holds the history, and in its stage the saved model.
-        record: Record of the run; `files` is filled in here.
-        outcome: Outcome of the final evaluation.
-        write: `write_predictions` with the inputs of the examples.
-        outcome_fp32: Outcome of the same model in fp32; None writes no file for it.
-    """
-    report, stage = outcome.report(), folder.stage()
-    selected = bool(record.metrics.get("selected"))
-    text = report_with_heading(report, selected=selected)
-    write_text(stage / "report.txt", text + decisions_text(record))
-    write_text(stage / "report.json", json_text({**report.as_dict(), "selected": selected}))
-    write(stage / "predictions.parquet", outcome)
-    if outcome_fp32 is not None:
-        write(stage / "predictions_fp32.parquet", outcome_fp32)
-    write_text(stage / "README.md", model_card(record, report))
-    folder.check_record()
-    folder.staged = describe_files(stage)
-    record = replace(record, files=folder.files())
-    # Even if the run is killed during the next line, a later run knows which files are results.
-    write_record(folder, replace(record, status="running"))
-    folder.publish()
-    folder.check_record()
-    write_record(folder, record)
 
 
 def _result_lines(

@@ -14,7 +14,7 @@ from ampft.features.resources import PeakMemory
 from ampft.runs.history import read_history
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
 from ampft.runs.record import ResumePart, RunRecord, read_record
-from ampft.tasks import TASKS, TaskRow
+from ampft.tasks import OWN_TASKS, TASKS, TaskRow
 from ampft.tasks.outcome import Problem, main_metrics_text
 from ampft.tasks.report import Report, report_from_json
 from ampft.text.escaping import inert
@@ -97,7 +97,8 @@ def heading(record: RunRecord) -> str:
         f"{record.model.parameters / 1e6:.1f} M parameters"
         + ", placebo: each initial weight changed by one unit in the last place"
         * record.model.perturbed,
-        "data": f"{inert(record.data.name)}: {sizes}; {counted(len(record.label_names), 'class')}",
+        "data": f"{inert(record.data.name)}: {sizes}"
+        + (f"; {counted(len(record.label_names), 'class')}" if record.label_names else ""),
         "steps": describe_steps(record),
     }
     memory = describe_memory(record.memory)
@@ -158,12 +159,13 @@ def task_row(record: RunRecord) -> TaskRow:
     Raises:
         InputError: This version does not have the task.
     """
-    if record.task not in TASKS:
+    known = {**TASKS, **OWN_TASKS}
+    if record.task not in known:
         raise InputError(
             f"{RECORD_NAME}: the task is {inert(record.task)!r}, which this version of ampft does "
             f"not have (it has {', '.join(TASKS)}). Use the version that made the run."
         )
-    return TASKS[record.task]
+    return known[record.task]
 
 
 def problem_of(record: RunRecord) -> type[Problem]:

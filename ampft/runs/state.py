@@ -75,7 +75,7 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
         fitted_decisions(prepared),
         Validations(
             best,
-            prepared.task.problem,
+            {name: metrics[name].title for name in prepared.task.problem.printed},
             accelerator,
             prepared.model,
             write,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ampft.kinds import IMAGES, PIXELS, SOUNDS, TEXT, WORDS, Kind, import_object
+from ampft.kinds import IMAGES, OWN, PIXELS, SOUNDS, TEXT, WORDS, Kind, import_object
 
 if TYPE_CHECKING:
     from ampft.tasks.outcome import Problem
@@ -67,9 +67,26 @@ TASKS = {
 }  # fmt: skip
 
 
+# What `ampft.Training` records, by the predictions that its loop gives; no flag names them.
+OWN_TASKS = {
+    OWN.name: TaskRow(OWN, "ampft.tasks.single_label:SingleLabel", "", ""),
+    "own-multi-label": TaskRow(OWN, "ampft.tasks.multi_label:MultiLabel", "", ""),
+    "own-losses": TaskRow(OWN, "ampft.tasks.case_losses:CaseLosses", "", ""),
+}
+
+
+def own_task(problem: str) -> str:
+    """Return the task of an own loop whose predictions are those of a problem.
+
+    Raises:
+        KeyError: There is none.
+    """
+    return {row.problem_type().name: name for name, row in OWN_TASKS.items()}[problem]
+
+
 def problem_types() -> dict[str, type[Problem]]:
     """Return the classes of all problems by name."""
-    types = [kind.problem_type() for kind in TASKS.values()]
+    types = [row.problem_type() for row in (*TASKS.values(), *OWN_TASKS.values())]
     return {problem_type.name: problem_type for problem_type in types}
 
 

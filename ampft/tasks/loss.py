@@ -42,7 +42,8 @@ def summed_cross_entropy(
     Args:
         logits: (m, C, ...), any floating dtype; computed in float32, or in float64 for float64
             logits.
-        labels: (m, ...) int64 class indices.
+        labels: (m, ...) int64 class indices, or (m, C, ...) probabilities of the classes, such as
+            mixed or distilled labels.
         class_weights: (C,) float32; None gives every class the weight 1.
         label_smoothing: Share of the target that is spread evenly over the classes, 0 to 1.
         focal_gamma: Exponent of the focal loss; 0 for cross entropy. Not with label smoothing.
@@ -52,10 +53,12 @@ def summed_cross_entropy(
         A float32 scalar; float64 for float64 logits.
 
     Raises:
-        ValueError: The focal loss is combined with label smoothing.
+        ValueError: The focal loss is combined with label smoothing or with probabilities.
     """
-    if focal_gamma and label_smoothing:
-        raise ValueError("focal_gamma and label_smoothing cannot be combined; set one of them to 0")
+    is_soft = labels.is_floating_point()
+    if focal_gamma and (label_smoothing or is_soft):
+        other = "probabilities as labels" if is_soft else "label_smoothing"
+        raise ValueError(f"focal_gamma and {other} cannot be combined; set focal_gamma to 0")
     dtype = torch.promote_types(logits.dtype, torch.float32)
     weights = None if class_weights is None else to_device(class_weights, logits.device, dtype)
     with torch.autocast(logits.device.type, enabled=False):
@@ -67,7 +70,7 @@ def summed_cross_entropy(
             return (losses * factors).sum()
         return functional.cross_entropy(
             logits.to(dtype),
-            labels,
+            labels.to(dtype) if is_soft else labels,
             weight=weights,
             ignore_index=ignore_index,
             label_smoothing=label_smoothing,
@@ -102,12 +105,15 @@ def summed_binary_cross_entropy(
     Divided by m * K, it equals `torch.nn.BCEWithLogitsLoss` with the same `pos_weight`.
 
     Args:
-        logits: (m, K) float32 or float64.
-        targets: (m, K) bool.
+        logits: (m, K), any floating dtype; computed in float32, or in float64 for float64 logits.
+        targets: (m, K) bool, or floating-point probabilities, which the focal loss does not take.
         positive_weights: (K,) weights of the decisions whose target is true; None for 1.
         label_smoothing: Share of each target that is moved to one half, 0 to 1.
         focal_gamma: Exponent of the focal loss; 0 for cross entropy. Not with label smoothing.
     """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if focal_gamma and targets.dtype != torch.bool:
+        raise ValueError("focal_gamma needs targets of dtype bool; set it to 0 for probabilities")
     weights = None
     if positive_weights is not None:
         weights = to_device(positive_weights, logits.device, logits.dtype)
@@ -123,6 +129,32 @@ def summed_binary_cross_entropy(
         return functional.binary_cross_entropy_with_logits(
             logits, smoothed, pos_weight=weights, reduction="sum"
         )
+
+
+def summed_squared_error(
+    predictions: Tensor, targets: Tensor, *, huber_delta: float | None = None
+) -> Tensor:
+    """Return the squared error, or Huber's loss, summed over all numbers, a float32 scalar.
+
+    Args:
+        predictions: (m, ...), any floating dtype; computed in float32, or in float64 for float64.
+        targets: (m, ...), the same shape.
+        huber_delta: Error from which Huber's loss grows linearly; None for the squared error.
+
+    Raises:
+        ValueError: The shapes differ, which torch would broadcast.
+    """
+    if predictions.shape != targets.shape:
+        raise ValueError(
+            f"predictions {tuple(predictions.shape)} and targets {tuple(targets.shape)} must have "
+            "the same shape"
+        )
+    dtype = torch.promote_types(predictions.dtype, torch.float32)
+    pair = predictions.to(dtype), targets.to(dtype)
+    with torch.autocast(predictions.device.type, enabled=False):
+        if huber_delta is None:
+            return functional.mse_loss(*pair, reduction="sum")
+        return functional.huber_loss(*pair, reduction="sum", delta=huber_delta)
 
 
 def parse_class_weights(

@@ -19,8 +19,9 @@ from ampft.runs.finished import FinishedRun
 from ampft.runs.folder import RunFolder
 from ampft.runs.predict import predict_file
 from ampft.runs.predictions import write_predictions
+from ampft.runs.publishing import model_card
 from ampft.runs.record import write_record
-from ampft.runs.run import write_results
+from ampft.runs.results import write_results
 from ampft.runs.show import format_run
 from ampft.tasks.single_label import Predictions, classification_report
 
@@ -55,7 +56,7 @@ def write_run(folder: Path, model: Path, make_record, *, seed: int) -> Path:
             json.dumps({"tokenizer_class": "BertTokenizer", "seed": seed})
         )
         write = partial(write_predictions, references=lambda rows: {"text": ["x"] * 20})
-        write_results(run, record, outcome, write)
+        write_results(run, record, outcome, write, card=model_card)
     return folder
 
 

@@ -1,0 +1,196 @@
+"""The examples of an own loop: any map-style source, whose order is chosen for it."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+
+from ampft.data.steps import Examples, FloatArray, IntArray
+from ampft.errors import InputError
+
+SAMPLED = 64  # examples whose contents are in a fingerprint
+_FIRST_STEP = (0, 0)  # epoch and step with which a fingerprint reads them
+
+
+@dataclass(frozen=True)
+class OwnExamples:
+    """Examples of a map-style source, read one by one, or as rows of tensors.
+
+    A source that draws at random, as augmentation does, draws the same for an example of an epoch,
+    whatever the number of processes, workers and micro-batches, and after a resume.
+    """
+
+    source: Any  # What has a length, and an example for each index; or tensors with a row for each.
+    collate_examples: Callable[
+        [list[Any]], Any
+    ]  # Function that makes a batch of a list of examples.
+    weights: FloatArray  # (n,) weights in the loss.
+    seed: int = 0  # Seed of what the source draws.
+    position: tuple[int, int] = _FIRST_STEP  # Epoch and step for which it draws.
+
+    @property
+    def lengths(self) -> IntArray:
+        """(n,) ones: all examples cost the same."""
+        return np.ones(len(self.weights), dtype=np.int64)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether reading an example draws nothing: it is in memory."""
+        is_table = type(self.source).__module__.startswith("datasets.")
+        has_transform = is_table and getattr(self.source, "format", {}).get("type") == "custom"
+        held = isinstance(self.source, list | tuple | Mapping | TensorDataset)
+        return self.collate_examples is default_collate and (
+            held or (is_table and not has_transform)
+        )
+
+    def for_step(self, epoch: int, step: int) -> OwnExamples:
+        """Return the examples as an optimizer step of the training sees them."""
+        return replace(self, position=(epoch, step))
+
+    def collate(self, ids: IntArray) -> Any:
+        """Return the batch of the examples `ids`, as the source's collate function makes it."""
+        columns = _columns(self.source)
+        if columns is not None and self.collate_examples is default_collate:
+            rows = {name: tensor[torch.from_numpy(ids)] for name, tensor in columns.items()}
+            return rows if isinstance(self.source, Mapping) else tuple(rows.values())
+        if self.is_static:
+            return self.collate_examples([self.source[int(index)] for index in ids])
+        with _own_generators():
+            epoch, step = self.position
+            examples = []
+            for index in ids:
+                _seed_generators(self.seed, epoch, int(index))
+                examples.append(self.source[int(index)])
+            _seed_generators(self.seed, epoch, step, int(ids[0]))
+            return self.collate_examples(examples)
+
+    def fingerprint(self) -> str:
+        """Return a SHA-256 of the number of examples, and of the contents of at most `SAMPLED`."""
+        digest = hashlib.sha256(str(len(self.weights)).encode())
+        ids = np.linspace(0, len(self.weights) - 1, min(SAMPLED, len(self.weights))).astype(
+            np.int64
+        )
+        columns = _columns(self.source)
+        with _own_generators():
+            for index in np.unique(ids):
+                _seed_generators(self.seed, 0, int(index))
+                value = self.source[int(index)] if columns is None else self.collate(index[None])
+                for part in _contents(value):
+                    digest.update(part)
+        digest.update(np.ascontiguousarray(self.weights).tobytes())
+        return digest.hexdigest()
+
+
+def own_examples(
+    source: Any,
+    *,
+    collate: Callable[[list[Any]], Any] | None = None,
+    weights: npt.ArrayLike | None = None,
+    seed: int = 0,
+) -> Examples:
+    """Return the examples of a source for step batches.
+
+    Args:
+        source: A list, a map-style data set of torch, a `datasets.Dataset`, tensors by name or in a
+            tuple, whose rows are the examples, `Examples`, or a `DataLoader`, of which the data set
+            and the collate function are used.
+        collate: Function that makes a batch of a list of examples; None for the loader's, or for
+            `torch.utils.data.default_collate`.
+        weights: (n,) weights of the examples in the loss; None for 1.
+        seed: Seed of what the source draws.
+
+    Raises:
+        InputError: The source has no length or no indices, or is empty; or the weights do not fit.
+    """
+    if isinstance(source, DataLoader):
+        collate = collate or source.collate_fn
+        source = source.dataset
+    if isinstance(source, tuple) and source and all(isinstance(each, Tensor) for each in source):
+        source = TensorDataset(*source)
+    if all(hasattr(source, name) for name in ("collate", "weights", "lengths")):
+        examples: Examples = source
+        return examples
+    is_indexed = hasattr(source, "__getitem__") and hasattr(source, "__len__")
+    if isinstance(source, IterableDataset) or not is_indexed:
+        raise InputError(
+            f"examples: received {type(source).__name__}, which can only be iterated. The order of "
+            "the examples, the share of each process and the place at which a stopped training "
+            "continues need examples with a length and an index: pass a list, a map-style data "
+            "set, or a DataLoader of one. A stream that fits on the disk can become one with "
+            "datasets.Dataset.from_generator."
+        )
+    columns = _columns(source)
+    lengths = {len(source)} if columns is None else {len(each) for each in columns.values()}
+    if len(lengths) != 1 or not min(lengths):
+        raise InputError(
+            f"examples: received {type(source).__name__} of {sorted(lengths)} examples. Pass at "
+            "least one example, and tensors with equally many rows."
+        )
+    (n,) = lengths
+    values = np.ones(n) if weights is None else np.asarray(weights, dtype=np.float64)
+    if values.shape != (n,) or not np.isfinite(values).all() or values.min() < 0:
+        raise InputError(
+            f"weights: received an array of shape {values.shape}. Pass {n} finite numbers of at "
+            "least 0, one for each example."
+        )
+    return OwnExamples(source, collate or default_collate, values, seed)
+
+
+def _columns(source: Any) -> Mapping[str, Tensor] | None:
+    """Return the tensors of a source whose examples are their rows; None for any other source."""
+    if isinstance(source, TensorDataset):
+        return {str(number): tensor for number, tensor in enumerate(source.tensors)}
+    return source if isinstance(source, Mapping) else None
+
+
+@contextmanager
+def _own_generators() -> Iterator[None]:
+    """Let the global generators of the CPU draw inside this context without an effect outside."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        torch.set_rng_state(states[2])
+
+
+def _seed_generators(*numbers: int) -> None:
+    words = np.random.SeedSequence(numbers).generate_state(3).tolist()
+    random.seed(words[0])
+    np.random.seed(words[1])  # noqa: NPY002
+    torch.default_generator.manual_seed(words[2])  # not a GPU's, from which dropout draws
+
+
+def _contents(value: Any) -> Iterator[bytes]:
+    """Yield the contents of an example: of tensors, arrays, and what holds them."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu()
+        value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    if isinstance(value, np.ndarray):
+        yield f"{value.dtype} {value.shape} ".encode()
+        yield np.ascontiguousarray(value).tobytes()
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield f"{name!r}: ".encode()
+            yield from _contents(part)
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        yield f"{len(value)} ".encode()
+        for part in value:
+            yield from _contents(part)
+    elif isinstance(value, str | bytes | int | float | bool | None):
+        yield repr(value).encode()
+    elif hasattr(value, "tobytes"):  # an image of PIL
+        yield value.tobytes()
+    else:  # another object: its type, because its text can have an address
+        yield type(value).__qualname__.encode()

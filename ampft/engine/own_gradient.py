@@ -1,0 +1,196 @@
+"""The exact gradient of a step from a user's own loss, over micro-batches and processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate.utils import send_to_device
+from torch import Tensor, distributed, nn
+
+from ampft.data.steps import MicroBatch, StepBatch
+from ampft.engine.checkpoints.training_state import random_state, restore_random_state
+from ampft.engine.step import backward
+from ampft.errors import InputError
+from ampft.precision.resolve import Precision
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+LossValue = Tensor | tuple[Tensor, Tensor | float]
+"""A loss summed over the examples of a batch, or this sum with its weight."""
+
+OwnLoss = Callable[[Any], LossValue]
+"""Returns the loss of a batch, as the collate function made it, on the device."""
+
+SUM_TOLERANCE = 0.02  # relative; in 16 bits, products of other batches round otherwise
+MOST_CHECKED = 8  # examples with which the loss is checked
+
+
+def own_gradient(
+    accelerator: Accelerator,
+    precision: Precision,
+    loss: OwnLoss,
+    step_batch: StepBatch,
+    trained: Sequence[Tensor],
+) -> list[Tensor]:
+    """Accumulate the gradient of a step, summed over its micro-batches and averaged over processes.
+
+    Without weights, the sum of the losses is divided by the weight of the step's examples. If the
+    loss returns weights, it is divided by their sum over all micro-batches and processes.
+
+    Args:
+        accelerator: Accelerator of the training, which has not prepared the model.
+        precision: Its precision, in whose autocast the loss is computed.
+        loss: Loss of a micro-batch.
+        step_batch: Step batch of this process.
+        trained: Parameters whose gradients are averaged.
+
+    Returns:
+        The loss of each micro-batch, divided like the gradient.
+
+    Raises:
+        InputError: The loss is not one number in float32.
+    """
+    losses: list[Tensor] = []
+    weight = torch.zeros((), device=accelerator.device)
+    for micro_batch in step_batch:
+        if not micro_batch.counted:  # this process has fewer examples than others
+            losses.append(torch.zeros((), device=accelerator.device))
+            if accelerator.scaler is not None:
+                accelerator.scaler.scale(losses[-1])  # so that the scale exists
+            continue
+        with precision.autocast():
+            total, own_weight = _checked(loss(_on_device(accelerator, micro_batch)))
+        if own_weight is not None:
+            weight = weight + own_weight
+        losses.append(backward(accelerator, total / step_batch.effective_weight))
+    if accelerator.num_processes > 1:
+        weight = _average(trained, weight)
+    if bool(weight > 0):
+        share = step_batch.effective_weight / weight
+        gradients = [p.grad for p in trained if p.grad is not None]
+        torch._foreach_mul_(gradients, share.to(gradients[0].dtype))
+        losses = [each * share.to(each.dtype) for each in losses]
+    return losses
+
+
+def _on_device(accelerator: Accelerator, micro_batch: MicroBatch) -> Any:
+    return send_to_device(micro_batch.inputs, accelerator.device, non_blocking=True)
+
+
+def _checked(value: LossValue) -> tuple[Tensor, Tensor | float | None]:
+    total, weight = value if isinstance(value, tuple) else (value, None)
+    if not isinstance(total, Tensor) or total.numel() != 1:
+        shape = tuple(total.shape) if isinstance(total, Tensor) else type(total).__name__
+        raise InputError(
+            f"loss: it returned {shape}. Return the sum over the examples of the batch, one number "
+            "in a tensor, or a tuple of this sum and its weight."
+        )
+    if total.dtype.itemsize < torch.float32.itemsize:
+        raise InputError(
+            f"loss: it was summed in {total.dtype}, which loses digits. Convert the model's output "
+            "with .float() before the sum."
+        )
+    return total.reshape(()), weight.detach() if isinstance(weight, Tensor) else weight
+
+
+def _average(trained: Sequence[Tensor], weight: Tensor) -> Tensor:
+    """Average gradients over the processes, in one reduction; return the sum of the weights.
+
+    A parameter without a gradient in any process keeps none, as in a single process.
+    """
+    flags = [torch.tensor(float(p.grad is not None)) for p in trained]
+    head = torch.stack([weight.cpu().float(), *flags]).to(weight.device)
+    parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+    flat = torch.cat([head, *(part.reshape(-1).float() for part in parts)])
+    distributed.all_reduce(flat)
+    has_gradient = (flat[1 : 1 + len(trained)] > 0).tolist()
+    values = (flat[1 + len(trained) :] / distributed.get_world_size()).split(
+        [part.numel() for part in parts]
+    )
+    for parameter, has_one, value in zip(trained, has_gradient, values, strict=True):
+        averaged = value.view(parameter.shape).to(parameter.dtype)
+        parameter.grad = averaged if has_one else None
+    return flat[0]
+
+
+def share_state(model: nn.Module, *, buffers_only: bool = False) -> None:
+    """Give all processes the weights and buffers of the main process, or its buffers."""
+    tensors = model.buffers() if buffers_only else iter(model.state_dict().values())
+    for tensor in tensors:
+        distributed.broadcast(tensor.detach(), 0)
+
+
+@contextmanager
+def only_trained(model: nn.Module, trained: Iterable[Tensor]) -> Iterator[None]:
+    """Compute gradients of some parameters of a model only, inside this context."""
+    kept = {id(parameter) for parameter in trained}
+    paused = [p for p in model.parameters() if p.requires_grad and id(p) not in kept]
+    for parameter in paused:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in paused:
+            parameter.requires_grad_(True)
+
+
+def check_is_sum(
+    accelerator: Accelerator,
+    precision: Precision,
+    model: nn.Module,
+    loss: OwnLoss,
+    halves: Sequence[MicroBatch],
+    whole: MicroBatch,
+) -> str | None:
+    """Check that a loss is a sum over the examples of its batch, and not a mean.
+
+    The gradient of a step would otherwise depend on how it is split: a mean of means gives the
+    examples of small micro-batches too much weight, and k micro-batches k times the loss.
+
+    Args:
+        accelerator: Accelerator of the training.
+        precision: Its precision.
+        model: All models, whose modes are restored; nothing is trained.
+        loss: Loss of a batch.
+        halves: Two batches of different examples.
+        whole: The batch of both.
+
+    Returns:
+        A warning if the loss of a batch is not the sum of those of its halves, for another reason
+        than that it is a mean, such as pairs of examples; otherwise None.
+
+    Raises:
+        InputError: It is a mean.
+    """
+    state, modes = random_state(accelerator.device), [m.training for m in model.modules()]
+    values = []
+    try:
+        model.eval()
+        for micro_batch in (*halves, whole):
+            restore_random_state(state, accelerator.device)
+            with torch.no_grad(), precision.autocast():
+                total, _ = _checked(loss(_on_device(accelerator, micro_batch)))
+            values.append(float(total))
+    finally:
+        for module, mode in zip(model.modules(), modes, strict=True):
+            module.training = mode
+        restore_random_state(state, accelerator.device)
+    first, second, both = values
+    slack = SUM_TOLERANCE * max(abs(first), abs(second), abs(both))
+    if abs(first + second - both) <= slack:
+        return None
+    if min(first, second) - slack <= both <= max(first, second) + slack:
+        raise InputError(
+            f"loss: it is a mean over the examples, not their sum: {first:.4g} and {second:.4g} "
+            f"for two halves of a batch, and {both:.4g} for both together. The gradient would "
+            'depend on the number of micro-batches. Return the sum (reduction="sum"), or the sum '
+            "and its weight; or pass check_loss=False if this is what you want."
+        )
+    return (
+        f"the loss of a batch ({both:.4g}) is not the sum of the losses of its halves "
+        f"({first:.4g} and {second:.4g}), so the gradient depends on how a step is split."
+    )

@@ -1,0 +1,59 @@
+"""Writes the results of a finished run: report, predictions, card and, last, the record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from ampft.files import write_text
+from ampft.runs.folder import RunFolder
+from ampft.runs.manifest import describe_files
+from ampft.runs.record import RunRecord, write_record
+from ampft.runs.show import decisions_text, report_with_heading
+from ampft.tasks.outcome import Outcome
+from ampft.tasks.report import Report
+from ampft.text.json_io import json_text
+
+
+def write_results(
+    folder: RunFolder,
+    record: RunRecord,
+    outcome: Outcome,
+    write: Callable[[Path, Outcome], None],
+    outcome_fp32: Outcome | None = None,
+    card: Callable[[RunRecord, Report], str] | None = None,
+) -> None:
+    """Write report, predictions, model card and, last, the record of a finished run.
+
+    Args:
+        folder: Folder that holds the history, and in its stage the saved model.
+        record: Record of the run; `files` is filled in here.
+        outcome: Outcome of the final evaluation.
+        write: `write_predictions` with the inputs of the examples.
+        outcome_fp32: Outcome of the same model in fp32; None writes no file for it.
+        card: Function that returns the model card; None writes none.
+    """
+    report, stage = outcome.report(), folder.stage()
+    selected = bool(record.metrics.get("selected"))
+    text = report_with_heading(report, selected=selected)
+    write_text(stage / "report.txt", text + decisions_text(record))
+    write_text(stage / "report.json", json_text({**report.as_dict(), "selected": selected}))
+    write(stage / "predictions.parquet", outcome)
+    if outcome_fp32 is not None:
+        write(stage / "predictions_fp32.parquet", outcome_fp32)
+    if card is not None:
+        write_text(stage / "README.md", card(record, report))
+    publish(folder, record)
+
+
+def publish(folder: RunFolder, record: RunRecord) -> None:
+    """Make the staged files of a finished run visible, and write its record last."""
+    folder.check_record()
+    folder.staged = describe_files(folder.stage())
+    record = replace(record, files=folder.files())
+    # Even if the run is killed during the next line, a later run knows which files are results.
+    write_record(folder, replace(record, status="running"))
+    folder.publish()
+    folder.check_record()
+    write_record(folder, record)
