@@ -2,8 +2,8 @@
 
     python own_loops.py PLAN
 
-PLAN is a JSON list of runs. Each is a process of its own: `{"loop": "cnn", "kill_at": 4, ...}`, whose
-other entries are settings of `ampft.Training`.
+PLAN is a JSON list of runs, such as `{"loop": "cnn", "kill_at": 4}`. Each is a process of its own.
+The other entries are settings of `ampft.Training`.
 """
 
 from __future__ import annotations
@@ -222,6 +222,7 @@ def in_child(plan: dict[str, Any]) -> int:
 
 def main(plans: str) -> None:
     """Run each plan in turn, and print how it ended."""
+    assert ampft.Training  # imported once, and not by each child
     for plan in json.loads(Path(plans).read_text()):
         defaults = {"batch_size": 32, "max_train_steps": STEPS, "checkpointing_steps": "3"}
         print("ended", in_child({**defaults, **plan}), flush=True)
