@@ -18,7 +18,7 @@ PACKAGE = REPOSITORY / "ampft"
 LAYERS = (
     ("errors",),
     ("laboratory",),
-    ("text", "files", "flag", "ownership", "signals", "processes", "machine", "hub"),
+    ("text", "files", "flag", "ownership", "sealed", "signals", "processes", "machine", "hub"),
     ("precision",),
     ("data",),
     ("models",),

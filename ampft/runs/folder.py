@@ -39,10 +39,10 @@ from ampft.runs.manifest import (
     describe_files,
     earlier_record,
     earlier_results,
-    is_link,
     refuse_foreign_files,
     remove_earlier_run,
 )
+from ampft.sealed import is_link
 from ampft.text.escaping import without_credentials
 from ampft.text.json_io import json_text
 

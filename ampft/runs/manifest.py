@@ -12,9 +12,9 @@ from typing import Any
 from ampft.engine.checkpoints.store import HISTORY_NAME as HISTORY_NAME
 from ampft.engine.checkpoints.store import STORE_NAME, CheckpointStore
 from ampft.errors import InputError
-from ampft.files import FileDigest, describe_file, is_safe_relative_path
+from ampft.files import FileDigest, describe_file
 from ampft.ownership import is_plain_file, is_plain_folder
-from ampft.text.json_io import read_json_object, values_hash
+from ampft.sealed import Sealed, read_hashed
 
 RECORD_NAME = "run.json"
 NONFINITE_NAME = "nonfinite"  # folder of saved steps
@@ -53,32 +53,36 @@ def describe_files(folder: Path) -> dict[str, FileDigest]:
     return {path.relative_to(folder).as_posix(): describe_file(path) for path in paths}
 
 
+def sealed_run(folder: Path, files: Mapping[str, FileDigest]) -> Sealed:
+    """Return the files of a run that it wrote, or that loading its model may read.
+
+    Args:
+        folder: Folder of the run.
+        files: Files in its record.
+    """
+    return Sealed(
+        folder=folder,
+        manifest=RECORD_NAME,
+        files=files,
+        event="the run",
+        remedy="Restore the folder from a copy, or repeat the run.",
+        belongs=lambda name: "/" not in name and is_result_name(name),
+    )
+
+
 def check_files(folder: Path, files: Mapping[str, FileDigest], names: Iterable[str]) -> None:
-    """Check that files of a run are as the run wrote them.
+    """Check that files that are about to be read are as the run wrote them.
 
     Args:
         folder: Folder of the run.
         files: Files in its record. Records without any, from before schema 3, prove nothing.
-        names: Files that are about to be read, if they exist or the record lists them.
+        names: Names of the files, if they exist or the record lists them.
 
     Raises:
-        InputError: A file is missing, was added, or differs from the record.
+        InputError: A file is missing, was added or changed, or is a link.
     """
-    if not files:
-        return
-    for name in names:
-        path = folder / name
-        if name not in files:
-            problem = "is not a file of this run" if os.path.lexists(path) else None
-        elif not path.is_file():
-            problem = "is missing"
-        else:
-            problem = None if describe_file(path) == files[name] else "was changed after the run"
-        if problem:
-            raise InputError(
-                f"{path}: the file {problem}, according to the {RECORD_NAME} next to it. Restore "
-                "the folder from a copy, or repeat the run."
-            )
+    if files:
+        sealed_run(folder, files).check(names)
 
 
 def model_files(folder: Path, files: Mapping[str, FileDigest]) -> set[str]:
@@ -103,8 +107,13 @@ def earlier_results(folder: Path) -> Iterator[Path]:
         return
     yield folder / RECORD_NAME
     files = record.get("files")
-    listed = files if isinstance(files, Mapping) else {}
-    yield from (folder / name for name, part in listed.items() if _is_unchanged(folder, name, part))
+    listed = {
+        name: FileDigest(**part)
+        for name, part in (files if isinstance(files, Mapping) else {}).items()
+        if isinstance(part, Mapping) and part.keys() == {"sha256", "bytes"}
+    }
+    changed = dict(sealed_run(folder, listed).faults(listed))
+    yield from (folder / name for name in listed if name not in changed)
     # A run that was killed had no time to record the hash of its history.
     if HISTORY_NAME not in listed and _is_history(folder / HISTORY_NAME):
         yield folder / HISTORY_NAME
@@ -169,13 +178,10 @@ def refuse_foreign_files(folder: Path) -> None:
 def earlier_record(folder: Path) -> dict[str, Any] | None:
     """Return run.json as JSON values; None if it is not the unchanged record of a run."""
     try:
-        record = read_json_object(folder / RECORD_NAME)
-        is_record = {"schema", "status", "precision"} <= record.keys()
-        values = {name: value for name, value in record.items() if name != "sha256"}
-        is_unchanged = record.get("sha256") == values_hash(values)
+        record, _ = read_hashed(folder / RECORD_NAME)
     except (OSError, ValueError):
         return None
-    return record if is_record and is_unchanged and not is_link(folder, RECORD_NAME) else None
+    return record if {"schema", "status", "precision"} <= record.keys() else None
 
 
 def _is_history(path: Path) -> bool:
@@ -193,21 +199,6 @@ def _is_history(path: Path) -> bool:
     return True
 
 
-def _is_unchanged(folder: Path, name: str, part: object) -> bool:
-    """Return whether a file listed in a record still has the contents that the record states."""
-    path = folder / name
-    if not is_safe_relative_path(name) or is_link(folder, name) or not path.is_file():
-        return False
-    return isinstance(part, Mapping) and describe_file(path).sha256 == part.get("sha256")
-
-
 def matches_any_pattern(name: str, patterns: Iterable[str]) -> bool:
     """Return whether a name of a file has one of the patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def is_link(folder: Path, name: str) -> bool:
-    """Return whether a path in a folder is, or leads through, a symbolic link."""
-    path = folder / name
-    inside = [part for part in (path, *path.parents) if part.is_relative_to(folder)]
-    return any(part.is_symlink() for part in inside if part != folder)

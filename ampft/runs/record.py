@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,15 +22,14 @@ from ampft.machine import versions
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import RECORD_NAME
 from ampft.runs.redaction import redact_command, redact_secrets, without_secrets
+from ampft.sealed import hashed_values, read_hashed
 from ampft.tasks import default_task
 from ampft.text.escaping import without_credentials
 from ampft.text.json_io import (
     JSONValue,
     check_schema,
     from_json,
-    json_values,
     read_json_object,
-    values_hash,
 )
 
 SCHEMA = 3
@@ -204,16 +203,13 @@ def write_record(folder: RunFolder, record: RunRecord) -> Path:
     return folder.write_json(RECORD_NAME, hashed_values(record))
 
 
-def hashed_values(record: RunRecord) -> dict[str, JSONValue]:
-    """Return the values of run.json, the last of them their hash."""
-    values = cast("dict[str, JSONValue]", json_values(record))
-    return {**values, "sha256": values_hash(values)}
-
-
 def hash_is_correct(folder: Path) -> bool:
     """Return whether run.json has the hash that it states; true before schema 3."""
-    values = read_json_object(folder / RECORD_NAME)
-    return values.get("schema") in (1, 2) or values.pop("sha256", None) == values_hash(values)
+    try:
+        read_hashed(folder / RECORD_NAME)
+    except ValueError:
+        return read_json_object(folder / RECORD_NAME).get("schema") in (1, 2)
+    return True
 
 
 def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
@@ -237,9 +233,9 @@ def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
             SCHEMA,
             "Use the version of ampft that the file names under `versions`.",
         )
-        stored = values.pop("sha256", None)
-        if verify and stored != values_hash(values):
-            raise ValueError("its values do not have the hash that it states")
+        if verify:
+            values, _ = read_hashed(path)
+        values.pop("sha256", None)
         return from_json(RunRecord, values, RECORD_NAME)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(

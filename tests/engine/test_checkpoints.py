@@ -227,14 +227,14 @@ def test_damage_is_noticed_and_the_file_named(tmp_path: Path, name: str, damage)
     if name in ("optimizer.safetensors", "state.json"):  # equal in both
         (other / name).write_bytes(b"other")
     damage(folder / name, other / name)
-    with pytest.raises(DamagedCheckpoint, match=rf"step-4/{name}: the file (is|belongs)"):
+    with pytest.raises(DamagedCheckpoint, match=rf"step-4/{name}: the file (is|was|belongs)"):
         verify(folder)
 
 
 def test_added_files_and_renamed_folders_are_noticed(tmp_path: Path):
     folder = write(CheckpointStore(tmp_path), 4)
     (folder / "code.py").write_text("mine")
-    with pytest.raises(DamagedCheckpoint, match=r"code\.py: the file does not belong"):
+    with pytest.raises(DamagedCheckpoint, match=r"code\.py: the file was added after"):
         verify(folder)
     (folder / "code.py").unlink()
     folder.rename(tmp_path / "checkpoints/step-9")

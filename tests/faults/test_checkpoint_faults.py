@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from ampft.engine.checkpoints.store import STORE_NAME, CheckpointStore, verified_history, verify
 from ampft.errors import InputError
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME
-from ampft.text.json_io import values_hash
+from ampft.sealed import hashed_text
 
 pytestmark = pytest.mark.slow
 
@@ -95,7 +95,7 @@ def test_a_kill_while_a_run_continues_leaves_the_checkpoint_it_continued_from(
     with FileFaults(tmp_path / "unused"):  # a run that was killed after its last checkpoint
         values = {k: v for k, v in record.items() if k != "sha256"}
         values |= {"status": "running", "files": {}}
-        (folder / RECORD_NAME).write_text(json.dumps({**values, "sha256": values_hash(values)}))
+        (folder / RECORD_NAME).write_text(hashed_text(values))
     faults, found = kill(train, folder, **LATEST)
     assert lost(found, first=2) == []
     assert len(found) > 30

@@ -269,7 +269,7 @@ def test_the_first_start_says_that_there_is_no_checkpoint(train, tmp_path):
     (folder / "thesis.tex").write_text("mine")
     (folder / "checkpoints/step-2/notes.txt").write_text("mine")
     refused = train(folder, *LATEST, *EVERY_2, code=2)
-    assert "step-2/notes.txt: the file does not belong to the checkpoint" in refused.stderr
+    assert "step-2/notes.txt: the file was added after the checkpoint" in refused.stderr
     (folder / "checkpoints/step-2/notes.txt").unlink()
     train(folder, "--overwrite_output_dir", stop=2)
     assert sorted(path.name for path in folder.iterdir()) == [

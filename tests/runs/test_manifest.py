@@ -144,7 +144,7 @@ def test_a_file_of_another_run_is_named(run, tiny_bert, make_record, command, na
 )
 def test_an_added_file_is_named(run, command, name):
     (run / name).write_text("{}")
-    with pytest.raises(InputError, match=rf"{name}: the file is not a file of this run"):
+    with pytest.raises(InputError, match=rf"{name}: the file was added after the run"):
         read(command, run)
 
 

@@ -19,7 +19,7 @@ from ampft.ownership import PRIVATE_NAME, lock_holder_pid, new_token, private_fi
 from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.runs.manifest import describe_files
 from ampft.runs.record import read_record, write_record
-from ampft.text.json_io import values_hash
+from ampft.sealed import hashed_text
 
 HOLD = """
 import sys, time
@@ -160,9 +160,7 @@ def test_a_record_cannot_name_files_outside_its_folder(tmp_path: Path, make_reco
     part = asdict(describe_file(outside))
     record["files"] |= {"../thesis.tex": part, str(outside): part}
     del record["sha256"]
-    (tmp_path / "run" / "run.json").write_text(
-        json.dumps({**record, "sha256": values_hash(record)})
-    )
+    (tmp_path / "run" / "run.json").write_text(hashed_text(record))
     with RunFolder(tmp_path / "run", overwrite=True):
         assert outside.read_text() == "mine"
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from ampft.errors import InputError
 from ampft.files import FileDigest, describe_file, remove, rename, sync, write_file
@@ -28,14 +28,8 @@ from ampft.ownership import (
     read_token,
     write_token,
 )
-from ampft.text.json_io import (
-    JSONValue,
-    from_json,
-    json_text,
-    json_values,
-    read_json_object,
-    values_hash,
-)
+from ampft.sealed import Sealed, hashed_text, read_hashed
+from ampft.text.json_io import from_json
 
 SCHEMA = 1
 HISTORY_NAME = "history.jsonl"  # in the folder of the run
@@ -88,9 +82,7 @@ class CheckpointManifest:
 
 def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
     """Write MANIFEST.json with the hash of its own values, and wait until it is on the disk."""
-    values = cast("dict[str, JSONValue]", json_values(manifest))
-    text = json_text({**values, "sha256": values_hash(values)})
-    write_file(folder / MANIFEST_NAME, [text.encode()])
+    write_file(folder / MANIFEST_NAME, [hashed_text(manifest).encode()])
 
 
 def read_manifest(folder: Path) -> CheckpointManifest:
@@ -101,11 +93,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     """
     path = folder / MANIFEST_NAME
     try:
-        _check_is_plain(path)
-        values = read_json_object(path)
-        is_as_written = path.read_bytes() == json_text(values).encode()
-        if values.pop("sha256", None) != values_hash(values) or not is_as_written:
-            raise ValueError("it does not have the hash that it states")
+        values, _ = read_hashed(path)
         if values.get("schema") != SCHEMA:
             raise ValueError(f"its schema is {values.get('schema')!r}, not {SCHEMA}")
         return from_json(CheckpointManifest, values, MANIFEST_NAME)
@@ -130,19 +118,14 @@ def verify(folder: Path) -> CheckpointManifest:
             f"{folder / MANIFEST_NAME}: the file belongs to step {manifest.cursor.step}, not to "
             f"{folder.name}."
         )
-    present = {path.name for path in folder.iterdir()} - {MANIFEST_NAME}
-    for name in sorted(present | manifest.files.keys()):
-        path = folder / name
-        if name not in manifest.files:
-            raise DamagedCheckpoint(f"{path}: the file does not belong to the checkpoint.")
-        if name not in present:
-            raise DamagedCheckpoint(f"{path}: the file is missing.")
-        try:
-            _check_is_plain(path)
-            if describe_file(path) != manifest.files[name]:
-                raise ValueError("its SHA-256 is not the one in the manifest")
-        except (OSError, ValueError) as error:
-            raise DamagedCheckpoint(f"{path}: the file is damaged ({error}).") from error
+    Sealed(
+        folder=folder,
+        manifest=MANIFEST_NAME,
+        files=manifest.files,
+        event="the checkpoint",
+        remedy="The checkpoint cannot be used.",
+        error=DamagedCheckpoint,
+    ).check()
     return manifest
 
 
@@ -169,11 +152,6 @@ def verified_history(path: Path, part: FileDigest) -> bytes:
             "in the manifest of the checkpoint)."
         )
     return beginning
-
-
-def _check_is_plain(path: Path) -> None:
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise ValueError("it is not a regular file")
 
 
 class CheckpointStore:

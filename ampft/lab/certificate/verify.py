@@ -45,8 +45,9 @@ from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches_
 from ampft.runs.predict import run_classifier
 from ampft.runs.predictor import Predictor
 from ampft.runs.publishing import published_data_name, published_model_name
-from ampft.runs.record import hashed_values, read_record
+from ampft.runs.record import read_record
 from ampft.runs.redaction import published_record
+from ampft.sealed import hashed_text
 from ampft.tasks.outcome import Outcome
 
 BATCH_SIZE = BATCH_SIZES[1]
@@ -183,7 +184,7 @@ class _Verification:
             and describe_file(self.opened.folder / name) != describe_file(self.run / name)
         ]
         published = published_record(read_record(self.run))
-        if hashed_values(self.opened.record) != hashed_values(published):
+        if hashed_text(self.opened.record) != hashed_text(published):
             changed.append(f"{SOURCE_NAME}/{RECORD_NAME}")
         if changed:
             yield finding("processor", names=changed)

@@ -20,7 +20,8 @@ from ampft.lab.cluster.orphans import MARK, start_guard_process
 from ampft.lab.cluster.parcels import Receiver, pack_folder
 from ampft.ownership import temporary_folder
 from ampft.runs.manifest import RECORD_NAME
-from ampft.text.json_io import json_text, read_json_object, values_hash
+from ampft.sealed import hashed_text
+from ampft.text.json_io import json_text, read_json_object
 
 # What a message is about.
 STARTED, LOG, HISTORY, PART, CHECKPOINT, RESULT = range(6)
@@ -106,9 +107,8 @@ def _name_place(record: Path, here: str, there: str) -> None:
         values = json.loads(
             json.dumps(values).replace(json.dumps(here)[1:-1], json.dumps(there)[1:-1])
         )
-        if values.pop("sha256", None) is not None:
-            values["sha256"] = values_hash(values)
-        record.write_text(json_text(values), "utf-8")
+        has_hash = values.pop("sha256", None) is not None
+        record.write_text(hashed_text(values) if has_hash else json_text(values), "utf-8")
 
 
 def _moved(word: str, old: str, new: str) -> str:

@@ -26,10 +26,10 @@ from ampft.ownership import new_token, remove_tree
 from ampft.runs.folder import check_creatable
 from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches_any_pattern
 from ampft.runs.predict import run_classifier
-from ampft.runs.record import hashed_values, read_record
+from ampft.runs.record import read_record
 from ampft.runs.redaction import published_record
+from ampft.sealed import hashed_text
 from ampft.tasks.decisions import fitted_config_entries
-from ampft.text.json_io import json_text
 
 # Files of a model that its format replaces: the others are of its tokenizer or processor.
 OF_MODEL = ("config.json", "generation_config.json", "adapter_config.json", *WEIGHT_FILES)
@@ -71,8 +71,8 @@ def write_artifact(folder: Path, source: ExportSource, write: Write) -> Artifact
         if own.is_file() and is_of_processor:
             shutil.copyfile(own, folder / own.name)
     (folder / SOURCE_NAME).mkdir()
-    published = hashed_values(published_record(read_record(request.run)))
-    write_text(folder / SOURCE_NAME / RECORD_NAME, json_text(published))
+    published = published_record(read_record(request.run))
+    write_text(folder / SOURCE_NAME / RECORD_NAME, hashed_text(published))
     source.model.config.save_pretrained(folder)
     path = folder / row.files[request.precision]
     path.parent.mkdir(exist_ok=True)

@@ -16,16 +16,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from os.path import lexists
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from filelock import FileLock, Timeout
 
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.findings import MetricInfo
 from ampft.errors import InputError
-from ampft.files import atomic_path, write_errors_explained, write_text_non_atomically
+from ampft.files import write_errors_explained, write_text
 from ampft.lab.referee.decision import CandidateAnswer, Claim, LedgerEstimate, share_of_try
 from ampft.ownership import is_plain_file
+from ampft.sealed import hashed_values, read_hashed
 from ampft.text.escaping import without_credentials
 from ampft.text.json_io import (
     JSONValue,
@@ -34,10 +35,7 @@ from ampft.text.json_io import (
     check_schema,
     from_json,
     json_text,
-    json_values,
     one_of,
-    read_json_object,
-    values_hash,
 )
 from ampft.text.numbers import Units
 
@@ -330,13 +328,12 @@ def read_entries(folder: Path) -> tuple[list[Entry], str]:
 
 def append_entry(folder: Path, entry: Entry) -> str:
     """Add an entry, whose lock is held, and return its hash."""
-    values = cast("dict[str, JSONValue]", json_values(entry))
-    sha256 = values_hash(values)
+    values = hashed_values(entry)
     path = entry_path(folder, entry.number)
     assert not path.exists(), "the lock is held, and the number is the next one"
-    with ledger_writes(folder), atomic_path(path) as temporary:
-        write_text_non_atomically(temporary, json_text({**values, "sha256": sha256}))
-    return sha256
+    with ledger_writes(folder):
+        write_text(path, json_text(values))
+    return str(values["sha256"])
 
 
 def new_entry(
@@ -377,12 +374,9 @@ def new_entry(
 def _read_entry(path: Path) -> tuple[Entry, str]:
     """Return an entry and the hash of its values."""
     try:
-        values = read_json_object(path)
+        values, sha256 = read_hashed(path)
         check_schema(path, values, SCHEMA, "Use the version of ampft that wrote the ledger.")
-        stored = values.pop("sha256", None)
-        if stored != values_hash(values):
-            raise ValueError("its values do not have the hash that it states")
-        return from_json(Entry, values, path.name), str(stored)
+        return from_json(Entry, values, path.name), sha256
     except (OSError, ValueError) as error:
         raise InputError(
             f"LEDGER {path.parent}: {path.name} is damaged or was edited ({error}). Restore the "
