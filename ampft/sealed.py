@@ -19,6 +19,7 @@ from ampft.text.json_io import JSONValue, json_text, json_values, parse_json_obj
 
 _HASH = "sha256"
 SAME, CHANGED, GONE = "unchanged", "changed", "gone"
+STATES = {SAME: "is unchanged", CHANGED: "was changed since it was read", GONE: "is gone"}
 
 
 def hashed_values(value: object) -> dict[str, JSONValue]:
@@ -158,8 +159,7 @@ class Recorded:
         """
         state = self.state
         if state != SAME:
-            problem = "is gone" if state == GONE else "was changed since it was read"
-            raise InputError(f"{self.path}: the file {problem}. Restore it from a copy.")
+            raise InputError(f"{self.path}: the file {STATES[state]}. Restore it from a copy.")
         return self.path
 
 

@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -111,6 +112,7 @@ def assemble(
     }
     splits, split_notes = with_missing_splits(parts, train.labels.strata(), groups, request)
     of_train = ["train", *(split for split in splits if split not in rows)]
+    shared_notes, shared = _shared_rows(rows, digests, exact, refuse=request.fail_on_leak)
     all_notes = [
         *notes,
         *conversion_notes,
@@ -118,12 +120,13 @@ def assemble(
         *_number_notes(train, columns),
         *_ignored_notes(rows, request.ignored_labels),
         *([] if ordered else _label_notes(names, train.labels, several=several)),
-        *_shared_rows(rows, digests, exact, refuse=request.fail_on_leak),
+        *shared_notes,
         *group_notes,
         *split_notes,
         *([] if ordered else _few_rows_notes(train, of_train)),
     ]
-    return finalize(splits, request, columns.inputs, columns.kind, name, all_notes)
+    data = finalize(splits, request, columns.inputs, columns.kind, name, all_notes)
+    return replace(data, shared_with_train=dict.fromkeys(splits.keys() - {"train"}, 0) | shared)
 
 
 def assemble_masks(
@@ -140,13 +143,15 @@ def assemble_masks(
     Raises:
         InputError: `check_masks` or `missing_splits` rejects the data.
     """
-    parts, classes, check_notes = check_masks(splits, request, name)
+    parts, classes, check_notes, shared = check_masks(splits, request, name)
     hashes = [int.from_bytes(value[:8], "little") for value in parts["train"][IMAGE_HASH][:]]
     images = np.array(hashes, dtype=np.uint64)
     all_splits, split_notes = with_missing_splits(parts, None, images, request)
     all_splits["train"], empty_notes = with_labelled_pixels(all_splits["train"])
     all_notes = [*notes, *check_notes, *split_notes, *empty_notes]
-    return finalize(all_splits, request, (IMAGE,), KIND, name, all_notes, classes)
+    data = finalize(all_splits, request, (IMAGE,), KIND, name, all_notes, classes)
+    made = dict.fromkeys(all_splits.keys() - {"train"}, 0)
+    return replace(data, shared_with_train=made | shared)
 
 
 def _add_labels(
@@ -432,11 +437,16 @@ def _shared_rows(
     exact: Mapping[str, DigestArray],
     *,
     refuse: bool,
-) -> list[str]:
-    """Return a note for each two splits that share inputs; labels of the first row are compared."""
-    notes = []
-    for first, second in combinations(rows, 2):
+) -> tuple[list[str], dict[str, int]]:
+    """Return a note for each two splits that share inputs, and the rows that are in `train` too.
+
+    Labels of the first row with the same inputs are compared.
+    """
+    notes, of_train = [], {}
+    for first, second in combinations(sorted(rows, key=lambda split: split != "train"), 2):
         shared = np.flatnonzero(np.isin(digests[second], digests[first]))
+        if first == "train":
+            of_train[second] = len(shared)
         if not len(shared):
             continue
         alike = len(shared) - int(np.isin(exact[second][shared], exact[first]).sum())
@@ -457,7 +467,7 @@ def _shared_rows(
                 " of the splits."
             )
         notes.append(f"{note}. With --fail_on_leak this is an error.")
-    return notes
+    return notes, of_train
 
 
 def sort_names(names: Iterable[str]) -> tuple[str, ...]:

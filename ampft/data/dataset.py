@@ -41,6 +41,9 @@ class ClassificationData:
     group_column: str | None = None  # Column of the groups that the user named, or None.
     # SHA-256 of the files that were read, by path.
     files: Mapping[str, str] = field(default_factory=dict)
+    # Number of rows of each other split whose inputs are those of a training row, before a split is
+    # reduced; None if the data are built in.
+    shared_with_train: Mapping[str, int] | None = None
     # Masks by split, if the labels are masks; `splits` then has no column `label`.
     masks: Mapping[str, Masks] | None = None
 

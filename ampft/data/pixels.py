@@ -268,7 +268,7 @@ def _read_columns(
 
 def check_masks(
     splits: DatasetDict, request: DataRequest, name: str
-) -> tuple[dict[str, Dataset], MaskClasses, list[str]]:
+) -> tuple[dict[str, Dataset], MaskClasses, list[str], dict[str, int]]:
     """Decode every image and mask, and check that they belong together.
 
     Args:
@@ -277,7 +277,8 @@ def check_masks(
         name: Name of the data.
 
     Returns:
-        The splits with `IMAGE_HASH`, `PAIR_HASH` and `PIXELS`; the classes; notes.
+        The splits with `IMAGE_HASH`, `PAIR_HASH` and `PIXELS`; the classes; notes; the number of
+        images of each other split that are training images too.
 
     Raises:
         InputError: A split is empty, an image or a mask cannot be used, or two splits share images
@@ -306,8 +307,8 @@ def check_masks(
         hashed = hashed.add_column(PAIR_HASH, [pair.pair_hash for pair in found])
         checked[split] = hashed.add_column(PIXELS, [pair.pixels for pair in found])
     converted = [f"Images {words}: {count}." for words, count in sorted(conversions.items())]
-    shared = _shared_images(checked, refuse=request.fail_on_leak)
-    return checked, classes, [class_note, *converted, *shared]
+    notes, shared = _shared_images(checked, refuse=request.fail_on_leak)
+    return checked, classes, [class_note, *converted, *notes], shared
 
 
 @dataclass(frozen=True)
@@ -383,18 +384,22 @@ def _refuse(problems: Sequence[tuple[str, str]]) -> None:
     raise InputError(f"{place}: {reason}. Fix or remove it.{more}")
 
 
-def _shared_images(splits: Mapping[str, Dataset], *, refuse: bool) -> list[str]:
-    notes = []
+def _shared_images(
+    splits: Mapping[str, Dataset], *, refuse: bool
+) -> tuple[list[str], dict[str, int]]:
+    notes, of_train = [], {}
     images = {split: part[IMAGE_HASH][:] for split, part in splits.items()}
-    for first, second in combinations(images, 2):
+    for first, second in combinations(sorted(images, key=lambda split: split != "train"), 2):
         known = frozenset(images[first])
         shared = sum(image in known for image in images[second])
+        if first == "train":
+            of_train[second] = shared
         if shared:
             note = f"{shared} of {len(images[second])} {second} images are in {first} too"
             if refuse:
                 raise InputError(f"--fail_on_leak: {note}. Remove them from one of the splits.")
             notes.append(f"{note}. With --fail_on_leak this is an error.")
-    return notes
+    return notes, of_train
 
 
 def with_labelled_pixels(train: Dataset) -> tuple[Dataset, list[str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -318,16 +317,7 @@ def _check_files(request: PredictRequest) -> None:
 
 def _note_training_files(request: PredictRequest, record: RunRecord) -> None:
     """Print which files the model was trained on: predictions of their rows look too good."""
-    held_out = [
-        name.strip()
-        for flag in ("validation_file", "test_file")
-        for name in str(record.arguments.get(flag) or "").split(",")
-    ]
-    trained = {
-        digest
-        for path, digest in record.data.files.items()
-        if not any(path == name or fnmatch(path, name) for name in held_out)
-    }
+    trained = {each.sha256 for each in record.data.training_files(record.arguments)}
     for file in map(Path, request.files if trained else ()):
         if file.is_file() and describe_file(file).sha256 in trained:
             note = f"{file} has rows that the model was trained on (same SHA-256 as the training "

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from ampft.machine import versions
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import RECORD_NAME
 from ampft.runs.redaction import redact_command, redact_secrets, without_secrets
-from ampft.sealed import hashed_values, read_hashed
+from ampft.sealed import Recorded, hashed_values, read_hashed
 from ampft.tasks import default_task
 from ampft.text.escaping import without_credentials
 from ampft.text.json_io import (
@@ -42,7 +43,8 @@ STATUSES = ("running", "finished", "diverged", "contradicted", "preempted", "int
 class DataPart:
     """The data: `fingerprints` and numbers of `examples` by split; `hub_id` if from the hub.
 
-    `files` has the SHA-256 of each file that was read, by path.
+    `files` has the SHA-256 of each file that was read, by path. `shared_with_train` has the number
+    of rows of each other split whose inputs are those of a training row; None in earlier records.
     """
 
     name: str
@@ -53,6 +55,24 @@ class DataPart:
     notes: Sequence[str] = ()
     hub_id: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
+    shared_with_train: Mapping[str, int] | None = None
+
+    def training_files(self, arguments: Mapping[str, Any]) -> list[Recorded]:
+        """Return the files that the run trained on.
+
+        Args:
+            arguments: Arguments of the run, which name the files of other splits.
+        """
+        others = [
+            name.strip()
+            for flag in ("validation_file", "test_file")
+            for name in str(arguments.get(flag) or "").split(",")
+        ]
+        return [
+            Recorded(Path(path), sha256)
+            for path, sha256 in self.files.items()
+            if not any(path == name or fnmatch(path, name) for name in others)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)

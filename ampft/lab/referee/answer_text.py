@@ -7,10 +7,18 @@ from itertools import starmap
 from ampft.lab.referee.decision import CandidateAnswer, Claim
 from ampft.lab.referee.judge import Judgement
 from ampft.lab.referee.ledger import RUNS, SEALED, Entry, JudgedCandidate
+from ampft.sealed import CHANGED, GONE, SAME
 from ampft.text.json_io import JSONValue, json_values
 from ampft.text.numbers import Units, confidence_percent, counted, seed_list
 from ampft.text.terminal import labelled
 
+# Why training rows were not checked, by the state of the training files.
+UNCHECKED = {
+    "": "its record does not say whether it has some, and lists no training files",
+    SAME: "its record does not say whether it has some, and its training files are no tables",
+    CHANGED: "its training files were changed since the training",
+    GONE: "its training files are gone",
+}
 EXIT_CODES = {CandidateAnswer.KEEP: 0, CandidateAnswer.DROP: 5, CandidateAnswer.UNDECIDED: 6}
 
 
@@ -70,6 +78,8 @@ def judgement_values(judgement: Judgement) -> dict[str, JSONValue]:
             "gain_at_least": _gain_at_least(trial),
             "estimate": json_values(trial.estimate),
             "changes": json_values(trial.changes),
+            "checked_rows": trial.checked_rows,
+            "training_files": trial.training_files,
         }
     return values
 
@@ -112,8 +122,7 @@ def _trial_rows(
     rows = {trial.answer: what}
     if trial.number and state.test.source == RUNS and not trial.checked_rows:
         rows["training"] = (
-            "not checked for rows of the test set: the files that it was trained on are not "
-            "where its record says, or are not tables"
+            f"not checked for rows of the test set: {UNCHECKED[trial.training_files]}"
         )
     if trial.changes:
         changes = [f"{name} {pair[0]} to {pair[1]}" for name, pair in trial.changes.items()]

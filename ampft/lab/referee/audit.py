@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ampft.arguments.flags import ArgumentParser
 from ampft.errors import InputError
-from ampft.lab.referee.checks import BEST, CANDIDATE, check_unchanged
+from ampft.lab.referee.answer_text import UNCHECKED
+from ampft.lab.referee.checks import BEST, CANDIDATE, check_training, check_unchanged
 from ampft.lab.referee.decision import Claim, Decision, LedgerEstimate, TryErrorBudget
 from ampft.lab.referee.judge import candidate_decision, final_level, next_level
 from ampft.lab.referee.ledger import FINAL, TRY, Entry, LedgerState, ledger_state, read_entries
-from ampft.lab.referee.sides import Sides, read_sides, stored_sources
+from ampft.lab.referee.sides import Sides, read_sides, stored_file, stored_sources
+from ampft.sealed import CHANGED, GONE, SAME, STATES
 from ampft.text.numbers import counted
 
 TOLERANCE = 1e-9  # of levels and estimates
@@ -25,10 +27,20 @@ class LedgerAudit:
 
     entries: int  # Number of entries, whose chain of hashes is whole.
     sha256: str  # Hash of the last entry.
-    repeated: int  # Number of answers, to tries and to the final claim, that were computed again.
-    # Numbers of the entries of answers whose files are missing or have changed.
-    absent: tuple[int, ...]
+    answers: int  # Number of answers in the ledger: to tries, and to the final claim.
+    repeated: int  # Number of them that were computed again.
+    # What was not repeated, one sentence each: files that are gone or were changed.
+    lost: tuple[str, ...]
     wrong: tuple[str, ...]  # What contradicts the entries, one sentence each.
+
+    @property
+    def verdict(self) -> str:
+        """The verdict; "confirmed" only if every file is what the ledger read."""
+        if self.wrong:
+            return "not confirmed"
+        if self.lost:
+            return "partly repeated" if self.repeated else "not repeated"
+        return "confirmed"
 
 
 def main(argv: Sequence[str]) -> None:
@@ -39,7 +51,8 @@ def main(argv: Sequence[str]) -> None:
 
     Raises:
         InputError: The ledger cannot be read, or its entries were edited.
-        SystemExit: An answer does not follow from its files; the exit code is 1.
+        SystemExit: An answer does not follow from its files, or could not be repeated; the exit
+            code is 1.
     """
     args = _parser().parse_args(list(argv))
     from ampft.text.json_io import json_text
@@ -47,10 +60,11 @@ def main(argv: Sequence[str]) -> None:
 
     audit = audit_ledger(Path(args.ledger))
     if args.json:
-        print_line(json_text(audit).rstrip("\n"))
+        values = {"verdict": audit.verdict, **asdict(audit)}
+        print_line(json_text(values).rstrip("\n"))
     else:
         print_line(audit_text(audit))
-    if audit.wrong:
+    if audit.verdict != "confirmed":
         raise SystemExit(1)
 
 
@@ -65,43 +79,58 @@ def audit_ledger(folder: Path) -> LedgerAudit:
     """
     entries, sha256 = read_entries(folder)
     wrong: list[str] = []
-    absent: list[int] = []
+    lost: list[str] = []
+    answers = [entry for entry in entries if entry.kind in (TRY, FINAL)]
     repeated = 0
     for position, entry in enumerate(entries):
-        if entry.kind not in (TRY, FINAL):
+        if lines := _lost_files(folder, entry):
+            lost += lines
+        if entry not in answers:
             continue
         before = ledger_state(entries[:position])
         wrong += _wrong_level(entry, before)
         try:
-            problem = _wrong_answer(folder, entry, before)
-        except InputError:
-            absent.append(entry.number)
+            problems, unchecked = _repeated_answer(folder, entry, before)
+        except InputError as error:
+            if not lines:
+                lost.append(f"entry {entry.number}: {error}")
             continue
         repeated += 1
-        wrong += problem
+        wrong += problems
+        lost += unchecked
     return LedgerAudit(
         entries=len(entries),
         sha256=sha256,
+        answers=len(answers),
         repeated=repeated,
-        absent=tuple(absent),
+        lost=tuple(lost),
         wrong=tuple(wrong),
     )
+
+
+def _lost_files(folder: Path, entry: Entry) -> list[str]:
+    """Return a sentence about the files of an entry that are not what the ledger read, if any."""
+    files = dict.fromkeys(stored_file(m, folder)[1] for m in (*entry.models, *entry.compared))
+    states = {recorded.path: state for recorded in files if (state := recorded.state) != SAME}
+    if not states:
+        return []
+    path, state = next(iter(states.items()))
+    more = f", and so are {len(states) - 1} others of its files" if len(states) > 1 else ""
+    return [f"entry {entry.number}: {path} {STATES[state]}{more}"]
 
 
 def audit_text(audit: LedgerAudit) -> str:
     """Return the lines that `ampft audit` prints."""
     from ampft.text.terminal import labelled
 
+    repeated = f"{audit.repeated} of {counted(audit.answers, 'answer')} repeated from the files"
     lines = [
         labelled("chain", f"{audit.entries} entries, each with the hash of the one before it"),
-        labelled("answers", f"{counted(audit.repeated, 'answer')} repeated from the files"),
+        labelled("answers", repeated),
     ]
-    if audit.absent:
-        listed = ", ".join(map(str, audit.absent))
-        lines.append(labelled("absent", f"files of entries {listed} are missing or have changed"))
+    lines += [labelled("lost", each) for each in audit.lost]
     lines += [labelled("wrong", each) for each in audit.wrong]
-    verdict = "not confirmed" if audit.wrong else "confirmed"
-    lines.append(labelled("verdict", f"{verdict}; last hash {audit.sha256}"))
+    lines.append(labelled("verdict", f"{audit.verdict}; last hash {audit.sha256}"))
     lines.append(
         labelled(
             "", "Entries removed from the end leave no trace: compare the last hash with yours."
@@ -124,20 +153,31 @@ def _wrong_level(entry: Entry, before: LedgerState) -> list[str]:
     return [] if fits else [f"entry {entry.number} was not judged at the level of its place"]
 
 
-def _wrong_answer(folder: Path, entry: Entry, before: LedgerState) -> list[str]:
-    """Return a sentence if the answer does not follow from the files.
+def _repeated_answer(
+    folder: Path, entry: Entry, before: LedgerState
+) -> tuple[list[str], list[str]]:
+    """Return what contradicts an answer, and what of it could not be checked again.
 
     Raises:
         InputError: The files are missing or have changed.
     """
-    trial = entry.trial
+    trial, number = entry.trial, entry.number
     assert trial is not None, "it is a try or the final claim"
-    _, found = repeat_decision(folder, entry, before)
+    read, found = repeat_decision(folder, entry, before)
+    wrong, unchecked = [], []
     if (found.answer, found.shown_points) != (trial.answer, trial.shown_points):
-        return [f"entry {entry.number} says {trial.answer}, but its files say {found.answer}"]
-    if trial.estimate is not None and not _agree(trial.estimate, found.estimate):
-        return [f"entry {entry.number} has other numbers than its files"]
-    return []
+        wrong.append(f"entry {number} says {trial.answer}, but its files say {found.answer}")
+    elif trial.estimate is not None and not _agree(trial.estimate, found.estimate):
+        wrong.append(f"entry {number} has other numbers than its files")
+    if entry.kind == TRY:
+        try:
+            training = check_training(before.test, read.sides[CANDIDATE])
+        except InputError as error:
+            wrong.append(f"entry {number}: {error}")
+        else:
+            if training.files in (CHANGED, GONE):
+                unchecked.append(f"entry {number}: {UNCHECKED[training.files]}")
+    return wrong, unchecked
 
 
 def repeat_decision(folder: Path, entry: Entry, before: LedgerState) -> tuple[Sides, Decision]:
@@ -186,9 +226,10 @@ def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="ampft audit",
         description="Check a ledger of ampft judge: its chain of entries, the level of each try, "
-        "and every answer whose files are still there. Nothing is written.",
-        epilog="Exit codes: 0 if the ledger is confirmed, 1 if an answer does not follow from its "
-        "files, 2 if entries were edited or removed.",
+        "and every answer, from files that are still what the ledger read. Nothing is written.",
+        epilog="Exit codes: 0 if the ledger is confirmed; 1 if an answer does not follow from its "
+        "files, or could not be repeated because files are gone or were changed; 2 if entries were "
+        "edited or removed.",
     )
     parser.add_argument("ledger", metavar="LEDGER", help="folder of the ledger")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -8,7 +8,7 @@ from pathlib import Path
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.errors import InputError, listed
 from ampft.lab.referee.ledger import RUNS, JudgedModel, LedgerState, TestSet
-from ampft.lab.referee.sides import Side, shared_training_rows
+from ampft.lab.referee.sides import Side, TrainingRows, training_rows
 
 CANDIDATE, BEST = "--candidate", "--best"  # the sides, by the flags that pass them
 
@@ -79,18 +79,18 @@ def candidate_seeds(folder: Path, state: LedgerState, candidate: Side) -> list[i
     return expected
 
 
-def check_training(test: TestSet, candidate: Side) -> bool:
+def check_training(test: TestSet, candidate: Side) -> TrainingRows:
     """Check that a candidate reports on the test set and did not train on rows of it.
 
     Returns:
-        Whether its training rows could be read; the splits' fingerprints are always compared.
+        What is known of its training rows; the splits' fingerprints are always compared.
 
     Raises:
         InputError: It reports on other rows, one of its other splits is the test set, or its
             training rows contain more rows of the test set than the first best's.
     """
     if test.source != RUNS:
-        return False
+        return TrainingRows(None, "")
     for run in candidate.runs.values():
         prints = run.record.data.fingerprints
         if prints.get(test.split) != test.fingerprint:
@@ -104,14 +104,15 @@ def check_training(test: TestSet, candidate: Side) -> bool:
                 f"{CANDIDATE} {run.folder}: its {trained[0]} split is the test set of the "
                 "ledger. Judge runs that have not seen these rows."
             )
-    shared = shared_training_rows(next(iter(candidate.runs.values())), test)
-    if shared is not None and shared > (test.shared_rows or 0):
-        raise InputError(
-            f"{CANDIDATE}: its training rows contain {shared:,} rows of the test set, and "
-            f"the first best's contain {test.shared_rows or 0:,}. Remove them and train "
-            "again."
-        )
-    return shared is not None
+    found = [training_rows(run, test) for run in candidate.runs.values()]
+    for each in found:
+        if each.shared is not None and each.shared > (test.shared_rows or 0):
+            raise InputError(
+                f"{CANDIDATE}: its training rows contain {each.shared:,} rows of the test set, and "
+                f"the first best's contain {test.shared_rows or 0:,}. Remove them and train "
+                "again."
+            )
+    return next((each for each in found if not each.is_checked), found[0])
 
 
 def check_new_rows(test: TestSet, claimed: TestSet) -> None:

@@ -55,10 +55,11 @@ from ampft.lab.referee.ledger import (
 from ampft.lab.referee.sides import (
     Side,
     Sides,
-    absolute_source,
+    TrainingRows,
     changed_settings,
     read_sides,
-    shared_training_rows,
+    stored_sources,
+    training_rows,
 )
 
 
@@ -174,7 +175,7 @@ def _start(
         label_names=tuple(found.test.label_names),
     )
     run = next(iter(side.runs.values()), None)
-    shared = None if run is None else shared_training_rows(run, found.test)
+    shared = None if run is None else training_rows(run, found.test).shared
     test = replace(found.test, shared_rows=shared)
     models = list(side.models.values())
     entry = new_entry(START, [], "", models, settings=settings, test=test, note=note)
@@ -208,7 +209,7 @@ class _Writer:
         best, candidate = read.sides[BEST], read.sides[CANDIDATE]
         check_unchanged(best, state.best)
         seeds = candidate_seeds(self.folder, state, candidate)
-        checked = check_training(state.test, candidate)
+        training = check_training(state.test, candidate)
         if (earlier := self._earlier(candidate, claim, margin)) is not None:
             return Judgement(
                 ledger=self.folder,
@@ -222,7 +223,7 @@ class _Writer:
                 f"{CANDIDATE}: it predicts exactly what the best predicts, bit for bit, with all "
                 f"{len(candidate.models)} seeds. The change has no effect; nothing was written."
             )
-        trial = self._trial(read, seeds, claim, margin, next_level(state), is_checked=checked)
+        trial = self._trial(read, seeds, claim, margin, next_level(state), training)
         return self._append(TRY, [candidate.models[seed] for seed in seeds], trial=trial)
 
     def judge_final(self, sides: dict[str, list[str]], claim: Claim, margin: float) -> Judgement:
@@ -244,7 +245,8 @@ class _Writer:
         check_enough_seeds(candidate, len(seeds))
         if is_identical(candidate, best):
             raise InputError("--final: both sides have equal predictions, bit for bit.")
-        trial = self._trial(read, seeds, claim, margin, final_level(self.state), is_checked=False)
+        nothing = TrainingRows(None, "")
+        trial = self._trial(read, seeds, claim, margin, final_level(self.state), nothing)
         models = [candidate.models[seed] for seed in seeds]
         compared = [best.models[seed] for seed in seeds]
         return self._append(FINAL, models, trial=trial, test=read.test, compared=compared)
@@ -256,8 +258,7 @@ class _Writer:
         claim: Claim,
         margin: float,
         allowed: TryErrorBudget,
-        *,
-        is_checked: bool,
+        training: TrainingRows,
     ) -> JudgedCandidate:
         """Return the decision on a candidate, as the ledger writes it down."""
         settings = self.state.settings
@@ -274,7 +275,8 @@ class _Writer:
             answer=decision.answer,
             shown_points=decision.shown_points,
             estimate=decision.estimate if is_shown else None,
-            checked_rows=is_checked,
+            checked_rows=training.is_checked,
+            training_files=training.files,
         )
 
     def add_seeds(self, sources: list[str]) -> Judgement:
@@ -303,16 +305,16 @@ class _Writer:
 
     def _best_sources(self, given: list[str]) -> list[str]:
         """Return the given sources of the best, and the stored ones of seeds that they lack."""
-        stored = dict.fromkeys(model.source for model in self.state.best)
         found = []
-        for source in stored:
+        for model in self.state.best:
             try:
-                found.append(absolute_source(source, self.folder))
+                found += stored_sources([model], self.folder)
             except InputError:
                 if not given:
                     raise
         paths = {Path(each).resolve() for each in given}
-        return [*given, *(each for each in found if Path(each).resolve() not in paths)]
+        found = [each for each in dict.fromkeys(found) if Path(each).resolve() not in paths]
+        return [*given, *found]
 
     def _earlier(self, candidate: Side, claim: Claim, margin: float) -> Entry | None:
         """Return the entry that answered the same question about the same predictions."""

@@ -26,7 +26,7 @@ from ampft.errors import InputError
 from ampft.files import write_errors_explained, write_text
 from ampft.lab.referee.decision import CandidateAnswer, Claim, LedgerEstimate, share_of_try
 from ampft.ownership import is_plain_file
-from ampft.sealed import hashed_values, read_hashed
+from ampft.sealed import CHANGED, GONE, SAME, hashed_values, read_hashed
 from ampft.text.escaping import without_credentials
 from ampft.text.json_io import (
     JSONValue,
@@ -150,8 +150,11 @@ class JudgedCandidate:
     answer: Annotated[str, one_of(tuple(CandidateAnswer))]  # "keep", "drop" or "undecided".
     shown_points: int  # Whole steps of the margin that the gain exceeds, for a keep.
     estimate: LedgerEstimate | None = None  # Numbers of the comparison; None in a sealed ledger.
-    # Whether the candidate's training rows were compared with the test rows.
+    # Whether it is known that the candidate did not train on more test rows than the first best,
+    # and its training files are those of the training.
     checked_rows: bool = False
+    # State of these files when it was judged; "" if its record lists none.
+    training_files: Annotated[str, one_of(("", SAME, CHANGED, GONE))] = ""
 
 
 @dataclass(frozen=True, kw_only=True)

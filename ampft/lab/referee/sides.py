@@ -32,7 +32,6 @@ from ampft.comparison.analysis.run_predictions import (
     read_run_predictions,
 )
 from ampft.comparison.findings import metric_info
-from ampft.data.sources.file_names import named_files
 from ampft.data.sources.files import open_table
 from ampft.data.splits import group_equal_keys, normalized_text, normalized_value
 from ampft.errors import InputError, listed
@@ -43,6 +42,7 @@ from ampft.metrics.sums import Metric
 from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.predictions import is_input, read_rows
 from ampft.runs.show import problem_of
+from ampft.sealed import CHANGED, GONE, SAME, STATES, Recorded
 from ampft.tasks import problem_types
 from ampft.tasks.single_label import SingleLabel
 from ampft.text.json_io import JSONValue, json_values
@@ -293,22 +293,30 @@ def relative_source(source: str, ledger: Path) -> str:
     return arm + separator + Path(os.path.relpath(path, ledger)).as_posix()
 
 
-def absolute_source(source: str, ledger: Path) -> str:
-    """Return a stored source with its path from here; the inverse of `relative_source`."""
-    if (ledger / source).exists():
-        return os.path.normpath(ledger / source)
-    arm, separator, path = source.partition("=")
-    if separator and (ledger / path).exists():
-        return arm + separator + os.path.normpath(ledger / path)
-    raise InputError(
-        f"LEDGER {ledger}: {os.path.normpath(ledger / (path or source))} is missing. It holds "
-        "predictions of the best: restore it, or pass its new path with --best."
-    )
+def stored_file(model: JudgedModel, ledger: Path) -> tuple[str, Recorded]:
+    """Return the source of a judged model with its path from here, and its predictions."""
+    arm, separator, path = ("", "", model.source)
+    if not (ledger / path).exists() and "=" in path:
+        arm, separator, path = path.partition("=")
+    place = Path(os.path.normpath(ledger / path))
+    file = place / PREDICTIONS_NAME if place.is_dir() else place
+    return f"{arm}{separator}{place}", Recorded(file, model.file_sha256)
 
 
 def stored_sources(models: Sequence[JudgedModel], ledger: Path) -> list[str]:
-    """Return the sources of some models with their paths from here, each once."""
-    return [absolute_source(source, ledger) for source in dict.fromkeys(m.source for m in models)]
+    """Return the sources of some models with their paths from here, each once.
+
+    Raises:
+        InputError: A file with predictions is gone, or was changed since the ledger read it.
+    """
+    found = dict.fromkeys(stored_file(model, ledger) for model in models)
+    for _, recorded in found:
+        if (state := recorded.state) != SAME:
+            raise InputError(
+                f"LEDGER {ledger}: {recorded.path} {STATES[state]}. It holds predictions that the "
+                "ledger has judged: restore it, or pass its new path with --best."
+            )
+    return list(dict.fromkeys(source for source, _ in found))
 
 
 def _model(
@@ -379,24 +387,42 @@ def _joined(values: Iterable[Any]) -> str:
     return "\x1f".join(str(normalized_value(value)) for value in values)
 
 
-def shared_training_rows(run: RecordedRun, test: TestSet) -> int | None:
-    """Return how many rows of the test set a run trained on; None if its files cannot be read.
+@dataclass(frozen=True)
+class TrainingRows:
+    """What is known of the rows of the test set that a run trained on."""
 
-    Args:
-        run: Run whose record names its training files.
-        test: Test set.
+    shared: int | None  # Their number; None if nothing tells.
+    # State of the training files, `SAME`, `CHANGED` or `GONE`; "" if the record lists none.
+    files: str
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the number is known, and the training files are those of the training."""
+        return self.shared is not None and self.files in ("", SAME)
+
+
+def training_rows(run: RecordedRun, test: TestSet) -> TrainingRows:
+    """Return which rows of the test set a run trained on.
+
+    The run has counted them in its training, whatever lies at the path of its training file today.
+    The files tell only for a record of an earlier version, and only if they are unchanged.
     """
-    columns, rows = list(run.record.data.input_columns), set(test.rows)
-    files = run.record.arguments.get("train_file")
-    if not columns or not isinstance(files, str):
-        return None
+    data = run.record.data
+    files = data.training_files(run.record.arguments)
+    states = {recorded.state for recorded in files}
+    state = next((each for each in (CHANGED, GONE, SAME) if each in states), "")
+    if data.shared_with_train is not None:
+        return TrainingRows(data.shared_with_train.get(test.split), state)
+    columns, rows = list(data.input_columns), set(test.rows)
+    if state != SAME or not columns:
+        return TrainingRows(None, state)
     shared: set[str] = set()
+    encoding = str(run.record.arguments.get("encoding") or "utf-8")
     try:
-        for path in named_files(files, "--train_file"):
-            encoding = str(run.record.arguments.get("encoding") or "utf-8")
-            table = open_table(path, flag="--train_file", encoding=encoding)
+        for recorded in files:
+            table = open_table(recorded.file(), flag="--train_file", encoding=encoding)
             for _, values in table.read(columns):
                 shared.update(rows.intersection(_keys([_joined(values)])))
-    except InputError:  # a file that was moved or replaced since
-        return None
-    return len(shared)
+    except InputError:  # not a table with these columns
+        return TrainingRows(None, state)
+    return TrainingRows(len(shared), state)

@@ -179,7 +179,7 @@ def test_a_best_that_changed_is_refused(tmp_path, written):
     copied = [shutil.copy(path, tmp_path) for path in written["old"]]
     ledger = ampft.judge(tmp_path / "ledger", best=copied).ledger
     write_table(tmp_path / "old-seed1.csv", 99, 0.2)
-    with pytest.raises(InputError, match="have changed since the ledger read"):
+    with pytest.raises(InputError, match=r"old-seed1\.csv was changed since it was read"):
         ampft.judge(ledger, candidate=written["good"])
     for path in copied:
         (tmp_path / path.rpartition("/")[2]).unlink()
@@ -289,7 +289,8 @@ def test_the_final_claim_needs_new_rows_and_ends_the_ledger(ledger, tmp_path, wr
 def test_an_audit_repeats_answers_and_notices_a_wrong_one(ledger, written):
     ampft.judge(ledger, candidate=written["same"])
     audit = audit_ledger(ledger)
-    assert (audit.repeated, audit.absent, audit.wrong) == (1, (), ())
+    assert (audit.repeated, audit.lost, audit.wrong) == (1, (), ())
+    assert audit.verdict == "confirmed"
     entries, sha256 = read_entries(ledger)
     models = list(entries[1].models)
     trial = entries[1].trial
@@ -298,6 +299,39 @@ def test_an_audit_repeats_answers_and_notices_a_wrong_one(ledger, written):
     (wrong_level, wrong_answer) = audit_ledger(ledger).wrong
     assert "entry 3 was not judged at the level" in wrong_level
     assert "entry 3 says keep, but its files say drop" in wrong_answer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lost", "verdict", "repeated"),
+    [("old", "not repeated", 0), ("good", "partly repeated", 1), ("both", "not repeated", 0)],
+)
+@pytest.mark.parametrize("change", ["gone", "changed"])
+def test_an_audit_without_its_files_is_never_confirmed(
+    tmp_path, written, capsys, lost, verdict, repeated, change
+):
+    sides = {}
+    for name, paths in written.items():
+        (tmp_path / name).mkdir()
+        sides[name] = [shutil.copy(path, tmp_path / name) for path in paths]
+    ledger = ampft.judge(tmp_path / "ledger", best=sides["old"]).ledger
+    ampft.judge(ledger, candidate=sides["same"])
+    ampft.judge(ledger, candidate=sides["good"])
+    for path in (p for name in sides for p in sides[name] if lost in (name, "both")):
+        if change == "gone":
+            Path(path).unlink()
+        else:
+            Path(path).write_text(Path(path).read_text().replace("c0", "c1", 1))
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(["audit", str(ledger)])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "confirmed" not in printed
+    assert f"{verdict}; last hash" in printed
+    assert f"{repeated} of 2 answers repeated" in printed
+    assert ("is gone" if change == "gone" else "was changed since it was read") in printed
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(["audit", str(ledger), "--json"])
+    assert json.loads(capsys.readouterr().out)["verdict"] == verdict
 
 
 @pytest.mark.slow

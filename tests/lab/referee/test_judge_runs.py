@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from run_folders import SEEDS, predicted, record_of, write_run
 
 import ampft
+from ampft import cli
 from ampft.errors import InputError
+from ampft.files import describe_file
 from ampft.lab.referee.answer_text import judgement_text
+from ampft.lab.referee.audit import audit_ledger
 from ampft.runs.record import DataPart
 
 SHARES = {"base": 0.2, "good": 0.02, "null": 0.2}
@@ -83,9 +88,17 @@ def leaking(tmp_path):
     (tmp_path / "more.csv").write_text("text,label\nSomething else,no\n")
     rows = "".join(f"{text},no\n" for text in texts)
     (tmp_path / "train.csv").write_text(f"text,label\nTest row 0,no\n{rows}")
-    data = replace(record_of("fp32", 42).data, input_columns=("text",))
 
-    def write(train_file: str):
+    def write(train_file: str, *, shared: int | None = None):
+        paths = [
+            path for part in train_file.split(",") for path in sorted(Path("/").glob(part[1:]))
+        ]
+        data = replace(
+            record_of("fp32", 42).data,
+            input_columns=("text",),
+            files={str(path): describe_file(path).sha256 for path in paths},
+            shared_with_train=None if shared is None else {"test": shared},
+        )
         folders = []
         for seed in SEEDS:
             arguments = {**record_of("fp32", seed).arguments, "train_file": train_file}
@@ -105,7 +118,49 @@ def test_training_rows_are_compared_with_the_test_rows(ledger, tmp_path, leaking
 
 
 @pytest.mark.slow
-def test_training_rows_that_cannot_be_read_are_said(ledger, tmp_path, leaking):
-    judged = ampft.judge(ledger, candidate=leaking(f"{tmp_path}/missing.csv"))
+def test_training_rows_that_cannot_be_read_are_said(ledger, leaking):
+    judged = ampft.judge(ledger, candidate=leaking("/missing.csv"))
     assert not judged.entry.trial.checked_rows
-    assert "not checked for rows of the test set" in judgement_text(judged)
+    assert "not checked for rows of the test set: its record does not say" in judgement_text(judged)
+
+
+@pytest.mark.slow
+def test_a_leak_in_the_record_is_refused_whatever_the_file_is_today(ledger, tmp_path, leaking):
+    candidate = leaking(f"{tmp_path}/train.csv", shared=200)
+    shutil.copy(tmp_path / "more.csv", tmp_path / "train.csv")  # the clean file is copied back
+    with pytest.raises(InputError, match="training rows contain 200 rows of the test set"):
+        ampft.judge(ledger, candidate=candidate)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_training_file_that_changed_or_is_gone_is_said_by_judge_and_audit(
+    ledger, tmp_path, leaking, is_gone, capsys
+):
+    candidate = leaking(f"{tmp_path}/more.csv", shared=0)
+    judged = ampft.judge(ledger, candidate=candidate)
+    assert judged.entry.trial.checked_rows
+    assert audit_ledger(ledger).verdict == "confirmed"
+    if is_gone:
+        (tmp_path / "more.csv").unlink()
+    else:
+        (tmp_path / "more.csv").write_text("text,label\nOther,no\n")
+    words = "its training files are gone" if is_gone else "its training files were changed since"
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(["audit", str(ledger)])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"entry 2: {words}" in printed
+    assert "confirmed" not in printed
+    other = tmp_path / "other"
+    best = ledger.parent.glob("base-seed*")
+    ampft.judge(other, best=list(best))
+    again = ampft.judge(other, candidate=candidate)
+    assert not again.entry.trial.checked_rows
+    assert words in judgement_text(again)
+
+
+@pytest.mark.slow
+def test_the_first_best_has_the_leaks_of_its_training_not_of_todays_file(tmp_path, leaking):
+    best = leaking(f"{tmp_path}/more.csv", shared=0)
+    shutil.copy(tmp_path / "train.csv", tmp_path / "more.csv")
+    assert ampft.judge(tmp_path / "ledger", best=best).state.test.shared_rows == 0
