@@ -4,7 +4,7 @@ Every model has a published architecture at a small size and random weights. `er
 logits and gradients of a batch without padding with those of each text by itself, in float32.
 `speed` times optimizer steps on docstrings, batch 32, in bf16; the systems take turns, each in a
 new process for every few families. Both add to a JSON file, and `table` writes its table into
-docs/families.md.
+docs/speed.md.
 
     python benchmarks/families.py errors --out families.json
     python benchmarks/families.py speed --out families.json
@@ -40,7 +40,7 @@ from ampft.models.packing.install import install_packing
 from ampft.models.tokenizer import load_tokenizer
 from ampft.text.terminal import quiet_libraries
 
-PAGE = Path(__file__).parents[1] / "docs" / "families.md"
+PAGE = Path(__file__).parents[1] / "docs" / "speed.md"
 LOGITS_LIMIT, GRADIENT_LIMIT = 1e-5, 1e-6
 LENGTHS = (3, 17, 17, 1, 30, 29, 61, 64)
 CLASSES = 6
@@ -289,7 +289,7 @@ def measure_speed(names: list[str], args: argparse.Namespace) -> dict[str, dict[
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
-    """Return the table of docs/families.md."""
+    """Return the table of docs/speed.md."""
     header = ("family", "checkpoints", "padding-free", "logits", "gradient", "speed")
     lines = ["| " + " | ".join(header) + " |", "| --- | --- | --- | --- | --- | --- |"]
     for name, row in results.items():

@@ -2,7 +2,7 @@
 
     python benchmarks/stored_comparisons.py
 
-Prints the tables of docs/comparing.md and docs/classic_experiment.md from `results/*-runs.json`:
+Prints the tables of docs/comparing.md and docs/showcase.md from `results/*-runs.json`:
 metric, step time and memory of each run, and the jackknife variances of the differences. The
 predictions are not stored, so the intervals make no allowance for rare losses, which a report does.
 """
@@ -26,7 +26,7 @@ RESULTS = Path(__file__).parent / "results"
 # Page -> measurements, title of the metric.
 TABLES = {
     "comparing.md": ("default-job-runs.json", "accuracy"),
-    "classic_experiment.md": ("classic-runs.json", "mean IoU"),
+    "showcase.md": ("classic-runs.json", "mean IoU"),
 }
 MIB = 2**20
 

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGE = (ROOT / "docs" / "certificate.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
 NAMES = {
     "faithful, float32": "float32",
     "faithful, float16": "float16",

@@ -11,7 +11,7 @@ from running import REPOSITORY
 def test_the_page_has_the_stored_memory_and_time():
     path = REPOSITORY / "benchmarks/results/four-bit.json"
     turns = json.loads(path.read_text(encoding="utf-8"))["turns"]
-    page = (REPOSITORY / "docs" / "decoders.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "part_of_model.md").read_text(encoding="utf-8")
     page = " ".join(page.split())
     figures = {
         name: {key: [turn[key] for turn in found] for key in found[0]}

@@ -10,7 +10,7 @@ from seeds import ARMS, markdown
 
 def test_the_page_has_the_stored_tables():
     stored = json.loads((REPOSITORY / "benchmarks/results/seeds.json").read_text("utf-8"))
-    page = (REPOSITORY / "docs" / "seeds.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "showcase.md").read_text(encoding="utf-8")
     assert stored["arms"].keys() == ARMS.keys()
     assert markdown(stored) in page
     design = stored["design"]

@@ -1,4 +1,4 @@
-"""The script of docs/slurm.md, with stand-ins for srun and scontrol."""
+"""The script of docs/checkpoints.md, with stand-ins for srun and scontrol."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ while :; do sleep 0.05; done
 @pytest.fixture
 def script(tmp_path):
     """The script, in a folder with the stand-ins."""
-    text = (REPOSITORY / "docs" / "slurm.md").read_text()
+    text = (REPOSITORY / "docs" / "checkpoints.md").read_text()
     (block,) = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
     for name, content in {"srun": SRUN, "scontrol": SCONTROL, "python": PYTHON}.items():
         (tmp_path / name).write_text(content)

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 
 def test_six_kills():
-    """`python tests/soak.py` has 200; docs/reliability.md has its result."""
+    """`python tests/soak.py` has 200; docs/audit.md has its result."""
     done = succeeded(call(sys.executable, "tests/soak.py", "--kills", 6, "--seed", 2))
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["kills"] == 6

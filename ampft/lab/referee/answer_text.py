@@ -49,7 +49,7 @@ def judgement_text(judgement: Judgement) -> str:
 
 
 def judgement_values(judgement: Judgement) -> dict[str, JSONValue]:
-    """Return what `--json` prints; `docs/agents.md` describes it."""
+    """Return what `--json` prints; docs/judge.md describes it."""
     entry, state, trial = judgement.entry, judgement.state, judgement.entry.trial
     values: dict[str, JSONValue] = {
         "schema": 1,

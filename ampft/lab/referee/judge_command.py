@@ -126,7 +126,7 @@ def _parser() -> ArgumentParser:
         "ends the ledger",
     )
     parser.add_argument("--note", default="", metavar="TEXT", help="text to keep with the entry")
-    parser.add_argument("--json", action="store_true", help="print JSON (docs/agents.md)")
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/judge.md)")
     parser.add_argument(
         "--page",
         metavar="FILE",

@@ -351,14 +351,15 @@ def test_the_command_has_exit_codes_and_json(tmp_path, written, capsys, monkeypa
     assert "verdict    confirmed" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", ["judge.md", "agents.md"])
-def test_the_commands_of_the_pages_work(tmp_path, written, monkeypatch, page):
+@pytest.mark.parametrize("heading", ["## Use it", "## Commands for agents"])
+def test_the_commands_of_the_page_work(tmp_path, written, monkeypatch, heading):
     for name, side in (("base", written["old"]), ("new", written["good"])):
         for seed, path in zip(SEEDS, side, strict=True):
             shutil.copy(path, tmp_path / f"{name}-seed{seed}.csv")
     monkeypatch.chdir(tmp_path)
-    text = (REPOSITORY / "docs" / page).read_text(encoding="utf-8")
-    commands = [line for line in text.splitlines() if line.startswith("ampft judge")]
+    text = (REPOSITORY / "docs" / "judge.md").read_text(encoding="utf-8")
+    part = text[text.index(heading) :].partition("\n## ")[0]
+    commands = [line for line in part.splitlines() if line.startswith("ampft judge")]
     assert len(commands) == 2
     assert [cli.main(shlex.split(command)[1:]) for command in commands] == [0, 0]
 
