@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -115,14 +116,30 @@ def _command_module(name: str, command: str) -> ModuleType:
     return import_module(name) if inner == name else laboratory(inner, f"ampft {command}")
 
 
+# Flags after which a word is not their value.
+_AUDIT_SWITCHES = ("--use_cpu", "--trust_remote_code", "--no_measure", "--json")
+
+
 def _audit_of(argv: Sequence[str], of_runs: str) -> str:
     """Return the module that audits what the arguments name: a ledger, an artifact or a run."""
     marks = {
         "entry-000001.json": "ampft.lab.referee.audit",
         "artifact.json": "ampft.lab.certificate.verified_export:audit",
+        "run.json": of_runs,
     }
-    files = [(Path(word) / name, module) for word in argv for name, module in marks.items()]
-    return next((m for file, m in files if file.is_file()), of_runs)
+    words = [
+        word
+        for before, word in pairwise(["", *argv])
+        if word[:1] != "-" and (before[:1] != "-" or before in _AUDIT_SWITCHES)
+    ]
+    files = [(Path(word) / name, module) for name, module in marks.items() for word in words]
+    found = [module for file, module in files if file.is_file()]
+    if words and not found and not {"-h", "--help"}.intersection(argv):
+        raise InputError(
+            f"audit {words[0]}: there is no run (run.json), ledger (entry-000001.json) or artifact "
+            "(artifact.json). Pass the folder of one."
+        )
+    return [*found, of_runs][0]
 
 
 def _parser() -> ArgumentParser:

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from ampft.errors import InputError
-from ampft.text.numbers import byte_size
+from ampft.text.numbers import byte_sizes
 
 # Checkpoints, records and results change the disk only through `write`, `sync`, `rename`, `link`
 # and `remove`, so that a test can count these calls and make any of them fail.
@@ -208,9 +208,10 @@ def check_disk_space(folder: Path, needed: int, purpose: str, *, reclaimable: in
     """
     free = shutil.disk_usage(nearest_existing(folder)).free + reclaimable
     if needed > free:
+        needs, has = byte_sizes(needed, free)
         raise InputError(
-            f"--output_dir {folder}: {purpose} needs {byte_size(needed)} of disk space, and "
-            f"{byte_size(free)} is free. Free disk space, or choose a folder on another disk."
+            f"--output_dir {folder}: {purpose} needs {needs} of disk space, and {has} is free. "
+            "Free disk space, or choose a folder on another disk."
         )
 
 

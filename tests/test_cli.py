@@ -371,3 +371,35 @@ def test_what_torchao_says_when_it_is_imported_does_not_reach_a_user(caplog):
 
     assert run_main(log) == 0
     assert caplog.messages == ["another warning"]
+
+
+@pytest.mark.parametrize(
+    "words", ["MISSING --run {run}", "--steps 5 MISSING", "--use_cpu MISSING", "MISSING --json x"]
+)
+def test_an_audit_of_nothing_names_what_is_missing(words, run_folders, capsys):
+    assert cli.main(["audit", *words.format(run=run_folders["run"]).split()]) == 2
+    assert "audit MISSING: there is no run (run.json), ledger" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["estimate", "yardstick", "doctor", "ops", "curve"])
+def test_an_unknown_setting_of_a_training_points_to_its_help(command, capsys):
+    assert cli.main([command, "--", "--nope"]) == 2
+    assert "unknown flag --nope. See ampft train --help" in capsys.readouterr().err
+
+
+def test_a_curve_refuses_its_folder_before_its_trial(tmp_path, capsys):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").touch()
+    (tmp_path / "train.csv").write_text("text,label\n")
+    files = [
+        "--train_file",
+        str(tmp_path / "train.csv"),
+        "--test_file",
+        str(tmp_path / "train.csv"),
+    ]
+    for name in ("full", "train.csv"):
+        words = ["curve", "--output_dir", str(tmp_path / name), "--", *files]
+        assert cli.main(words) == 2
+        found = capsys.readouterr()
+        assert f"--output_dir {tmp_path / name}: the folder" in found.err
+        assert "trial" not in found.out

@@ -62,6 +62,9 @@ def add_predict_command(commands: argparse._SubParsersAction[ArgumentParser]) ->
         "with = are not changed, so import them as text into a spreadsheet",
     )
     predict.add_argument(
+        "--overwrite", action="store_true", help="replace --output_file if it exists"
+    )
+    predict.add_argument(
         "--output_dir",
         metavar="DIR",
         help="instead of --output_file, for one or many files and folders of files: folder for a "
@@ -119,7 +122,7 @@ def add_predict_command(commands: argparse._SubParsersAction[ArgumentParser]) ->
         "files",
         nargs="*",
         metavar="INPUT",
-        help="CSV, TSV, JSON, JSON Lines, Parquet or Excel; - for standard input, one text per "
-        "line; or images or sounds, and folders of them; with --output_dir, any number of files, "
-        "and folders of tables",
+        help="CSV, TSV, JSON, JSON Lines, Parquet or Excel; - for standard input, one row per "
+        "line, with an empty prediction for a blank one; or images or sounds, and folders of them; "
+        "with --output_dir, any number of files, and folders of tables",
     )

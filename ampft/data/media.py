@@ -28,7 +28,7 @@ from ampft.data.images import (
 from ampft.data.row_collector import LabelledRows
 from ampft.data.sounds import SOUND_SUFFIXES, open_sound
 from ampft.errors import InputError, listed
-from ampft.text.numbers import byte_size
+from ampft.text.numbers import byte_size, byte_sizes
 
 FRAMES_COLUMN = "ampft_frames"  # of a split of sounds: the number of frames of each
 RATE_COLUMN = "ampft_rate"  # the same for frames per second
@@ -241,9 +241,10 @@ def make_caches(
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     limit = int(psutil.virtual_memory().available * MAX_SHARE / processes)
     if needed > limit:
+        would, has = byte_sizes(needed, limit)
         return {}, (
-            f"{what} would take {byte_size(needed)}, and a quarter of the free memory is "
-            f"{byte_size(limit)}: they are not cached, and each epoch decodes the files again "
+            f"{what} would take {would}, and a quarter of the free memory is {has}: they are "
+            "not cached, and each epoch decodes the files again "
             "(--dataloader_num_workers does so in other processes)."
         )
     caches = {split: ExampleCache(values, dtype) for split, values in sizes.items()}

@@ -32,6 +32,7 @@ class PredictRequest:
     files: Sequence[str] = ()  # One file, `-` for standard input, or images and folders of images.
     texts: Sequence[str] = ()  # Texts to predict instead of files.
     output_file: str | None = None  # File to write; None writes CSV to standard output.
+    overwrite: bool = False  # Whether that file may exist, and is then replaced.
     # Comma-separated input columns; None reads those used in training.
     text_column_names: str | None = None
     # Label column to score; None looks for the one used in training.
@@ -71,6 +72,8 @@ class InputRows:
     # is loaded.
     missing: str | None = None
     labels: LabelReader | None = None  # Where the labels are; None if there are none.
+    # Whether a row whose inputs are all blank is written without a prediction, as of lines.
+    keeps_blank: bool = False
 
     def check(self) -> None:
         """Check that every row has its inputs.
@@ -84,6 +87,7 @@ class InputRows:
             number
             for number, cells in self.table.read(self.sources)
             if self.convert(cells, self.place(number)) is None
+            and not (self.keeps_blank and not any(str(cell).strip() for cell in cells))
         ]
         if without:
             raise InputError(f"{self.table.place(*without)}: {self.missing}")

@@ -65,8 +65,12 @@ def texts_as_table(texts: Sequence[str], columns: Sequence[str]) -> SourceTable:
     return table_of_lists(columns, list(enumerate(rows, start=1)), "text", "--text")
 
 
-def lines_as_table(columns: Sequence[str]) -> SourceTable:
-    """Return the lines of standard input that are not blank as a table; tabs separate columns.
+def lines_as_table(columns: Sequence[str], *, keeps_blank: bool = True) -> SourceTable:
+    """Return the lines of standard input as a table; tabs separate columns.
+
+    Args:
+        columns: Columns of the inputs.
+        keeps_blank: Whether a blank line is a row, so that there is one per line.
 
     Raises:
         InputError: A line does not have one text per column, or is not text.
@@ -75,6 +79,7 @@ def lines_as_table(columns: Sequence[str]) -> SourceTable:
     for number, line in enumerate(_lines_of_standard_input(), start=1):
         text = line.rstrip("\r\n").removeprefix("\ufeff")
         if not text.strip():
+            rows += [(number, [""] * len(columns))] * keeps_blank
             continue
         row = text.split("\t") if len(columns) > 1 else [text]
         if len(row) != len(columns):
@@ -173,7 +178,10 @@ def text_rows(request: PredictRequest, trained: TrainingInfo) -> InputRows:
 
     missing = f"nothing in column {', '.join(map(repr, inputs.names))}. Fill the cells or remove "
     labels = find_labels(table, inputs.sources, request, trained)
-    return InputRows(table, inputs.sources, convert, f"{missing}the rows.", labels)
+    keeps_blank = list(request.files) == [STANDARD_INPUT]
+    return InputRows(
+        table, inputs.sources, convert, f"{missing}the rows.", labels, keeps_blank=keeps_blank
+    )
 
 
 def media_rows(

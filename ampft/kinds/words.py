@@ -139,8 +139,10 @@ def _conll_text(cells: Sequence[Any]) -> str:
 
 def open_rows(request: PredictRequest, trained: TrainingInfo) -> InputRows:
     """Return rows of sentences: texts, lines of standard input, or a table of words or texts."""
-    table, column = _table(request, trained)
+    # In such a file, a blank line ends a sentence.
     as_conll = Path(request.output_file or "").suffix.lower() in CONLL_SUFFIXES
+    keeps_blank = list(request.files) == [STANDARD_INPUT] and not as_conll
+    table, column = _table(request, trained, keeps_blank=keeps_blank)
 
     def convert(cells: Sequence[Any], place: str) -> tuple[Any, ...] | None:
         try:
@@ -155,7 +157,8 @@ def open_rows(request: PredictRequest, trained: TrainingInfo) -> InputRows:
         return (found,)
 
     missing = f"no words, or an empty one, in column {column!r}. Remove the rows."
-    return InputRows(table, (column,), convert, missing, _labels(table, column, request, trained))
+    labels = _labels(table, column, request, trained)
+    return InputRows(table, (column,), convert, missing, labels, keeps_blank=keeps_blank)
 
 
 def rows_in_memory(inputs: Any, trained: TrainingInfo) -> list[tuple[Sentence]]:
@@ -197,7 +200,9 @@ def sentence_of(cell: Any, trained: TrainingInfo) -> Sentence:
     return Sentence(text, tuple(split(text)))
 
 
-def _table(request: PredictRequest, trained: TrainingInfo) -> tuple[SourceTable, str]:
+def _table(
+    request: PredictRequest, trained: TrainingInfo, *, keeps_blank: bool
+) -> tuple[SourceTable, str]:
     """Return the rows to predict, and the column of their words or texts."""
     if request.texts:
         return texts_as_table(request.texts, (TEXT,)), TEXT
@@ -205,7 +210,7 @@ def _table(request: PredictRequest, trained: TrainingInfo) -> tuple[SourceTable,
         raise InputError(f"FILE: received {len(request.files)} files; give one.")
     (file,) = request.files
     if file == STANDARD_INPUT:
-        return lines_as_table((TEXT,)), TEXT
+        return lines_as_table((TEXT,), keeps_blank=keeps_blank), TEXT
     table = open_table(
         Path(file),
         flag="FILE",

@@ -10,7 +10,7 @@ import torch
 
 from ampft.errors import InputError
 from ampft.machine import available_memory_bytes
-from ampft.text.numbers import byte_size
+from ampft.text.numbers import byte_sizes
 
 MOST_LAYERS = 2000  # each layer takes time and memory to build, even without weights
 _SIZE = re.compile(
@@ -59,10 +59,11 @@ def check_weights_fit_memory(auto_class: Any, config: Any, where: str) -> None:
     weights = sum(parameter.numel() for parameter in model.parameters())
     available = available_memory_bytes()
     if 4 * weights > available:  # bytes in float32
+        takes, has = byte_sizes(4 * weights, available)
         raise InputError(
             f"{where}: its config.json describes {weights:,} weights, which take "
-            f"{byte_size(4 * weights)} in float32, and {byte_size(available)} of memory are "
-            "available. Use a smaller model, or a machine with more memory."
+            f"{takes} in float32, and {has} of memory are available. "
+            "Use a smaller model, or a machine with more memory."
         )
 
 

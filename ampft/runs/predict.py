@@ -159,20 +159,22 @@ def write_rows(
         while chunk := list(islice(cells_of_rows, ROWS_SORTED_AT_ONCE)):
             count += len(chunk)
             where = [rows.place(number) for number, _ in chunk]
-            inputs = [
-                converted
+            converted = [
+                rows.convert([cells[i] for i in places], place)
                 for (_, cells), place in zip(chunk, where, strict=True)
-                if (converted := rows.convert([cells[i] for i in places], place)) is not None
             ]
-            predictions = predictor(list(zip(*inputs, strict=True)))
+            inputs = [each for each in converted if each is not None]
+            columns_of_inputs = list(zip(*inputs, strict=True))
+            predictions = predictor(columns_of_inputs) if inputs else predictor.no_rows()
             if scores is not None:
                 labels = [[cells[i] for i in label_places] for _, cells in chunk]
                 scores.add(labels, where, predictions.decoded)
-            columns = output.columns(inputs, predictions).values()
+            found = zip(*output.columns(inputs, predictions).values(), strict=True)
+            nothing = [None] * len(new)
             write(
                 [
-                    (*map(output_cell, cells), *more)
-                    for (_, cells), *more in zip(chunk, *columns, strict=True)
+                    (*map(output_cell, cells), *(nothing if each is None else next(found)))
+                    for (_, cells), each in zip(chunk, converted, strict=True)
                 ]
             )
     return count
@@ -313,6 +315,13 @@ def _check_files(request: PredictRequest) -> None:
             raise InputError(
                 f"--output_file {output}: this is the input file. Choose another file."
             )
+        if output.is_file() and output.stat().st_size and not request.overwrite:
+            raise InputError(
+                f"--output_file {output}: this file exists. Choose another file, or add "
+                "--overwrite to replace it."
+            )
+    elif request.overwrite:
+        raise InputError("--overwrite has no effect without --output_file. Remove the flag.")
 
 
 def _note_training_files(request: PredictRequest, record: RunRecord) -> None:

@@ -158,6 +158,7 @@ def _check_request(request: PredictRequest) -> None:
     check_batch_size(request)
     for flag, given in (
         ("--output_file", request.output_file),
+        ("--overwrite", request.overwrite),
         ("--text", request.texts),
         ("--label_column_name", request.label_column_name),
         ("standard input", STANDARD_INPUT in request.files),

@@ -223,9 +223,11 @@ class MultiLabelPredictions:
             for pair in product(np.flatnonzero(missed[row]), np.flatnonzero(wrong[row]))
         )
 
+        between = _shown_separator(self.label_names)
+
         def details(case: int) -> str:
             listed = {
-                title: ", ".join(
+                title: between.join(
                     f"{self.label_names[k]} ({self.probabilities[case, k]:.2f})"
                     for k in np.flatnonzero(decided[case])
                 )
@@ -416,8 +418,7 @@ class MultiLabel:
         unknown = np.zeros(decoded["probabilities"].shape, dtype=bool)
         outcome = self.outcome("prediction", unknown, decoded)
         names = np.asarray(self.label_names, dtype=object)
-        unambiguous = (s for s in (self.separator, *OTHER_SEPARATORS) if s not in "".join(names))
-        separator = next(unambiguous, self.separator)
+        separator = _separator(self.separator, self.label_names)
         return [
             (separator.join(names[row]), float(confidence))
             for row, confidence in zip(outcome.predicted, outcome.confidence, strict=True)
@@ -437,4 +438,16 @@ class MultiLabel:
     def truth_text(truth: Any, label_names: Sequence[str]) -> str:
         """Return the names of the labels."""
         names = [name for name, has in zip(label_names, truth, strict=True) if has]
-        return ", ".join(names) or "(none)"
+        return _shown_separator(label_names).join(names) or "(none)"
+
+
+def _separator(first: str, label_names: Sequence[str]) -> str:
+    """Return the first separator that no label contains, or `first`."""
+    every = "".join(label_names)
+    return next((each for each in (first, *OTHER_SEPARATORS) if each not in every), first)
+
+
+def _shown_separator(label_names: Sequence[str]) -> str:
+    """Return what separates labels in a sentence: ", " unless a label contains a comma."""
+    separator = _separator(",", label_names)
+    return ", " if separator == "," else f" {separator} "

@@ -211,6 +211,16 @@ def byte_size(number: int) -> str:
     return f"{number / 2**20:.0f} MiB" if number < 2**30 else f"{number / 2**30:.2f} GiB"
 
 
+def byte_sizes(*numbers: int) -> list[str]:
+    """Return numbers of bytes as `byte_size` does, with as many digits as show that they differ."""
+    texts = [byte_size(number) for number in numbers]
+    for digits in (1, 2, 3):
+        if len(set(texts)) == len(set(numbers)):
+            return texts
+        texts = [f"{number / 2**20:,.{digits}f} MiB" for number in numbers]
+    return [f"{number:,} bytes" for number in numbers]
+
+
 def approximate_duration(seconds: float) -> str:
     """Return an estimated duration, without false precision: "45 s", "12 min" or "2 h 5 min"."""
     if seconds < 99.5:

@@ -170,6 +170,18 @@ def test_its_own_output_is_predicted_again(folder, file, tmp_path, capsys):
     assert found.prediction.equals(found.prediction_2)
 
 
+def test_a_file_is_replaced_only_if_that_is_asked_for(folder, file, tmp_path):
+    output = tmp_path / "mine.csv"
+    output.write_text("mine")
+    with pytest.raises(InputError, match=r"mine\.csv: this file exists.*add --overwrite"):
+        predict(folder, file, output_file=str(output))
+    assert output.read_text() == "mine"
+    predict(folder, file, output_file=str(output), overwrite=True)
+    assert output.read_text().startswith("id,")
+    with pytest.raises(InputError, match="--overwrite has no effect without --output_file"):
+        predict(folder, file, overwrite=True)
+
+
 def test_texts(folder, capsys):
     predict(folder, texts=["w1 w2", "w3"])
     assert list(table(capsys).text) == ["w1 w2", "w3"]
@@ -178,9 +190,24 @@ def test_texts(folder, capsys):
 def test_pairs_and_standard_input(pair_folder, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("w1\tw2\n\nw3\tw4\n"))
     predict(pair_folder, "-")
-    assert table(capsys)[["a", "b"]].values.tolist() == [["w1", "w2"], ["w3", "w4"]]
+    found = table(capsys)
+    assert found[["a", "b"]].fillna("").values.tolist() == [["w1", "w2"], ["", ""], ["w3", "w4"]]
+    assert found.prediction.isna().tolist() == [False, True, False]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("w1\tw2\nw3\t\n"))
+    with pytest.raises(InputError, match="standard input, line 2: nothing in column 'a', 'b'"):
+        predict(pair_folder, "-")
     predict(pair_folder, texts=["w1", "w2"])
     assert table(capsys)[["a", "b"]].values.tolist() == [["w1", "w2"]]
+
+
+@pytest.mark.parametrize("lines", ["\n", "w1\n \n\nw2", "\n\nw1\n"])
+def test_each_line_of_standard_input_is_a_row(folder, capsys, monkeypatch, lines):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    predict(folder, "-", top_k=2, all_probabilities=True)
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["text"] for row in rows] == [line.strip() for line in lines.splitlines()]
+    for row in rows:
+        assert {bool(value) for value in row.values()} == {bool(row["text"])}
 
 
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])

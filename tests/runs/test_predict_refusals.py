@@ -57,10 +57,11 @@ def file(tmp_path) -> Path:
     return path
 
 
-def predict(folder, file, *, output=None, columns=None, mode="fp32"):
+def predict(folder, file, *, output=None, columns=None, mode="fp32", overwrite=False):
     request = PredictRequest(
         files=[str(file)],
         output_file=None if output is None else str(output),
+        overwrite=overwrite,
         text_column_names=columns,
         batch_size=2,
         mixed_precision=mode,
@@ -112,13 +113,13 @@ def test_a_link_stays_a_link_and_its_target_is_replaced(folder, file, tmp_path):
     target, link = tmp_path / "target.csv", tmp_path / "link.csv"
     target.write_text("old")
     link.symlink_to(target.name)
-    predict(folder, file, output=link)
+    predict(folder, file, output=link, overwrite=True)
     assert link.is_symlink()
     assert target.read_text().startswith("text,a,b,prediction,confidence\n")
     (folder / "model.safetensors").write_text("damaged")
     before = target.read_text()
     with pytest.raises(InputError, match="cannot be loaded"):
-        predict(folder, file, output=link)
+        predict(folder, file, output=link, overwrite=True)
     assert target.read_text() == before
 
 
@@ -240,11 +241,11 @@ def test_a_cell_that_the_output_cannot_hold_is_named(folder, tmp_path, suffix):
         rows.write_text(f'{{"text": "w1", "x": null}}\n{{"text": "w1", "x": {cell}}}\n')
         output.write_text("earlier\n")
         if holds[suffix == ".parquet"]:
-            predict(folder, rows, output=output)
+            predict(folder, rows, output=output, overwrite=True)
             assert output.read_bytes() != b"earlier\n"
             continue
         with pytest.raises(InputError, match=r"row 2, column 'x': the cell has .* Remove"):
-            predict(folder, rows, output=output)
+            predict(folder, rows, output=output, overwrite=True)
         assert output.read_text() == "earlier\n"
 
 

@@ -61,7 +61,7 @@ def test_each_shard_has_the_bytes_of_a_single_prediction(folder, inputs, tmp_pat
     found = contents(tmp_path / "out")
     assert sorted(found) == ["a.parquet", "b.parquet", "later/c.parquet"]
     for source in ("a.parquet", "b.csv", "later/c.jsonl"):
-        alone = tmp_path / "alone.parquet"
+        alone = tmp_path / f"{Path(source).stem}-alone.parquet"
         request = PredictRequest(files=[str(inputs / source)], output_file=str(alone), top_k=1)
         predict_file(str(folder), request)
         assert found[Path(source).with_suffix(".parquet").as_posix()] == alone.read_bytes()

@@ -12,7 +12,7 @@ from ampft.features.resources import PeakMemory
 from ampft.runs.folder import RunFolder
 from ampft.runs.record import ResumePart, StepsPart, write_record
 from ampft.runs.show import format_run
-from ampft.text.numbers import byte_size, duration, in_epochs
+from ampft.text.numbers import byte_size, byte_sizes, duration, in_epochs
 
 
 def test_prints_the_plan_the_report_and_the_closing_line(tmp_path: Path, make_record, make_report):
@@ -110,6 +110,10 @@ def test_durations_and_sizes_are_readable():
         "9.4 s", "59.9 s", "1 min 00 s", "2 min 05 s", "1 h 00 min", "2 h 07 min",
     ]  # fmt: skip
     assert [byte_size(n) for n in (2**29, 2**31)] == ["512 MiB", "2.00 GiB"]
+    assert byte_sizes(2**29, 2**31) == ["512 MiB", "2.00 GiB"]
+    assert byte_sizes(2**20 + 2**18, 2**20) == ["1.2 MiB", "1.0 MiB"]
+    assert byte_sizes(2**20 + 1, 2**20) == ["1,048,577 bytes", "1,048,576 bytes"]
+    assert byte_sizes(2**20, 2**20) == ["1 MiB", "1 MiB"]
 
 
 def test_chance_and_warnings_stand_above_the_closing_line(tmp_path: Path, make_record):

@@ -144,6 +144,9 @@ def test_choices_are_sets_of_labels():
     assert "(none)" in texts
     assert "joy, fear" in texts
     assert MultiLabel.truth_text(np.array([True, False, True, False, False]), NAMES) == "joy, love"
+    commas = ("a, b", "c", "d; e")
+    assert MultiLabel.truth_text(np.array([True, True, False]), commas) == "a, b | c"
+    assert MultiLabel.truth_text(np.array([True, True]), commas[:2]) == "a, b ; c"
 
 
 @pytest.mark.parametrize(

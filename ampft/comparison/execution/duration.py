@@ -18,6 +18,7 @@ from ampft.runs.start import check_data_files
 from ampft.text.numbers import (
     approximate_duration,
     byte_size,
+    byte_sizes,
     counted,
     duration,
     in_epochs,
@@ -65,7 +66,7 @@ def main(argv: Sequence[str]) -> None:
     """
     words, flags = split_at_dashes(argv)
     options = _parser().parse_args(words)
-    args = parse_classify_arguments(flags)
+    args = parse_classify_arguments(flags, program="ampft train")
     if args.resume_from_checkpoint is not None:
         raise InputError(
             f"--resume_from_checkpoint {args.resume_from_checkpoint}: ampft estimate times a "
@@ -160,7 +161,7 @@ def duration_text(found: TrainingEstimate) -> str:
     ]
     if found.peak_memory is not None:
         lines.append(("memory", f"{byte_size(found.peak_memory)} after the longest step"))
-    needs, free = byte_size(found.disk_bytes), byte_size(found.free_disk_bytes)
+    needs, free = byte_sizes(found.disk_bytes, found.free_disk_bytes)
     short = " It will be refused." if found.free_disk_bytes < found.disk_bytes else ""
     lines.append(("disk", f"{needs} for weights and checkpoints, of {free} that are free.{short}"))
     lines += [("note", note) for note in found.notes]

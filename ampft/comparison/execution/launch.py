@@ -28,7 +28,7 @@ from ampft.machine import available_memory_bytes
 from ampft.ownership import is_plain_file
 from ampft.processes import Child, Process, running, start_child
 from ampft.signals import handling, raise_if_heard
-from ampft.text.numbers import byte_size, counted
+from ampft.text.numbers import byte_size, byte_sizes, counted
 from ampft.text.terminal import labelled, print_line
 
 POLL_SECONDS = 0.5
@@ -136,11 +136,11 @@ def check_memory(jobs: int, peak_bytes: int) -> None:
     """
     available = available_memory_bytes()
     if jobs > 1 and jobs * peak_bytes > available:
+        needs, has = byte_sizes(jobs * peak_bytes, available)
         fitting = max(1, available // peak_bytes)
         raise InputError(
             f"--jobs {jobs}: a run needs about {byte_size(peak_bytes)} of memory, so {jobs} need "
-            f"{byte_size(jobs * peak_bytes)}, but {byte_size(available)} are available. Use at "
-            f"most --jobs {fitting}."
+            f"{needs}, but {has} are available. Use at most --jobs {fitting}."
         )
 
 

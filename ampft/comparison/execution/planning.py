@@ -89,7 +89,7 @@ def plan_comparison(
                 "another folder, or use the settings of that comparison to continue it."
             )
         return folder, with_more_seeds(existing, design.seed_counts)
-    _check_new_folder(folder)
+    check_new_folder(folder)
     check_data_files(command.classify)
     start = trial_starter(command)
     if timed is not None:
@@ -166,7 +166,7 @@ def _default_folder(command: CompareCommand, arguments: dict[str, Any]) -> Path:
     raise AssertionError("unreachable")
 
 
-def _check_new_folder(folder: Path) -> None:
+def check_new_folder(folder: Path) -> None:
     """Reject a path that is not a folder, cannot be created, or is not empty."""
     check_creatable(folder)
     files = folder.iterdir() if folder.exists() else ()

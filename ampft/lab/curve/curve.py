@@ -155,10 +155,12 @@ def _measured(
 ) -> tuple[TrialResult, float]:
     """Return a trial with all labels, and the share of them that are for validation."""
     from ampft.comparison.execution.launch import interruptible
-    from ampft.comparison.execution.planning import run_trial
+    from ampft.comparison.execution.planning import check_new_folder, run_trial
     from ampft.runs.start import check_data_files
 
     check_data_files(classify)
+    if settings.output_dir is not None:
+        check_new_folder(Path(settings.output_dir))
     _command(settings, classify_argv, classify, ())  # refuses invalid settings before the trial
     print_line("trial      timing a few steps with all labels to plan the curve")
     with interruptible(lambda: "nothing has been written yet."):

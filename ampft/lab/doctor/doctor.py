@@ -97,7 +97,7 @@ def _case(args: argparse.Namespace, flags: Sequence[str]) -> ExaminedModel:
         from ampft.lab.doctor.case import run_case
 
         return run_case(Path(args.run), flags, steps=args.batches, trial_steps=args.trial_steps)
-    classify = parse_classify_arguments(flags)
+    classify = parse_classify_arguments(flags, program="ampft train")
     if classify.mixed_precision is not None:
         raise InputError(
             f"--mixed_precision {classify.mixed_precision} after ` -- `: pass it before ` -- `, as "

@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> None:
     args = _parser().parse_args(words)
     if args.model_name_or_path is not None:
         flags += ["--model_name_or_path", args.model_name_or_path]
-    classify = parse_classify_arguments(flags) if flags else None
+    classify = parse_classify_arguments(flags, program="ampft train") if flags else None
     if classify is not None and classify.mixed_precision is not None:
         raise InputError(
             f"--mixed_precision {classify.mixed_precision} after ` -- `: the flag belongs before "

@@ -25,7 +25,8 @@ def main(argv: Sequence[str]) -> None:
         InputError: A flag is invalid, or `measure_yardstick` fails.
     """
     words, flags = split_at_dashes(argv)
-    args, classify = _parser().parse_args(words), parse_classify_arguments(flags)
+    args = _parser().parse_args(words)
+    classify = parse_classify_arguments(flags, program="ampft train")
     if classify.mixed_precision is not None:
         raise InputError(
             f"--mixed_precision {classify.mixed_precision} after ` -- `: --modes names the "
