@@ -201,6 +201,16 @@ def test_chunks_make_no_difference(monkeypatch):
     np.testing.assert_array_equal(parts.pseudovalues, whole.pseudovalues)
 
 
+def test_a_metric_that_is_undefined_without_one_case_is_refused():
+    labels = np.array([1] + [0] * 19)
+    baseline = single_label_sums(labels, 1 - labels, 2)
+    arm = single_label_sums(labels, np.zeros_like(labels), 2)
+    for sides in ([arm], [baseline]), ([baseline], [arm]):
+        with pytest.raises(InputError, match="undefined if one of the test cases is left out"):
+            jackknife_differences(*sides, COHEN_KAPPA)
+    assert np.isfinite(jackknife_differences([arm], [baseline], MACRO_F1).variance)
+
+
 # What one case is worth
 
 

@@ -117,6 +117,11 @@ def jackknife_differences(
             f"--metric {metric.name}: it is undefined for these predictions. Use another metric."
         )
     covariances, left_out = _left_out(arm, baseline, metric)
+    if not np.isfinite(covariances).all():
+        raise InputError(
+            f"--metric {metric.name}: it is undefined if one of the test cases is left out. Use "
+            "another metric, or more test examples of the rare classes."
+        )
     per_seed = values[0] - values[1]
     diagonal = float(np.trace(covariances))
     pairs = seeds * (seeds - 1)

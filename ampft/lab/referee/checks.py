@@ -5,12 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.errors import InputError, listed
+from ampft.lab.referee.case_table import CaseTable
 from ampft.lab.referee.ledger import RUNS, JudgedModel, LedgerState, TestSet
 from ampft.lab.referee.sides import Side, TrainingRows, training_rows
+from ampft.metrics.sums import Metric, single_label_sums
 
 CANDIDATE, BEST = "--candidate", "--best"  # the sides, by the flags that pass them
+
+
+def check_defined(table: CaseTable, metric: Metric) -> None:
+    """Check that a metric is defined whatever is predicted, also without one of the cases.
+
+    Otherwise, a candidate could learn about the labels by predictions for which it is undefined.
+
+    Raises:
+        InputError: It is not.
+    """
+    cases = table.examples.cases
+    if metric.values is not None:
+        return
+    frequent = int(np.bincount(cases.truth).argmax())
+    always = np.full(len(cases.truth), frequent)
+    sums = single_label_sums(cases.truth, always, len(cases.label_names))
+    sums = sums if cases.groups is None else sums.grouped(cases.groups.ids)
+    if not np.isfinite([metric.value(sums), *metric.leave_one_out(sums)]).all():
+        raise InputError(
+            f"--metric {metric.name}: it is undefined for some predictions, because nearly all "
+            "test rows have one label. Use another metric."
+        )
 
 
 def check_test(folder: Path, state: LedgerState, test: TestSet) -> None:

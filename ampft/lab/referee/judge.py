@@ -15,6 +15,7 @@ from ampft.lab.referee.checks import (
     CANDIDATE,
     IdenticalPredictions,
     candidate_seeds,
+    check_defined,
     check_enough_seeds,
     check_new_rows,
     check_test,
@@ -168,6 +169,8 @@ def _start(
     found = read_sides({BEST: sides[BEST]}, settings, folder, explains=True)
     side = found.sides[BEST]
     check_enough_seeds(side, len(side.models))
+    if found.table is not None:
+        check_defined(found.table, found.metric)
     settings = replace(
         settings,
         metric=found.metric.name,

@@ -251,3 +251,16 @@ def test_labels_that_were_edited_in_the_ledger_are_refused(tmp_path, capsys):
     table.unlink()
     assert cli.main(["judge", str(ledger), "--candidate", *tables]) == 2
     assert "Restore the folder from a copy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("metric", "code"), [("cohen_kappa", 2), ("matthews", 0)])
+def test_a_metric_that_some_predictions_leave_undefined_starts_no_ledger(
+    tmp_path, capsys, metric, code
+):
+    truth = ["c1", *["c0"] * (N - 1)]
+    best = write_side(tmp_path, "old", label=truth)
+    folder = tmp_path / "ledger"
+    flags = ["--metric", metric, "--label_names", ",".join(CLASSES)]
+    assert cli.main(["judge", str(folder), "--best", *best, *flags]) == code
+    assert folder.exists() == (code == 0)
+    assert ("undefined for some predictions" in capsys.readouterr().err) == (code == 2)
