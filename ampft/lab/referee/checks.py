@@ -134,9 +134,8 @@ def check_training(test: TestSet, candidate: Side) -> TrainingRows:
     for each in found:
         if each.shared is not None and each.shared > (test.shared_rows or 0):
             raise InputError(
-                f"{CANDIDATE}: its training rows contain {each.shared:,} rows of the test set, and "
-                f"the first best's contain {test.shared_rows or 0:,}. Remove them and train "
-                "again."
+                f"{CANDIDATE}: its training rows contain more rows of the test set than the first "
+                "best's. Remove them and train again."
             )
     return next((each for each in found if not each.is_checked), found[0])
 

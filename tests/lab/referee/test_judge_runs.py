@@ -113,7 +113,7 @@ def leaking(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("files", ["{0}/train.csv", "{0}/more.csv,{0}/train.csv", "{0}/t*.csv"])
 def test_training_rows_are_compared_with_the_test_rows(ledger, tmp_path, leaking, files):
-    with pytest.raises(InputError, match="training rows contain 199 rows of the test set"):
+    with pytest.raises(InputError, match="training rows contain more rows of the test set"):
         ampft.judge(ledger, candidate=leaking(files.format(tmp_path)))
 
 
@@ -128,7 +128,7 @@ def test_training_rows_that_cannot_be_read_are_said(ledger, leaking):
 def test_a_leak_in_the_record_is_refused_whatever_the_file_is_today(ledger, tmp_path, leaking):
     candidate = leaking(f"{tmp_path}/train.csv", shared=200)
     shutil.copy(tmp_path / "more.csv", tmp_path / "train.csv")  # the clean file is copied back
-    with pytest.raises(InputError, match="training rows contain 200 rows of the test set"):
+    with pytest.raises(InputError, match="training rows contain more rows of the test set"):
         ampft.judge(ledger, candidate=candidate)
 
 
