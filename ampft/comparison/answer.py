@@ -71,6 +71,18 @@ def _on_training(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[
     losing = [arm for arm in arms if arm.outcome == WORSE]
     if losing:
         yield f"{arm_names_text(losing)} lose{'s' * (len(losing) == 1)} {comparison.units.title}."
+    without_gain = [
+        arm
+        for arm in arms
+        if arm.outcome == EQUIVALENT
+        and arm.execution != "emulated"
+        and not savings_text(comparison, arm)
+    ]
+    if without_gain and not comparison.has_disturbed_speeds:
+        yield (
+            f"{arm_names_text(without_gain)} {_be(without_gain)} equivalent in "
+            f"{comparison.units.title}, but not shown to be faster or to need less memory."
+        )
     if failed := [arm for arm in arms if arm.status != "complete"]:
         yield f"{arm_names_text(failed)} failed."
     emulated = [
