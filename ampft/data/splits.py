@@ -138,6 +138,9 @@ def with_missing_splits(
     # 0 asks for no such split, so nothing is ignored.
     ignored = [name for name in not_made if not_made[name] and getattr(request, name)]
     refuse_unused_options(request, ignored, "data with splits of their own, or with --folds")
+    chosen = (request.max_train_samples, request.max_eval_samples, request.max_predict_samples)
+    if "validation" in parts and not divides and chosen == (None, None, None):
+        refuse_unused_options(request, ("data_seed",), "data with splits of their own, used whole")
     if not divides:
         refuse_unused_options(request, ("fold",), "data that are not divided by --folds")
     make = fold_splits if divides else missing_splits

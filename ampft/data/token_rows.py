@@ -116,7 +116,8 @@ def read_token_tables(
     every = list(chain.from_iterable(tables.values()))
     for table in every:
         columns.require_in(table.columns, origin=table.origin)
-    refuse_unused_options(request, ("drop_missing_labels",), "words with tags")
+    unused = ("drop_missing_labels", "image_column_name", "audio_column_name")
+    refuse_unused_options(request, unused, "words with tags")
     read = {
         split: [_read_table(table, columns, request) for table in parts]
         for split, parts in tables.items()

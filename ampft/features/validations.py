@@ -1,35 +1,68 @@
-"""The evaluations of a run on its validation split: when they are due, and which was the best."""
+"""The evaluations of a run on its validation split: when they are due, and which weights are kept.
+
+Unless the user names a metric, the last weights are kept, except if an earlier evaluation has a log
+loss that is lower by more than chance, and no lower value of the primary metric. Choosing the best
+value instead loses more than it gains below about 50 validation rows: `benchmarks/LOG.md`, "Which
+epoch to keep".
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
 
 from ampft.engine.checkpoints.store import BEST_NAME
 from ampft.features.feature import Feature, SavedFeature, Write
 from ampft.files import link
+from ampft.metrics.paired import FloatArray, PairedGain, paired_gain
 from ampft.tasks.outcome import Outcome
-from ampft.text.json_io import Count
+from ampft.text.json_io import Count, one_of
+from ampft.text.numbers import counted
+from ampft.text.terminal import labelled
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-    from torch import nn
+    from torch import Tensor, nn
 
-    from ampft.features.weights import BestModel
+    from ampft.features.weights import BestModel, Selector
+
+LOSS = "log_loss"  # Name of the metric that chooses if the user names none.
+BY_METRIC, BY_LOSS, IS_LAST = "metric", LOSS, "last"
+FEW_ROWS = 50  # Below, the best value of a metric chooses worse than taking the last weights.
 
 
 @dataclass(frozen=True, kw_only=True)
 class BestPart:
-    """The validation whose weights are kept, and the metric that selected it.
+    """The validation whose weights are kept, and why.
 
     It was in the epoch `epoch` (from 1), after `step` optimizer steps.
     """
 
-    metric: str
+    metric: str  # Metric that the user named, or the primary one.
     epoch: int
-    value: float
+    value: float  # Its value.
     step: int | None = None
+    # Why it is kept: it has the best value, an earlier log loss that is lower than the last one by
+    # more than chance, or it is the last and no earlier one is better by more than chance.
+    by: Annotated[str, one_of((BY_METRIC, BY_LOSS, IS_LAST))] = BY_METRIC
+    rows: int | None = None  # Number of cases of the validations.
+    # By how much the lowest log loss is lower than the last one, and the standard error; None if it
+    # is the last one, or if the metric chose.
+    gain: float | None = None
+    gain_error: float | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why it is kept, such as "the best by accuracy"."""
+        reasons = {
+            BY_LOSS: "whose log loss is lower than the last one's by more than chance",
+            IS_LAST: "the last, because no other is better by more than chance",
+        }
+        return reasons.get(self.by, f"the best by {self.metric}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +80,10 @@ class ValidationState:
 
     step: Count | None  # Step of the best evaluation; None before the first one.
     value: float | None  # Its metric.
+    tie: float | None  # Its log loss, which decides between equal values.
     without_improvement: Count  # Number of evaluations since then.
+    cases: Count  # Number of cases of each evaluation.
+    gain: PairedGain | None  # Of the lowest log loss over the last one.
     parts: Sequence[ValidationPart]  # The evaluations so far.
 
 
@@ -68,7 +104,14 @@ class Validations(Feature):
     steps_per_epoch: int  # Optimizer steps of an epoch.
     # Optimizer steps between evaluations; None evaluates after each epoch.
     every: int | None = None
+    # Metric that the user named, or the primary one; None for that of `best`.
+    metric: Selector | None = None
+    # Losses of the cases in the evaluation with the lowest log loss, (rows,) float64, if the user
+    # names no metric; None if the best value of a metric is kept.
+    lowest: Tensor | None = None
     parts: list[ValidationPart] = field(default_factory=list)  # Evaluations so far.
+    cases: int = 0  # Number of cases of each of them.
+    gain: PairedGain | None = None  # Of the lowest log loss over the last one; None if that is it.
 
     def is_due(self, step: int, is_last: bool) -> bool:
         """Return whether to evaluate after `step` steps; always after the last one of a training.
@@ -82,20 +125,60 @@ class Validations(Feature):
 
     def at_validation(self, step: int, outcome: Outcome) -> None:
         """Add an evaluation of a split."""
-        self.add(step, all_metrics(outcome))
+        self.cases = len(outcome)
+        losses = None if self.lowest is None else _case_losses(outcome)
+        self.add(step, all_metrics(outcome), losses)
 
-    def add(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """Add and print an evaluation, and keep the weights if they are the best so far."""
+    def add(
+        self,
+        step: int,
+        metrics: Mapping[str, float | None],
+        losses: tuple[FloatArray, FloatArray] | None = None,
+    ) -> None:
+        """Add and print an evaluation, and keep the weights if they are the best so far.
+
+        Args:
+            step: Number of optimizer steps before it.
+            metrics: Its metrics by name.
+            losses: Sums of the log losses of each case, and numbers of its units, if the log loss
+                chooses.
+        """
         part = ValidationPart(epoch=self._epoch(step), step=step, metrics=metrics)
         self.parts.append(part)
         value = metrics[self.best.metric.name]
-        is_best = self.best.update(value, step, self.accelerator, self.model)
+        is_best = self.best.update(value, step, self.accelerator, self.model, tie=metrics.get(LOSS))
+        if self.lowest is not None and losses is not None:
+            lowest, self.gain = self.lowest[: self.cases].numpy(), None
+            if is_best:
+                lowest[:] = losses[0]
+            elif self.best.step is not None and np.isfinite(losses[0]).all():
+                self.gain = paired_gain(losses[0], lowest, losses[1])
         values = ", ".join(
             f"{title} {'undefined' if metrics[name] is None else f'{metrics[name]:.3f}'}"
             for name, title in (self.printed or dict(zip(metrics, metrics, strict=True))).items()
         )
         moment = f"epoch {part.epoch:<4}" if self.every is None else f"step {step:<5}"
-        self.write(f"{moment} validation {values}{'  (best)' if is_best else ''}")
+        mark = "" if not is_best else "  (best)" if self.lowest is None else "  (lowest loss)"
+        self.write(f"{moment} validation {values}{mark}")
+
+    @property
+    def kept(self) -> ValidationPart | None:
+        """The evaluation whose weights are kept; None before the first one that is defined."""
+        if self.best.step is None:
+            return None
+        best = next(part for part in self.parts if part.step == self.best.step)
+        last = self.parts[-1]
+        return best if self.lowest is None or self._is_better(best, last) else last
+
+    def _is_better(self, part: ValidationPart, last: ValidationPart) -> bool:
+        """Return whether the lowest log loss is better than the last one by more than chance."""
+        if self.gain is None:
+            return part is not last  # the last log loss is undefined
+        metric = self.metric or self.best.metric
+        sign = 1 if metric.higher_is_better else -1
+        values = [each.metrics[metric.name] for each in (part, last)]
+        first, second = (-math.inf if v is None else sign * v for v in values)
+        return self.gain.is_beyond_chance and first >= second
 
     @property
     def should_stop(self) -> bool:
@@ -103,34 +186,62 @@ class Validations(Feature):
         return self.best.should_stop
 
     def replaces_weights(self, step: int) -> bool:
-        """Return whether an earlier evaluation was the best."""
-        return self.best.step not in (None, step)
+        """Return whether an earlier evaluation is kept."""
+        return self.kept is not None and self.kept.step != step
 
     def choose_weights(self) -> bool:
-        """Give the model the best weights, if there was an evaluation."""
-        if self.best.step is not None:
+        """Give the model the weights that are kept, and say why, if there was an evaluation."""
+        kept = self.kept
+        if kept is None:
+            return True
+        if kept is not self.parts[-1]:
             self.best.restore(self.accelerator, self.model)
+        part = self.record()["best"]
+        if len(self.parts) > 1 and part is not None:
+            moment = f"epoch {kept.epoch}" if self.every is None else f"step {kept.step}"
+            rows = f" ({counted(self.cases, 'validation row')})" if self.cases else ""
+            few = (
+                ". They are too few to choose by a metric: remove --metric_for_best_model"
+                if part.by == BY_METRIC and 0 < self.cases < FEW_ROWS
+                else ""
+            )
+            self.write(labelled("chosen", f"{moment}, {part.reason}{rows}{few}"))
         return True
 
     def record(self) -> Mapping[str, Any]:
-        """Return all evaluations, and the best one."""
-        best = self.best
-        if best.step is None or best.value is None:
+        """Return all evaluations, and the one that is kept."""
+        kept, metric = self.kept, self.metric or self.best.metric
+        value = None if kept is None else kept.metrics[metric.name]
+        if kept is None or value is None:
             return {"validations": tuple(self.parts), "best": None}
+        by = BY_METRIC
+        if self.lowest is not None:
+            by = IS_LAST if kept is self.parts[-1] else BY_LOSS
         part = BestPart(
-            metric=best.metric.name,
-            epoch=self._epoch(best.step),
-            value=best.value,
-            step=best.step,
+            metric=metric.name,
+            epoch=kept.epoch,
+            value=value,
+            step=kept.step,
+            by=by,
+            rows=self.cases or None,
+            gain=None if self.gain is None else self.gain.mean,
+            gain_error=None if self.gain is None else self.gain.error,
         )
         return {"validations": tuple(self.parts), "best": part}
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Return the losses of the cases in the evaluation with the lowest log loss."""
+        return {} if self.lowest is None else {"lowest": self.lowest}
 
     def state(self) -> ValidationState:
         """Return the evaluations so far. The best weights are a file of their own."""
         return ValidationState(
             step=self.best.step,
             value=self.best.value,
+            tie=self.best.tie,
             without_improvement=self.best.without_improvement,
+            cases=self.cases,
+            gain=self.gain,
             parts=self.parts,
         )
 
@@ -138,7 +249,10 @@ class Validations(Feature):
         """Continue after the evaluations of a checkpoint, with its best weights."""
         best, state = self.best, saved.state
         self.parts.extend(state.parts)
-        best.step, best.value = state.step, state.value
+        best.step, best.value, best.tie = state.step, state.value, state.tie
+        self.cases, self.gain = state.cases, state.gain
+        if self.lowest is not None:
+            self.lowest.copy_(saved.tensors["lowest"])
         best.without_improvement = state.without_improvement
         if self.accelerator.is_main_process:
             best.file = saved.files.get(BEST_NAME)
@@ -153,3 +267,10 @@ class Validations(Feature):
 def all_metrics(outcome: Outcome) -> dict[str, float | None]:
     """Return the metrics of an outcome by name, both those for comparisons and those reported."""
     return {**outcome.metrics(), **outcome.report().metrics()}
+
+
+def _case_losses(outcome: Outcome) -> tuple[FloatArray, FloatArray]:
+    """Return (n,) sums of the log losses of each case, and (n,) numbers of its units."""
+    sums = outcome.sums(LOSS)
+    table = sums.patterns[:, [0, 2]].toarray()[sums.pattern_of]
+    return table[:, 0], table[:, 1]

@@ -138,11 +138,12 @@ class BestModel:
     """Keeps the weights of the best validation on disk."""
 
     output_dir: Path  # Output folder of the run.
-    metric: Selector  # Metric of the validation split that selects the best weights.
-    # Number of evaluations without improvement after which to stop; None never stops.
+    metric: Selector  # Metric of the validation split by which the best weights are kept.
+    # Number of evaluations without a better value after which to stop; None never stops.
     patience: int | None = None
     step: int | None = None  # Optimizer steps before the best evaluation so far.
     value: float | None = None  # Value of the metric in that evaluation.
+    tie: float | None = None  # Its log loss: of equal values, the one with the lowest is the best.
     without_improvement: int = 0  # Number of evaluations since then.
     # Hash and size of the file, on the main process; None before the first evaluation.
     file: FileDigest | None = None
@@ -161,21 +162,37 @@ class BestModel:
         return private_file(self.output_dir, BEST_NAME)
 
     def update(
-        self, value: float | None, step: int, accelerator: Accelerator, model: nn.Module
+        self,
+        value: float | None,
+        step: int,
+        accelerator: Accelerator,
+        model: nn.Module,
+        *,
+        tie: float | None = None,
     ) -> bool:
         """Save the weights if `value` of the metric is the best so far; return whether it is.
 
-        An undefined value (None or NaN) is never the best, even if it is the first.
+        An undefined value (None or NaN) is never the best, even if it is the first. Of equal values
+        the one with the lowest log loss is kept, which is no improvement that patience waits for.
+
+        Args:
+            value: Value of the metric.
+            step: Optimizer steps before the evaluation.
+            accelerator: Accelerator that prepared the model.
+            model: Prepared model.
+            tie: Log loss, which decides between equal values.
 
         Raises:
             InputError: The weights do not fit on the disk.
         """
         sign = 1 if self.metric.higher_is_better else -1
         best = -math.inf if self.value is None else sign * self.value
-        if value is None or not sign * value > best:
-            self.without_improvement += 1
+        is_higher = value is not None and sign * value > best
+        self.without_improvement = 0 if is_higher else self.without_improvement + 1
+        is_lower = tie is not None and self.tie is not None and tie < self.tie
+        if not (is_higher or (value is not None and sign * value == best and is_lower)):
             return False
-        self.step, self.value, self.without_improvement = step, value, 0
+        self.step, self.value, self.tie = step, value, tie
         weights = gather_model_state(accelerator, model)
         if accelerator.is_main_process:
             named = dict(weights)

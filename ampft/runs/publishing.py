@@ -235,8 +235,7 @@ def _training(record: RunRecord, *, has_record: bool) -> str:
     best = ""
     if record.best is not None:
         best = (
-            f" The saved weights are those of {best_moment(record)}, the best by "
-            f"{code(record.best.metric)}."
+            f" The saved weights are those of {best_moment(record)}, {prose(record.best.reason)}."
         )
     if (decay := record.arguments.get("ema_decay")) is not None:
         best += f" They are averaged over the steps (decay {decay:g})."

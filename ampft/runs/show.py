@@ -108,7 +108,9 @@ def heading(record: RunRecord) -> str:
         lines["speed"] = note
     if record.best is not None:
         best = record.best
-        lines["best"] = f"{best_moment(record)}, {best.metric} {best.value:.4f}"
+        lines["weights"] = (
+            f"{best_moment(record)}, {inert(best.reason)}: {best.metric} {best.value:.4f}"
+        )
     if record.resumes:
         lines["resumed"] = describe_resumes(record.resumes)
     return "\n".join(f"{name:<10} {text}" for name, text in lines.items())

@@ -22,7 +22,7 @@ from ampft.features.resources import (
     UtilisationMeasurement,
 )
 from ampft.features.trackers import TrackerReporting
-from ampft.features.validations import Validations
+from ampft.features.validations import LOSS, Validations
 from ampft.features.value_ranges import NonfiniteStepMonitor, ValueRangeMonitor
 from ampft.features.weights import AdapterMerging, AveragedWeights, BestModel
 from ampft.precision.accelerator import is_sharded
@@ -50,7 +50,10 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
     average = averaged_weights(prepared)
     metrics = prepared.task.problem.metrics
     metric = metrics[args.metric_for_best_model or next(iter(metrics))]
-    best = BestModel(prepared.folder, metric, args.early_stopping_patience, average=average)
+    by_loss = args.metric_for_best_model is None and LOSS in metrics and prepared.selects_best
+    kept_by = metrics[LOSS] if by_loss else metric
+    best = BestModel(prepared.folder, kept_by, args.early_stopping_patience, average=average)
+    rows = len(prepared.task.data.splits["validation"]) if by_loss else 0
     features = (
         TrackerReporting(
             accelerator, redact_secrets(asdict(args)) if accelerator.log_with else None
@@ -81,6 +84,8 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
             write,
             len(prepared.step_batches),
             args.eval_steps,
+            metric,
+            torch.zeros(rows, dtype=torch.float64) if by_loss else None,
         ),
         AdapterMerging(prepared.plain_model) if args.merge_lora else None,
         UtilisationMeasurement(

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_files import GOOD
+from tiny_files import write as write_file
 
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
@@ -190,3 +192,11 @@ def test_a_fingerprint_tells_texts_labels_and_order_apart(tmp_path):
         data = load_data(DataRequest(train_file=path, validation_fraction=0, test_fraction=0))
         found.add(data.fingerprints["train"])
     assert len(found) == len(contents)
+
+
+def test_a_seed_without_anything_to_draw_is_refused(tmp_path):
+    names = ("train", "validation", "test")
+    files = {f"{n}_file": str(write_file(tmp_path, GOOD, f"{n}.csv")) for n in names}
+    with pytest.raises(InputError, match="--data_seed has no effect on data with splits of their"):
+        load_data(DataRequest(**files, data_seed=1))
+    load_data(DataRequest(**files, data_seed=1, max_train_samples=4))

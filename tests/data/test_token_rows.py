@@ -309,3 +309,11 @@ def test_tags_that_are_numbers_with_names_in_a_file(tmp_path):
     text.write_text("text,label\na,b\nc,d\n", encoding="utf-8")
     with pytest.raises(InputError, match="has no effect on data without masks or tagged words"):
         load_data(ClassifyArguments(train_file=str(text), class_names_file=str(names)))
+
+
+@pytest.mark.parametrize("name", ["image_column_name", "audio_column_name"])
+def test_columns_of_media_are_refused(tmp_path, name):
+    (tmp_path / "train.conll").write_text(f"{SENTENCE}\n{OTHER}\n" * 10)
+    request = ClassifyArguments(train_file=str(tmp_path / "train.conll"), **{name: "path"})
+    with pytest.raises(InputError, match=f"--{name} has no effect on words with tags"):
+        load_data(request)

@@ -21,6 +21,7 @@ from ampft.features.trackers import TrackerReporting
 from ampft.features.validations import ValidationPart, Validations
 from ampft.features.value_ranges import MAX_SKIPPED, SKIPPED_NONFINITE, NonfiniteStepMonitor
 from ampft.features.weights import AveragedWeights
+from ampft.metrics.paired import PairedGain
 from ampft.text.json_io import from_json
 
 STEP = 3
@@ -86,12 +87,15 @@ def test_the_peak_of_the_memory_is_the_largest():
     assert second.peak.peak >= peak
 
 
-def validations(**best: Any) -> Validations:
-    metric = SimpleNamespace(name="accuracy")
+def validations(*, by_loss: bool = False, **best: Any) -> Validations:
+    metric: Any = SimpleNamespace(name="accuracy", higher_is_better=True)
     nothing: Any = None
-    model: Any = SimpleNamespace(metric=metric, should_stop=False, **best)
+    model: Any = SimpleNamespace(metric=metric, should_stop=False, tie=None, **best)
     accelerator: Any = SimpleNamespace(is_main_process=False)
-    return Validations(model, nothing, accelerator, nothing, print, steps_per_epoch=2)
+    return Validations(
+        model, nothing, accelerator, nothing, print, steps_per_epoch=2, metric=metric,
+        lowest=torch.zeros(3, dtype=torch.float64) if by_loss else None,
+    )  # fmt: skip
 
 
 def test_validations_and_the_best_of_them():
@@ -108,6 +112,21 @@ def test_validations_and_the_best_of_them():
     assert not second.is_due(3, is_last=True), "it was done before the checkpoint"
     assert second.is_due(4, is_last=False)
     assert second.replaces_weights(3)
+
+
+def test_the_losses_of_the_lowest_log_loss():
+    first = validations(by_loss=True, step=2, value=0.4, without_improvement=1)
+    for step, accuracy in ((2, 0.75), (4, 0.75)):
+        metrics = {"accuracy": accuracy, "log_loss": 0.4}
+        first.parts.append(ValidationPart(epoch=step // 2, step=step, metrics=metrics))
+    first.lowest.copy_(torch.tensor([0.1, 0.2, 0.9]))
+    first.cases, first.gain = 3, PairedGain(0.5, 0.1, 3)
+    second = validations(by_loss=True, step=None, value=None, without_improvement=0)
+    second.restore(saved(first))
+    assert second.record() == first.record()
+    assert second.record()["best"].by == "log_loss"
+    assert torch.equal(second.lowest, first.lowest)
+    assert second.replaces_weights(4)
     assert not second.replaces_weights(2)
 
 

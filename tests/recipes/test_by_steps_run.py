@@ -10,36 +10,43 @@ from running import BIN, CLASSIFY, call_here, printed, succeeded, text_settings
 pytestmark = pytest.mark.slow
 
 
+BY_ACCURACY = ("--metric_for_best_model", "accuracy")
+
+
 def train(files, tiny_model, folder, *flags):
     """Train up to 36 steps, 9 per epoch; return the output and the record."""
-    done = succeeded(call_here(CLASSIFY, *text_settings(files, tiny_model, folder), *flags))
+    words = text_settings(files, tiny_model, folder)
+    for name in {*flags} & {*words}:
+        del words[words.index(name) : words.index(name) + 2]
+    done = succeeded(call_here(CLASSIFY, *words, *flags))
     return done.stdout, json.loads((folder / "run.json").read_text())
 
 
 def test_the_best_weights_are_chosen_every_few_steps_and_at_the_end(files, tiny_model, tmp_path):
     folder = tmp_path / "run"
-    stdout, record = train(files, tiny_model, folder, "--eval_steps", 10)
+    stdout, record = train(files, tiny_model, folder, "--eval_steps", 10, *BY_ACCURACY)
     validations = record["validations"]
     assert [(part["step"], part["epoch"]) for part in validations] == [
         (10, 2), (20, 3), (30, 4), (36, 4),
     ]  # fmt: skip
     scores = [part["metrics"]["accuracy"] for part in validations]
-    first_best = validations[scores.index(max(scores))]
+    ranks = [(part["metrics"]["accuracy"], -part["metrics"]["log_loss"]) for part in validations]
+    first_best = validations[ranks.index(max(ranks))]
     best = record["best"]
     assert (best["value"], best["step"]) == (max(scores), first_best["step"])
     assert "step 10    validation accuracy" in stdout
     shown = succeeded(call_here(BIN / "ampft", "report", folder)).stdout
-    assert f"best       step {best['step']}, accuracy" in shown
+    assert f"weights    step {best['step']}, the best by accuracy: accuracy" in shown
     assert f"those of step {best['step']}, the best by" in (folder / "README.md").read_text()
 
 
 def test_patience_counts_validations_by_steps(files, tiny_model, tmp_path):
-    # With a rate that changes no prediction, no later validation is better than the first.
-    flags = ("--eval_steps", 4, "--early_stopping_patience", 2, "--learning_rate", 1e-9)
+    # With a rate of 0, no later validation is better than the first.
+    flags = ("--eval_steps", 4, "--early_stopping_patience", 2, "--learning_rate", 0)
     _, record = train(files, tiny_model, tmp_path / "run", *flags)
     assert [part["step"] for part in record["validations"]] == [4, 8, 12]
     assert record["steps"]["applied"] == 12
-    assert record["best"]["step"] == 4
+    assert (record["best"]["step"], record["best"]["by"]) == (12, "last")
 
 
 def test_a_time_limit_ends_a_run_as_usual_and_says_so(files, tiny_model, tmp_path):

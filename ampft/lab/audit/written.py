@@ -21,7 +21,14 @@ from ampft.evaluation.sanity import (
     validation_warnings,
 )
 from ampft.features.decisions import decision_warnings
-from ampft.features.validations import all_metrics
+from ampft.features.validations import (
+    BY_LOSS,
+    BY_METRIC,
+    IS_LAST,
+    LOSS,
+    ValidationPart,
+    all_metrics,
+)
 from ampft.files import describe_file, is_safe_relative_path
 from ampft.lab.audit.audit_result import (
     DIFFERS,
@@ -33,6 +40,7 @@ from ampft.lab.audit.audit_result import (
 )
 from ampft.lab.audit.rebuild import RebuiltRun
 from ampft.machine import versions
+from ampft.metrics.paired import PairedGain
 from ampft.runs.history import HistoryRow, parse_rows
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, is_result_name
 from ampft.runs.prepared import Prepared
@@ -239,28 +247,42 @@ def _is_close(stored: Any, expected: Any) -> bool:
 
 
 def _best_problems(record: RunRecord, task: Task) -> Iterator[str]:
-    """Yield why the kept weights do not belong to the best recorded validation."""
-    best = record.best
+    """Yield why the kept weights do not belong to the validation that the rule chooses."""
+    best, parts = record.best, record.validations
     if best is None:
         return
     metric = task.problem.metrics.get(best.metric)
     if metric is None:
         yield f"best: {inert(best.metric)} is not a metric of the task"
         return
-    sign = 1 if metric.higher_is_better else -1
-    values = [part.metrics.get(best.metric) for part in record.validations]
-    signed = [-math.inf if v is None or math.isnan(v) else sign * v for v in values]
-    if not signed:
+    if not parts:
         yield "best: the record has no validation"
         return
-    first = signed.index(max(signed))  # the first of equal values is kept
-    part = record.validations[first]
-    expected = (part.epoch, part.step if best.step is not None else None, values[first])
-    if (best.epoch, best.step, best.value) != expected:
+
+    def value(part: ValidationPart, name: str, sign: int) -> float:
+        found = part.metrics.get(name)
+        return -math.inf if found is None or math.isnan(found) else sign * found
+
+    sign = 1 if metric.higher_is_better else -1
+    # Of equal values, the first one with the lowest log loss.
+    highest = max(parts, key=lambda part: (value(part, best.metric, sign), value(part, LOSS, -1)))
+    lowest, last = max(parts, key=lambda part: value(part, LOSS, -1)), parts[-1]
+    expected = {BY_METRIC: highest, BY_LOSS: lowest, IS_LAST: last}[best.by]
+    found = (best.epoch, best.step, best.value)
+    step = expected.step if best.step is not None else None
+    if found != (expected.epoch, step, expected.metrics.get(best.metric)):
         yield (
-            f"best: {best.metric} {best.value} in epoch {best.epoch}, but the best validation has "
-            f"{values[first]} after step {part.step}"
+            f"best: {best.metric} {best.value} in epoch {best.epoch}, but the validation to keep "
+            f"has {expected.metrics.get(best.metric)} after step {expected.step}"
         )
+    if best.by == BY_METRIC or best.gain is None or best.gain_error is None:
+        return
+    if not _is_close(best.gain, value(lowest, LOSS, -1) - value(last, LOSS, -1)):
+        yield f"best: the log loss is lower by {best.gain}, but not by the recorded validations"
+    gain = PairedGain(best.gain, best.gain_error, best.rows or 0)
+    is_lower = value(lowest, best.metric, sign) >= value(last, best.metric, sign)
+    if (best.by == BY_LOSS) != (gain.is_beyond_chance and is_lower):
+        yield f"best: {best.reason}, but the recorded log losses say otherwise"
 
 
 def check_warnings(
