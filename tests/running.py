@@ -77,6 +77,23 @@ def clean_environment(**more: str) -> dict[str, str]:
     return {**inherited, **offline, **more}
 
 
+def last_of_each(*words: object) -> list[str]:
+    """Return a command line without settings of a training that a later word sets again.
+
+    Tests change the flags of a shared list by adding words; a command refuses repeated flags.
+    """
+    from ampft.arguments.classify import ClassifyArguments
+    from ampft.arguments.flags import fields_and_hints, given_flags
+
+    every = [str(word) for word in words]
+    ends = [i for i, word in enumerate(every) if word in ("--", "train") or word.endswith(".py")]
+    start = ends[-1] + 1 if ends else len(every)
+    flags = list(given_flags(every[start:], *fields_and_hints(ClassifyArguments)))
+    names = [each.name for each in flags]
+    kept = [f for i, f in enumerate(flags) if not f.name or f.name not in names[i + 1 :]]
+    return every[:start] + [word for each in kept for word in each.words]
+
+
 def call(
     *words: object,
     cwd: Path = REPOSITORY,
@@ -85,7 +102,7 @@ def call(
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in a process, whose imports are shared if it is `warm` and Python."""
-    command = [str(word) for word in words]
+    command = last_of_each(*words)
     start = WarmPopen if warm else subprocess.Popen
     with start(
         command, cwd=cwd, env=clean_environment(**environment), text=True, stdout=subprocess.PIPE,
@@ -103,7 +120,7 @@ def call_here(
     script: str | Path, *words: object, cwd: Path = REPOSITORY, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a script of Python, as `call` does, in this process: it has imported torch already."""
-    argv = [str(script), *map(str, words)]
+    argv = last_of_each(script, *words)
     out, err = io.StringIO(), io.StringIO()
     code: Any = 0
     with (

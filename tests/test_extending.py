@@ -19,6 +19,7 @@ from tiny_text import LABELS
 
 from ampft.arguments import ClassifyArguments
 from ampft.arguments.flags import parse_flags
+from ampft.arguments.help_text import Help
 from ampft.cli import main
 from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.data.load import load_data
@@ -197,7 +198,7 @@ def test_a_flag(capsys):
     class Arguments(ClassifyArguments):
         momentum: float = flag(0.9, "momentum of SGD", group="optimizer", at_least=0, below=1)
 
-    more = {"program": "classify.py", "description": "Train."}
+    more = {"program": "classify.py", "shown": Help("Train.")}
     arguments, given = parse_flags(Arguments, ["--momentum", "0.5"], **more)
     assert (arguments.momentum, set(given)) == (0.5, {"momentum"})
     with pytest.raises(InputError, match=r"--momentum.* 1"):

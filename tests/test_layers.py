@@ -31,7 +31,7 @@ LAYERS = (
     ("features",),
     ("runs",),
     ("comparison",),
-    ("cli", "__main__"),
+    ("cli", "commands", "__main__"),
     ("lab",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -146,6 +146,8 @@ class OptimizerArguments:
         None,
         "time after which training stops and the run is evaluated as usual, such as 90min or 2h, "
         "counted from its start",
+        metavar="TIME",
+        check=parse_duration,
     )
     on_nonfinite: str = _update(
         "stop",
@@ -226,15 +228,20 @@ class EvaluationArguments:
         None,
         "validation metric for choosing the best weights; if none, the task's primary metric "
         "(accuracy)",
+        needs=("load_best_model_at_end",),
     )
     eval_steps: int | None = _evaluation(
         None,
         "optimizer steps between validations, with one more at the end; if none, one validation "
         "after each epoch",
         at_least=1,
+        needs=("load_best_model_at_end",),
     )
     early_stopping_patience: int | None = _evaluation(
-        None, "stop after this many validations without improvement", at_least=1
+        None,
+        "stop after this many validations without improvement",
+        at_least=1,
+        needs=("load_best_model_at_end",),
     )
     load_best_model_at_end: bool = _evaluation(
         True,
@@ -259,17 +266,28 @@ class OutputArguments:
     output_dir: str | None = _output(
         None, "folder for the results; if none, a new folder under runs/"
     )
-    overwrite_output_dir: bool = _output(False, "overwrite the results of an earlier run")
+    overwrite_output_dir: bool = _output(
+        False,
+        "overwrite the results of an earlier run",
+        excludes={
+            "resume_from_checkpoint": "the first would remove the run that the second continues"
+        },
+    )
     checkpointing_steps: str | None = _output(
         None,
         "write a checkpoint every N optimizer steps (500), after every epoch (epoch) or every N "
         "minutes (10min); if none, never",
     )
     checkpoint_total_limit: int | None = _output(
-        None, "number of checkpoints to keep; if none, all", at_least=1
+        None,
+        "number of checkpoints to keep; if none, all",
+        at_least=1,
+        needs=("checkpointing_steps",),
     )
     async_checkpoints: bool = _output(
-        False, "write checkpoints in the background while the training continues"
+        False,
+        "write checkpoints in the background while the training continues",
+        needs=("checkpointing_steps",),
     )
     resume_from_checkpoint: str | None = _output(
         None,
@@ -280,6 +298,7 @@ class OutputArguments:
         False,
         "resume with another number of processes or micro-batches or on another device; the "
         "examples stay the same, the rounding does not, and the record says so",
+        needs=("resume_from_checkpoint",),
     )
     watch: int | None = _output(
         None,
@@ -292,14 +311,21 @@ class OutputArguments:
     report_to: str = _output(
         "tensorboard",
         "experiment trackers by their Accelerate names, comma-separated, or all",
+        joined=True,
+        needs=("with_tracking",),
     )
     push_to_hub: bool = _output(
         False, "push the model, its card and its report to the Hugging Face hub"
     )
     hub_model_id: str | None = _output(
-        None, "name on the hub, USER/NAME; if none, the name of the output folder"
+        None,
+        "name on the hub; if none, the name of the output folder",
+        metavar="USER/NAME",
+        needs=("push_to_hub",),
     )
-    hub_private_repo: bool = _output(False, "make a new repository on the hub private")
+    hub_private_repo: bool = _output(
+        False, "make a new repository on the hub private", needs=("push_to_hub",)
+    )
 
 
 # The fields of the last base come first, so this is the reverse of the order in the help.

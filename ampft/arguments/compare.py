@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 from ampft.arguments.classify import ClassifyArguments
-from ampft.arguments.flags import parse_duration, parse_flags, split_at_dashes
-from ampft.arguments.parsing import parse_classify_arguments
+from ampft.arguments.commands import Command, CommandLine, TrainingSettings
+from ampft.arguments.flags import later_wins, parse_duration
+from ampft.arguments.help_text import Help
 from ampft.errors import InputError, did_you_mean
-from ampft.flag import MAX_SEED, flag
+from ampft.flag import MAX_SEED, OUTPUT, flag
 from ampft.precision.modes import BASELINE, MODES, is_fp32, mode_hint
 from ampft.tasks import TASKS, problem_types
 from ampft.text.json_io import Count, NotNegative, Positive, ValueRule, is_ascending, one_of
 
-T = TypeVar("T")
-COMPARISON, EXECUTION, OUTPUT = "comparison", "time and processes", "output"
+COMPARISON, EXECUTION = "comparison", "time and processes"
 
 MIN_SEEDS = 3
 MOST_SEEDS = 10_000
@@ -28,10 +28,11 @@ PROGRAM = "compare_precision.py"
 ENGINES = (LOCAL, RAY) = ("local", "ray")
 KEPT_MODELS = ("none", "baseline", "all")
 
-# Settings of classify.py that the comparison chooses for each run, and what to do instead.
+# Settings of classify.py that the comparison chooses for each run, and what to do instead; empty
+# for a flag that the comparison has too.
 SET_BY_COMPARISON = {
     "mixed_precision": "give the precisions before ` -- `, as in --modes fp32,bf16",
-    "output_dir": "give the folder of the comparison before ` -- `, as in --output_dir DIR",
+    "output_dir": "",
     "overwrite_output_dir": "finished runs are kept and unfinished ones start again; to repeat all "
     "runs, choose another --output_dir",
     "max_time": "all runs train for the same number of steps; limit the time of the comparison "
@@ -39,9 +40,35 @@ SET_BY_COMPARISON = {
     "push_to_hub": "push one of the runs afterwards, with ampft push RUN",
     "check_precision": "fp32 has nothing to compare; --yardstick before ` -- ` measures how "
     "exact the gradient of each mode is",
-    "folds": "give it before ` -- `, as in --folds 5",
+    "folds": "",
     "perturb_initial_weights": "the placebo arm does this unless --no_placebo is set",
 }
+
+
+def parse_seeds(name: str, text: str) -> tuple[int, ...]:
+    """Return the numbers of seeds at which a comparison is analysed, ascending.
+
+    Args:
+        name: Name of the flag, for the messages.
+        text: Its value.
+
+    Raises:
+        InputError: It is not such a list.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    numbers = tuple(int(part) for part in parts if part.isascii() and part.isdigit())
+    if len(numbers) != len(parts) or list(numbers) != sorted(set(numbers)):
+        raise InputError(
+            f"--{name}: received {text!r}; use a number such as 5, or increasing numbers for "
+            "planned interim analyses, such as 5,10."
+        )
+    if numbers[0] < MIN_SEEDS:
+        raise InputError(
+            f"--{name}: received {text!r}; it must be at least {MIN_SEEDS}, because fewer seeds "
+            "cannot tell a difference from chance. Use 3 for screening; the default "
+            "is 5."
+        )
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -53,6 +80,8 @@ class ComparisonFlags:
         "number of seeds, at least 3; 5,10 plans an interim analysis after 5 seeds and continues "
         "to 10 only if a verdict is still undecided",
         group=COMPARISON,
+        metavar="N[,N]",
+        check=parse_seeds,
     )
     metric: str | None = flag(
         None, "metric to compare; if none, the task's primary metric (accuracy)", group=COMPARISON
@@ -61,6 +90,9 @@ class ComparisonFlags:
         1.0,
         "equivalence margin: the largest difference that does not matter, in points",
         group=COMPARISON,
+        metavar="POINTS",
+        above=0,
+        below=100,
     )
     no_placebo: bool = flag(
         False,
@@ -85,6 +117,8 @@ class ComparisonFlags:
         "time limit for all runs, such as 90s, 15min or 1h30min; shortens training to stay within "
         "it, but never reduces the number of seeds",
         group=EXECUTION,
+        metavar="TIME",
+        check=parse_duration,
     )
     jobs: int = flag(
         1,
@@ -127,18 +161,19 @@ class ModeFlags:
         f"comma-separated precisions out of {', '.join(MODES)}; if none, those of fp32,bf16,fp16 "
         "that this machine supports",
         group=COMPARISON,
+        metavar="a,b",
+        joined=True,
+    )
+    yardstick: bool = flag(
+        False,
+        "also measure the gradient error of each mode relative to the batch noise",
+        group=COMPARISON,
     )
 
 
 @dataclass(frozen=True)
 class CompareArguments(ComparisonFlags, ModeFlags):
     """The settings of a comparison of precisions."""
-
-    yardstick: bool = flag(
-        False,
-        "also measure the gradient error of each mode relative to the batch noise",
-        group=COMPARISON,
-    )
 
 
 @dataclass(frozen=True)
@@ -208,91 +243,30 @@ def parse_compare_arguments(
         InputError: A flag of the comparison or of its runs is unknown, has an invalid value, or
             conflicts with another.
     """
-    settings, classify_argv, classify = parse_with_runs(
-        CompareArguments,
-        argv,
-        program=program,
-        trainer=trainer,
-        description="Compare precisions statistically: train every mode with several seeds, one "
-        f"process per run, and write a report. Settings of {trainer} that all runs share follow "
-        "after ` -- `.",
-        usage_suffix=f"[-- settings of {trainer}]",
-    )
+    return PRECISIONS(argv, program=program, trainer=trainer)
+
+
+def command_of_precisions(line: CommandLine[CompareArguments]) -> CompareCommand:
+    """Return the comparison of precisions that a command line asks for.
+
+    Raises:
+        InputError: A setting has an invalid value.
+    """
     modes: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
-    if settings.modes is not None:
-        named = parse_mode_list("--modes", settings.modes, MODES)
+    if line.flags.modes is not None:
+        named = parse_mode_list("--modes", line.flags.modes, MODES)
         modes = baseline_first(named)
         if BASELINE not in named:
             notes = (f"{BASELINE} was added as the baseline.",)
     return comparison_command(
-        settings, classify_argv, classify, modes=modes, notes=notes, yardstick=settings.yardstick
+        line.flags,
+        line.after,
+        line.training,
+        modes=modes,
+        notes=notes,
+        yardstick=line.flags.yardstick,
     )
-
-
-def parse_with_runs(
-    kind: type[T],
-    argv: Sequence[str] | None,
-    *,
-    program: str,
-    trainer: str,
-    description: str,
-    usage_suffix: str,
-    allowed: Collection[str] = (),
-) -> tuple[T, list[str], ClassifyArguments]:
-    """Return the settings of a comparison, and its runs' settings as flags and parsed.
-
-    Args:
-        kind: Dataclass of the settings of the comparison.
-        argv: Command line arguments; `sys.argv[1:]` if None.
-        program: Name of the program in messages.
-        trainer: Name of the program that trains one run.
-        description: First paragraph of the help.
-        usage_suffix: End of the usage line, after the flags.
-        allowed: Names in `SET_BY_COMPARISON` that the runs may set all the same.
-
-    Raises:
-        InputError: A flag is unknown, has an invalid value, is on the wrong side of ` -- `, or is
-            set by the comparison.
-    """
-    compare_argv, classify_argv = split_at_dashes(argv)
-    _refuse_misplaced(compare_argv, kind, program, trainer)
-    settings, _ = parse_flags(
-        kind, compare_argv, program=program, description=description, usage_suffix=usage_suffix
-    )
-    classify = parse_classify_arguments(classify_argv, program=trainer)
-    for name, remedy in SET_BY_COMPARISON.items():  # from a flag or a --config file
-        value = getattr(classify, name)
-        if name not in allowed and value not in (None, False):
-            value_text = "" if value is True else f" {value}"
-            raise InputError(f"--{name}{value_text} after ` -- `: {remedy}.")
-    return settings, classify_argv, classify
-
-
-def _refuse_misplaced(
-    compare_argv: Sequence[str], kind: type[Any], program: str, trainer: str
-) -> None:
-    """Reject settings of the runs before ` -- `."""
-    classify_names = {f.name for f in fields(ClassifyArguments)} - {f.name for f in fields(kind)}
-    names = [argument.removeprefix("--").removeprefix("no-").split("=")[0]
-             for argument in compare_argv if argument.startswith("--")]  # fmt: skip
-    misplaced = [name for name in names if name in classify_names]
-    # Finished runs are compared with a --baseline, so that another flag is the mistake.
-    misplaced.sort(key=lambda name: name == "baseline")
-    if not misplaced:
-        return
-    name = misplaced[0]
-    if compare_argv[0][:1] != "-" or {"predictions", "inference", "by"}.intersection(names):
-        replaced = ": files of an earlier comparison in --output_dir are replaced"
-        raise InputError(
-            f"--{name} is a setting of {trainer}, and a comparison of finished runs or tables "
-            f"trains nothing. Remove it{replaced * (name == 'overwrite_output_dir')}."
-        )
-    has_arms = {"modes", "arm"}.intersection(names)
-    arms = "..." if has_arms else "--modes fp32,bf16"
-    argument = next(each for each in compare_argv if each.startswith((f"--{name}", f"--no-{name}")))
-    remedy = f"write it after ` -- `: {program} {arms} -- {argument} ..."
-    raise InputError(f"--{name} is a setting of {trainer}: {SET_BY_COMPARISON.get(name, remedy)}.")
 
 
 def comparison_command(
@@ -321,16 +295,12 @@ def comparison_command(
     Raises:
         InputError: A setting is out of range.
     """
-    seed_counts = _parse_seeds(settings.seeds)
+    seed_counts = parse_seeds("seeds", settings.seeds)
     total = select_seeds + seed_counts[-1]
     if classify.seed + total - 1 > MAX_SEED:
         raise InputError(
             f"--seed {classify.seed}: {total} seeds starting there exceed {MAX_SEED}. "
             "Use a smaller first seed."
-        )
-    if not 0 < settings.margin < 100:
-        raise InputError(
-            f"--margin: received {settings.margin}; it must be above 0 and below 100 points."
         )
     if yardstick and settings.engine != LOCAL:
         raise InputError(
@@ -342,7 +312,8 @@ def comparison_command(
     if settings.folds is not None:
         if select_seeds:
             raise InputError("--folds does not choose between arms. Remove --select.")
-        classify_argv = (*classify_argv, "--folds", str(settings.folds))
+        folds = ("--folds", str(settings.folds))
+        classify_argv = later_wins(ClassifyArguments, classify_argv, folds)
         classify = replace(classify, folds=settings.folds)
     design = ComparisonDesign(
         modes=modes,
@@ -371,14 +342,6 @@ def comparison_command(
     )
 
 
-def is_comparison_to_run(argv: Sequence[str]) -> bool:
-    """Return whether arguments of `ampft compare` ask for trainings, not for existing runs."""
-    shared = {"metric", "margin", "output_dir"}  # with the comparison of existing runs
-    every = {f.name for kind in (CompareArguments, ClassifyArguments) for f in fields(kind)}
-    names = {f"--{name}" for name in every - shared - {"baseline"}} | {"--arm"}
-    return any(argument == "--" or argument.split("=")[0] in names for argument in argv)
-
-
 def _requested_metric(name: str | None, task: str | None) -> str | None:
     """Return the metric to compare; None for the primary one of a task that the data will show."""
     if task is not None:
@@ -403,23 +366,6 @@ def chosen_metric(name: str | None, metrics: Sequence[str]) -> str:
             f"{', '.join(metrics)}."
         )
     return name
-
-
-def _parse_seeds(text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    numbers = tuple(int(part) for part in parts if part.isascii() and part.isdigit())
-    if len(numbers) != len(parts) or list(numbers) != sorted(set(numbers)):
-        raise InputError(
-            f"--seeds: received {text!r}; use a number such as 5, or increasing numbers for "
-            "planned interim analyses, such as 5,10."
-        )
-    if numbers[0] < MIN_SEEDS:
-        raise InputError(
-            f"--seeds: received {text!r}; it must be at least {MIN_SEEDS}, because fewer seeds "
-            "cannot tell a difference from chance. Use 3 for screening; the default "
-            "is 5."
-        )
-    return numbers
 
 
 def parse_mode_list(flag: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
@@ -464,3 +410,15 @@ def check_mode(flag: str, text: str, mode: str, allowed: Sequence[str]) -> None:
 def baseline_first(modes: Sequence[str]) -> tuple[str, ...]:
     """Return the baseline and then the other modes."""
     return (BASELINE, *(mode for mode in modes if mode != BASELINE))
+
+
+PRECISIONS = Command(
+    CompareArguments,
+    command_of_precisions,
+    Help(
+        "Compare precisions statistically: train every mode with several seeds, one process per "
+        "run, and write a report. Settings of a training that all runs share follow after ` -- `."
+    ),
+    TrainingSettings(SET_BY_COMPARISON),
+    reads_config=True,
+)

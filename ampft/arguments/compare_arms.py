@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from ampft.arguments.classify import ClassifyArguments
+from ampft.arguments.commands import Command, CommandLine, TrainingSettings
 from ampft.arguments.compare import (
     COMPARISON,
     PLACEBO,
@@ -16,9 +17,9 @@ from ampft.arguments.compare import (
     CompareCommand,
     ComparisonFlags,
     comparison_command,
-    parse_with_runs,
 )
-from ampft.arguments.flags import parse_flags
+from ampft.arguments.flags import later_wins, parse_flags
+from ampft.arguments.help_text import Help
 from ampft.arguments.parsing import parse_classify_arguments
 from ampft.errors import InputError
 from ampft.flag import flag
@@ -48,18 +49,28 @@ class ArmFlags:
         'name of an arm and the settings in which it differs, such as "low: --learning_rate '
         '1e-5"; repeat the flag for each arm, the baseline first',
         group=COMPARISON,
+        metavar="NAME:FLAGS",
+        excludes={
+            "modes": "the precision of an arm is one of its settings, --mixed_precision",
+            "yardstick": "it compares precisions, and not other settings",
+        },
     )
     select: str | None = flag(
         None,
         "validation: choose the arm with the best mean validation metric, with separate seeds, and "
-        "compare only that one with the baseline, on the test data",
+        "compare only that one with the baseline, on the test data (an arm that the test data "
+        "choose would seem better than it is)",
         group=COMPARISON,
+        choices=("validation",),
+        needs=("arm",),
+        excludes={"folds": "folds do not choose between arms"},
     )
     select_seeds: int = flag(
         2,
         "number of seeds that choose the arm, before those of --seeds",
         group=COMPARISON,
         at_least=1,
+        needs=("select",),
     )
 
 
@@ -82,28 +93,22 @@ def parse_compare_arms_arguments(
         InputError: A flag of the comparison, of an arm or of all runs is unknown, has an invalid
             value or conflicts with another; or an arm has no name, or equals another.
     """
-    settings, shared_argv, _ = parse_with_runs(
-        CompareArmsArguments,
-        argv,
-        program=program,
-        trainer=trainer,
-        description="Compare settings statistically: train every arm with several seeds, one "
-        f"process per run, and write a report. Settings of {trainer} that all arms share follow "
-        "after ` -- `.",
-        usage_suffix=f"[-- settings of {trainer}]",
-        allowed=("mixed_precision", "check_precision"),
-    )
+    return ARMS(argv, program=program, trainer=trainer)
+
+
+def command_of_arms(line: CommandLine[CompareArmsArguments]) -> CompareCommand:
+    """Return the comparison of arms that a command line asks for.
+
+    Raises:
+        InputError: An arm has no name, equals another or has an invalid setting, or another
+            setting has an invalid value.
+    """
+    settings, shared_argv = line.flags, line.after
     named = [_split(text) for text in settings.arm]
     _check_names([name for name, _ in named])
-    parsed = [_parse_arm(name, flags, shared_argv, trainer) for name, flags in named]
+    parsed = [_parse_arm(name, flags, shared_argv, line.trainer) for name, flags in named]
     _refuse_equal(parsed)
     arms = tuple(arm for arm, _ in parsed)
-    if settings.select not in (None, "validation"):
-        raise InputError(
-            f"--select: received {settings.select!r}; only validation is allowed. Examples that "
-            "choose an arm overstate its gain, so the choice and the result need different "
-            "examples."
-        )
     if settings.select and len(arms) < 3:
         raise InputError(
             "--select validation: there is nothing to choose between two arms. Remove the flag, "
@@ -158,10 +163,12 @@ def _parse_arm(
     try:
         if any(each.split("=")[0] == "--config" for each in flags):
             raise InputError(f"--config: {SHARED['config']}.")
-        _, changed = parse_flags(ClassifyArguments, flags, program=trainer, description="")
+        _, changed = parse_flags(ClassifyArguments, flags, program=trainer, shown=Help(""))
         for setting in changed & {*SHARED, *SET_BY_COMPARISON} - {"mixed_precision"}:
-            raise InputError(f"--{setting}: {(SHARED | SET_BY_COMPARISON)[setting]}.")
-        arguments = parse_classify_arguments([*shared_argv, *flags], program=trainer)
+            remedy = (SHARED | SET_BY_COMPARISON)[setting]
+            raise InputError(f"--{setting}: {remedy or 'give it before ` -- `'}.")
+        together = later_wins(ClassifyArguments, shared_argv, flags)
+        arguments = parse_classify_arguments(together, program=trainer)
     except InputError as error:
         raise InputError(f"--arm {name}: {error}") from None
     mode = arguments.mixed_precision or BASELINE
@@ -196,3 +203,21 @@ def _refuse_equal(parsed: Sequence[tuple[ArmSettings, ClassifyArguments]]) -> No
 
 def _problem(arguments: ClassifyArguments) -> str:
     return TASKS[arguments.task or next(iter(TASKS))].problem_type().name
+
+
+ARMS = Command(
+    CompareArmsArguments,
+    command_of_arms,
+    Help(
+        "Compare settings statistically: train every arm with several seeds, one process per run, "
+        "and write a report. Settings of a training that all arms share follow after ` -- `."
+    ),
+    TrainingSettings(
+        {
+            name: remedy
+            for name, remedy in SET_BY_COMPARISON.items()
+            if name not in ("mixed_precision", "check_precision")
+        }
+    ),
+    reads_config=True,
+)

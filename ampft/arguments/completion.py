@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentParser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from typing import Any
 
-from ampft.arguments.classify import ClassifyArguments
 
-
-def print_completions(make_parser: Callable[[], ArgumentParser]) -> None:
+def print_completions(names: Sequence[str], find_command: Callable[[str], Any]) -> None:
     """Print the completions that a shell asks for with Tab, and end the process.
 
     Do nothing if no shell asks.
 
     Args:
-        make_parser: Function that returns the parser with its commands. `train` has no flags in
-            it; this function adds them.
+        names: Names of the commands.
+        find_command: Function that returns the `Command` of a name.
     """
     if "_ARGCOMPLETE" not in os.environ:
         return
     import argcomplete
 
-    parser = make_parser()
-    for action in parser._actions:
-        if isinstance(action.choices, dict):
-            for each in fields(ClassifyArguments):
-                choices = each.metadata["choices"]
-                action.choices["train"].add_argument(f"--{each.name}", choices=choices)
+    parser = ArgumentParser()
+    commands = parser.add_subparsers()
+    typed = os.environ.get("COMP_LINE", "").split()[1:2]
+    for name in names:
+        command = commands.add_parser(name)
+        for each in fields(find_command(name).flags) if [name] == typed else ():
+            if not each.metadata["positional"]:
+                command.add_argument(f"--{each.name}", choices=each.metadata["choices"])
     argcomplete.autocomplete(parser)

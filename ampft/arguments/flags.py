@@ -1,4 +1,4 @@
-"""Build an argparse parser from a dataclass, with grouped help and one-line errors.
+"""Parse a command line into a dataclass whose fields were made with `flag`, with one-line errors.
 
 Values come from three sources, each overriding those before it: the defaults of the dataclass, a
 YAML or JSON file (`--config`), and the command line.
@@ -6,31 +6,39 @@ YAML or JSON file (`--config`), and the command line.
 
 from __future__ import annotations
 
-import argparse
 import operator
 import re
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from ampft.arguments.other_scripts import hint_for, refuse_valued_switches, suggestion
+from ampft.arguments.help_text import Help, metavar_of, print_help, spelled
+from ampft.arguments.other_scripts import (
+    BOOLEAN_WORDS,
+    INVALID_VALUES,
+    choice_hint,
+    suggestion,
+)
 from ampft.errors import InputError
-from ampft.flag import GROUPS
+from ampft.flag import flag
 
 T = TypeVar("T")
+Fields = Mapping[str, Field[Any]]
 
 KIND_NAMES: dict[type, str] = {
-    int: "whole number", float: "number", str: "text", bool: "true or false",
+    int: "a whole number", float: "a number", str: "a text", bool: "true or false",
 }  # fmt: skip
 LIMITS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    "above": ("above {:g}", operator.gt),
     "at_least": ("at least {:g}", operator.ge),
     "at_most": ("at most {:,.0f}", operator.le),
     "below": ("below {:g}", operator.lt),
 }
 _DURATION = re.compile(r"(?:([0-9]+)h)?(?:([0-9]+)min)?(?:([0-9]+)s)?")
-MAX_CHOICES_WIDTH = 40  # characters; longer lists of choices move into the help text
+_FLAG = re.compile(r"--\S|-[A-Za-z]\S*$")
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212"  # what editors and web pages make of --
 
 
 def parse_duration(name: str, text: str) -> float:
@@ -54,35 +62,88 @@ def parse_duration(name: str, text: str) -> float:
     return float(total)
 
 
-class ArgumentParser(argparse.ArgumentParser):
-    """An `argparse.ArgumentParser` that raises `InputError` and allows no abbreviations."""
+@dataclass(frozen=True)
+class GivenFlag:
+    """A flag, or a word without one, as a user typed it."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
-
-    def error(self, message: str) -> NoReturn:
-        """Raise the message as an `InputError`."""
-        options = [name for action in self._actions for name in action.option_strings]
-        raise InputError(f"{message}.{hint_for(message, options)} See {self.prog} --help.")
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse arguments; the parser of the command reports what it does not know."""
-        parsed, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            parsers = [
-                action.choices[getattr(parsed, action.dest)]
-                for action in self._actions
-                if isinstance(action, argparse._SubParsersAction)
-            ]
-            (parsers or [self])[0].error(f"unrecognized arguments: {' '.join(unknown)}")
-        return parsed
+    name: str  # Name of the field; empty for a positional word, and for an unknown flag.
+    words: tuple[str, ...]  # The words on the command line.
+    values: tuple[str, ...] = ()  # Its values; empty for a switch, and for a flag without one.
+    is_off: bool = False  # Whether the spelling was --no-NAME.
 
 
-def split_at_dashes(argv: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """Return the arguments before and after ` -- `. None stands for the process's arguments."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    separator = arguments.index("--") if "--" in arguments else len(arguments)
-    return arguments[:separator], arguments[separator + 1 :]
+def given_flags(
+    words: Sequence[str], known: Fields, hints: Mapping[str, Any]
+) -> Iterator[GivenFlag]:
+    """Yield the flags and positional words of a command line, with the values that belong to them.
+
+    Args:
+        words: Command line arguments, without the program name.
+        known: Fields by name.
+        hints: Types of the fields.
+    """
+    position = 0
+    while position < len(words):
+        word, following = words[position], words[position + 1 :]
+        position += 1
+        if not _FLAG.match(word):
+            yield GivenFlag("", (word,), (word,))
+            continue
+        name, equals, value = word.removeprefix("--").partition("=")
+        is_off = name.startswith("no-") and not name.startswith("no-no_")
+        name = name.removeprefix("no-") if is_off else name
+        metadata = known[name].metadata if name in known and word.startswith("--") else None
+        if (
+            metadata is None
+            or metadata["positional"]
+            or (is_off and not (metadata["bare"] or value_type(hints[name]) is bool))
+        ):
+            yield GivenFlag("", (word,))
+        elif equals:
+            yield GivenFlag(name, (word,), (value,), is_off)
+        elif is_off or value_type(hints[name]) is bool:
+            # The transformers scripts allow --flag true; it is refused with its name.
+            values = tuple(each for each in following[:1] if each.lower() in BOOLEAN_WORDS)
+            position += len(values)
+            yield GivenFlag(name, (word, *values), values, is_off)
+        else:
+            values = tuple(
+                takewhile(lambda each: each != "--" and not _FLAG.match(each), following)
+            )
+            values = values if metadata["many"] else values[:1]
+            position += len(values)
+            yield GivenFlag(name, (word, *values), values)
+
+
+@dataclass(frozen=True)
+class ConfigFlag:
+    """The file of settings."""
+
+    config: str | None = flag(
+        None, "YAML or JSON file with these settings; flags override it", metavar="FILE"
+    )
+
+
+def fields_and_hints(*kinds: type[Any]) -> tuple[dict[str, Field[Any]], dict[str, Any]]:
+    """Return the fields of dataclasses and their types, by name; of equal names the last."""
+    known = {f.name: f for kind in kinds for f in fields(cast("Any", kind))}
+    return known, {name: hint for kind in kinds for name, hint in get_type_hints(kind).items()}
+
+
+def later_wins(kind: type[Any], *parts: Sequence[str]) -> list[str]:
+    """Return command lines joined, without the flags that a later part sets again.
+
+    Args:
+        kind: Dataclass of the settings.
+        parts: Command lines, each of which may override those before it.
+    """
+    known, hints = fields_and_hints(ConfigFlag, kind)
+    joined: list[GivenFlag] = []
+    for part in parts:
+        flags = list(given_flags(part, known, hints))
+        again = {each.name for each in flags} - {""}
+        joined = [each for each in joined if each.name not in again] + flags
+    return [word for each in joined for word in each.words]
 
 
 def parse_flags(
@@ -90,152 +151,248 @@ def parse_flags(
     argv: Sequence[str],
     *,
     program: str,
-    description: str,
-    usage_suffix: str = "",
+    shown: Help,
+    reads_config: bool = True,
+    others: Collection[str] = (),
 ) -> tuple[T, frozenset[str]]:
-    """Parse a command line into a dataclass whose fields were made with `flag`.
+    """Parse a command line into a dataclass whose fields were made with `flag` or `positional`.
 
     Args:
         kind: The dataclass.
         argv: Command line arguments, without the program name.
-        program: Program name in the help.
-        description: First paragraph of the help.
-        usage_suffix: End of the usage line, after the flags.
+        program: Program name in messages and in the help.
+        shown: What `--help` prints besides the flags.
+        reads_config: Whether `--config FILE` reads settings from a file.
+        others: Further settings whose names are suggested for an unknown flag.
 
     Returns:
         The values, and the names of the settings that the user set by a flag or in a file.
 
     Raises:
-        InputError: A flag or key is unknown, has the wrong type, or is not one of the choices.
+        InputError: A flag or key is unknown, is set twice, has the wrong type, is not one of the
+            choices, has no effect, or contradicts another.
     """
-    known = {f.name: f for f in fields(cast("Any", kind))}
-    hints = get_type_hints(kind)
-    refuse_valued_switches(argv, [name for name in known if _value_type(hints[name]) is bool])
-    # Without SUPPRESS, the default of an unset flag would override the value from the file.
-    parser = ArgumentParser(
-        prog=program,
-        usage=" ".join(f"{program} [--config FILE] [--flag value ...] {usage_suffix}".split()),
-        description=description,
-        argument_default=argparse.SUPPRESS,
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=100),
-    )
-    parser.add_argument(
-        "--config", metavar="FILE", help="YAML or JSON file with these settings; flags override it"
-    )
-    used = [f.metadata["group"] for f in known.values()]
-    titles = dict.fromkeys([*(title for title in GROUPS if title in used), *used])
-    groups = {title: parser.add_argument_group(title) for title in titles}
-    for name, f in known.items():
-        _add_flag(groups[f.metadata["group"]], f, hints[name])
-    namespace, unknown = parser.parse_known_args(argv)
-    if unknown:
-        raise InputError(_unknown_flag_message(unknown, known, program))
-    values = vars(namespace)
+    known, hints = fields_and_hints(kind)
+    accepted = fields_and_hints(*[ConfigFlag] * reads_config, kind)
+    at = argv.index("--") if "--" in argv else len(argv)
+    print_help(kind, argv[:at], program, shown, reads_config=reads_config)
+    values: dict[str, Any] = {}
+    loose: list[str] = []
+    for given in given_flags(argv[:at], *accepted):
+        if given.name:
+            _store(values, accepted[0][given.name], accepted[1][given.name], given)
+        elif not given.values:
+            names = {n for n, f in known.items() if not f.metadata["positional"]} | {*others}
+            raise InputError(_unknown_flag_message(given.words[0], names, program))
+        else:
+            loose += given.words
+    if at < len(argv) and not any(f.metadata["positional"] for f in known.values()):
+        raise InputError(f"` -- ` is not expected: {program} takes its settings without it.")
+    _store_positional(values, [*loose, *argv[at + 1 :]], known, hints, program)
     config = values.pop("config", None)
     from_file = {} if config is None else _read_config(config, known, hints)
     user_values = from_file | values
-    repeated = {k: tuple(v) for k, v in user_values.items() if isinstance(v, list)}
-    parsed = kind(**user_values | repeated)
+    missing = [f for f in known.values() if f.default is MISSING and f.name not in user_values]
+    if missing:
+        wanted = " and ".join(
+            metavar_of(f) if f.metadata["positional"] else f"--{f.name} {metavar_of(f)}"
+            for f in missing
+        )
+        is_are = "are" if len(missing) > 1 else "is"
+        raise InputError(f"{wanted} {is_are} missing. See {program} --help.")
+    parsed = kind(**user_values)
     for name, f in known.items():
-        _check_value(name, getattr(parsed, name), f.metadata["limits"])
+        _check_value(f, getattr(parsed, name))
+        if name in user_values and f.metadata["check"] and user_values[name] is not None:
+            f.metadata["check"](name, user_values[name])
+    check_combinations(parsed, user_values)
     return parsed, frozenset(user_values)
+
+
+def check_combinations(parsed: Any, names: Collection[str]) -> None:
+    """Reject flags that have no effect without another one, or that exclude each other.
+
+    Args:
+        parsed: Settings.
+        names: Names of the settings that the user set.
+
+    Raises:
+        InputError: A flag must be removed or added.
+    """
+    known = {f.name: f for f in fields(parsed)}
+    off: tuple[object, ...] = (None, False)
+    on = {n for n in known if (v := getattr(parsed, n)) != () and not any(v is e for e in off)}
+    set_by_user = [
+        n for n in known if n in names and n in on and getattr(parsed, n) != known[n].default
+    ]
+    for name in set_by_user:
+        f = known[name]
+        needed = f.metadata["needs"]
+        text = spelled(f, getattr(parsed, name))
+        if needed and not on.intersection(needed):
+            if known[needed[0]].default is True:
+                raise InputError(f"{text} has no effect with --no-{needed[0]}. Remove one of them.")
+            listed = " or ".join(spelled(known[each]) for each in needed)
+            raise InputError(
+                f"{spelled(f)} has no effect without {listed}. Add it, or remove the flag."
+            )
+        for other, reason in f.metadata["excludes"].items():
+            if other in set_by_user:
+                raise InputError(
+                    f"{text} and {spelled(known[other], getattr(parsed, other))}: {reason}. "
+                    "Remove one of them."
+                )
+
+
+def _twice(name: str, first: object, second: object, hint: str = "") -> str:
+    return f"--{name} is set twice, to {first} and {second}. Remove one of them.{hint}"
+
+
+def _store(values: dict[str, Any], f: Field[Any], hint: Any, given: GivenFlag) -> None:
+    """Add the value of a flag, converted to its type.
+
+    Raises:
+        InputError: The flag is set twice, or its value is missing or has the wrong type.
+    """
+    name, metadata = f.name, f.metadata
+    if value_type(hint) is bool or given.is_off:
+        if given.values:
+            raise InputError(
+                f"{given.words[0].split('=')[0]} {given.values[0]}: this flag is a switch and "
+                f"takes no value. Use --{name} or --no-{name}."
+            )
+        value: Any = not given.is_off if value_type(hint) is bool else None
+    elif not given.values and metadata["bare"]:
+        value = metadata["bare"]
+    elif not given.values:
+        raise InputError(
+            f"--{name}: the value is missing. Write --{name} {metavar_of(f)}, or "
+            f"--{name}=VALUE for a value that begins with dashes."
+        )
+    else:
+        converted = tuple(_converted(f, hint, text) for text in given.values)
+        value = converted if get_origin(hint) is tuple else converted[0]
+    if name not in values:
+        values[name] = value
+    elif get_origin(hint) is tuple:
+        values[name] = (*values[name], *value)
+    elif metadata["joined"]:
+        values[name] = f"{values[name]},{value}"
+    elif values[name] != value:
+        first, second = (_shown(name, each) for each in (values[name], value))
+        raise InputError(_twice(name, first, second))
+
+
+def _shown(name: str, value: object) -> str:
+    """Return a value as the message about a repeated flag shows it."""
+    if value is None or isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+def _store_positional(
+    values: dict[str, Any],
+    words: Sequence[str],
+    known: Fields,
+    hints: Mapping[str, Any],
+    program: str,
+) -> None:
+    """Add the words without a flag to their fields, in the order of the fields."""
+    rest = list(words)
+    for name, f in known.items():
+        if f.metadata["positional"] and rest:
+            is_tuple = get_origin(hints[name]) is tuple
+            taken = [rest.pop(0) for _ in range(len(rest) if is_tuple else 1)]
+            converted = tuple(_converted(f, hints[name], word) for word in taken)
+            values[name] = converted if is_tuple else converted[0]
+    if not rest:
+        return
+    word = rest[0]
+    if word[:1] and word[0] in _DASHES:
+        hint = f" It begins with a typographic dash; write --{word.lstrip(_DASHES + '-')}."
+    elif "train_file" in known and Path(word).is_file():
+        hint = (
+            " To pass several files, separate them by commas, or quote a pattern: --train_file"
+            " 'part-*.csv'."
+        )
+    else:
+        hint = ""
+    takes = [metavar_of(f) for f in known.values() if f.metadata["positional"]]
+    expected = f"besides {' and '.join(takes)} " if takes else ""
+    raise InputError(
+        f"{word!r} is not expected: {expected}every setting is a flag.{hint} See {program} --help."
+    )
 
 
 def flag_switches(kind: type[Any]) -> dict[str, bool]:
     """Return the flags of a dataclass by name, and whether each is a switch."""
-    hints = get_type_hints(kind)
-    return {f.name: _value_type(hints[f.name]) is bool for f in fields(cast("Any", kind))} | {
-        "config": False
-    }
+    known, hints = fields_and_hints(ConfigFlag, kind)
+    return {name: value_type(hints[name]) is bool for name in known}
 
 
-def _check_value(name: str, value: object, limits: Mapping[str, float | None]) -> None:
+def _check_value(f: Field[Any], value: object) -> None:
     """Reject a blank string and a number out of range."""
-    if isinstance(value, str) and not value.strip():
-        raise InputError(f"--{name}: received {value!r}. Pass a value or remove the flag.")
-    given = [(*LIMITS[kind], limit) for kind, limit in limits.items() if limit is not None]
-    if not given or not isinstance(value, int | float) or isinstance(value, bool):
+    name = metavar_of(f) if f.metadata["positional"] else f"--{f.name}"
+    blank = [v for v in (value if isinstance(value, tuple) else (value,)) if _is_blank(v)]
+    if blank and value != f.default:
+        raise InputError(f"{name}: received {blank[0]!r}. Pass a value or remove the flag.")
+    limits = f.metadata["limits"].items()
+    given = [(*LIMITS[kind], limit) for kind, limit in limits if limit is not None]
+    if not isinstance(value, int | float) or isinstance(value, bool):
         return
-    # A number with any limit must be finite. NaN fails because every comparison with it is false.
+    # A number must be finite. NaN fails because every comparison with it is false.
     if abs(value) < float("inf") and all(holds(value, limit) for _, holds, limit in given):
         return
-    allowed = " and ".join(text.format(limit) for text, _, limit in given)
-    raise InputError(f"--{name}: received {value}; it must be {allowed}.")
+    allowed = " and ".join(text.format(limit) for text, _, limit in given) or "finite"
+    raise InputError(f"{name}: received {value}; it must be {allowed}.")
 
 
-def _add_flag(group: argparse._ArgumentGroup, f: Field[Any], hint: Any) -> None:
-    kind, name = _value_type(hint), f.name
-    choices, bare = f.metadata["choices"], f.metadata["bare"]
-    default = "none" if f.default in (None, MISSING, ()) else str(f.default)
-    default = default.lower() if isinstance(f.default, bool) else default
-    listed = "{" + ",".join(choices or ()) + "}"
-    text = f.metadata["help"]
-    if len(listed) > MAX_CHOICES_WIDTH:
-        text, listed = f"{text}: {', '.join(choices)}", "NAME"
-    text = f"{text} (default: {default})".replace("%", "%%")
-    if kind is bool:
-        action: Any = argparse.BooleanOptionalAction
-        if name.startswith("no_"):  # --no-no_placebo would make no sense
-            action = "store_true"
-        group.add_argument(f"--{name}", action=action, help=text)
-    elif bare:
-        group.add_argument(f"--{name}", nargs="?", const=bare, metavar="TEXT", help=text)
-        off = argparse.SUPPRESS
-        group.add_argument(f"--no-{name}", dest=name, action="store_const", const=None, help=off)
-    elif get_origin(hint) is tuple:  # the flag may be repeated
-        group.add_argument(f"--{name}", action="append", metavar="TEXT", help=text)
-    else:
-        group.add_argument(
-            f"--{name}",
-            type=_converter(kind),
-            choices=choices,
-            metavar=listed if choices else kind.__name__.upper(),
-            help=text,
-        )
+def _is_blank(value: object) -> bool:
+    return isinstance(value, str) and not value.strip()
 
 
-def _value_type(hint: Any) -> type:
+def value_type(hint: Any) -> type:
     """Return the type of a hint such as `int | None` or `tuple[str, ...]`, without None."""
     (kind,) = [t for t in get_args(hint) or (hint,) if t not in (type(None), Ellipsis)]
     return cast("type", kind)
 
 
-def _converter(kind: type) -> Any:
-    """Return `kind` as a function whose name argparse shows in its error message."""
+def _converted(f: Field[Any], hint: Any, text: str) -> Any:
+    """Return the text of a value as the type of its field, if it is one of the choices.
 
-    def convert(text: str) -> Any:
+    Raises:
+        InputError: It has another type, or is not one of the choices.
+    """
+    kind, choices = value_type(hint), f.metadata["choices"]
+    name = metavar_of(f) if f.metadata["positional"] else f"--{f.name}"
+    if choices and text not in choices:
+        hinted = choice_hint(text, choices)
+        raise InputError(f"{name}: received {text!r}.{hinted} Choose from {', '.join(choices)}.")
+    try:
         return kind(text)
+    except ValueError:
+        advice = INVALID_VALUES.get(f.name, "")
+        raise InputError(
+            f"{name}: received {text!r}; it must be {KIND_NAMES[kind]}.{advice}"
+        ) from None
 
-    convert.__name__ = KIND_NAMES[kind]
-    return convert
 
-
-def _unknown_flag_message(unknown: Sequence[str], known: Mapping[str, Any], program: str) -> str:
-    argument = next((a for a in unknown if a.startswith("-")), unknown[0])
-    if not argument.startswith("--"):
-        several = (
-            " To pass several files, separate them by commas, or quote a pattern: --train_file"
-            " 'part-*.csv'."
-            if Path(argument).is_file()
-            else ""
-        )
-        return (
-            f"{argument!r} is not expected: every setting is a flag.{several} See {program} --help."
-        )
+def _unknown_flag_message(argument: str, names: Collection[str], program: str) -> str:
     typed = argument.removeprefix("--").split("=")[0]
     name = typed.replace("-", "_")
-    hint = f" Did you mean '--{name}'?" if name in known else suggestion(name, known)
-    return f"unknown flag --{typed}.{hint} See {program} --help."
+    hint = f" Did you mean '--{name}'?" if name in names else suggestion(name, names)
+    shown = typed if argument.startswith("--") else argument
+    dashes = "--" if argument.startswith("--") else ""
+    return f"unknown flag {dashes}{shown}.{hint} See {program} --help."
 
 
-def _read_config(
-    path: str, known: Mapping[str, Field[Any]], hints: Mapping[str, Any]
-) -> dict[str, Any]:
+def _read_config(path: str, known: Fields, hints: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings in a YAML or JSON file (JSON is YAML), checked like flags."""
     import yaml
 
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        content, node = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
     except OSError as error:
         raise InputError(f"--config {path}: the file cannot be read ({error.strerror}).") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -249,25 +406,27 @@ def _read_config(
         return {}
     if not isinstance(content, dict):
         raise InputError(f"--config {path}: the file must map flag names to values.")
+    assert node is not None, "there is content"
+    keys = [str(key.value) for key, _ in node.value]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise InputError(f"--config {path}: {key} is set twice. Remove one of them.")
     return {str(k): _checked_setting(path, str(k), v, known, hints) for k, v in content.items()}
 
 
 def _checked_setting(
-    path: str,
-    name: str,
-    value: Any,
-    known: Mapping[str, Field[Any]],
-    hints: Mapping[str, Any],
+    path: str, name: str, value: Any, known: Fields, hints: Mapping[str, Any]
 ) -> Any:
     if name not in known:
         hint = suggestion(name, known, dashes="")
         raise InputError(f"--config {path}: unknown setting {name!r}.{hint}")
-    kind, optional = _value_type(hints[name]), type(None) in get_args(hints[name])
-    if (bare := known[name].metadata["bare"]) and isinstance(value, bool):
-        value = bare if value else None
+    kind, optional = value_type(hints[name]), type(None) in get_args(hints[name])
+    metadata = known[name].metadata
+    if metadata["bare"] and isinstance(value, bool):
+        value = metadata["bare"] if value else None
     if value is None and optional:
         return None
-    choices = known[name].metadata["choices"]
+    choices = metadata["choices"]
     if "\0" in str(value):
         raise InputError(f"--config {path}: {name} contains a NUL character. Remove it.")
     if value is False and choices and "no" in choices:
@@ -275,13 +434,15 @@ def _checked_setting(
     if choices and str(value) not in choices:
         raise InputError(f"--config {path}: {name} is {value!r}; choose from {', '.join(choices)}.")
     try:
-        if get_origin(hints[name]) is tuple and isinstance(value, list):
-            return [_convert_yaml_value(kind, each) for each in value]
+        if get_origin(hints[name]) is tuple:
+            listed = value if isinstance(value, list) else [value]
+            return tuple(_convert_yaml_value(kind, each) for each in listed)
+        if metadata["joined"] and isinstance(value, list):
+            return ",".join(_convert_yaml_value(kind, each) for each in value)
         return _convert_yaml_value(kind, value)
     except (ValueError, OverflowError):
-        article = "" if kind is bool else "a "
         raise InputError(
-            f"--config {path}: {name} is {value!r}; it must be {article}{KIND_NAMES[kind]}."
+            f"--config {path}: {name} is {value!r}; it must be {KIND_NAMES[kind]}."
         ) from None
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Collection
 
 from ampft.arguments.transformers_flags import ROWS
-from ampft.errors import InputError, did_you_mean
+from ampft.errors import did_you_mean
 from ampft.precision.modes import OTHER_NAMES
 
 DEVICE = (
@@ -78,15 +77,15 @@ OTHER_CHOICES = {
     "regression": " Only classification is supported: replace the numbers by classes, such as low"
     " and high.",
 }
-# Hints for values of the wrong type, by the beginning of argparse's message.
+# Hints for values of the wrong type, by the name of the flag.
 INVALID_VALUES = {
-    "argument --num_train_epochs: ": " For part of an epoch, set --max_train_steps instead.",
+    "num_train_epochs": " For part of an epoch, set --max_train_steps instead.",
 }
-_INVALID_CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)$")
+_NAMED = re.compile(r"--(\w+)")
 BOOLEAN_WORDS = ("true", "false", "yes", "no", "1", "0")
 
 
-def suggestion(name: str, known: Iterable[str], *, dashes: str = "--") -> str:
+def suggestion(name: str, known: Collection[str], *, dashes: str = "--") -> str:
     """Return advice on the unknown setting `name`, or an empty string.
 
     Args:
@@ -94,54 +93,27 @@ def suggestion(name: str, known: Iterable[str], *, dashes: str = "--") -> str:
         known: Names of all settings.
         dashes: Prefix of a similar name in the advice.
     """
-    if name in REPLACEMENTS:
-        return f" {REPLACEMENTS[name]}"
-    if name in ROWS:
+    advice = REPLACEMENTS.get(name)
+    if advice and ("train_file" in known or advice is DEVICE or _is_about(advice, known)):
+        return f" {advice}"
+    if name in ROWS and "train_file" in known:
         return f" Here it is: {ROWS[name].text}."
     return did_you_mean(name, known).replace("'", f"'{dashes}", 1)
 
 
-def hint_for(message: str, options: Iterable[str]) -> str:
-    """Return ` Did you mean ...?` for an error of argparse, or an empty string.
+def _is_about(advice: str, known: Collection[str]) -> bool:
+    return any(name in known for name in _NAMED.findall(advice))
+
+
+def choice_hint(text: str, choices: Collection[str]) -> str:
+    """Return advice on a value that is not one of the choices, or an empty string.
 
     Args:
-        message: The error.
-        options: All options of the program, with their dashes.
+        text: The value.
+        choices: The allowed ones.
     """
-    choice = _INVALID_CHOICE.search(message)
-    if choice is not None:
-        choices = [name.strip("'") for name in choice[2].split(", ")]
-        name = choice[1].lower()
-        if name in OTHER_CHOICES:
-            return OTHER_CHOICES[name]
-        other = COMMANDS.get(name) or OTHER_NAMES.get(name) or TASK_NAMES.get(name)
-        return f" Did you mean {other!r}?" if other in choices else did_you_mean(name, choices)
-    for start, hint in INVALID_VALUES.items():
-        if message.startswith(start):
-            return hint
-    _, unknown, arguments = message.partition("unrecognized arguments: ")
-    name = arguments.split()[0].split("=")[0] if unknown else ""
-    if name.removeprefix("--") in DEVICE_FLAGS:
-        return f" {DEVICE}"
-    return did_you_mean(name, options) if unknown else ""
-
-
-def refuse_valued_switches(argv: Sequence[str], switches: Iterable[str]) -> None:
-    """Reject a switch that is followed by a value, which the transformers scripts allow.
-
-    Args:
-        argv: Command line arguments, without the program name.
-        switches: Names of the settings that are true or false.
-
-    Raises:
-        InputError: A switch has a value.
-    """
-    spellings = {f"--{no}{name}": name for name in switches for no in ("", "no-")}
-    for argument, following in pairwise([*argv, ""]):
-        spelling, equals, value = argument.partition("=")
-        if spelling in spellings and (equals or following.lower() in BOOLEAN_WORDS):
-            name = spellings[spelling]
-            raise InputError(
-                f"{spelling} {value if equals else following}: this flag is a switch and takes no "
-                f"value. Use --{name} or --no-{name}."
-            )
+    name = text.lower()
+    if name in OTHER_CHOICES:
+        return OTHER_CHOICES[name]
+    other = COMMANDS.get(name) or OTHER_NAMES.get(name) or TASK_NAMES.get(name)
+    return f" Did you mean {other!r}?" if other in choices else did_you_mean(name, choices)

@@ -6,12 +6,13 @@ import contextlib
 import dataclasses
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ampft.arguments.classify import ADAFACTOR, BUILT_IN_DEFAULTS, ClassifyArguments
-from ampft.arguments.flags import flag_switches, parse_duration, parse_flags
+from ampft.arguments.flags import flag_switches, parse_flags
+from ampft.arguments.help_text import Help
 from ampft.arguments.transformers_flags import translate, words_of_file
 from ampft.engine.checkpoints.interval import parse_interval
 from ampft.errors import InputError, Preempted, TrainingStopped, did_you_mean
@@ -19,14 +20,15 @@ from ampft.tasks import TASKS, problem_types, task_of_folder
 from ampft.tasks.settings import check_decision_flags
 from ampft.text.terminal import print_line
 
-# Settings that have no effect without another one.
-NEEDED = {
-    "checkpoint_total_limit": "checkpointing_steps",
-    "async_checkpoints": "checkpointing_steps",
-    "allow_topology_change": "resume_from_checkpoint",
-    "hub_model_id": "push_to_hub",
-    "hub_private_repo": "push_to_hub",
-}
+TRAINING_HELP = Help(
+    "Fine-tune a Hugging Face classifier in the precision you request, and report the result and "
+    "the precision that was measured.",
+    first=(
+        *("train_file", "test_file", "dataset_name", "task", "model_name_or_path"),
+        *("mixed_precision", "output_dir", "per_device_train_batch_size", "num_train_epochs"),
+        *("learning_rate", "max_seq_length", "max_train_samples", "seed", "use_cpu"),
+    ),
+)
 
 
 def parse_classify_arguments(
@@ -42,19 +44,44 @@ def parse_classify_arguments(
     Raises:
         InputError: A flag is unknown, has an invalid value, or conflicts with another.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = translated(sys.argv[1:] if argv is None else argv, program)
+    arguments, given = parse_flags(ClassifyArguments, words, program=program, shown=TRAINING_HELP)
+    return complete_arguments(arguments, given, in_memory=in_memory)
+
+
+def translated(words: Sequence[str], program: str) -> list[str]:
+    """Return a command line with the flags of transformers' scripts as those of ampft.
+
+    A line says what was converted, and another what has no effect.
+
+    Args:
+        words: Command line arguments, or a JSON file of them.
+        program: Name of the program in messages.
+
+    Raises:
+        InputError: Some flags cannot be converted.
+    """
     if len(words) == 1 and words[0].endswith(".json"):
         words = words_of_file(words[0])
     translation = translate(words, flag_switches(ClassifyArguments), program=program)
     for line in translation.lines:
         print_line(line)
-    arguments, set_by_user = parse_flags(
-        ClassifyArguments,
-        translation.words,
-        program=program,
-        description="Fine-tune a Hugging Face classifier in the precision you request, and report "
-        "the result and the precision that was measured.",
-    )
+    return translation.words
+
+
+def complete_arguments(
+    arguments: ClassifyArguments, given: Collection[str], *, in_memory: bool = False
+) -> ClassifyArguments:
+    """Return settings with the defaults for their data, after checking them for conflicts.
+
+    Args:
+        arguments: Settings from a command line.
+        given: Names of those that the user set.
+        in_memory: Whether the data are in memory, so that no source is named.
+
+    Raises:
+        InputError: A setting conflicts with another.
+    """
     name, task = arguments.dataset_name, arguments.task
     if name is None and arguments.train_file is None and not in_memory:
         if task is not None and not TASKS[task].kind.has_default_data:
@@ -67,7 +94,7 @@ def parse_classify_arguments(
         task = task_of_folder(Path(name))
     of_kind = {} if task is None else TASKS[task].kind.defaults
     defaults = {**BUILT_IN_DEFAULTS.get(name or "", {}), **of_kind}
-    defaults = {k: v for k, v in defaults.items() if k not in set_by_user}
+    defaults = {k: v for k, v in defaults.items() if k not in given}
     # They need another rate than AdamW for the whole model.
     if arguments.trains_head_or_adapters or arguments.optim == ADAFACTOR:
         defaults.pop("learning_rate", None)
@@ -78,33 +105,6 @@ def parse_classify_arguments(
 
 def _check_conflicts(arguments: ClassifyArguments) -> None:
     """Reject conflicting settings before anything is loaded."""
-    if arguments.train_file and arguments.dataset_name:
-        raise InputError(
-            f"--train_file {arguments.train_file} and --dataset_name {arguments.dataset_name}: "
-            "remove one of them, because a run uses a single source of data."
-        )
-    other_files = arguments.validation_file or arguments.test_file
-    if other_files and not arguments.train_file:
-        raise InputError(
-            f"--train_file is missing, although {other_files} is set. Add --train_file."
-        )
-    if arguments.early_stopping_patience and not arguments.load_best_model_at_end:
-        raise InputError(
-            "--early_stopping_patience and --no-load_best_model_at_end: early stopping needs the "
-            "best weights, which the second flag does not keep. Remove one of them."
-        )
-    for name in ("eval_steps", "metric_for_best_model"):
-        value = getattr(arguments, name)
-        if value and not arguments.load_best_model_at_end:
-            raise InputError(
-                f"--{name} {value} and --no-load_best_model_at_end: validations only select the "
-                "best weights, which the second flag does not keep. Remove one of them."
-            )
-    if arguments.report_to != ClassifyArguments.report_to and not arguments.with_tracking:
-        raise InputError(
-            f"--report_to {arguments.report_to} has no effect without --with_tracking. Add "
-            "--with_tracking, or remove the flag."
-        )
     if arguments.task is None or not TASKS[arguments.task].several_labels:
         for name in ("threshold", "label_separator"):
             if getattr(arguments, name) != getattr(ClassifyArguments, name):
@@ -114,14 +114,9 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
                     f"{' or '.join(several)}, or remove the flag."
                 )
     check_decision_flags(arguments, arguments.task)
-    if arguments.max_time is not None:
-        parse_duration("max_time", arguments.max_time)
-    arguments.check_loss()
     arguments.check_optimizer()
     defaults = BUILT_IN_DEFAULTS.get(arguments.dataset_name or "", {})
     arguments.check_schedule(defaults.get("warmup_ratio", ClassifyArguments.warmup_ratio))
-    arguments.check_trained_part()
-    arguments.check_padding()
     _check_output(arguments)
     _check_metric(arguments.metric_for_best_model)
 
@@ -147,22 +142,10 @@ def _check_output(arguments: ClassifyArguments) -> None:
             "Write the whole path."
         )
     parse_interval(arguments.checkpointing_steps)
-    for name, needed in NEEDED.items():
-        if getattr(arguments, name) and not getattr(arguments, needed):
-            raise InputError(
-                f"--{name} has no effect without --{needed}. Add it, or remove the flag."
-            )
-    if arguments.resume_from_checkpoint is None:
-        return
-    if arguments.output_dir is None:
+    if arguments.resume_from_checkpoint is not None and arguments.output_dir is None:
         raise InputError(
             f"--resume_from_checkpoint {arguments.resume_from_checkpoint}: --output_dir is "
             "missing. Choose a folder, the same in the first start and in each continuation."
-        )
-    if arguments.overwrite_output_dir:
-        raise InputError(
-            "--resume_from_checkpoint and --overwrite_output_dir: the second flag would remove "
-            "the run that the first one continues. Remove one of them."
         )
 
 

@@ -13,7 +13,6 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -580,7 +579,6 @@ def translate(argv: Sequence[str], switches: Mapping[str, bool], *, program: str
             harmless.append(" ".join(typed))
         elif new != list(typed) and new != [typed[0]]:
             converted.append((" ".join(typed), " ".join(new)))
-    problems += _contradictions(words)
     if problems:
         what = "it" if len(problems) == 1 else "them"
         raise InputError("\n".join([*problems, f"Without {what}: {program} {shlex.join(words)}"]))
@@ -689,15 +687,3 @@ def _own_words(
     if value.lower() not in (*_TRUE, *_FALSE):
         return list(typed)
     return [f"--{name}" if value.lower() in _TRUE else f"--no-{name}"]
-
-
-def _contradictions(words: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence for each flag that two flags of the command line set to different values."""
-    seen: dict[str, str] = {}
-    for word, following in pairwise([*words, "--"]):
-        if word.startswith("--"):
-            name = word.removeprefix("--").removeprefix("no-").partition("=")[0]
-            value = word + ("" if following.startswith("--") else f" {following}")
-            if name in seen and seen[name] != value:
-                yield f"{seen[name]} and {value}: only one can hold. Remove the other."
-            seen[name] = value

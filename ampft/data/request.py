@@ -26,6 +26,7 @@ class DataRequest:
         "stdlib (docstrings of Python's standard library), digits (images), a hub id, or a folder: "
         "one folder of images or sounds per class, also inside train, val and test, or files that "
         "datasets reads; if none, stdlib unless --train_file is set",
+        metavar="NAME|DIR",
     )
     dataset_config_name: str | None = _flag(
         None, "configuration of the data set; stdlib has summary and full"
@@ -34,11 +35,18 @@ class DataRequest:
         None,
         "training data: a CSV, TSV, JSON, JSON Lines, Parquet, Excel or CoNLL file, or several: "
         "a.csv,b.csv or 'part-*.csv'",
+        joined=True,
+        excludes={"dataset_name": "a run uses a single source of data"},
     )
     validation_file: str | None = _flag(
-        None, "validation data, for choosing the best epoch; same formats"
+        None,
+        "validation data, for choosing the best epoch; same formats",
+        joined=True,
+        needs=("train_file",),
     )
-    test_file: str | None = _flag(None, "test data, for the final report; same formats")
+    test_file: str | None = _flag(
+        None, "test data, for the final report; same formats", joined=True, needs=("train_file",)
+    )
     sheet_name: str | None = _flag(None, "sheet of an Excel workbook; if none, the first")
     text_column_names: str | None = _flag(
         None,
@@ -101,7 +109,7 @@ class DataRequest:
     )
     drop_missing_text: bool = _flag(False, "drop rows without text, and report how many")
     drop_missing_labels: bool = _flag(False, "drop rows without a label, and report how many")
-    ignore_label: str | None = _flag(None, "labels whose rows are dropped: a,b")
+    ignore_label: str | None = _flag(None, "labels whose rows are dropped: a,b", joined=True)
     fail_on_leak: bool = _flag(False, "stop with an error if training and test rows overlap")
     ignore_index: int | None = _flag(
         None,

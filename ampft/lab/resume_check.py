@@ -9,9 +9,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from ampft.arguments.flags import ArgumentParser, split_at_dashes
+from ampft.arguments.commands import Command, CommandLine, TrainingSettings
+from ampft.arguments.help_text import Help
 from ampft.errors import InputError
 from ampft.files import describe_file
+from ampft.flag import MAX_SEED, flag
 from ampft.ownership import TemporaryFolder
 from ampft.processes import kill, running, start_child
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME
@@ -22,8 +24,8 @@ POLL_SECONDS = 0.02
 CHECKPOINTS_PER_RUN = 8
 STRAIGHT, INTERRUPTED = "straight", "interrupted"
 OWN_FLAGS = (
-    *("--output_dir", "--overwrite_output_dir", "--checkpointing_steps"),
-    *("--checkpoint_total_limit", "--resume_from_checkpoint"),
+    *("output_dir", "overwrite_output_dir", "checkpointing_steps"),
+    *("checkpoint_total_limit", "resume_from_checkpoint"),
 )
 # Compared by their bytes; the history and the record without times.
 COMPARED_FILES = (
@@ -37,32 +39,35 @@ COMPARED_FIELDS = (
 )
 
 
-def main(argv: Sequence[str]) -> None:
-    """Train with and without interruptions, and print what differs.
+@dataclass(frozen=True)
+class ResumeCheckFlags:
+    """The flags of `ampft resume-check`."""
 
-    Args:
-        argv: Arguments of the command, and after `--` a script with its flags, or flags of
-            `ampft train`.
+    interruptions: int = flag(3, "number of times that the training is killed", at_least=1)
+    seed: int = flag(0, "seed of the steps", at_least=0, at_most=MAX_SEED)
+    output_dir: str | None = flag(
+        None, "folder in which both trainings are kept; if none, a temporary one"
+    )
+
+
+def resume_check(line: CommandLine[ResumeCheckFlags]) -> None:
+    """Train with and without interruptions, and print what differs.
 
     Raises:
         InputError: A flag is invalid, or a training fails or is too short.
         SystemExit: The results differ; the exit code is 1.
     """
-    words, script = split_at_dashes(argv)
-    args = _parser().parse_args(words)
-    if args.interruptions < 1:
-        raise InputError(f"--interruptions: received {args.interruptions}; it must be at least 1.")
-    command = _command(script)
+    flags, command = line.flags, _command(line.after)
     with ExitStack() as stack:
-        if args.output_dir is None:
+        if flags.output_dir is None:
             folder = stack.enter_context(TemporaryFolder("resume-check"))
         else:
-            folder = Path(args.output_dir)
+            folder = Path(flags.output_dir)
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 raise InputError(f"--output_dir {folder}: it exists and is not an empty folder.")
             folder.mkdir(parents=True, exist_ok=True)
         stops = train_with_interruptions(
-            command, folder, interruptions=args.interruptions, seed=args.seed
+            command, folder, interruptions=flags.interruptions, seed=flags.seed
         )
         found = list(differences(folder / STRAIGHT, folder / INTERRUPTED))
     from ampft.text.terminal import labelled, print_line
@@ -204,9 +209,9 @@ def _history_differences(straight: Path, interrupted: Path) -> Iterator[str]:
 
 def _command(words: Sequence[str]) -> list[str]:
     """Return the command of a training: a script, or `ampft train`."""
-    own = [word for word in words if word.partition("=")[0] in OWN_FLAGS]
-    if own:
-        raise InputError(f"{own[0]} after ` -- `: this command sets it. Remove the flag.")
+    own = [word for word in words if word.partition("=")[0].removeprefix("--") in OWN_FLAGS]
+    if own:  # of a script; those of a training were checked
+        raise InputError(f"{own[0]} after ` -- `: ampft resume-check sets it. Remove the flag.")
     if not words:
         raise InputError(
             "the training is missing. Give it after ` -- `: ampft resume-check -- "
@@ -219,28 +224,19 @@ def _command(words: Sequence[str]) -> list[str]:
     return list(words)
 
 
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        prog="ampft resume-check",
-        usage="ampft resume-check [--interruptions N] [--seed N] [--output_dir DIR]\n"
-        "                          -- [SCRIPT] flags of the training",
-        description="Prove that a training continues exactly: train it without interruption, "
-        "and again, killed several times at random steps, and compare weights, history, examples "
-        "and predictions bit for bit. Exit codes: 0 if all is equal, 1 if anything differs.",
-    )
-    parser.add_argument(
-        "--interruptions",
-        type=int,
-        default=3,
-        metavar="N",
-        help="number of times that the training is killed (default: 3)",
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="seed of the steps (default: 0)"
-    )
-    parser.add_argument(
-        "--output_dir",
-        metavar="DIR",
-        help="folder in which both trainings are kept (default: a temporary one)",
-    )
-    return parser
+RESUME_CHECK = Command(
+    ResumeCheckFlags,
+    resume_check,
+    Help(
+        "Prove that a training continues exactly: train it without interruption, and again, killed "
+        "several times at random steps, and compare weights, history, examples and predictions bit "
+        "for bit.",
+        "Exit codes: 0 if all is equal, 1 if anything differs, 2 for wrong use.",
+        usage="-- [SCRIPT] settings of the training",
+    ),
+    TrainingSettings(
+        dict.fromkeys(OWN_FLAGS, "ampft resume-check sets it. Remove the flag")
+        | {"output_dir": ""},
+        is_script=True,
+    ),
+)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from ampft.errors import InputError
 from ampft.flag import MODEL, TRAINED, flag
 
-LORA_FLAGS = ("lora_alpha", "lora_dropout", "lora_target_modules", "merge_lora", "load_in_4bit")
 _model = partial(flag, group=MODEL)
 _trained = partial(flag, group=TRAINED)
+_FROZEN_BY_ADAPTERS = {
+    "lora_r": "with adapters the whole encoder is frozen already, and --lora_target_modules "
+    "chooses the layers with adapters"
+}
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,9 @@ class ModelSettings:
         "text, and a small, randomly initialised ViT for images or AST for sounds",
     )
     model_revision: str | None = _model(
-        None, "branch, tag or commit of the model on the hub; if none, its main branch"
+        None,
+        "branch, tag or commit of the model on the hub; if none, its main branch",
+        needs=("model_name_or_path",),
     )
     max_seq_length: int = _model(
         128,
@@ -51,6 +55,7 @@ class ModelSettings:
         "without padding, fill the tokens of every micro-batch up to a multiple of this, so that "
         "fewer shapes of matrices occur; changes no result but the dropout masks",
         at_least=1,
+        excludes={"padding": "buckets are for models that run without padding"},
     )
     cuda_graphs: bool | None = _model(
         None,
@@ -73,18 +78,6 @@ class ModelSettings:
     )
     trust_remote_code: bool = _model(False, "run code from the model's repository")
 
-    def check_padding(self) -> None:
-        """Reject settings of a path that is switched off.
-
-        Raises:
-            InputError: --token_buckets and --padding are both set.
-        """
-        if self.token_buckets and self.padding:
-            raise InputError(
-                f"--token_buckets {self.token_buckets} and --padding: buckets are for models that "
-                "run without padding. Remove one of them, or use --pad_to_multiple_of."
-            )
-
     @property
     def model_path(self) -> str | None:
         """The folder or hub id to load: of a pinned revision, its folder in the hub's cache.
@@ -95,8 +88,7 @@ class ModelSettings:
         name, revision = self.model_name_or_path, self.model_revision
         if revision is None:
             return name
-        if name is None:
-            raise InputError("--model_revision has no effect without --model_name_or_path.")
+        assert name is not None, "--model_revision needs it"
         from ampft.models.revision import pinned_folder
 
         return str(pinned_folder(name, revision))
@@ -110,11 +102,14 @@ class TrainedPartSettings:
         None,
         "parameters or modules that are not trained, as globs over their paths, as those of "
         "--fp32_modules: embeddings,layer.0",
+        joined=True,
+        excludes=_FROZEN_BY_ADAPTERS,
     )
     train_layers: int | None = _trained(
         None,
         "train only the head and this many layers below it; 0 trains the head (linear probing)",
         at_least=0,
+        excludes=_FROZEN_BY_ADAPTERS,
     )
     lora_r: int | None = _trained(
         None,
@@ -126,23 +121,32 @@ class TrainedPartSettings:
         None,
         "the output of adapters is multiplied by lora_alpha / lora_r; if none, by 2",
         at_least=1,
+        needs=("lora_r",),
     )
     lora_dropout: float = _trained(
-        0.0, "probability that an input of an adapter is dropped in training", at_least=0, below=1
+        0.0,
+        "probability that an input of an adapter is dropped in training",
+        at_least=0,
+        below=1,
+        needs=("lora_r",),
     )
     lora_target_modules: str | None = _trained(
         None,
         "all-linear, or names of layers that get adapters: query,value; if none, those that PEFT "
         "chooses for the model family, or all",
+        joined=True,
+        needs=("lora_r",),
     )
     merge_lora: bool = _trained(
         False,
         "add the adapters to the weights after training, and save a whole model without adapters",
+        needs=("lora_r",),
     )
     load_in_4bit: bool = _trained(
         False,
         "store the linear layers below the head in 4 bits (NF4) while adapters are trained "
         "(QLoRA); needs the package bitsandbytes",
+        needs=("lora_r",),
     )
 
     @property
@@ -154,24 +158,3 @@ class TrainedPartSettings:
     def trains_head_or_adapters(self) -> bool:
         """Whether only adapters or the head are trained, which takes a higher learning rate."""
         return self.lora_r is not None or self.train_layers == 0
-
-    def check_trained_part(self) -> None:
-        """Reject flags that have no effect or contradict each other.
-
-        Raises:
-            InputError: A flag has no effect, or two contradict each other.
-        """
-        if self.lora_r is None:
-            for name in LORA_FLAGS:
-                if getattr(self, name) != getattr(TrainedPartSettings, name):
-                    raise InputError(
-                        f"--{name} has no effect without --lora_r. Add --lora_r 8, or remove the "
-                        "flag."
-                    )
-            return
-        for name in ("freeze", "train_layers"):
-            if getattr(self, name) is not None:
-                raise InputError(
-                    f"--{name} and --lora_r: with adapters the whole encoder is frozen already. "
-                    "Remove one of them; --lora_target_modules chooses the layers with adapters."
-                )

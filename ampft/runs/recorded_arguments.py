@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
+from ampft.arguments.flags import later_wins
 from ampft.data.load import IN_MEMORY
 from ampft.errors import InputError
 from ampft.runs.manifest import RECORD_NAME
@@ -17,6 +18,7 @@ NEUTRAL: Mapping[str, Any] = {
     "output_dir": None,
     "overwrite_output_dir": False,
     "with_tracking": False,
+    "report_to": ClassifyArguments.report_to,
     "auto_micro_batch": False,
     "dataloader_num_workers": 0,
     "checkpointing_steps": None,
@@ -52,7 +54,7 @@ def recorded_arguments(record: RunRecord, flags: Sequence[str]) -> ClassifyArgum
         elif value is not None:
             words.append(f"--{name}={value}")
     try:
-        return parse_classify_arguments([*words, *flags])
+        return parse_classify_arguments(later_wins(ClassifyArguments, words, flags))
     except InputError as error:
         raise InputError(
             f"the settings in {RECORD_NAME}, with the flags of this command, cannot be used "

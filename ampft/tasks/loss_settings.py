@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ampft.errors import InputError
 from ampft.flag import EVALUATION, OPTIMIZER, flag
 from ampft.metrics.targets import FLAG
 
@@ -75,6 +74,9 @@ class LossSettings(ValidationFitSettings):
         "2 is usual, and 0 is cross entropy",
         group=OPTIMIZER,
         at_least=0,
+        excludes={
+            "label_smoothing_factor": "the focal loss is defined for targets that are not smoothed"
+        },
     )
     threshold: float = flag(
         0.5,
@@ -83,16 +85,3 @@ class LossSettings(ValidationFitSettings):
         at_least=0,
         at_most=1,
     )
-
-    def check_loss(self) -> None:
-        """Reject losses that are not defined.
-
-        Raises:
-            InputError: The focal loss is combined with smoothed labels.
-        """
-        if self.focal_gamma and self.label_smoothing_factor:
-            raise InputError(
-                f"--focal_gamma {self.focal_gamma:g} and --label_smoothing_factor "
-                f"{self.label_smoothing_factor:g}: the focal loss is defined for targets that are "
-                "not smoothed. Remove one of them."
-            )

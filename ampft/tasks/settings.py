@@ -34,6 +34,7 @@ class TaskSettings(LossSettings, TrainedPartSettings, InputSettings):
         "encoder.layer.3.*,wo; the saved model keeps them so; if none, those that the model was "
         "saved with",
         group=BATCH,
+        joined=True,
     )
 
     @property

@@ -189,7 +189,6 @@ def test_values(typed, expected):
         ("--fp16 maybe", "unexpected"),
         ("--num_train_epochs 2.5", "epochs are whole here"),
         ("--warmup_steps many", "it must be a number"),
-        ("--warmup_steps 10 --num_warmup_steps 20", "only one can hold"),
         ("--eval_strategy no --load_best_model_at_end True", "needs validations"),
         ("--optim adamw_bnb_8bit", "with less memory|With less memory"),
         ("--task_name mrpc --dataset_name imdb", "--dataset_name names other data"),

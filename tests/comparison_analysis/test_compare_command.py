@@ -64,10 +64,15 @@ def test_the_comparison_is_written(tmp_path, capsys):
     ("words", "message"),
     [
         (["--metric", "f1"], "error: --metric f1: the runs have the metrics accuracy, macro_f1"),
-        (["--margin", "0"], "error: --margin 0: the margin must be above 0"),
-        (["--margin", "one"], "error: argument --margin: invalid float value: 'one'"),
+        (["--margin", "0"], "error: --margin: received 0.0; it must be above 0 and below 100"),
+        (["--margin", "one"], "error: --margin: received 'one'; it must be a number"),
         (["--baseline", "tf32"], "error: --baseline tf32: there are only runs of fp32, bf16"),
-        (["--margn", "1"], "error: unrecognized arguments: --margn"),
+        (
+            ["--baseline", "fp32", "--overwrite_output_dir"],
+            "error: --overwrite_output_dir is a setting of ampft train, and has no effect with RUN",
+        ),
+        (["--by", "seed", "--learning_rate", "1"], "error: --learning_rate is a setting of ampft"),
+        (["--margn", "1"], "error: unknown flag --margn. Did you mean '--margin'?"),
     ],
 )
 def test_invalid_arguments_print_one_message(tmp_path, capsys, words, message):

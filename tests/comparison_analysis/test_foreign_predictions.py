@@ -250,9 +250,9 @@ def test_what_is_not_a_comparison_is_refused(tmp_path, capsys):
         [tables[2], "--predictions", tables[1]], "either tables or runs", tmp_path, capsys
     )
     by = ["--predictions", *tables, "--by", "seed"]
-    assert_refused(by, "--by has no effect with --predictions", tmp_path, capsys)
+    assert_refused(by, "--by has no effect without RUN", tmp_path, capsys)
     names = [tables[2], "--label_names", "a,b"]
-    assert_refused(names, "--label_names has no effect with RUN", tmp_path, capsys)
+    assert_refused(names, "--label_names has no effect without --predictions", tmp_path, capsys)
     assert_refused([], "RUN is missing", tmp_path, capsys)
 
 

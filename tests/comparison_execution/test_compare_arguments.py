@@ -71,27 +71,16 @@ REFUSED = {
     "no config "
     "file": (["--config_file", "absent.yaml"], "--config_file absent.yaml: the file does"),
     "a setting before the dashes": (
-        ["--learning_rate", "1"], "--learning_rate is a setting of classify.py: write it after",
+        ["--learning_rate", "1"], "--learning_rate is a setting of classify.py and belongs after",
     ),
     "a precision before the dashes": (
         ["--mixed_precision", "bf16"], "--mixed_precision is a setting of classify.py: give the "
         "precisions before ` -- `, as in --modes",
     ),
     "a precision": (["--", "--mixed_precision", "bf16"], "--mixed_precision bf16.*--modes fp32"),
-    "a folder": (["--", "--output_dir", "x"], "--output_dir x.*folder of the comparison before"),
+    "a folder": (["--", "--output_dir", "x"], "Write: compare_precision.py --output_dir x --"),
     "a check that fp32 refuses": (
         ["--", "--check_precision"], "--check_precision after .*: fp32 has nothing to .*--yardstick"
-    ),
-    "a baseline": (["--modes", "fp32,bf16", "--baseline", "none"], "--baseline is a setting of .*"
-        "write it after ` -- `: .*-- --baseline"),
-    "overwriting beside a baseline": (
-        ["run_a", "run_b", "--baseline", "run_a", "--overwrite_output_dir"],
-        "--overwrite_output_dir is a setting of .*finished runs or tables trains nothing. Remove "
-        "it: files of an earlier comparison",
-    ),
-    "training beside tables": (
-        ["--predictions", "a=a.csv", "--baseline", "a", "--learning_rate", "1"],
-        "--learning_rate is a setting of .*finished runs or tables trains nothing. Remove it",
     ),
     "overwriting": (["--", "--overwrite_output_dir"], "--overwrite_output_dir after"),
     "a perturbation": (["--", "--perturb_initial_weights"], "the placebo arm does this"),

@@ -11,7 +11,7 @@ from planned import ESTIMATE, SIZE, plan
 from running import CANARIES
 
 from ampft.arguments import parse_compare_arms_arguments
-from ampft.arguments.compare import ArmSettings, is_comparison_to_run
+from ampft.arguments.compare import ArmSettings
 from ampft.comparison.execution.folder import compare_planned_runs
 from ampft.comparison.execution.plan import (
     KIND_OF_LABELS,
@@ -84,18 +84,18 @@ REFUSED = {
     ),
     "the baseline again": (["--arm", "a", "--arm", "b"], "its settings equal those of a"),
     "a seed": ([*ARMS, "--arm", "b: --seed 1"], "--seed: all arms train with the same seeds"),
-    "a folder": ([*ARMS, "--arm", "b: --output_dir x"], "--output_dir: give the folder of the"),
+    "a folder": ([*ARMS, "--arm", "b: --output_dir x"], "--output_dir: give it before"),
     "a file": ([*ARMS, "--arm", "b: --config x.yaml"], "--config: write the settings of an arm"),
     "an unknown flag": ([*ARMS, "--arm", "b: --learning_rat 1"], "--arm b: unknown flag"),
     "a bad value": ([*ARMS, "--arm", "b: --num_train_epochs 0"], "--arm b: --num_train_epochs"),
-    "a choice on test": ([*ARMS, "--select", "test"], "only validation is allowed. Examples that"),
+    "a choice on test": ([*ARMS, "--select", "test"], "--select: received 'test'"),
     "nothing to choose": ([*ARMS, "--select", "validation"], "nothing to choose between two arms"),
     "an open quote": ([*ARMS, "--arm", "b: --train_file 'x"], "the flags cannot be split"),
     "the name of a mode": ([*ARMS, "--arm", "bf16: --padding"], "trains in fp32. Choose another"),
     "another kind of labels": (
         [*ARMS, "--arm", "b: --task multi-label"], "has other labels than base",
     ),
-    "a folder for all runs": ([*ARMS, "--", "--output_dir", "x"], "--output_dir x after ` -- `"),
+    "a folder for all runs": ([*ARMS, "--", "--output_dir", "x"], "belongs before ` -- `"),
     "a setting before the dashes": (
         [*ARMS, "--learning_rate", "1"], "--learning_rate is a setting of classify.py",
     ),
@@ -108,11 +108,6 @@ def test_refused(name):
     with pytest.raises(InputError) as refused:
         parse_compare_arms_arguments(words)
     assert message in str(refused.value)
-
-
-def test_the_packaged_command_trains_arms():
-    assert is_comparison_to_run(ARMS)
-    assert not is_comparison_to_run(["runs/a", "--by", "learning_rate"])
 
 
 def test_the_runs_of_arms_have_their_flags(tmp_path):

@@ -36,7 +36,7 @@ def test_runs_are_told_the_folds_and_have_no_placebo():
     ("argv", "message"),
     [
         (["--folds", "1", *RUN], "--folds"),
-        ([*RUN, "--folds", "5"], "--folds 5 after ` -- `: give it before"),
+        ([*RUN, "--folds", "5"], "--folds is a setting of .*belongs before ` -- `"),
     ],
 )
 def test_invalid_folds_are_refused(argv, message):
@@ -47,5 +47,5 @@ def test_invalid_folds_are_refused(argv, message):
 def test_folds_do_not_choose_between_arms():
     arms = ["--arm", "a", "--arm", "b: --seed 1".replace("--seed", "--weight_decay"), "--arm"]
     arms += ["c: --weight_decay 2", "--select", "validation"]
-    with pytest.raises(InputError, match="--folds does not choose between arms"):
+    with pytest.raises(InputError, match="folds do not choose between arms"):
         parse_compare_arms_arguments([*arms, "--folds", "5", *RUN])

@@ -21,9 +21,9 @@ from tiny_masks import IGNORED, write_folders
 from tiny_words import write_sentences
 
 from ampft.arguments import ClassifyArguments, parse_compare_arguments
-from ampft.arguments.compare import is_comparison_to_run
-from ampft.arguments.compare_arms import parse_compare_arms_arguments
-from ampft.cli import _parser
+from ampft.arguments.compare import command_of_precisions
+from ampft.arguments.compare_arms import command_of_arms, parse_compare_arms_arguments
+from ampft.commands.comparing import COMPARE
 from ampft.data.sources.built_in import CLASSES
 from ampft.precision.modes import MODES
 
@@ -213,12 +213,15 @@ def test_a_comparison_is_understood(command, reader, monkeypatch):
     """Whole comparisons are run by the tests of the recipes and of the analysis."""
     monkeypatch.chdir(reader)
     words = shlex.split(command)[2:]
-    if "--arm" in words:
-        assert len(parse_compare_arms_arguments(words).design.arm_settings) >= 2
-    elif command.startswith("python") or is_comparison_to_run(words):
-        assert len(parse_compare_arguments(words).design.seed_counts) >= 1
-    else:
-        assert _parser().parse_args(["compare", *words]).command == "compare"
+    if command.startswith("python"):
+        parse = parse_compare_arms_arguments if "--arm" in words else parse_compare_arguments
+        assert len(parse(words).design.seed_counts) >= 1
+        return
+    line = COMPARE.parse(words, "ampft compare")
+    if line.flags.arm:
+        assert len(command_of_arms(line).design.arm_settings) >= 2
+    elif not (line.flags.runs or line.flags.predictions):
+        assert len(command_of_precisions(line).design.seed_counts) >= 1
 
 
 @pytest.mark.parametrize(

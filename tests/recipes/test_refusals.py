@@ -66,7 +66,9 @@ CASES = {
         ("--fail_on_leak", "6 of 6 validation rows"),
     ),
     "two sources": Case(flags(dataset_name="digits"), ("--train_file", "--dataset_name digits")),
-    "nothing to train on": Case((), ("--train_file", "validation.csv"), without=("train_file",)),
+    "nothing to train on": Case(
+        (), ("--validation_file", "without --train_file"), without=("train_file",)
+    ),
     "fp8 without hardware": Case(flags(mixed_precision="fp8"), ("fp8", "bf16", "fp16")),
     "tf32 without hardware": Case(flags(mixed_precision="tf32"), ("tf32", "fp32")),
     "two precisions": Case(
@@ -134,9 +136,6 @@ CASES = {
     "unknown tracker": Case(
         ("--with_tracking", *flags(report_to="tensorbord")),
         ("--report_to", "tensorbord", "tensorboard"),
-    ),
-    "tracker without tracking": Case(
-        flags(report_to="wandb"), ("--report_to wandb", "--with_tracking")
     ),
     "tracker that is not installed": Case(
         ("--with_tracking", *flags(report_to="swanlab")), ("--report_to", "swanlab", "tensorboard")

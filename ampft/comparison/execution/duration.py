@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ampft.arguments import ClassifyArguments, parse_classify_arguments
-from ampft.arguments.flags import ArgumentParser, parse_duration, split_at_dashes
-from ampft.errors import InputError
+from ampft.arguments import ClassifyArguments
+from ampft.arguments.flags import parse_duration
 from ampft.files import nearest_existing
 from ampft.precision.modes import BASELINE
-from ampft.runs.start import check_data_files
 from ampft.text.numbers import (
     approximate_duration,
     byte_size,
@@ -24,7 +21,7 @@ from ampft.text.numbers import (
     in_epochs,
     milliseconds,
 )
-from ampft.text.terminal import labelled, print_line
+from ampft.text.terminal import labelled
 
 # Settings whose time a trial does not measure.
 _NOT_TIMED = (
@@ -53,30 +50,6 @@ class TrainingEstimate:
     disk_bytes: int  # Weights and checkpoints on the disk at once, at most.
     free_disk_bytes: int  # Free space where the results will be.
     notes: tuple[str, ...] = ()  # What the estimate leaves out.
-
-
-def main(argv: Sequence[str]) -> None:
-    """Time a few steps in a separate process, and print the estimate. Nothing is kept on the disk.
-
-    Args:
-        argv: Arguments of the command, followed after `--` by arguments of classify.py.
-
-    Raises:
-        InputError: A flag is invalid, the input of the training is, or the trial failed.
-    """
-    words, flags = split_at_dashes(argv)
-    options = _parser().parse_args(words)
-    args = parse_classify_arguments(flags, program="ampft train")
-    if args.resume_from_checkpoint is not None:
-        raise InputError(
-            f"--resume_from_checkpoint {args.resume_from_checkpoint}: ampft estimate times a "
-            "training from its beginning. Remove the flag."
-        )
-    check_data_files(args)
-    if not options.json:
-        print_line(labelled("trial", "timing a few steps ..."))
-    found = estimate_duration(args, flags, options.config_file)
-    print_line(json.dumps(asdict(found), indent=2) if options.json else duration_text(found))
 
 
 def estimate_duration(
@@ -170,20 +143,3 @@ def duration_text(found: TrainingEstimate) -> str:
 
 def _step_text(seconds: float) -> str:
     return duration(seconds) if seconds >= 1 else f"{milliseconds(seconds)} ms"
-
-
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        prog="ampft estimate",
-        usage="ampft estimate [--json] [--config_file FILE] [-- arguments of ampft train]",
-        description="Time a few steps of a training in a separate process, and say how long all of "
-        "it will take, and how much memory and disk space it needs. Nothing is kept on the disk.",
-        epilog="The estimate assumes that the machine stays as busy as it is now.",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON, with times in seconds")
-    parser.add_argument(
-        "--config_file",
-        metavar="FILE",
-        help="configuration file of Accelerate (default: its own default)",
-    )
-    return parser

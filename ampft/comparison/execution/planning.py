@@ -13,7 +13,9 @@ from typing import Any
 
 import psutil
 
+from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.compare import RAY, CompareCommand, chosen_metric
+from ampft.arguments.flags import later_wins
 from ampft.comparison.execution.launch import (
     WHOLE_MACHINE,
     ResourceSlot,
@@ -301,7 +303,7 @@ def trials_by_arm(
     trials: dict[str, TrialResult] = {}
     for arm in design.arm_settings:
         try:
-            argv = (*command.classify_argv, *arm.flags)
+            argv = later_wins(ClassifyArguments, command.classify_argv, arm.flags)
             trial = run_trial(argv, (arm.mode,), design.config_file, start)
         except InputError as error:
             raise InputError(f"--arm {arm.name}: {error}") from error

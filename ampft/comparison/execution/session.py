@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.compare import RAY, CompareCommand
+from ampft.arguments.flags import later_wins
 from ampft.comparison.analysis.loading import RUNS_NAME
 from ampft.comparison.execution.folder import (
     LOGS_NAME,
@@ -248,8 +250,9 @@ class ComparisonSession:
         if self.plan.design.draws:
             output += ["--data_seed", str(run.seed)]
         program = ("-m", "ampft", "train") if self.recipe is None else (str(self.recipe),)
-        own = [*overrides, *run.flags, *output, *continuation]
-        return [*program, *self.command.classify_argv, *own]
+        shared = self.command.classify_argv
+        own = (overrides, run.flags, [*output, *continuation])
+        return [*program, *later_wins(ClassifyArguments, shared, *own)]
 
     def _remove_damaged_checkpoints(self, run: PlannedRun) -> None:
         """Let a run continue from its last intact checkpoint, or begin again without one."""

@@ -1,41 +1,79 @@
-"""The command `ampft audit`."""
+"""`ampft audit`: of a run, an artifact or a ledger."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from ampft.arguments.flags import ArgumentParser
+from ampft.arguments.commands import Command, CommandLine
+from ampft.arguments.flags import fields_and_hints, given_flags
+from ampft.arguments.help_text import Help
 from ampft.errors import InputError
 from ampft.files import describe_file
+from ampft.flag import REQUIRED, flag, positional
+from ampft.lab.certificate.verified_export import (
+    AUDIT_ARTIFACT,
+    MOVED,
+    ArtifactAuditFlags,
+    MovedDataFlags,
+)
+from ampft.lab.referee.audit import AUDIT_LEDGER, LedgerAuditFlags
 from ampft.ownership import check_output_file
 from ampft.runs.manifest import RECORD_NAME
 
-DEFAULT_STEPS = 20
-MOVED = ("train_file", "validation_file", "test_file", "dataset_name", "model_name_or_path")
 ALL = "all"
 
 
-def main(argv: Sequence[str]) -> None:
-    """Audit a run, print the result, and write it if requested.
+def check_steps(name: str, text: str) -> int | None:
+    """Return the number of steps to repeat; None for all.
 
     Args:
-        argv: Arguments of the command.
+        name: Name of the flag, for the message.
+        text: Its value.
+
+    Raises:
+        InputError: It is neither a number nor all.
+    """
+    if text == ALL:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"--{name}: received {text!r}; it must be at least 1, or {ALL}.")
+    return int(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunAuditFlags(MovedDataFlags):
+    """The flags of `ampft audit` for a run."""
+
+    run: str = positional(REQUIRED, "RUN", "output folder of a finished run")
+    steps: str = flag("20", f"optimizer steps to repeat, or {ALL}", metavar="N", check=check_steps)
+    model_name_or_path: str | None = flag(
+        None, "where the model is now; if none, where it was", group=MOVED
+    )
+    use_cpu: bool = flag(False, "audit a run of a GPU on the CPU")
+    trust_remote_code: bool = flag(
+        False, "run code from the model's repository; if not, never, whatever the record says"
+    )
+    json: str | None = flag(None, "JSON file to write", metavar="FILE")
+    badge: str | None = flag(
+        None, "SVG file to write, with a line for the model card", metavar="FILE"
+    )
+
+
+def audit(line: CommandLine[RunAuditFlags]) -> None:
+    """Audit a run, print the result, and write it if requested.
 
     Raises:
         InputError: A flag is invalid, the folder does not hold a finished run, or data, model or
             precision are not available here.
         SystemExit: The run is not confirmed; the exit code is 1.
     """
-    args = _parser().parse_args(argv)
-    folder, steps = Path(args.run), None
-    if args.steps != ALL:
-        if not args.steps.isdecimal() or int(args.steps) < 1:
-            raise InputError(f"--steps: received {args.steps!r}; it must be at least 1, or {ALL}.")
-        steps = int(args.steps)
-    for flag in ("json", "badge"):
-        if (name := getattr(args, flag)) is not None:
-            _check_output(f"--{flag}", Path(name), folder)
+    args, folder = line.flags, Path(line.flags.run)
+    for name in ("json", "badge"):
+        if (file := getattr(args, name)) is not None:
+            _check_output(f"--{name}", Path(file), folder)
     from accelerate import PartialState
 
     from ampft.lab.audit.audit import audit_run
@@ -43,22 +81,24 @@ def main(argv: Sequence[str]) -> None:
     from ampft.text.json_io import json_text, json_values
     from ampft.text.terminal import labelled, print_line
 
-    flags = [f"--{name}={v}" for name in MOVED if (v := getattr(args, name)) is not None]
+    moved = {f.name: getattr(args, f.name) for f in fields(MovedDataFlags)}
+    moved["model_name_or_path"] = args.model_name_or_path
+    flags = [f"--{name}={value}" for name, value in moved.items() if value is not None]
     flags += ["--trust_remote_code"] * args.trust_remote_code
-    audit = audit_run(folder, flags, steps=steps, cpu=args.use_cpu)
+    audited = audit_run(folder, flags, steps=check_steps("steps", args.steps), cpu=args.use_cpu)
     if PartialState().is_main_process:
-        print_line(audit_text(audit))
+        print_line(audit_text(audited))
         if args.json is not None:
-            values = json_values(audit)
+            values = json_values(audited)
             assert isinstance(values, dict)
-            _write(Path(args.json), json_text({"verdict": audit.verdict, **values}))
+            _write(Path(args.json), json_text({"verdict": audited.verdict, **values}))
             print_line(labelled("wrote", args.json))
         if args.badge is not None:
             record = describe_file(folder / RECORD_NAME).sha256
-            _write(Path(args.badge), badge_svg(audit, record))
+            _write(Path(args.badge), badge_svg(audited, record))
             print_line(labelled("wrote", f"{args.badge}; for the model card:"))
-            print_line(badge_markdown(audit, Path(args.badge).name))
-    if audit.different:
+            print_line(badge_markdown(audited, Path(args.badge).name))
+    if audited.different:
         raise SystemExit(1)
 
 
@@ -78,39 +118,39 @@ def _write(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        prog="ampft audit",
-        description="Check a run from its folder and its data: rebuild it, repeat its first steps, "
-        "predict with its model, compute its metrics again, and compare all of this with what it "
-        "recorded. Nothing is written into the folder.",
-        epilog="Exit codes: 0 if the run is confirmed, also within tolerance; 1 if it is not "
-        "confirmed; 2 if it could not be audited. Digits must be equal on the CPU, versions, "
-        "threads and processes of the run; the tolerances for other machines are in docs/audit.md.",
-    )
-    parser.add_argument("run", metavar="RUN", help="output folder of a finished run")
-    parser.add_argument(
-        "--steps",
-        default=str(DEFAULT_STEPS),
-        metavar="N",
-        help=f"optimizer steps to repeat, or {ALL} (default: {DEFAULT_STEPS})",
-    )
-    for name in MOVED:
-        parser.add_argument(
-            f"--{name}",
-            metavar="PATH",
-            help="where it is now, if it was moved (default: as recorded)",
+def audit_command(argv: Sequence[str]) -> Command[Any, None]:
+    """Return the command that audits what the arguments name: a ledger, an artifact or a run.
+
+    Raises:
+        InputError: They name something else.
+    """
+    kinds = {
+        "entry-000001.json": AUDIT_LEDGER,
+        "artifact.json": AUDIT_ARTIFACT,
+        RECORD_NAME: AUDIT_RUN,
+    }
+    every = fields_and_hints(RunAuditFlags, ArtifactAuditFlags, LedgerAuditFlags)
+    named = [each.values[0] for each in given_flags(argv, *every) if not each.name and each.values]
+    files = ((Path(word) / name, kind) for name, kind in kinds.items() for word in named)
+    found = [kind for file, kind in files if file.is_file()]
+    if named and not found and not {"-h", "--help"}.intersection(argv):
+        raise InputError(
+            f"audit {named[0]}: there is no run ({RECORD_NAME}), ledger (entry-000001.json) or "
+            "artifact (artifact.json). Pass the folder of one."
         )
-    parser.add_argument("--use_cpu", action="store_true", help="audit a run of a GPU on the CPU")
-    parser.add_argument(
-        "--trust_remote_code",
-        action="store_true",
-        help="run code from the model's repository (default: never, whatever the record says)",
-    )
-    parser.add_argument("--json", metavar="FILE", help="JSON file to write (default: none)")
-    parser.add_argument(
-        "--badge",
-        metavar="FILE",
-        help="SVG file to write, with a line for the model card (default: none)",
-    )
-    return parser
+    return [*found, AUDIT_RUN][0]
+
+
+AUDIT_RUN = Command(
+    RunAuditFlags,
+    audit,
+    Help(
+        "Check a run from its folder and its data: rebuild it, repeat its first steps, predict "
+        "with its model, compute its metrics again, and compare all of this with what it recorded. "
+        "Nothing is written into the folder. With the folder of an artifact and --run RUN, repeat "
+        "its verification; with a ledger, check its entries: --help beside one lists its flags.",
+        "Exit codes: 0 if the run is confirmed, also within tolerance; 1 if it is not confirmed; 2 "
+        "if it could not be audited. Digits must be equal on the CPU, versions, threads and "
+        "processes of the run; the tolerances for other machines are in docs/audit.md.",
+    ),
+)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ampft.arguments.flags import ArgumentParser
+from ampft.arguments.commands import Command, CommandLine
+from ampft.arguments.help_text import Help
 from ampft.errors import InputError
+from ampft.flag import REQUIRED, flag, positional
 from ampft.lab.export.formats import FORMATS, FP32, INT8_SCHEMES, PRECISIONS
 
 if TYPE_CHECKING:
@@ -20,25 +21,94 @@ if TYPE_CHECKING:
 NOT_PASSED = 4  # exit code
 MARGIN = 1.0  # points
 AUTO = "auto"  # of --keep_float
-# Flags that say where the data of a run are now, for a calibration and for the verification.
-MOVED = ("train_file", "validation_file", "test_file", "dataset_name")
+MOVED, VERIFICATION = "data that were moved", "verification"
+_MOVED = "where it is now; if none, where it was"
 # Failures that modules in float32 can repair.
 OF_PRECISION = {"logits", "rounding", "batch", "difference", "other_model", "classes", "not_finite"}
 
 
-def main(argv: Sequence[str]) -> None:
-    """Export a run, verify the artifact, and write its certificate.
+@dataclass(frozen=True, kw_only=True)
+class MovedDataFlags:
+    """Where the data of a run are now, for a calibration and for the verification."""
 
-    Args:
-        argv: Arguments of the command.
+    train_file: str | None = flag(None, _MOVED, group=MOVED, joined=True)
+    validation_file: str | None = flag(None, _MOVED, group=MOVED, joined=True)
+    test_file: str | None = flag(None, _MOVED, group=MOVED, joined=True)
+    dataset_name: str | None = flag(None, _MOVED, group=MOVED, metavar="PATH")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerificationFlags(MovedDataFlags):
+    """How an artifact is verified."""
+
+    verify: str | None = flag(
+        None,
+        "examples with labels on which the artifact is compared with its model; if none, the split "
+        "that the run reports",
+        group=VERIFICATION,
+        metavar="test|validation|FILE",
+    )
+    margin: float | None = flag(
+        None,
+        "largest difference in the metric that does not matter, in points; if none, what the "
+        f"certificate states, or {MARGIN:g}",
+        group=VERIFICATION,
+        metavar="POINTS",
+        above=0,
+        below=100,
+    )
+    metric: str | None = flag(
+        None,
+        "metric to compare; if none, the task's primary metric",
+        group=VERIFICATION,
+        metavar="NAME",
+    )
+    no_measure: bool = flag(False, "skip the measurement of times and memory", group=VERIFICATION)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportFlags(VerificationFlags):
+    """The flags of `ampft export`."""
+
+    run: str = positional(REQUIRED, "RUN", "output folder of a finished run")
+    format: str = flag(
+        REQUIRED, "onnx for onnxruntime, openvino for OpenVINO, torch for PyTorch", choices=FORMATS
+    )
+    output_dir: str = flag(REQUIRED, "folder to create for the artifact")
+    precision: str = flag(FP32, "precision of the weights and the computation", choices=PRECISIONS)
+    int8: str | None = flag(
+        None,
+        "how activations become int8 in --format onnx: each row in blocks, with scales of the "
+        "batch (dynamic), or with scales measured on the validation split (static); if none, "
+        f"{INT8_SCHEMES[0]}",
+        choices=INT8_SCHEMES,
+    )
+    keep_float: str | None = flag(
+        None,
+        "modules that stay in float32, as globs over their paths, separated by commas; if an "
+        "artifact fails, auto searches the fewest with which it passes",
+        metavar="auto|PATTERNS",
+        joined=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtifactAuditFlags(VerificationFlags):
+    """The flags of `ampft audit` for an artifact."""
+
+    artifact: str = positional(REQUIRED, "DIR", "folder of the artifact")
+    run: str = flag(REQUIRED, "output folder of the run that it came from", metavar="RUN")
+
+
+def export(line: CommandLine[ExportFlags]) -> None:
+    """Export a run, verify the artifact, and write its certificate.
 
     Raises:
         InputError: A flag is invalid, the run or the rows to verify on cannot be read, a package is
             missing, or the format cannot hold the model.
         SystemExit: The artifact did not pass; the exit code is 4.
     """
-    args = _parser().parse_args(argv)
-    run = Path(args.run)
+    flags, run = line.flags, Path(line.flags.run)
     if not run.is_dir():
         raise InputError(f"RUN {run}: not a folder. Pass the --output_dir of a run.")
     from ampft.lab.certificate.certificate import PASSED
@@ -55,16 +125,16 @@ def main(argv: Sequence[str]) -> None:
     from ampft.runs.predict import run_classifier
     from ampft.text.terminal import labelled, print_line, quiet_libraries
 
-    verification = _verify_request(args)
-    is_named = args.keep_float not in (None, AUTO)
+    verification = _verify_request(flags, MARGIN if flags.margin is None else flags.margin)
+    patterns = flags.keep_float if flags.keep_float != AUTO else None
     request = ExportRequest(
         run=run,
-        format=args.format,
-        precision=args.precision,
-        output_dir=Path(args.output_dir),
+        format=flags.format,
+        precision=flags.precision,
+        output_dir=Path(flags.output_dir),
         data_flags=verification.data_flags,
-        int8=args.int8,
-        keep_float=split_patterns(KEEP_FLOAT, args.keep_float) if is_named else (),
+        int8=flags.int8,
+        keep_float=split_patterns(KEEP_FLOAT, patterns) if patterns else (),
     )
     quiet_libraries()
     check_request(request)
@@ -73,7 +143,7 @@ def main(argv: Sequence[str]) -> None:
     print_line(labelled("verify", f"{len(rows):,} examples of {rows.name}"))
     certificate = certify(request.output_dir, run, verification, rows)
     failures = {each.kind for each in certificate.failures}
-    if args.keep_float == AUTO and certificate.verdict != PASSED and failures <= OF_PRECISION:
+    if flags.keep_float == AUTO and certificate.verdict != PASSED and failures <= OF_PRECISION:
         print_line(certificate_text(certificate))
         _repair(request, verification, rows)
         certificate = certify(request.output_dir, run, verification, rows)
@@ -137,33 +207,15 @@ def _repair(request: ExportRequest, verification: VerifyRequest, rows: VerifiedR
     _export(replace(request, keep_float=region.modules))
 
 
-def audit(argv: Sequence[str]) -> None:
+def audit(line: CommandLine[ArtifactAuditFlags]) -> None:
     """Repeat the verification of an artifact, and compare it with its certificate.
-
-    Args:
-        argv: Arguments of `ampft audit`; the first is the folder of the artifact.
 
     Raises:
         InputError: The artifact, its run or the rows cannot be read.
         SystemExit: The artifact did not pass (exit code 4), or passed with other results than its
             certificate states (1).
     """
-    parser = ArgumentParser(
-        prog="ampft audit",
-        description="Repeat the verification of an artifact that ampft export wrote: it and its "
-        "model predict the same examples, here and now. Nothing is written into the folder.",
-        epilog="Exit codes: 0 if the artifact passes and its results equal its certificate; 1 if "
-        f"it passes and they differ; {NOT_PASSED} if it does not pass; 2 if it could not be "
-        "verified.",
-    )
-    parser.add_argument("artifact", metavar="DIR", help="folder of the artifact")
-    parser.add_argument(
-        "--run", required=True, metavar="RUN", help="output folder of the run that it came from"
-    )
-    _add_verification(parser)
-    parser.set_defaults(margin=None)
-    args = parser.parse_args(argv)
-    folder = Path(args.artifact)
+    flags, folder = line.flags, Path(line.flags.artifact)
     from ampft.lab.certificate.certificate import PASSED
     from ampft.lab.certificate.certificate_page import (
         certificate_text,
@@ -177,15 +229,13 @@ def audit(argv: Sequence[str]) -> None:
     quiet_libraries()
     path = folder / CERTIFICATE_NAME
     stored = read_certificate(path) if path.is_file() else None
-    defaults: dict[str, Any] = {"margin": MARGIN}
+    margin = MARGIN if flags.margin is None else flags.margin
     if stored is not None:  # the same verification, unless a flag asks for another
-        comparison = stored.comparison
-        defaults = {"margin": 100 * comparison.margin, "metric": comparison.metric}
-        defaults["verify"] = stored.verify
-    for name, value in defaults.items():
-        if getattr(args, name) is None:
-            setattr(args, name, value)
-    found = certify(folder, Path(args.run), _verify_request(args))
+        compared = stored.comparison
+        margin = 100 * compared.margin if flags.margin is None else flags.margin
+        metric, rows = flags.metric or compared.metric, flags.verify or stored.verify
+        flags = replace(flags, metric=metric, verify=rows)
+    found = certify(folder, Path(flags.run), _verify_request(flags, margin))
     print_line(certificate_text(found))
     problems: tuple[str, ...] = ()
     if stored is None:
@@ -200,87 +250,38 @@ def audit(argv: Sequence[str]) -> None:
         raise SystemExit(1)
 
 
-def _verify_request(args: Namespace) -> VerifyRequest:
-    """Return the verification of arguments that `_add_verification` has parsed."""
+def _verify_request(flags: VerificationFlags, margin: float) -> VerifyRequest:
+    """Return the verification that the flags ask for, at a margin in points."""
     from ampft.lab.certificate.rows import VerifyRequest
 
-    moved = {name: getattr(args, name) for name in MOVED}
+    moved = {f.name: getattr(flags, f.name) for f in fields(MovedDataFlags)}
     return VerifyRequest(
-        verify=args.verify,
-        metric=args.metric,
-        margin=args.margin / 100,
+        verify=flags.verify,
+        metric=flags.metric,
+        margin=margin / 100,
         data_flags=[f"--{name}={path}" for name, path in moved.items() if path is not None],
-        measure=not args.no_measure,
+        measure=not flags.no_measure,
     )
 
 
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        prog="ampft export",
-        description="Write the model of a run as an artifact for another runtime, with its "
-        "tokenizer or processor and its labels.",
-        epilog="ampft predict --model DIR predicts with an artifact in its own runtime. Exit "
-        f"codes: 0 if the artifact passed its verification, {NOT_PASSED} if it failed or the "
-        "examples could not decide, 2 if nothing was exported.",
-    )
-    parser.add_argument("run", metavar="RUN", help="output folder of a finished run")
-    parser.add_argument(
-        "--format",
-        required=True,
-        choices=tuple(FORMATS),
-        help="onnx for onnxruntime, openvino for OpenVINO, torch for PyTorch",
-    )
-    parser.add_argument(
-        "--precision",
-        default=FP32,
-        choices=PRECISIONS,
-        help="precision of the weights and the computation (default: fp32)",
-    )
-    parser.add_argument(
-        "--int8",
-        choices=INT8_SCHEMES,
-        help="how activations become int8 in --format onnx: each row in blocks, with scales of "
-        "the batch (dynamic), or with scales measured on the validation split (static; default: "
-        f"{INT8_SCHEMES[0]})",
-    )
-    parser.add_argument(
-        "--keep_float",
-        metavar="auto|PATTERNS",
-        help="modules that stay in float32, as globs over their paths, separated by commas; if an "
-        "artifact fails, auto searches the fewest with which it passes (default: none)",
-    )
-    parser.add_argument(
-        "--output_dir", required=True, metavar="DIR", help="folder to create for the artifact"
-    )
-    _add_verification(parser)
-    return parser
-
-
-def _add_verification(parser: ArgumentParser) -> None:
-    """Add the flags that say how an artifact is verified."""
-    parser.add_argument(
-        "--verify",
-        metavar="test|validation|FILE",
-        help="examples with labels on which the artifact is compared with its model (default: the "
-        "split that the run reports)",
-    )
-    parser.add_argument(
-        "--margin",
-        type=float,
-        default=MARGIN,
-        metavar="POINTS",
-        help="largest difference in the metric that does not matter, in points (default: "
-        f"{MARGIN:g}, or what the certificate states)",
-    )
-    parser.add_argument(
-        "--metric", metavar="NAME", help="metric to compare (default: the task's primary metric)"
-    )
-    parser.add_argument(
-        "--no_measure", action="store_true", help="skip the measurement of times and memory"
-    )
-    for name in MOVED:
-        parser.add_argument(
-            f"--{name}",
-            metavar="PATH",
-            help="where these data of the run are now, if they were moved (default: as recorded)",
-        )
+EXPORT = Command(
+    ExportFlags,
+    export,
+    Help(
+        "Write the model of a run as an artifact for another runtime, with its tokenizer or "
+        "processor and its labels, and verify it.",
+        "ampft predict --model DIR predicts with an artifact in its own runtime. Exit codes: 0 if "
+        f"the artifact passed its verification, {NOT_PASSED} if it failed or the examples could "
+        "not decide, 2 if nothing was exported.",
+    ),
+)
+AUDIT_ARTIFACT = Command(
+    ArtifactAuditFlags,
+    audit,
+    Help(
+        "Repeat the verification of an artifact that ampft export wrote: it and its model predict "
+        "the same examples, here and now. Nothing is written into the folder.",
+        "Exit codes: 0 if the artifact passes and its results equal its certificate; 1 if it "
+        f"passes and they differ; {NOT_PASSED} if it does not pass; 2 if it could not be verified.",
+    ),
+)

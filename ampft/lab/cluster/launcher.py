@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.compare import CompareCommand
+from ampft.arguments.flags import later_wins
 from ampft.comparison.execution.folder import run_ending, run_folder
 from ampft.comparison.execution.launch import (
     POLL_SECONDS,
@@ -431,9 +433,10 @@ def _cluster_of(command: CompareCommand, memory: int = 0) -> Cluster:
         gpus = design.gpus_per_run if has_gpus() and not args.use_cpu else 0
         first = design.arm_settings[0].flags if design.arm_settings else ()
         flags = first or ("--mixed_precision", BASELINE)
-        argv = (*command.classify_argv, *flags, "--seed", str(design.first_seed))
+        own = (flags, ("--seed", str(design.first_seed)))
+        argv = later_wins(ClassifyArguments, command.classify_argv, *own)
         nodes = Nodes(ResourceNeed(args.cpu_threads or default_cpu_count(gpus), gpus), head)
-        _clusters[:] = [(command, Cluster(nodes, design.config_file, argv))]
+        _clusters[:] = [(command, Cluster(nodes, design.config_file, tuple(argv)))]
     cluster = _clusters[0][1]
     cluster.nodes.need = replace(cluster.need, memory=memory)
     return cluster

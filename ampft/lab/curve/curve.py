@@ -9,19 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampft.arguments.classify import ClassifyArguments
+from ampft.arguments.commands import Command, CommandLine, TrainingSettings
 from ampft.arguments.compare import (
     COMPARISON,
     EXECUTION,
     KEPT_MODELS,
-    OUTPUT,
+    SET_BY_COMPARISON,
     ArmSettings,
     CompareCommand,
     ComparisonFlags,
     comparison_command,
-    parse_with_runs,
+    parse_seeds,
 )
+from ampft.arguments.help_text import Help
 from ampft.errors import InputError
-from ampft.flag import flag
+from ampft.flag import OUTPUT, flag
 from ampft.precision.modes import BASELINE
 from ampft.text.terminal import print_line
 
@@ -29,11 +31,36 @@ if TYPE_CHECKING:
     from ampft.comparison.execution.plan import Plan, TrialResult
     from ampft.lab.curve.learning_curve import LearningCurve
 
-PROGRAM, TRAINER = "ampft curve", "ampft train"
 HALVINGS = 5  # of the labels, by default
 FEWEST_LABELS = 16  # of the smallest subset, by default
 PREFIX = "labels-"  # of an arm
-SIZE_FLAGS = ("max_train_samples", "max_eval_samples")
+_SIZE = "--sizes before ` -- ` sets it. Remove the flag"
+SET_BY_CURVE = SET_BY_COMPARISON | {
+    "folds": "all subsets of a curve are tested on the same rows. Remove the flag, and pass "
+    "--test_file",
+    "max_train_samples": _SIZE,
+    "max_eval_samples": _SIZE,
+    "data_seed": "a curve sets it by the seed. Remove the flag",
+}
+
+
+def parse_sizes(name: str, text: str) -> list[int]:
+    """Return numbers of labels, ascending.
+
+    Args:
+        name: Name of the flag, for the message.
+        text: Its value.
+
+    Raises:
+        InputError: It is no such list.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    counts = [int(part) for part in parts if part.isascii() and part.isdigit()]
+    if len(counts) != len(parts) or counts != sorted(set(counts)):
+        raise InputError(
+            f"--{name}: received {text!r}; use ascending numbers of labels, such as 100,200,400."
+        )
+    return counts
 
 
 @dataclass(frozen=True)
@@ -45,9 +72,15 @@ class LearningCurveSettings:
         "numbers of labels, ascending, such as 100,200,400,800; if none, all labels and up to "
         f"{HALVINGS} halvings",
         group=COMPARISON,
+        metavar="a,b",
+        check=parse_sizes,
     )
     seeds: str = flag(
-        "5", "number of seeds, at least 3; each draws its own subsets", group=COMPARISON
+        "5",
+        "number of seeds, at least 3; each draws its own subsets",
+        group=COMPARISON,
+        metavar="N",
+        check=parse_seeds,
     )
     metric: str | None = flag(
         None, "metric of the curve; if none, the task's primary metric (accuracy)", group=COMPARISON
@@ -74,16 +107,14 @@ class LearningCurveSettings:
     )
 
 
-def main(argv: Sequence[str]) -> None:
+def draw_curve(line: CommandLine[LearningCurveSettings]) -> None:
     """Train on nested subsets, write the curve and print it.
-
-    Args:
-        argv: Arguments of the command, followed after `--` by arguments of `ampft train`.
 
     Raises:
         InputError: A flag or the input of the runs is invalid, or too few runs finished.
     """
-    settings, classify_argv, classify = parse_curve(argv)
+    settings, classify_argv, classify = line.flags, line.after, line.training
+    check_curve(settings, classify)
     from ampft.comparison.execution.plan import read_plan
     from ampft.comparison.execution.planning import plan_comparison
     from ampft.comparison.execution.session import open_comparison
@@ -113,41 +144,22 @@ def main(argv: Sequence[str]) -> None:
     print_line(f"wrote      {folder}: curve.html, curve.json, runs, logs")
 
 
-def parse_curve(argv: Sequence[str]) -> tuple[LearningCurveSettings, list[str], ClassifyArguments]:
-    """Return the settings of a curve, and the settings of its runs as flags and parsed.
+def check_curve(settings: LearningCurveSettings, classify: ClassifyArguments) -> None:
+    """Check what a curve needs of its settings and of those of its runs.
 
     Raises:
-        InputError: A flag is unknown, has an invalid value, or is set by the curve.
+        InputError: There is an interim analysis, or the test rows may differ between subsets.
     """
-    settings, classify_argv, classify = parse_with_runs(
-        LearningCurveSettings,
-        argv,
-        program=PROGRAM,
-        trainer=TRAINER,
-        description="Train on nested subsets of the labels, each with several seeds, and draw the "
-        "score against the number of labels. Says with an interval what twice the labels would "
-        "add. A repeated command continues where it was interrupted.",
-        usage_suffix=f"-- settings of {TRAINER}",
-        allowed=("folds",),
-    )
-    if settings.sizes is not None:
-        _parse_sizes(settings.sizes)
-    if classify.folds is not None:
+    if len(parse_seeds("seeds", settings.seeds)) > 1:
         raise InputError(
-            "--folds after ` -- `: all subsets of a curve are tested on the same rows. Remove the "
-            "flag, and pass --test_file."
+            f"--seeds {settings.seeds}: a curve has no interim analyses. Use a number."
         )
-    for name in (*SIZE_FLAGS, "data_seed"):
-        if getattr(classify, name):
-            what = "the seed" if name == "data_seed" else "--sizes before ` -- `"
-            raise InputError(f"--{name} after ` -- `: a curve sets it by {what}. Remove the flag.")
     if classify.test_file is None and classify.dataset_name is None:
         raise InputError(
             "--test_file: a learning curve needs test rows that are the same for all subsets, and "
             "rows split off from the training file differ from draw to draw. Pass a file after "
             "` -- `."
         )
-    return settings, classify_argv, classify
 
 
 def _measured(
@@ -187,7 +199,7 @@ def _arms(
         counts = [every >> halving for halving in range(HALVINGS + 1)]
         counts = [count for count in counts if count >= fewest or count == every]
     else:
-        counts = sorted(_parse_sizes(sizes), reverse=True)
+        counts = sorted(parse_sizes("sizes", sizes), reverse=True)
     least = estimate.classes
     if counts[0] > every or round(counts[-1] * (1 - share)) < least or len(counts) < 2:
         raise InputError(
@@ -210,23 +222,13 @@ def label_counts_by_arm(arms: Sequence[ArmSettings]) -> dict[str, int]:
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
 
-def _parse_sizes(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    counts = [int(part) for part in parts if part.isascii() and part.isdigit()]
-    if len(counts) != len(parts) or counts != sorted(set(counts)):
-        raise InputError(
-            f"--sizes: received {text!r}; use ascending numbers of labels, such as 100,200,400,800."
-        )
-    return counts
-
-
 def _check_same_sizes(sizes: str | None, arms: Sequence[ArmSettings]) -> None:
     if any(not arm.name.startswith(PREFIX) for arm in arms) or not arms:
         raise InputError(
             "--output_dir: the folder holds a comparison of other settings. Choose another folder."
         )
     planned = list(label_counts_by_arm(arms).values())
-    if sizes is not None and _parse_sizes(sizes) != planned:
+    if sizes is not None and parse_sizes("sizes", sizes) != planned:
         raise InputError(
             f"--sizes {sizes}: the folder holds a curve with the sizes "
             f"{','.join(map(str, planned))}. Remove the flag to continue it, or choose another "
@@ -247,10 +249,6 @@ def _command(
     }
     flags = ComparisonFlags(**shared, no_placebo=True, anyway=True)
     command = comparison_command(flags, classify_argv, classify, arms=arms)
-    if len(command.design.seed_counts) > 1:
-        raise InputError(
-            f"--seeds {settings.seeds}: a curve has no interim analyses. Use a number."
-        )
     return replace(command, design=replace(command.design, draws=True))
 
 
@@ -291,3 +289,17 @@ def _written(command: CompareCommand, plan: Plan, folder: Path) -> LearningCurve
     )
     write_curve(curve, folder)
     return curve
+
+
+CURVE = Command(
+    LearningCurveSettings,
+    draw_curve,
+    Help(
+        "Train on nested subsets of the labels, each with several seeds, and draw the score "
+        "against the number of labels. Says with an interval what twice the labels would add. A "
+        "repeated command continues where it was interrupted.",
+        usage="-- settings of ampft train",
+    ),
+    TrainingSettings(SET_BY_CURVE),
+    reads_config=True,
+)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import time
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ampft.arguments import parse_classify_arguments
-from ampft.arguments.flags import ArgumentParser, split_at_dashes
+from ampft.arguments.commands import Command, CommandLine, TrainingSettings
+from ampft.arguments.help_text import Help
 from ampft.errors import InputError
 from ampft.files import is_writable_folder, nearest_existing
+from ampft.flag import flag, positional
 from ampft.lab.doctor.diagnosis import DEFAULT_TOLERATED, DIAGNOSIS_NAME, PAGE_NAME
 from ampft.ownership import check_replaceable
 
@@ -20,38 +20,70 @@ if TYPE_CHECKING:
     from ampft.lab.doctor.case import ExaminedModel
     from ampft.lab.doctor.diagnosis import Diagnosis
 
-DEFAULT_MODE = "fp16"
-DEFAULT_STEPS = 4
-DEFAULT_TRIAL_STEPS = 200
 DOES_NOT_HOLD = 4
 """Exit code of a mode that does not hold."""
 REPORTED = "ampft_doctor_reported"  # key of the store that all processes share
 SECONDS_BETWEEN_CHECKS = 0.2
 
 
-def main(argv: Sequence[str]) -> None:
-    """Examine a recipe, or the saved step of a run; print the diagnosis, and write it if requested.
+@dataclass(frozen=True)
+class DoctorFlags:
+    """The flags of `ampft doctor`."""
 
-    Args:
-        argv: Arguments of the command, followed after `--` by flags of the recipe.
+    run: str | None = positional(
+        None,
+        "RUN",
+        "output folder of a run, whose saved step is replayed in its precision",
+        excludes={"mixed_precision": "a saved step is replayed in the mode of its run"},
+    )
+    mixed_precision: str | None = flag(
+        None, "precision to examine: fp16, bf16, tf32 or fp32; if none, fp16", metavar="MODE"
+    )
+    batches: int = flag(4, "step batches of the training split to examine", at_least=1)
+    tolerated: float = flag(
+        DEFAULT_TOLERATED,
+        "share of the gradient that may be too small for fp16, 0 to 1",
+        metavar="SHARE",
+        at_least=0,
+        below=1,
+    )
+    no_cure: bool = flag(
+        False, "do not search for a cure, which takes many passes and a short training"
+    )
+    trial_steps: int = flag(200, "optimizer steps of the training that verifies a cure", at_least=1)
+    output_dir: str | None = flag(
+        None, "folder for doctor.json and doctor.html; if none, print only"
+    )
+
+
+def doctor(line: CommandLine[DoctorFlags]) -> None:
+    """Examine a training, or the saved step of a run; print the diagnosis, and write it if asked.
 
     Raises:
         InputError: A flag is invalid, or the run, its data or its model cannot be read.
         SystemExit: The mode does not hold; the exit code is 4.
     """
-    words, flags = split_at_dashes(argv)
-    args = _parser().parse_args(words)
-    folder = None if args.output_dir is None else Path(args.output_dir)
+    flags = line.flags
+    folder = None if flags.output_dir is None else Path(flags.output_dir)
     if folder is not None and not is_writable_folder(nearest_existing(folder)):
         raise InputError(
             f"--output_dir {folder}: this is not a folder in which you can write. Pass another one."
         )
     if folder is not None:
         check_replaceable("--output_dir", folder, [DIAGNOSIS_NAME, PAGE_NAME])
-    case = _case(args, flags)
+    from ampft.lab.doctor.case import recipe_case, run_case
+
+    if flags.run is not None:
+        case = run_case(
+            Path(flags.run), line.after, steps=flags.batches, trial_steps=flags.trial_steps
+        )
+    else:
+        training = dataclasses.replace(line.training, output_dir=None)
+        mode = flags.mixed_precision or "fp16"
+        case = recipe_case(training, mode, steps=flags.batches, trial_steps=flags.trial_steps)
     from accelerate import PartialState
 
-    diagnosis = _diagnosis(case, args.tolerated, search=not args.no_cure)
+    diagnosis = _diagnosis(case, flags.tolerated, search=not flags.no_cure)
     if PartialState().is_main_process:
         _report(diagnosis, folder)
     wait_for_main_process()  # a launcher ends all processes when the first one fails
@@ -76,38 +108,6 @@ def wait_for_main_process() -> None:
         while not store.check([REPORTED]):
             time.sleep(SECONDS_BETWEEN_CHECKS)
     state.wait_for_everyone()
-
-
-def _case(args: argparse.Namespace, flags: Sequence[str]) -> ExaminedModel:
-    if args.batches < 1:
-        raise InputError(f"--batches {args.batches}: must be at least 1.")
-    if not 0 <= args.tolerated < 1:
-        raise InputError(f"--tolerated {args.tolerated:g}: must be at least 0 and below 1.")
-    if args.trial_steps < 1:
-        raise InputError(
-            f"--trial_steps {args.trial_steps}: must be at least 1. To skip the search for a "
-            "cure, pass --no_cure."
-        )
-    if args.run is not None:
-        if args.mixed_precision is not None:
-            raise InputError(
-                f"--mixed_precision {args.mixed_precision} and RUN {args.run}: a saved step is "
-                "replayed in the mode of its run. Remove the flag."
-            )
-        from ampft.lab.doctor.case import run_case
-
-        return run_case(Path(args.run), flags, steps=args.batches, trial_steps=args.trial_steps)
-    classify = parse_classify_arguments(flags, program="ampft train")
-    if classify.mixed_precision is not None:
-        raise InputError(
-            f"--mixed_precision {classify.mixed_precision} after ` -- `: pass it before ` -- `, as "
-            "in ampft doctor --mixed_precision fp16 -- --train_file FILE."
-        )
-    from ampft.lab.doctor.case import recipe_case
-
-    classify = dataclasses.replace(classify, output_dir=None)
-    mode = args.mixed_precision or DEFAULT_MODE
-    return recipe_case(classify, mode, steps=args.batches, trial_steps=args.trial_steps)
 
 
 def _diagnosis(case: ExaminedModel, tolerated: float, *, search: bool) -> Diagnosis:
@@ -150,56 +150,15 @@ def _report(diagnosis: Diagnosis, folder: Path | None) -> None:
     print_line("\n" + labelled("wrote", f"{folder / PAGE_NAME} and {DIAGNOSIS_NAME} next to it"))
 
 
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        prog="ampft doctor",
-        usage="ampft doctor [--mixed_precision M] [--batches N] [--tolerated SHARE]\n"
-        "                    [--trial_steps N] [--no_cure] [--output_dir DIR] -- recipe flags\n"
-        "       ampft doctor RUN [--output_dir DIR] [--no_cure] [-- flags that changed]",
-        description="Find out, without training, whether a precision holds for a model and its "
-        "data: the operation that breaks it, its cause, and a cure that was tried. With RUN, "
-        "replay the step at which a run was not finite, or its first batches if it saved none.",
-        epilog="Exit codes: 0 if the mode holds, 4 if it does not, 2 for wrong use.",
-    )
-    parser.add_argument(
-        "run", metavar="RUN", nargs="?", help="output folder of a run, whose saved step is replayed"
-    )
-    parser.add_argument(
-        "--mixed_precision",
-        metavar="MODE",
-        help=f"precision to examine: fp16, bf16, tf32 or fp32 (default: {DEFAULT_MODE})",
-    )
-    parser.add_argument(
-        "--batches",
-        type=int,
-        default=DEFAULT_STEPS,
-        metavar="N",
-        help=f"step batches of the training split to examine (default: {DEFAULT_STEPS})",
-    )
-    parser.add_argument(
-        "--trial_steps",
-        type=int,
-        default=DEFAULT_TRIAL_STEPS,
-        metavar="N",
-        help="optimizer steps of the training that verifies a cure (default: "
-        f"{DEFAULT_TRIAL_STEPS})",
-    )
-    parser.add_argument(
-        "--tolerated",
-        type=float,
-        default=DEFAULT_TOLERATED,
-        metavar="SHARE",
-        help="share of the gradient that may be too small for fp16, 0 to 1 (default: "
-        f"{DEFAULT_TOLERATED})",
-    )
-    parser.add_argument(
-        "--output_dir",
-        metavar="DIR",
-        help="folder for doctor.json and doctor.html (default: print only)",
-    )
-    parser.add_argument(
-        "--no_cure",
-        action="store_true",
-        help="do not search for a cure, which takes many passes and a short training",
-    )
-    return parser
+DOCTOR = Command(
+    DoctorFlags,
+    doctor,
+    Help(
+        "Find out, without training, whether a precision holds for a model and its data: the "
+        "operation that breaks it, its cause, and a cure that was tried. With RUN, replay the step "
+        "at which a run was not finite, or its first batches if it saved none.",
+        "Exit codes: 0 if the mode holds, 4 if it does not, 2 for wrong use.",
+        usage="-- settings of ampft train (with RUN, those that changed)",
+    ),
+    TrainingSettings({"mixed_precision": ""}),
+)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ampft.arguments.flags import ArgumentParser
+from ampft.arguments.commands import Command, CommandLine
+from ampft.arguments.help_text import Help
 from ampft.errors import InputError
+from ampft.flag import REQUIRED, flag, positional
 from ampft.lab.referee.answer_text import UNCHECKED
 from ampft.lab.referee.checks import BEST, CANDIDATE, check_training, check_unchanged
 from ampft.lab.referee.decision import Claim, Decision, LedgerEstimate, TryErrorBudget
@@ -43,28 +44,31 @@ class LedgerAudit:
         return "confirmed"
 
 
-def main(argv: Sequence[str]) -> None:
-    """Audit a ledger and print the result.
+@dataclass(frozen=True, kw_only=True)
+class LedgerAuditFlags:
+    """The flags of `ampft audit` for a ledger."""
 
-    Args:
-        argv: Arguments of the command.
+    ledger: str = positional(REQUIRED, "LEDGER", "folder of the ledger")
+    json: bool = flag(False, "print JSON")
+
+
+def audit(line: CommandLine[LedgerAuditFlags]) -> None:
+    """Audit a ledger and print the result.
 
     Raises:
         InputError: The ledger cannot be read, or its entries were edited.
         SystemExit: An answer does not follow from its files, or could not be repeated; the exit
             code is 1.
     """
-    args = _parser().parse_args(list(argv))
     from ampft.text.json_io import json_text
     from ampft.text.terminal import print_line
 
-    audit = audit_ledger(Path(args.ledger))
-    if args.json:
-        values = {"verdict": audit.verdict, **asdict(audit)}
-        print_line(json_text(values).rstrip("\n"))
+    found = audit_ledger(Path(line.flags.ledger))
+    if line.flags.json:
+        print_line(json_text({"verdict": found.verdict, **asdict(found)}).rstrip("\n"))
     else:
-        print_line(audit_text(audit))
-    if audit.verdict != "confirmed":
+        print_line(audit_text(found))
+    if found.verdict != "confirmed":
         raise SystemExit(1)
 
 
@@ -222,15 +226,14 @@ def _agree(stored: LedgerEstimate, found: LedgerEstimate) -> bool:
     )
 
 
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        prog="ampft audit",
-        description="Check a ledger of ampft judge: its chain of entries, the level of each try, "
-        "and every answer, from files that are still what the ledger read. Nothing is written.",
-        epilog="Exit codes: 0 if the ledger is confirmed; 1 if an answer does not follow from its "
-        "files, or could not be repeated because files are gone or were changed; 2 if entries were "
-        "edited or removed.",
-    )
-    parser.add_argument("ledger", metavar="LEDGER", help="folder of the ledger")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser
+AUDIT_LEDGER = Command(
+    LedgerAuditFlags,
+    audit,
+    Help(
+        "Check a ledger of ampft judge: its chain of entries, the level of each try, and every "
+        "answer, from files that are still what the ledger read. Nothing is written.",
+        "Exit codes: 0 if the ledger is confirmed; 1 if an answer does not follow from its files, "
+        "or could not be repeated because files are gone or were changed; 2 if entries were edited "
+        "or removed.",
+    ),
+)

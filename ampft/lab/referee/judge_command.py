@@ -2,44 +2,124 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ampft.arguments.flags import ArgumentParser
+from ampft.arguments.commands import Command, CommandLine
+from ampft.arguments.help_text import Help
+from ampft.flag import REQUIRED, flag, positional, split_names
 from ampft.ownership import check_page_file
 
 if TYPE_CHECKING:
     from ampft.lab.referee.ledger import LedgerSettings
 
-SETTINGS = ("metric", "tries", "error", "max_seeds", "answers", "label_names")
+NEW = "settings of a new ledger"
 
 
-def main(argv: Sequence[str]) -> None:
+@dataclass(frozen=True)
+class NewLedgerFlags:
+    """The settings of a new ledger."""
+
+    metric: str | None = flag(
+        None, "metric; if none, the task's primary metric", group=NEW, metavar="NAME"
+    )
+    tries: int | None = flag(
+        None,
+        "planned tries, more are possible; a look at a candidate with more seeds is a try; if "
+        "none, 100",
+        group=NEW,
+    )
+    error: float | None = flag(
+        None,
+        "probability that any keep is false, at most; if none, 5",
+        group=NEW,
+        metavar="PERCENT",
+    )
+    max_seeds: int | None = flag(
+        None,
+        "seeds at which a candidate that is not kept is dropped; with fewer it is undecided; if "
+        "none, the number of seeds of the first best",
+        group=NEW,
+    )
+    answers: str | None = flag(
+        None,
+        "sealed: no number is shown except the gain of a keep, so that changes may be tuned to the "
+        "answers; open: all numbers are shown, and changes must not be tuned to them; if none, "
+        "sealed",
+        group=NEW,
+        choices=("sealed", "open"),
+    )
+    label_names: str | None = flag(
+        None,
+        "all classes of tables; if none, those that occur",
+        group=NEW,
+        metavar="a,b",
+        joined=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeFlags(NewLedgerFlags):
+    """The flags of `ampft judge`."""
+
+    ledger: str = positional(REQUIRED, "LEDGER", "folder of the ledger")
+    candidate: tuple[str, ...] = flag(
+        (),
+        "run folders of the change, one per seed, or tables of predictions from any framework, as "
+        "ampft compare --predictions reads them: ARM-seed1.csv, or ARM:SEED=FILE",
+        metavar="RUN",
+        many=True,
+    )
+    best: tuple[str, ...] = flag(
+        (),
+        "runs or tables of the current best: the first ones start a ledger; later, more seeds of "
+        "the best, or where its files are now",
+        metavar="RUN",
+        many=True,
+    )
+    claim: str = flag("better", "what the candidate must show", choices=("better", "not_worse"))
+    margin: float | None = flag(
+        None,
+        "with not_worse, the loss that does not matter; with better, the steps in which a gain is "
+        "shown, in points; if none, the ledger's, which starts with 1",
+        metavar="POINTS",
+    )
+    final: bool = flag(
+        False,
+        "judge one final claim at full strength, on rows that the ledger has never used; it ends "
+        "the ledger",
+    )
+    note: str = flag("", "text to keep with the entry")
+    json: bool = flag(False, "print JSON (docs/judge.md)")
+    page: str | None = flag(
+        None,
+        "write all tries as a page (HTML), with their numbers once the final claim has ended a "
+        "sealed ledger; without --candidate, only that",
+        metavar="FILE",
+    )
+
+
+def judge(line: CommandLine[JudgeFlags]) -> None:
     """Start a ledger, or judge a candidate, and print the answer.
-
-    Args:
-        argv: Arguments of the command.
 
     Raises:
         InputError: A flag is invalid, the ledger was edited, or the sides cannot be compared.
         SystemExit: The candidate is not kept; the exit code is 5 for a drop, 6 if undecided.
     """
-    parser = _parser()
-    args = parser.parse_args(list(argv))
+    args = line.flags
     if args.page is not None and not (args.candidate or args.best):
-        _write_page(args)
+        _write_page(args, args.page)
         return
     if args.page is not None:
         check_page_file("--page", Path(args.page))
     from ampft.lab.referee.answer_text import exit_code, judgement_text, judgement_values
-    from ampft.lab.referee.judge import judge
+    from ampft.lab.referee.judge import judge as judge_candidate
     from ampft.lab.referee.ledger import is_ledger
     from ampft.text.json_io import json_text
     from ampft.text.terminal import print_line
 
-    judgement = judge(
+    judgement = judge_candidate(
         args.ledger,
         candidate=args.candidate,
         best=args.best,
@@ -54,117 +134,41 @@ def main(argv: Sequence[str]) -> None:
     else:
         print_line(judgement_text(judgement))
     if args.page is not None:
-        _write_page(args)
+        _write_page(args, args.page)
     if code := exit_code(judgement):
         raise SystemExit(code)
 
 
-def _write_page(args: argparse.Namespace) -> None:
+def _write_page(args: JudgeFlags, page: str) -> None:
     from ampft.lab.referee.ledger_page import write_page
     from ampft.text.terminal import labelled, print_line
 
-    write_page(Path(args.ledger), Path(args.page))
+    write_page(Path(args.ledger), Path(page))
     if not args.json:
-        print_line(labelled("page", args.page))
+        print_line(labelled("page", page))
 
 
-def _settings(args: argparse.Namespace, *, is_new: bool) -> LedgerSettings | None:
+def _settings(args: JudgeFlags, *, is_new: bool) -> LedgerSettings | None:
     """Return the settings of a new ledger; None if there is one and no setting was passed."""
     from ampft.lab.referee.ledger import LedgerSettings
 
-    given = {name: value for name in SETTINGS if (value := getattr(args, name)) is not None}
+    names = [f.name for f in fields(NewLedgerFlags)]
+    given = {name: value for name in names if (value := getattr(args, name)) is not None}
     if "label_names" in given:
-        given["label_names"] = tuple(name.strip() for name in given["label_names"].split(","))
+        given["label_names"] = split_names(args.label_names)
     if is_new and args.margin is not None:
         given["margin"] = args.margin
     return LedgerSettings(**given) if given else None
 
 
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        prog="ampft judge",
-        description="Judge a sequence of changes on one test set: is this candidate better than "
-        "the best so far? At most 5 % of all sequences contain a false keep, however many changes "
-        "are tried and although each is chosen after the earlier answers.",
-        epilog="Exit codes: 0 keep, 5 drop, 6 undecided, 2 invalid input, with nothing written. "
-        "Start: ampft judge LEDGER --best RUN RUN RUN. What is guaranteed: docs/judge.md.",
-    )
-    parser.add_argument("ledger", metavar="LEDGER", help="folder of the ledger")
-    parser.add_argument(
-        "--candidate",
-        metavar="RUN",
-        nargs="+",
-        default=[],
-        help="run folders of the change, one per seed, or tables of predictions from any "
-        "framework, as ampft compare --predictions reads them: ARM-seed1.csv, or ARM:SEED=FILE",
-    )
-    parser.add_argument(
-        "--best",
-        metavar="RUN",
-        nargs="+",
-        default=[],
-        help="runs or tables of the current best: the first ones start a ledger; later, more seeds "
-        "of the best, or where its files are now",
-    )
-    parser.add_argument(
-        "--claim",
-        choices=("better", "not_worse"),
-        default="better",
-        help="what the candidate must show (default: better)",
-    )
-    parser.add_argument(
-        "--margin",
-        type=float,
-        metavar="POINTS",
-        help="with not_worse, the loss that does not matter; with better, the steps in which a "
-        "gain is shown, in points (default: the ledger's, which starts with 1)",
-    )
-    parser.add_argument(
-        "--final",
-        action="store_true",
-        help="judge one final claim at full strength, on rows that the ledger has never used; it "
-        "ends the ledger",
-    )
-    parser.add_argument("--note", default="", metavar="TEXT", help="text to keep with the entry")
-    parser.add_argument("--json", action="store_true", help="print JSON (docs/judge.md)")
-    parser.add_argument(
-        "--page",
-        metavar="FILE",
-        help="write all tries as a page (HTML), with their numbers once the final claim has ended "
-        "a sealed ledger; without --candidate, only that",
-    )
-    start = parser.add_argument_group("settings of a new ledger")
-    start.add_argument(
-        "--metric", metavar="NAME", help="metric (default: the task's primary metric)"
-    )
-    start.add_argument(
-        "--tries",
-        type=int,
-        metavar="N",
-        help="planned tries, more are possible; a look at a candidate with more seeds is a try "
-        "(default: 100)",
-    )
-    start.add_argument(
-        "--error",
-        type=float,
-        metavar="PERCENT",
-        help="probability that any keep is false, at most (default: 5)",
-    )
-    start.add_argument(
-        "--max_seeds",
-        type=int,
-        metavar="N",
-        help="seeds at which a candidate that is not kept is dropped; with fewer it is undecided "
-        "(default: the number of seeds of the first best)",
-    )
-    start.add_argument(
-        "--answers",
-        choices=("sealed", "open"),
-        help="sealed: no number is shown except the gain of a keep, so that changes may be tuned "
-        "to the answers; open: all numbers are shown, and changes must not be tuned to them "
-        "(default: sealed)",
-    )
-    start.add_argument(
-        "--label_names", metavar="a,b", help="all classes of tables (default: those that occur)"
-    )
-    return parser
+JUDGE = Command(
+    JudgeFlags,
+    judge,
+    Help(
+        "Judge a sequence of changes on one test set: is this candidate better than the best so "
+        "far? At most 5 % of all sequences contain a false keep, however many changes are tried "
+        "and although each is chosen after the earlier answers.",
+        "Exit codes: 0 keep, 5 drop, 6 undecided, 2 invalid input, with nothing written. Start: "
+        "ampft judge LEDGER --best RUN RUN RUN. What is guaranteed: docs/judge.md.",
+    ),
+)

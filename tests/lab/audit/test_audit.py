@@ -389,7 +389,7 @@ def test_code_of_a_model_runs_only_if_the_auditor_trusts_it(made, run, tmp_path)
         (("--steps", 0), "--steps: received '0'; it must be at least 1, or all"),
         (("--json", "{run}/audit.json"), "an audit writes nothing into the folder of the run"),
         (("--badge", "{run}"), "this is a folder"),
-        (("--stepz", 1), "unrecognized arguments: --stepz"),
+        (("--stepz", 1), "unknown flag --stepz"),
     ],
 )
 def test_wrong_use(run, capsys, words, message):

@@ -6,7 +6,7 @@ import pytest
 
 from ampft import cli
 from ampft.arguments.compare import ArmSettings
-from ampft.lab.curve.curve import label_counts_by_arm, parse_curve
+from ampft.lab.curve.curve import CURVE, label_counts_by_arm
 
 RUN = ("--train_file", "train.csv", "--test_file", "test.csv")
 
@@ -15,8 +15,11 @@ RUN = ("--train_file", "train.csv", "--test_file", "test.csv")
     ("argv", "message"),
     [
         (["--", "--train_file", "train.csv"], "--test_file: a learning curve needs test rows"),
-        (["--", *RUN, "--max_train_samples", "50"], "--max_train_samples after ` -- `"),
-        (["--", *RUN, "--data_seed", "3"], "--data_seed after ` -- `: a curve sets it"),
+        (
+            ["--", *RUN, "--max_train_samples", "50"],
+            "--max_train_samples 50 after ` -- `: --sizes before",
+        ),
+        (["--", *RUN, "--data_seed", "3"], "--data_seed 3 after ` -- `: a curve sets it"),
         (["--learning_rate", "1e-4", "--", *RUN], "--learning_rate is a setting of ampft train"),
         (["--sizes", "200,100", "--", *RUN], "--sizes: received '200,100'"),
         (["--", *RUN[:2], "--folds", "5"], "all subsets of a curve are tested on the same rows"),
@@ -37,5 +40,6 @@ def test_sizes_are_read_from_the_names_of_arms():
 
 
 def test_settings_of_the_runs_are_kept():
-    settings, argv, classify = parse_curve(["--seeds", "4", "--", *RUN])
-    assert (settings.seeds, tuple(argv), classify.test_file) == ("4", RUN, "test.csv")
+    line = CURVE.parse(["--seeds", "4", "--", *RUN], "ampft curve")
+    assert (line.flags.seeds, tuple(line.after)) == ("4", RUN)
+    assert line.training.test_file == "test.csv"

@@ -20,7 +20,7 @@ from ampft.lab.yardstick.measure import (
     GradientInMode,
     measure_yardstick,
 )
-from ampft.lab.yardstick.yardstick import main
+from ampft.lab.yardstick.yardstick import YARDSTICK
 from ampft.models.blocks import blocks_of
 from ampft.precision.accelerator import separate_accelerators
 from ampft.precision.resolve import resolve
@@ -202,14 +202,14 @@ def test_blocks_of_plain_modules_are_their_submodules():
         ),
         (["--modes", "fp32,tf32"], "not available on this device"),
         (["--modes", "bf16,bf16"], "a mode appears twice"),
-        (["--batches", "1"], "--batches 1: measuring noise needs at least 2 batches"),
+        (["--batches", "1"], "--batches: received 1; it must be at least 2"),
         (["--checkpoints", "no/such/run"], "--checkpoints no/such/run: the folder does not exist"),
         (["--checkpoints", "{model}"], "is not the folder of a run"),
         (["--checkpoints", "{unfinished}"], "the status of the run is diverged"),
         (["--checkpoints", "{other}"], "is a ViTForImageClassification"),
         (["--checkpoints", "{labels}"], "has the labels x, y"),
         (["--output", "no/such/folder/y.json"], "its folder does not exist"),
-        (["--bathces", "3"], "unrecognized arguments: --bathces"),
+        (["--bathces", "3"], "unknown flag --bathces. Did you mean '--batches'?"),
         (["--", "--mixed_precision", "bf16"], "--modes names the precisions"),
         (["--", "--per_device_train_batch_size", "40"], "a step batch has 40"),
     ],
@@ -234,7 +234,8 @@ def test_invalid_input_is_refused(flags, match, words, run_of, tiny_bert, fresh_
 @pytest.mark.slow
 def test_the_command_prints_and_writes(words, tmp_path, fresh_accelerate, capsys):
     output = tmp_path / "yardstick.json"
-    main(["--modes", "bf16", "--batches", "2", "--output", str(output), "--", *words])
+    own = ["--modes", "bf16", "--batches", "2", "--output", str(output)]
+    YARDSTICK([*own, "--", *words], "ampft yardstick")
     printed = capsys.readouterr().out
     assert "bf16, " in printed
     assert printed.splitlines()[-1] == f"wrote      {output}"
