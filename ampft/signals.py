@@ -13,7 +13,6 @@ from types import FrameType
 STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")
 # Files in which `except:` swallows whatever is raised, so that nothing is raised there.
 _SWALLOWING = ("datasets/fingerprint.py", "dill/_dill.py", "multiprocess/__init__.py")
-_IMPORTING = "<frozen importlib._bootstrap>"
 _SECONDS_BETWEEN_TRIES = 0.02
 
 
@@ -55,12 +54,11 @@ def handling(
 
 
 @contextlib.contextmanager
-def hearing(names: tuple[str, ...] = STOPPING, *, stays: bool = False) -> Iterator[None]:
+def hearing(names: tuple[str, ...] = STOPPING) -> Iterator[None]:
     """Raise as soon as a signal arrives, but not where a library would swallow it.
 
     Args:
         names: Signals to hear.
-        stays: Whether this process goes on afterwards, so that imports must be complete.
 
     Raises:
         KeyboardInterrupt: SIGINT.
@@ -69,7 +67,7 @@ def hearing(names: tuple[str, ...] = STOPPING, *, stays: bool = False) -> Iterat
 
     def hear(number: int, frame: FrameType | None) -> None:
         _heard.number = number
-        if _would_swallow(frame, stays=stays):
+        if _would_swallow(frame):
             again = threading.Timer(_SECONDS_BETWEEN_TRIES, _thread.interrupt_main, (number,))
             again.daemon = True
             again.start()
@@ -84,10 +82,9 @@ def hearing(names: tuple[str, ...] = STOPPING, *, stays: bool = False) -> Iterat
         _heard.number = before
 
 
-def _would_swallow(frame: FrameType | None, *, stays: bool) -> bool:
+def _would_swallow(frame: FrameType | None) -> bool:
     while frame is not None:
-        file = frame.f_code.co_filename
-        if file.replace("\\", "/").endswith(_SWALLOWING) or (stays and file == _IMPORTING):
+        if frame.f_code.co_filename.replace("\\", "/").endswith(_SWALLOWING):
             return True
         frame = frame.f_back
     return False

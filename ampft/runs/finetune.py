@@ -55,7 +55,7 @@ def finetune(
         TrainingStopped: The training diverged; its folder is kept.
         Preempted: It was interrupted; the message says how to continue.
     """
-    with messages_for_python(), hearing(("SIGINT",), stays=True):
+    with messages_for_python(), hearing(("SIGINT",)):
         if int(os.environ.get("WORLD_SIZE") or 1) > 1:
             raise InputError(
                 "ampft.finetune trains in one process, but several were started. For several, use"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -309,7 +310,7 @@ def check_warnings(
 
 
 def check_card(rebuilt: RebuiltRun) -> Check:
-    """Compare model card and text report with those that the record and the report give."""
+    """Compare facts of model card and text report with those that record and report give."""
     folder, record = rebuilt.folder, rebuilt.record
     if record.versions.get("ampft") != versions().get("ampft"):
         return Check("card", NOT_COMPARED, "another version of ampft wrote it")
@@ -327,8 +328,35 @@ def check_card(rebuilt: RebuiltRun) -> Check:
         f"{name} does not state what {RECORD_NAME} and {REPORT_NAME} do"
         for name, text in expected.items()
         if not (folder / name).is_file()
-        or (folder / name).read_bytes() != text.encode("utf-8", "backslashreplace")
+        or facts((folder / name).read_text("utf-8", "replace"))
+        != facts(text.encode("utf-8", "backslashreplace").decode())
     ]
     return check_from_problems(
         "card", problems, f"{' and '.join(expected)} state what {RECORD_NAME} does"
+    )
+
+
+# What a text states, in whatever words: numbers and names with digits, code, warnings, and how
+# the precision ran.
+_FACT = re.compile(
+    r"`[^`]+`|[-+]?[\w.,%:/-]*\d[\w.,%:/-]*|\bWarning:|\b[A-Z]\w*[a-z][A-Z]\w*"
+    r"|\b(?:native|emulated|unproven)\b"
+)
+_ROW = re.compile(r"\|.*|\s*\S.*(?:\s{2,}[\d.,%+-]+){2,}.*")  # of Markdown, and of a terminal
+_RULE = re.compile(r"\|[ :|-]+\|")  # below the header of a table, which is wording
+
+
+def facts(text: str) -> tuple[str, list[str]]:
+    """Return the metadata of a card, and its rows of tables and other facts, sorted."""
+    metadata, body = "", text
+    if text.startswith("---\n"):
+        metadata, _, body = text[4:].partition("\n---")
+    lines = body.splitlines()
+    rules = {number for number, line in enumerate(lines) if _RULE.fullmatch(line)}
+    headers = rules | {number - 1 for number in rules}
+    rows = {n: " ".join(line.split()) for n, line in enumerate(lines) if _ROW.fullmatch(line)}
+    prose = "\n".join(line for n, line in enumerate(lines) if n not in rows)
+    return metadata, sorted(
+        [row for n, row in rows.items() if n not in headers]
+        + [fact.rstrip(".,:") for fact in _FACT.findall(prose)]
     )

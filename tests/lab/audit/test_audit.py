@@ -22,6 +22,7 @@ from transformers import BertModel
 from word_tokenizer import save_tokenizer, tiny_config
 
 from ampft.cli import main
+from ampft.lab.audit.written import facts
 from ampft.runs.manifest import RECORD_NAME, describe_files
 from ampft.runs.predictions import read_predictions, write_predictions
 from ampft.runs.publishing import model_card
@@ -413,3 +414,52 @@ def test_what_cannot_be_audited(run, capsys, edit, message):
     write(run / RECORD_NAME, edit)
     assert audit(run) == 2
     assert message in capsys.readouterr().err
+
+
+CARD = """---
+tags:
+- fp16
+---
+
+# `bert` on `a.csv`
+
+BertForSequenceClassification, 0.1 M parameters. On `test` (300 examples): accuracy 0.3867.
+
+Trained in fp16, emulated.
+
+**Warning:** next to nothing was learned.
+
+| class | F1 |
+| :--- | ---: |
+| `fruit` | 0.112 |
+"""
+TABLE = "              precision    recall\n\n       fruit      0.857     0.060       100\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("On `test` (300 examples): accuracy", "The accuracy is for 300 examples of `test`:"),
+        ("class | F1", "label | F1 score"),
+        ("next to nothing was learned", "hardly anything was learned"),
+    ],
+)
+def test_another_wording_states_the_same_facts(old, new):
+    changed = CARD.replace(old, new)
+    assert changed != CARD
+    assert facts(changed) == facts(CARD)
+    assert facts(TABLE.replace("precision", "precise")) == facts(TABLE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        *(("0.3867", "0.3868"), ("fp16, emulated", "fp16, native"), ("fp16,", "bf16,")),
+        *(("- fp16", "- fp32"), ("`fruit`", "`metal`"), ("0.112", "0.113"), ("`test`", "`train`")),
+        *(("**Warning:** next to nothing was learned.", ""), ("BertFor", "RobertaFor")),
+    ],
+)
+def test_another_fact_is_found(old, new):
+    """Negative control."""
+    assert facts(CARD.replace(old, new)) != facts(CARD)
+    assert facts(TABLE.replace("fruit", "metal")) != facts(TABLE)
