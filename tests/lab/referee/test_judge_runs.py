@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from run_folders import SEEDS, predicted, record_of, write_run
 
@@ -68,6 +70,21 @@ def test_runs_that_saw_the_test_rows_or_others_are_refused(ledger, tmp_path, cha
     with pytest.raises(InputError, match=message):
         ampft.judge(ledger, candidate=candidate)
     assert [path.name for path in ledger.glob("entry-*")] == ["entry-000001.json"]
+
+
+@pytest.mark.slow
+def test_a_refusal_does_not_say_which_labels_of_a_run_differ(ledger, tmp_path):
+    candidate = [Path(folder) for folder in write_side(tmp_path, "other", 0.1, 2e-5)]
+    path = candidate[0] / "predictions.parquet"
+    table = pq.read_table(path)
+    ids = table["label_id"].to_pylist()
+    ids[7] = 1 - ids[7]
+    index = table.schema.get_field_index("label_id")
+    pq.write_table(table.set_column(index, table.schema.field(index), [ids]), path)
+    with pytest.raises(InputError, match="does not predict the test set of the ledger") as caught:
+        ampft.judge(ledger, candidate=candidate)
+    said = str(caught.value).replace(str(candidate[0]), "")
+    assert not re.search(r"\d|yes|maybe", said)
 
 
 @pytest.mark.slow
