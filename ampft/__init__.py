@@ -1,10 +1,15 @@
 """Fine-tune classifiers in mixed precision, and say with evidence which precision to use.
 
-The pieces for a loop of your own; see `recipes/plain_loop.py`:
+A loop of your own; see `recipes/own_loop.py`:
 
-    precision = ampft.resolve("fp16", device)
-    accelerator = ampft.make_accelerator(precision)
-    with ampft.numerics(precision):
+    training = ampft.Training(model, optimizer, examples, precision="fp16", output_dir="runs/a")
+    with training:
+        for step_batch in training:
+            training.step(lambda batch: summed_loss(model, batch))
+
+A part of one; see `recipes/plain_loop.py`:
+
+    with ampft.computing_in("fp16") as precision:
         ...
 
 `__init__.pyi` lists the public names and where each has its home.

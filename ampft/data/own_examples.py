@@ -83,7 +83,7 @@ class OwnExamples:
         columns = _columns(self.source)
         with _own_generators():
             for index in np.unique(ids):
-                _seed_generators(self.seed, 0, int(index))
+                _seed_generators(0, int(index))  # the same for every seed of a training
                 value = self.source[int(index)] if columns is None else self.collate(index[None])
                 for part in _contents(value):
                     digest.update(part)

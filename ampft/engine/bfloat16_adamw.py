@@ -227,12 +227,13 @@ def step_measuring_lost_updates(optimizer: Any, *, step: int) -> float | None:
 
     Returns:
         Number of lost updates divided by number of non-zero updates, 0 to 1. None if nothing is
-        measured: the weights are not bfloat16, the step is not a multiple of `MEASURED_EVERY`, or
-        all updates are zero.
+        measured: the weights are not bfloat16, the optimizer is not Adam, the step is not a
+        multiple of `MEASURED_EVERY`, or all updates are zero.
     """
     plain: Optimizer = getattr(optimizer, "optimizer", optimizer)
     trained = [(p, group) for group in plain.param_groups for p in group["params"]]
-    if step % MEASURED_EVERY or any(p.dtype != torch.bfloat16 for p, _ in trained):
+    is_adam = all("betas" in group for group in plain.param_groups)  # has a first moment
+    if step % MEASURED_EVERY or not is_adam or any(p.dtype != torch.bfloat16 for p, _ in trained):
         optimizer.step()
         return None
     stride = STRIDE if sum(p.numel() for p, _ in trained) > MIN_SAMPLED_WEIGHTS else 1

@@ -13,8 +13,6 @@ from torch import nn
 from ampft.data.steps import StepBatches
 from ampft.engine.checkpoints.store import CursorPart
 from ampft.engine.first_step import FirstStepMonitor
-from ampft.engine.graphed_update import GraphedUpdate
-from ampft.engine.graphs import GraphedGradient
 from ampft.engine.out_of_memory import OutOfMemoryRetries
 from ampft.features.feature import Feature, required_feature
 from ampft.features.resources import PeakMemory, PeakMemoryMonitor
@@ -25,6 +23,9 @@ from ampft.runs.record import RunRecord, StepIdsHash
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+    from ampft.engine.graphed_update import GraphedUpdate
+    from ampft.engine.graphs import GraphedGradient
 
 
 class LoopSettings(Protocol):

@@ -40,6 +40,7 @@ LABEL_NAMES_KEY = b"ampft.label_names"
 ROWS_PER_GROUP = 8192
 RESERVED_COLUMNS = (
     *("example_id", "split", "label", "prediction", "label_id", "prediction_id"),
+    "loss",
     *("pixel_cells", "pixel_counts", "pixel_loss", "pixel_squared_loss", "pixel_calibration"),
     *("mask_digest", MASK_COLUMN),
     *("confidence", "probabilities", "group_id", "file", "file_line", "file_row", "position", "id"),

@@ -306,6 +306,12 @@ class Training:
     # Validation and results ------------------------------------------------------------------
 
     @property
+    def device(self) -> torch.device:
+        """Device of the model."""
+        device: torch.device = self._parts.accelerator.device
+        return device
+
+    @property
     def steps(self) -> int:
         """Optimizer steps so far, skipped ones included."""
         self._complete_step()
@@ -411,7 +417,8 @@ class Training:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
         lines = [("warning", text) for text in record.warnings.values()]
         lines += [("stopped", record.reason)] if record.reason else []
-        lines += [("wrote", f"{folder.path}: model, history, record"), ("result", figures)]
+        lines.append(("wrote", f"{folder.path}: model, history, record"))
+        lines += [("result", figures)] if figures else []
         for name, text in lines:
             print_line(labelled(name, text))
 

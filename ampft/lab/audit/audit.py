@@ -24,6 +24,7 @@ from ampft.lab.audit.audit_result import (
     Audit,
     Check,
 )
+from ampft.lab.audit.own_loop import own_loop_checks
 from ampft.lab.audit.rebuild import (
     RebuiltRun,
     check_configuration,
@@ -58,6 +59,7 @@ from ampft.runs.predictions import RESERVED_COLUMNS, read_predictions
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.state import fitted_decisions
+from ampft.tasks import OWN_TASKS
 from ampft.tasks.outcome import Outcome
 from ampft.text.numbers import counted
 
@@ -82,6 +84,10 @@ def audit_run(folder: Path, flags: Sequence[str], *, steps: int | None, cpu: boo
             "the folder of a finished run."
         )
     checks = [compare_files(folder, record)]
+    if record.task in OWN_TASKS:
+        checks += own_loop_checks(folder, record)
+        total = record.steps.applied + record.steps.skipped
+        return Audit(run=str(folder), checks=checks, machine=(), steps=0, steps_of_run=total)
     rebuilt = rebuild(folder, record, flags, cpu=cpu)
     try:
         rows, problem = history_rows(folder), None

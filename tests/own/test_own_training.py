@@ -1,0 +1,216 @@
+"""`ampft.Training`: what it refuses, and what its runs are to other commands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+import ampft
+from ampft.data.own_examples import own_examples
+from ampft.errors import AlreadyFinished, InputError, Preempted, TrainingStopped
+from ampft.lab.audit.audit import audit_run
+from ampft.runs.record import read_record
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import own_loops  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def on_a_cpu(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+
+
+def made(folder, **settings):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    examples = (torch.randn(20, 4), torch.arange(20) % 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    values = {"output_dir": folder, "batch_size": 8, "epochs": 1, **settings}
+    return model, ampft.Training(model, optimizer, examples, **values)
+
+
+def trained(training, loss):
+    with training:
+        for _ in training:
+            training.step(loss)
+
+
+def summed(model):
+    return lambda batch: ampft.summed_cross_entropy(model(batch[0]), batch[1])
+
+
+def test_a_mean_is_refused_by_name_before_a_step(tmp_path):
+    model, training = made(tmp_path / "run")
+    before = model.weight.detach().clone()
+    with pytest.raises(InputError, match="a mean over the examples, not their sum"):
+        trained(training, lambda b: nn.functional.cross_entropy(model(b[0]), b[1]))
+    assert torch.equal(model.weight, before)
+    assert read_record(tmp_path / "run").status == "interrupted"
+
+
+def test_a_mean_is_accepted_on_request_and_a_sum_always(tmp_path):
+    model, training = made(tmp_path / "one", check_loss=False)
+    trained(training, lambda b: nn.functional.cross_entropy(model(b[0]), b[1]))
+    model, training = made(tmp_path / "two")
+    trained(training, summed(model))
+    assert read_record(tmp_path / "two").status == "finished"
+
+
+def test_a_loss_of_pairs_is_a_warning(tmp_path):
+    model, training = made(tmp_path / "run")
+    trained(training, lambda b: torch.cdist(model(b[0]).float(), model(b[0]).float()).sum())
+    assert (
+        "not the sum of the losses"
+        in read_record(tmp_path / "run").warnings["split_dependent_loss"]
+    )
+
+
+def test_a_loss_in_16_bits_is_refused(tmp_path):
+    model, training = made(tmp_path / "run", precision="bf16")
+    with pytest.raises(InputError, match=r"summed in torch.bfloat16"):
+        trained(training, lambda b: model(b[0]).sum())
+
+
+class Stream(IterableDataset):
+    """Examples without an index."""
+
+    def __iter__(self):
+        return iter([1, 2])
+
+
+@pytest.mark.parametrize("source", [Stream(), DataLoader(Stream()), iter([1, 2]), []])
+def test_examples_without_an_index_are_refused_with_the_reason(source):
+    with pytest.raises(InputError, match=r"can only be iterated|at least one example"):
+        own_examples(source)
+
+
+def test_settings_and_parameters_are_checked(tmp_path):
+    with pytest.raises(
+        InputError, match=r"batchsize is not a setting .* Did you mean 'batch_size'"
+    ):
+        made(tmp_path, batchsize=3)
+    with pytest.raises(InputError, match="micro_batches: received 9"):
+        made(tmp_path, micro_batches=9)
+    model, other = nn.Linear(4, 2), nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+    with pytest.raises(InputError, match="a parameter that is not one of the model"):
+        ampft.Training(model, optimizer, [1], output_dir=tmp_path)
+    optimizer = torch.optim.SGD([model.weight], lr=0.1)
+    with pytest.raises(InputError, match="1 trainable parameters, such as bias"):
+        ampft.Training(model, optimizer, [1], output_dir=tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_finished_run_is_not_repeated_and_others_are_refused(tmp_path):
+    for _ in range(2):
+        model, training = made(tmp_path / "run")
+        if (tmp_path / "run").exists():
+            with pytest.raises(AlreadyFinished, match="has finished"):
+                training.__enter__()
+            break
+        with training:
+            for _ in training:
+                training.step(summed(model))
+    _, training = made(tmp_path / "run", seed=1)
+    with pytest.raises(InputError, match="belongs to a run with other settings"):
+        training.__enter__()
+
+
+def test_a_signal_stops_after_the_step_and_the_same_call_continues(tmp_path):
+    import signal
+
+    def run(stop_at=None):
+        model, training = made(tmp_path / ("whole" if stop_at is None else "stopped"), epochs=2)
+        with training:
+            for _ in training:
+                training.step(summed(model))
+                if training.steps == stop_at:
+                    signal.raise_signal(signal.SIGTERM)
+        return model.weight.detach()
+
+    expected = run()
+    with pytest.raises(Preempted, match="stopped"):
+        run(stop_at=2)
+    assert read_record(tmp_path / "stopped").status == "preempted"
+    assert torch.equal(run(stop_at=99), expected)
+
+
+def test_averaged_weights_are_validated_inside_evaluation_only(tmp_path):
+    model, training = made(tmp_path / "run", ema_decay=0.9)
+    with training:
+        for _ in training:
+            training.step(summed(model))
+            with pytest.raises(InputError, match=r"inside `with training\.evaluation"):
+                training.validated(loss=1.0)
+            with training.evaluation():
+                training.validated(loss=1.0)
+
+
+def test_early_stopping_keeps_the_best_weights(tmp_path):
+    model, training = made(tmp_path / "run", epochs=9, early_stopping_patience=2)
+    kept, scores = [], iter([1.0, 0.5, 0.7, 0.6, 0.4])
+    with training:
+        for _ in training:
+            training.step(summed(model))
+            if training.validation_is_due:
+                training.validated(loss=next(scores))
+                kept.append(model.weight.detach().clone())
+    assert len(kept) == 4
+    assert torch.equal(model.weight, kept[1])
+    record = read_record(tmp_path / "run")
+    assert record.best is not None
+    assert (record.best.metric, record.best.epoch) == ("loss", 2)
+
+
+def test_a_step_that_is_not_finite_stops_before_the_update(tmp_path):
+    model, training = made(tmp_path / "run", check_loss=False)
+    before = model.weight.detach().clone()
+    with pytest.raises(TrainingStopped, match="not finite"):
+        trained(training, lambda b: model(b[0]).float().sum() * float("nan"))
+    assert torch.equal(model.weight, before)
+    assert read_record(tmp_path / "run").status == "diverged"
+
+
+def test_augmentation_does_not_depend_on_the_cut(tmp_path):
+    examples = own_examples(own_loops.FlippedImages()).for_step(1, 2)
+    ids = torch.arange(9).numpy()
+    whole = examples.collate(ids)[0]
+    parts = [examples.collate(part)[0] for part in (ids[:4], ids[4:])]
+    assert torch.equal(whole, torch.cat(parts))
+    assert not torch.equal(whole, examples.for_step(2, 2).collate(ids)[0])
+
+
+@pytest.mark.slow
+def test_own_runs_are_arms_and_are_audited(tmp_path):
+    folders = []
+    for mode in ("fp32", "fp16"):
+        for seed in (1, 2, 3):
+            folders.append(tmp_path / f"{mode}-{seed}")
+            settings = {"max_train_steps": 6, "batch_size": 32, "seed": seed}
+            own_loops.cnn(precision=mode, output_dir=folders[-1], **settings)
+    comparison = ampft.compare_folders(folders)
+    assert [arm.name for arm in comparison.arms] == ["fp32", "fp16"]
+    assert comparison.examples == 96
+    audit = audit_run(folders[-1], (), steps=None, cpu=True)
+    assert audit.different == ()
+    (folders[-1] / "history.jsonl").write_text("")
+    found = {check.name for check in audit_run(folders[-1], (), steps=None, cpu=True).different}
+    assert {"files", "history"} <= found
+
+
+@pytest.mark.slow
+def test_transformers_is_not_needed(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(HERE / "without_transformers.py"), str(tmp_path / "run")],
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("trained\n")
