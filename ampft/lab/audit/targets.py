@@ -19,7 +19,6 @@ from ampft.lab.certificate.verified_export import (
     ArtifactAuditFlags,
     MovedDataFlags,
 )
-from ampft.lab.referee.audit import AUDIT_LEDGER, LedgerAuditFlags
 from ampft.ownership import check_output_file
 from ampft.runs.manifest import RECORD_NAME
 
@@ -124,21 +123,24 @@ def audit_command(argv: Sequence[str]) -> Command[Any, None]:
     Raises:
         InputError: They name something else.
     """
-    kinds = {
-        "entry-000001.json": AUDIT_LEDGER,
-        "artifact.json": AUDIT_ARTIFACT,
-        RECORD_NAME: AUDIT_RUN,
-    }
-    every = fields_and_hints(RunAuditFlags, ArtifactAuditFlags, LedgerAuditFlags)
-    named = [each.values[0] for each in given_flags(argv, *every) if not each.name and each.values]
-    files = ((Path(word) / name, kind) for name, kind in kinds.items() for word in named)
-    found = [kind for file, kind in files if file.is_file()]
-    if named and not found and not {"-h", "--help"}.intersection(argv):
+    if any((Path(word) / "entry-000001.json").is_file() for word in argv):
+        from ampft.lab.referee.audit import AUDIT_LEDGER
+
+        return AUDIT_LEDGER
+    if any((Path(word) / "artifact.json").is_file() for word in argv):
+        return AUDIT_ARTIFACT
+    flags = given_flags(argv, *fields_and_hints(RunAuditFlags, ArtifactAuditFlags))
+    named = [each.values[0] for each in flags if not each.name and each.values]
+    if (
+        named
+        and not any((Path(word) / RECORD_NAME).is_file() for word in named)
+        and not {"-h", "--help"}.intersection(argv)
+    ):
         raise InputError(
             f"audit {named[0]}: there is no run ({RECORD_NAME}), ledger (entry-000001.json) or "
             "artifact (artifact.json). Pass the folder of one."
         )
-    return [*found, AUDIT_RUN][0]
+    return AUDIT_RUN
 
 
 AUDIT_RUN = Command(
