@@ -14,6 +14,7 @@ from simulated_losses import (
     OffsetSubgroup,
     RareClasses,
     RareRowsAmongGroups,
+    SkewedSeeds,
     Subgroup,
 )
 from simulated_metrics import Entities, Images, Probabilities, SeveralLabels, WordLosses, Words
@@ -26,7 +27,7 @@ LOGIT_SETTINGS = 80  # of 9,072
 SUBGROUP_SETTINGS = 100  # of some 5,000
 
 # What no interval repairs, or what needs the groups: measured, and not held to a level.
-LIMITS = ("duplicates", "bad seeds", "offset subgroup", "rare classes, mostly lost")
+LIMITS = ("skewed seeds", "duplicates", "bad seeds", "offset subgroup", "rare classes, mostly lost")
 
 
 def grid() -> list[Setting]:
@@ -108,6 +109,9 @@ def other_metrics() -> list[Setting]:
 def others() -> list[Setting]:
     """Return copies, seeds that fail, losses that are offset, and classes that are lost."""
     lost = product(NUMBERS, ("macro_f1", "balanced_accuracy"), ((250, 150, 91, 3, 3, 3),))
+    symmetric = product((*NUMBERS, 20), (2000,), ("normal", "t3"), ("losses",))
+    effects = ("exponential", "lognormal", "two points")
+    skewed = product((*NUMBERS, 20), (2000,), effects, ("losses", "gains", "both"))
     copies = list(product((5,), (250,), (2, 4, 10), (False, True)))
     return [
         *(Duplicates(*point) for point in copies),
@@ -116,6 +120,7 @@ def others() -> list[Setting]:
             RareRowsAmongGroups(*point)
             for point in product((5, 10), ("macro_f1", "rare_f1"), (50, 125), (True, False))
         ),
+        *(SkewedSeeds(*point) for point in (*symmetric, *skewed)),
         *(BadSeeds(*point) for point in product((5, 10), (1000,))),
         *(OffsetSubgroup(*point) for point in product(NUMBERS, (300, 1000), (2.4, 4.0, 6.0))),
         *(MostlyLostClasses(*point, 0.95, 0.005) for point in lost),

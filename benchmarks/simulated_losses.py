@@ -5,13 +5,14 @@ Their protocol is `simulated_seeds.Setting`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
-from simulated_seeds import Drawn, DrawnSums, FloatArray, IntArray, Latent, two_classes
+from simulated_seeds import BoolArray, Drawn, DrawnSums, FloatArray, IntArray, Latent, two_classes
 
 from ampft.comparison.analysis.subgroup_losses import sums_of_class
 from ampft.metrics.sums import MACRO_F1, CaseSums, Metric, single_label_sums
@@ -305,3 +306,57 @@ class OffsetSubgroup:
         gained = ~right & (generator.random(shape) < share / (1 - self.accuracy))
         mode = (baseline | gained) & ~(cell < share)
         return Drawn(*two_classes(self.examples, generator), baseline, (mode,))
+
+
+# Effects of a seed, standardized; all but the first and the last are skewed to high values.
+EFFECTS: dict[str, Callable[[np.random.Generator, tuple[int, int]], FloatArray]] = {
+    "normal": lambda generator, shape: generator.standard_normal(shape),
+    "exponential": lambda generator, shape: generator.exponential(size=shape) - 1,
+    "lognormal": lambda generator, shape: (
+        (np.exp(generator.standard_normal(shape)) - np.exp(0.5)) / np.sqrt((np.e - 1) * np.e)
+    ),
+    "two points": lambda generator, shape: 2.5 * ((generator.random(shape) < 0.2) - 0.2),
+    "t3": lambda generator, shape: generator.standard_t(3, shape) / np.sqrt(3),
+}
+
+
+@dataclass(frozen=True)
+class SkewedSeeds:
+    """Effects of a seed on the arm, with a standard deviation of one point."""
+
+    seeds: int  # S.
+    examples: int  # n.
+    effects: str  # One of `EFFECTS`.
+    # What is skewed: "losses" (few seeds lose much), "gains", or "both", which is losses of the
+    # arm and of the baseline.
+    skewed: str
+
+    family: ClassVar[str] = "skewed seeds"
+    metric: ClassVar[str] = "accuracy"
+    classes: ClassVar[int] = 2
+    accuracy: ClassVar[float] = 0.7
+    flips: ClassVar[float] = 0.002
+    deviation: ClassVar[float] = 0.01
+
+    def differences(self) -> tuple[float, ...]:
+        """Return zero and one point."""
+        return (0.0, -0.01)
+
+    def draw(self, generator: np.random.Generator) -> Drawn:
+        """Draw one comparison."""
+        shape = self.seeds, self.examples
+        right = generator.random(self.examples) < self.accuracy
+        baseline, mode = right ^ (generator.random((2, *shape)) < self.flips)
+        sign = 1 if self.skewed == "gains" else -1
+
+        def changed(rows: BoolArray, difference: float) -> BoolArray:
+            effects = EFFECTS[self.effects](generator, (self.seeds, 1))
+            shift = difference + sign * self.deviation * effects
+            correct = after_flips(self.accuracy, self.flips)
+            share = np.abs(shift) / np.where(shift > 0, 1 - correct, correct)
+            return rows ^ ((rows == (shift < 0)) & (generator.random(shape) < share))
+
+        if self.skewed == "both":
+            baseline = changed(baseline, 0.0)
+        arms = tuple(changed(mode, difference) for difference in self.differences())
+        return Drawn(*two_classes(self.examples, generator), baseline, arms)

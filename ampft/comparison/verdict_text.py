@@ -6,7 +6,7 @@ from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.cost_text import cost_text
 from ampft.comparison.findings import INFERENCE, ArmResult, Comparison
 from ampft.comparison.statistics.power import MAX_SEEDS
-from ampft.comparison.statistics.verdict import OUTCOMES, Difference, Verdict
+from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, OUTCOMES, Difference, Verdict
 from ampft.text.numbers import (
     confidence_percent,
     counted,
@@ -122,7 +122,8 @@ def decision_text(comparison: Comparison, difference: Difference) -> str:
         return f"{OUTCOMES[verdict]} beyond the margin of {margin}"
     lost_to_holm = _lost_to_holm(comparison, difference)
     if verdict == Verdict.UNDECIDED:
-        return f"undecided at a margin of {margin}{f' ({lost_to_holm})' if lost_to_holm else ''}"
+        reason = lost_to_holm or _lost_to_skewness(comparison, difference)
+        return f"undecided at a margin of {margin}{f' ({reason})' if reason else ''}"
     evidence = "; ".join(filter(None, (f"margin {margin}", lost_to_holm)))
     return f"{OUTCOMES[verdict]}, size uncertain ({evidence})"
 
@@ -141,6 +142,19 @@ def _lost_to_holm(comparison: Comparison, difference: Difference) -> str:
             arms = [arm for arm in comparison.arms if arm.difference and not arm.is_placebo]
             return f"{claim}, but not after Holm's correction for {len(arms)} {comparison.noun}s"
     return ""
+
+
+def _lost_to_skewness(comparison: Comparison, difference: Difference) -> str:
+    """Return that only skewed effects of seeds speak against equivalence, or an empty string."""
+    skewed, margin = difference.skewed90, comparison.margin
+    is_within = max(map(abs, difference.interval90)) <= margin
+    if skewed is None or not is_within or max(map(abs, skewed)) <= margin:
+        return ""
+    return (
+        f"its {confidence_percent(difference.level90)} CI lies within the margin, but extends to "
+        f"{comparison.units.interval(skewed)} if the effects of the seeds are skewed, which "
+        f"{len(difference.per_seed)} seeds cannot show"
+    )
 
 
 def mean_difference_text(comparison: Comparison, arm: ArmResult) -> str:
@@ -211,6 +225,8 @@ def margin_text(comparison: Comparison, difference: Difference | None) -> str:
         parts.append(f"a margin of {comparison.units.margin_with_unit} is {share} of {reference}")
     if difference is not None and difference.verdict == Verdict.EQUIVALENT:
         parts += _not_excluded(comparison, difference)
+    if difference is not None and OUTCOMES.get(difference.verdict or "") in (EQUIVALENT, BETTER):
+        parts += _failures_not_excluded(difference)
     if difference is not None and difference.verdict == Verdict.UNDECIDED:
         parts.append(needed_text(comparison, difference))
     text = "; ".join(parts)
@@ -225,7 +241,7 @@ def needed_text(comparison: Comparison, difference: Difference) -> str:
 
 
 def _not_excluded(comparison: Comparison, difference: Difference) -> list[str]:
-    """Return how large a failure could be that neither the examples nor the seeds show."""
+    """Return how large a failure could be that the examples do not show."""
     parts = []
     count, noun = _cases(comparison)
     if difference.unseen_share is not None:
@@ -240,12 +256,17 @@ def _not_excluded(comparison: Comparison, difference: Difference) -> list[str]:
             f"the verdict holds for {covered_models_text(comparison)}, not for models that are "
             "trained again"
         )
-    if difference.failure_rate is not None:
-        parts.append(
-            f"{len(difference.per_seed)} seeds without a failure exclude only failure rates above "
-            f"{percent(difference.failure_rate)}"
-        )
     return parts
+
+
+def _failures_not_excluded(difference: Difference) -> list[str]:
+    """Return how often trainings could fail although none of these seeds did."""
+    if difference.failure_rate is None:
+        return []
+    return [
+        f"{len(difference.per_seed)} seeds without a failure exclude only failure rates above "
+        f"{percent(difference.failure_rate)}"
+    ]
 
 
 def covered_models_text(comparison: Comparison) -> str:

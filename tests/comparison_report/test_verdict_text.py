@@ -35,6 +35,7 @@ def of_issue(**changes: Any) -> tuple[Comparison, ArmResult]:
         "p_equivalence_holm": 0.12,
         "verdict": "undecided",
         "seeds_to_decide": (9, 21),
+        "skewed90": (-0.0095, 0.0075),
     }
     bf16 = replace(
         bf16,
@@ -106,6 +107,24 @@ def test_what_equivalence_does_not_exclude():
         "these 754 (probability 5 %); 5 seeds without a failure exclude only "
         "failure rates above 45 %."
     )
+
+
+@pytest.mark.parametrize("name", ["better, size uncertain", "better beyond the margin"])
+def test_a_gain_may_hide_trainings_that_fail(name):
+    words = "; 5 seeds without a failure exclude only failure rates above 45 %."
+    assert verdict(verdict=name, seeds_to_decide=None, failure_rate=0.4507).endswith(words)
+    assert "failure" not in verdict(verdict="worse beyond the margin", failure_rate=0.4507)
+
+
+def test_a_verdict_that_skewed_effects_of_seeds_prevent():
+    text = verdict(skewed90=(-0.018, 0.016))
+    assert (
+        f": undecided at a margin of 1 point (its 90 % CI lies within the margin, but extends to "
+        f"{MINUS}1.8 to +1.6 if the effects of the seeds are skewed, which 5 seeds cannot show)."
+        in text
+    )
+    assert "skewed" not in verdict(skewed90=None)
+    assert "skewed" not in verdict(interval90=(-0.011, 0.009), skewed90=(-0.018, 0.016))
 
 
 def test_why_a_small_difference_is_not_called_equivalent():

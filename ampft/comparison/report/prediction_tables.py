@@ -93,6 +93,7 @@ def seeds(comparison: Comparison) -> Iterator[Table]:
             ("examples, n", lambda d: f"{d.cases:,}"),
             (f"rare losses and gains, {wide}", lambda d: or_dash(d.rare95, limits)),
             (f"rare losses and gains, {narrow}", lambda d: or_dash(d.rare90, limits)),
+            (f"skewed effects of seeds, {narrow}", lambda d: or_dash(d.skewed90, limits)),
         ],
     )
     yield arm_table(

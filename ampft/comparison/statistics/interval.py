@@ -38,7 +38,8 @@ leave-one-out value of the jackknife, exactly.
 If few cases differ, the t distribution is wrong for any number of seeds: by t, the loss of a
 subgroup of 1 % at every seed is called equivalent at 1 point in up to 25 % of comparisons. The test
 of equivalence and the interval therefore also allow for rare cases that the test set may lack; see
-`rare_losses`.
+`rare_losses`. The test of equivalence also allows for effects that are skewed over the seeds; see
+`skewed_seeds`.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ import numpy.typing as npt
 
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.statistics.rare_losses import CaseDistribution
+from ampft.comparison.statistics.skewed_seeds import seed_critical, skewed_part
 from ampft.errors import InputError
 from ampft.metrics.sums import CaseSums, CostliestCase, Metric
 
@@ -172,6 +174,7 @@ def half_widths(
     covariance: float,
     cases: int,
     min_variance: float = 0.0,
+    allows_skewness: bool = False,
 ) -> FloatArray:
     """Return the half-widths of intervals by t, for several values of s^2.
 
@@ -183,6 +186,7 @@ def half_widths(
         covariance: C >= 0.
         cases: n >= 2.
         min_variance: Lower bound of V and F. If V is at the bound, its critical value is t(S - 1).
+        allows_skewness: Whether effects may be skewed over the seeds, see `skewed_seeds`.
     """
     from scipy.special import stdtrit
 
@@ -194,6 +198,12 @@ def half_widths(
         seed_variances / seeds / np.maximum(total, np.finfo(np.float64).tiny),
     )
     critical = share * over_seeds + (1 - share) * over_cases
+    if allows_skewness:
+        skewed = skewed_part(seed_variances, max(jackknife_variance - covariance, 0.0), seeds)
+        skewed_share = np.minimum(
+            skewed / seeds / np.maximum(total, np.finfo(np.float64).tiny), share
+        )
+        critical = critical + skewed_share * (seed_critical(tail, seeds) - over_seeds)
     fixed = fixed_models_variance(jackknife_variance, covariance, seeds)
     return np.maximum(
         critical * np.sqrt(np.maximum(total, min_variance)),
@@ -238,11 +248,12 @@ class DifferenceEstimate:
         explained = max(self.jackknife_variance - self.jackknife_covariance, 0.0)
         return max(self.seed_variance - explained, 0.0) / len(self.per_seed)
 
-    def half_width(self, tail: float) -> float:
+    def half_width(self, tail: float, *, allows_skewness: bool = False) -> float:
         """Return the half-width of the interval by t, before it allows for rare losses.
 
         Args:
             tail: One-sided tail probability, above 0 and at most 0.5: 0.025 for a 95 % interval.
+            allows_skewness: Whether effects may be skewed over the seeds.
         """
         from scipy.special import stdtrit
 
@@ -259,6 +270,7 @@ class DifferenceEstimate:
             covariance=self.jackknife_covariance,
             cases=self.cases,
             min_variance=self.min_variance,
+            allows_skewness=allows_skewness,
         )
         return float(found[0])
 
@@ -274,6 +286,16 @@ class DifferenceEstimate:
             self.case_distribution.lower_limit(one_sided, noise=noise),
             self.case_distribution.upper_limit(one_sided, noise=noise),
         )
+
+    def skewed_limits(self, level: float) -> tuple[float, float] | None:
+        """Return the two-sided limits if effects may be skewed over the seeds (`skewed_seeds`).
+
+        None if the models are fixed.
+        """
+        if self.seed_variance is None:
+            return None
+        half = self.half_width((1 - level) / 2, allows_skewness=True)
+        return self.estimate - half, self.estimate + half
 
     def interval(self, level: float) -> tuple[float, float]:
         """Return the two-sided confidence interval.
@@ -300,9 +322,10 @@ class DifferenceEstimate:
     def p_equivalence(self, margin: float) -> float:
         """Return the p-value of the hypothesis "the difference is not within +-margin".
 
-        Two one-sided tests (Schuirmann 1987), each by t and with allowance for rare losses. The
-        p-value is the maximum, as in an intersection-union test (Berger, Technometrics 24, 1982).
-        If it is at most alpha, the interval of level 1 - 2 alpha lies within +-margin.
+        Two one-sided tests (Schuirmann 1987), each by t with allowance for skewed effects of the
+        seeds (`skewed_limits`), and with allowance for rare losses. The p-value is the maximum, as
+        in an intersection-union test (Berger, Technometrics 24, 1982). If it is at most alpha, the
+        interval of level 1 - 2 alpha lies within +-margin.
         """
         p_values = [self.p_equivalence_by_t(margin)]
         if self.case_distribution is not None:
@@ -314,7 +337,10 @@ class DifferenceEstimate:
 
     def p_equivalence_by_t(self, margin: float) -> float:
         """Return the p-value of equivalence by the t tests only, without rare losses."""
-        return max(self._above(self.estimate, -margin), self._above(-self.estimate, -margin))
+        return max(
+            self._above(value, -margin, allows_skewness=True)
+            for value in (self.estimate, -self.estimate)
+        )
 
     def p_beyond(self, margin: float) -> float:
         """Return the p-value of the hypothesis "the difference is not beyond the margin".
@@ -324,7 +350,7 @@ class DifferenceEstimate:
         """
         return min(1.0, 2 * self._above(abs(self.estimate), margin))
 
-    def _above(self, value: float, limit: float) -> float:
+    def _above(self, value: float, limit: float, *, allows_skewness: bool = False) -> float:
         """Return the one-sided p-value of "the true value behind `value` is at most `limit`".
 
         It is the tail probability whose half-width is the distance, at least `MIN_P`.
@@ -337,10 +363,13 @@ class DifferenceEstimate:
         smallest, largest = math.log(MIN_P), math.log(0.5)
 
         def excess(log_tail: float) -> float:
-            return self.half_width(min(math.exp(log_tail), 0.5)) - distance
+            tail = min(math.exp(log_tail), 0.5)
+            return self.half_width(tail, allows_skewness=allows_skewness) - distance
 
         tail = MIN_P
-        if excess(smallest) > 0:
+        if excess(largest) > 0:
+            tail = 0.5
+        elif excess(smallest) > 0:
             tail = math.exp(brentq(excess, smallest, largest, xtol=1e-13))
         return tail if value > limit else 1 - tail
 

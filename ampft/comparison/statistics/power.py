@@ -108,8 +108,9 @@ class _Forecast:
                 covariance=estimate.jackknife_covariance,
                 cases=estimate.cases,
                 min_variance=estimate.min_variance,
+                allows_skewness=allows_skewness,
             )
-            for tail in (self.alpha / 2, self.alpha)
+            for tail, allows_skewness in ((self.alpha / 2, False), (self.alpha, True))
         )
         differs = np.abs(mean) >= wide
         within = np.abs(mean) + narrow <= self.margin

@@ -62,6 +62,9 @@ class Difference:
     # None if no case can change the metric.
     rare95: tuple[float, float] | None
     rare90: tuple[float, float] | None  # The same of level `level90`.
+    # Limits of level `level90` if effects are skewed over the seeds, which equivalence must allow
+    # for; see `statistics.skewed_seeds`. None if the models are fixed.
+    skewed90: tuple[float, float] | None = None
     # Variance of the differences over seeds; None if the models are fixed.
     seed_variance: float | None
     jackknife_variance: float  # Mean over seeds of the jackknife variance over examples.
@@ -118,6 +121,7 @@ class Difference:
             one_case=math.sqrt(each.min_variance),
             rare95=each.rare_limits(1 - alpha),
             rare90=each.rare_limits(1 - 2 * alpha),
+            skewed90=each.skewed_limits(1 - 2 * alpha),
             seed_variance=each.seed_variance,
             jackknife_variance=each.jackknife_variance,
             jackknife_covariance=each.jackknife_covariance,
@@ -136,7 +140,7 @@ def decide(
     The first rule that applies decides:
 
     1. "equivalent": the p-value of equivalence is at most alpha. The interval of level 1 - 2 alpha
-       then lies within +-margin, although it may exclude 0.
+       and its limits for skewed effects then lie within +-margin, although it may exclude 0.
     2. "worse" or "better beyond the margin": the interval of level 1 - alpha lies beyond it.
     3. "worse" or "better, size uncertain": that interval excludes 0.
     4. "undecided".
