@@ -309,7 +309,7 @@ class OffsetSubgroup:
 
 
 # Effects of a seed, standardized; all but the first and the last are skewed to high values.
-EFFECTS: dict[str, Callable[[np.random.Generator, tuple[int, int]], FloatArray]] = {
+EFFECTS: dict[str, Callable[[np.random.Generator, tuple[int, int]], npt.NDArray[Any]]] = {
     "normal": lambda generator, shape: generator.standard_normal(shape),
     "exponential": lambda generator, shape: generator.exponential(size=shape) - 1,
     "lognormal": lambda generator, shape: (
