@@ -105,11 +105,15 @@ def atomic_path(path: Path) -> Iterator[Path]:
     Args:
         path: Final path, in an existing folder. A symbolic link is replaced, not followed.
     """
-    temporary = path.with_name(f".{path.name}.tmp-{secrets.token_hex(8)}")
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")  # short: names have a limit
     temporary.open("xb").close()
     try:
         yield temporary
         durably_rename(temporary, path)
+    except OSError as error:
+        if error.filename == str(temporary):  # a message shows the user's name
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -300,13 +300,18 @@ class TemporaryFolder:
     inherits `descriptor` keeps the lock, so that the folder stays until it has ended, too.
     """
 
-    def __init__(self, purpose: str) -> None:
+    def __init__(self, purpose: str, place: Path | None = None) -> None:
         """Create the folder.
+
+        Args:
+            purpose: What it is for, in its name.
+            place: Folder for it, in which it is hidden; None for that of temporary files.
 
         Raises:
             OSError: It cannot be created, as on a full disk.
         """
-        place, prefix = Path(tempfile.gettempdir()), f"ampft-{purpose}-"
+        prefix = f"{'' if place is None else '.'}ampft-{purpose}-"
+        place = Path(tempfile.gettempdir()) if place is None else place
         for folder in place.glob(f"{prefix}*"):
             with contextlib.suppress(OSError, InputError):  # another thread or process removes it
                 # The lock fails if its process is alive.

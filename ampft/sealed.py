@@ -88,7 +88,8 @@ class Sealed:
         Args:
             names: Names that are about to be read, whether they exist or not; None for all.
         """
-        for name in sorted(self.names() if names is None else set(names) - {self.manifest}):
+        wanted = self.names() if names is None else set(names) - {self.manifest}
+        for name in sorted(wanted, key=lambda name: (name not in self.files, name)):
             if problem := self._problem(name):
                 yield name, problem
 

@@ -21,7 +21,7 @@ from ampft.lab.export.artifact import (
     SOURCE_NAME,
     ArtifactManifest,
     artifact_files,
-    read_manifest,
+    checked_manifest,
     write_manifest,
 )
 from ampft.lab.export.formats import FORMATS
@@ -35,7 +35,7 @@ def plant(artifact: Path, target: Path, fault: Fault) -> Path:
     shutil.copytree(artifact, target)
     for name in ("certificate.json", "certificate.html", "README.md"):
         (target / name).unlink(missing_ok=True)
-    manifest = fault(target, read_manifest(artifact))
+    manifest = fault(target, checked_manifest(artifact))
     write_manifest(target, replace(manifest, files=artifact_files(target)))
     return target
 
@@ -161,7 +161,7 @@ def stale(other: Path) -> Fault:
     """Return the fault that the model file is of another run's artifact."""
 
     def change(folder: Path, manifest: ArtifactManifest) -> ArtifactManifest:
-        shutil.copyfile(other / read_manifest(other).model, folder / manifest.model)
+        shutil.copyfile(other / checked_manifest(other).model, folder / manifest.model)
         return manifest
 
     return change

@@ -21,6 +21,7 @@ from ampft.files import (
     check_disk_space,
     special_or_atomic_path,
     write_errors_explained,
+    write_text,
 )
 from ampft.ownership import new_token, temporary_folder, write_token
 
@@ -32,18 +33,32 @@ def names(folder: Path) -> list[str]:
 def test_temporary_names_are_random_and_replace_nothing(tmp_path, monkeypatch):
     """Two containers can have the same process id, so it does not make a name unique."""
     monkeypatch.setattr(os, "getpid", lambda: 7)
-    (tmp_path / ".report.md.tmp-7").write_text("mine")
+    (tmp_path / ".7.tmp").write_text("mine")
     with atomic_path(tmp_path / "report.md") as one, atomic_path(tmp_path / "report.md") as other:
         assert one != other
         assert one.exists()
         one.write_text("one")
         other.write_text("other")
     assert (tmp_path / "report.md").read_text() == "one", "the block that ended last"
-    assert names(tmp_path) == [".report.md.tmp-7", "report.md"]
+    assert names(tmp_path) == [".7.tmp", "report.md"]
     monkeypatch.setattr("ampft.files.secrets.token_hex", lambda _: "7")
     with pytest.raises(FileExistsError), atomic_path(tmp_path / "report.md"):
         pass
-    assert (tmp_path / ".report.md.tmp-7").read_text() == "mine"
+    assert (tmp_path / ".7.tmp").read_text() == "mine"
+
+
+@pytest.mark.parametrize("length", [234, 235, 255])
+def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path, length):
+    path = tmp_path / ("x" * length)
+    write_text(path, "text")
+    assert names(tmp_path) == [path.name]
+    with special_or_atomic_path(path) as temporary:
+        temporary.write_text("other")
+    assert path.read_text() == "other"
+    long = tmp_path / ("y" * 256)
+    with pytest.raises(OSError, match=r"too long: '.*/y{256}'$"):
+        write_text(long, "text")
+    assert names(tmp_path) == [path.name]
 
 
 def test_a_temporary_folder_that_is_not_ours_is_kept(tmp_path, monkeypatch):

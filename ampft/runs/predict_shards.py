@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ from ampft.data.sources.binary_files import WORKBOOK_SUFFIXES
 from ampft.data.sources.files import READERS
 from ampft.data.sources.folders import files_in
 from ampft.errors import InputError, quoted_list
-from ampft.files import describe_file
+from ampft.files import FileDigest, describe_file, durably_rename
 from ampft.kinds.prediction import PredictRequest
 from ampft.kinds.rows import STANDARD_INPUT
 from ampft.machine import versions
+from ampft.ownership import private_file
 from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.runs.predict import (
     SavedClassifier,
@@ -27,7 +28,8 @@ from ampft.runs.predict import (
     write_rows,
 )
 from ampft.runs.show import task_row
-from ampft.text.json_io import check_schema, from_json, json_values, read_json_object
+from ampft.sealed import Sealed, hashed_text, is_link, read_hashed
+from ampft.text.json_io import check_schema, from_json, json_values
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled, print_line, quiet_libraries
 
@@ -64,18 +66,21 @@ class ShardManifest:
     settings: Mapping[str, Any]  # Settings that change predictions or columns.
     versions: Mapping[str, str]  # Versions of the packages.
     inputs: Mapping[str, str]  # SHA-256 of the input of each shard, by name.
+    # Hash and size of each finished shard, by name; written before the shard becomes visible.
+    outputs: Mapping[str, FileDigest] = field(default_factory=dict)
     schema: int = SCHEMA  # Version of this layout.
 
 
-# Predicts shards, writes each into the folder, and yields it with its number of rows.
-Engine = Callable[[ShardJob, Sequence[Shard], Path], Iterator[tuple[Shard, int]]]
+# Predicts shards, writes each to the path that a function returns, and yields it with its number of
+# rows.
+Engine = Callable[[ShardJob, Sequence[Shard], Callable[[Shard], Path]], Iterator[tuple[Shard, int]]]
 
 
 def predict_folder(job: ShardJob, output_dir: Path, engine: Engine) -> None:
     """Write a Parquet file of predictions for each input file that has none yet.
 
     A file has the bytes that `ampft predict FILE --output_file` writes, and the name of its input
-    with the ending .parquet. It is written whole or not at all.
+    with the ending .parquet. It is written whole or not at all, and counts as finished by its hash.
 
     Args:
         job: How every shard is predicted, and its inputs: files, and folders of them.
@@ -84,7 +89,8 @@ def predict_folder(job: ShardJob, output_dir: Path, engine: Engine) -> None:
 
     Raises:
         InputError: The folder has shards of another model, other settings or other inputs, an
-            input cannot be read, or an option is out of range. Nothing was written.
+            input cannot be read, a file with the name of a shard was not written here, or an option
+            is out of range. Nothing was written.
     """
     quiet_libraries()
     _check_request(job.request)
@@ -108,28 +114,55 @@ def predict_folder(job: ShardJob, output_dir: Path, engine: Engine) -> None:
     if before is not None:
         _check_same(before, now, output_dir)
     check_output_folder(output_dir, keep_files=before is not None)
-    todo = [shard for shard in shards if not (output_dir / shard.name).exists()]
+    outputs = dict(before.outputs) if before else {}
+    sealed = Sealed(
+        folder=output_dir,
+        manifest=SHARDS_NAME,
+        files=outputs,
+        event="this command",
+        remedy="Move it, or choose another --output_dir.",
+    )
+    missing = [s for s in shards if not os.path.lexists(output_dir / s.name)]
+    sealed.check(shard.name for shard in shards if shard not in missing)
+    todo = [s for s in shards if s in missing]
     for shard in todo:
         checked_rows(replace(job.request, files=[shard.source]), saved.record)
     inputs = {**(before.inputs if before else {}), **now.inputs}
     with RunFolder(output_dir, keep_files=True) as folder:
         if before is not None:
             folder.adopt(SHARDS_NAME)
-        folder.write_json(SHARDS_NAME, replace(now, inputs=inputs))
-        for shard in shards:
-            _prepare(output_dir / shard.name)
+        numbers = {shard.name: number for number, shard in enumerate(shards)}
+
+        def staged(shard: Shard) -> Path:
+            return private_file(output_dir, f"shard{numbers[shard.name]}.parquet")
+
+        def publish() -> None:
+            manifest = replace(now, inputs=inputs, outputs=outputs)
+            folder.write_text(SHARDS_NAME, hashed_text(manifest))
+
+        publish()
         print_line(labelled("shards", f"{len(todo)} of {counted(len(shards), 'file')} to predict"))
-        for shard, rows in engine(job, todo, output_dir) if todo else ():
-            print_line(labelled("wrote", f"{output_dir / shard.name}: {counted(rows, 'row')}"))
+        for shard, rows in engine(job, todo, staged) if todo else ():
+            target = output_dir / shard.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if os.path.lexists(target) or is_link(output_dir, shard.name):
+                raise InputError(
+                    f"--output_dir {output_dir}: {shard.name} was created by another program in "
+                    "the meantime. Move it, and repeat the command."
+                )
+            outputs[shard.name] = describe_file(staged(shard))
+            publish()
+            durably_rename(staged(shard), target)
+            print_line(labelled("wrote", f"{target}: {counted(rows, 'row')}"))
 
 
 def predict_here(
-    job: ShardJob, shards: Sequence[Shard], output_dir: Path
+    job: ShardJob, shards: Sequence[Shard], target: Callable[[Shard], Path]
 ) -> Iterator[tuple[Shard, int]]:
     """Predict shards in this process, one after another."""
     with shard_writer(job) as write:
         for shard in shards:
-            yield shard, write(shard, output_dir / shard.name)
+            yield shard, write(shard, target(shard))
 
 
 @contextmanager
@@ -198,7 +231,7 @@ def _shards(inputs: Sequence[str], output_dir: Path) -> list[Shard]:
 def _read_manifest(folder: Path) -> ShardManifest | None:
     path = folder / SHARDS_NAME
     try:
-        values = read_json_object(path)
+        values, _ = read_hashed(path)
         check_schema(path, values, SCHEMA, "Choose another --output_dir.")
         return from_json(ShardManifest, values, SHARDS_NAME)
     except (FileNotFoundError, NotADirectoryError):
@@ -228,12 +261,3 @@ def _check_same(before: ShardManifest, now: ShardManifest, folder: Path) -> None
                 f"({quoted_list(sorted(changed))}). Choose another folder, so that no predictions "
                 "are mixed, or repeat the earlier command."
             )
-
-
-def _prepare(target: Path) -> None:
-    """Make the folder of a shard, and remove what a killed process had not finished."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    name = re.compile(rf"\.{re.escape(target.name)}\.tmp-[0-9a-f]{{16}}")
-    for path in list(target.parent.iterdir()):
-        if name.fullmatch(path.name):
-            path.unlink()

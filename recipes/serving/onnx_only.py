@@ -12,6 +12,14 @@ from tokenizers import Tokenizer
 def main(folder: Path, texts: list[str]) -> None:
     """Print the most probable label of each text, and its probability."""
     about = json.loads((folder / "artifact.json").read_text(encoding="utf-8"))
+    text = about["text"] or {"stride": 0}
+    if about["decision"] or about["task"] != "text" or text["stride"] is not None:
+        sys.exit(
+            f"{folder}: the model decides by fitted thresholds, a temperature or abstention, reads "
+            "windows, or gives several labels, which this script does not do. Use ampft predict."
+        )
+    if len(about["input_columns"]) > 1:
+        sys.exit(f"{folder}: the model reads pairs of texts. Use ampft predict.")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.enable_truncation(about["text"]["max_length"])
     session = onnxruntime.InferenceSession(str(folder / about["model"]))

@@ -30,6 +30,7 @@ from ampft.kinds.words import sentence_of, sentence_output
 from ampft.models.packing.attention import ATTENTION_NAME
 from ampft.runs.predict import predict_file, predict_inputs
 from ampft.runs.predictor import Predictor
+from ampft.runs.record import DataPart
 from ampft.tasks.token_labels import TokenLabels
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
@@ -235,7 +236,8 @@ def image_folder(tmp_path, monkeypatch):
     ViTImageProcessorPil(size={"height": 8, "width": 8}).save_pretrained(run)
     record = SimpleNamespace(
         status="finished", task="images", label_names=names, arguments={}, files={},
-        data=SimpleNamespace(kind="image", input_columns=("image",), files={}),
+        data=DataPart(name="x", kind="image", input_columns=("image",),
+                      fingerprints={}, examples={}),
     )  # fmt: skip
     monkeypatch.setattr(ampft.runs.predict, "read_record", lambda folder: record)
     return run

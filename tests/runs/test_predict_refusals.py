@@ -20,6 +20,7 @@ from ampft.errors import InputError
 from ampft.files import describe_file
 from ampft.kinds.prediction import PredictRequest
 from ampft.runs.predict import predict_file, predict_inputs
+from ampft.runs.record import DataPart
 from ampft.tasks import default_task
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
@@ -40,7 +41,7 @@ def trained_on(columns, tiny_bert, tmp_path, monkeypatch, *, kind="text") -> Pat
     record = SimpleNamespace(
         status="finished",
         task=default_task(kind),
-        data=SimpleNamespace(kind=kind, input_columns=columns, files={}),
+        data=DataPart(name="x", kind=kind, input_columns=columns, fingerprints={}, examples={}),
         model=SimpleNamespace(padding_free=None),
         label_names=LABELS,
         arguments={"max_seq_length": 128},

@@ -83,7 +83,7 @@ def test_only_missing_shards_are_predicted_again(folder, inputs, tmp_path, capsy
 
     def killed(job, shards, place):
         yield from predict_here(job, shards[:1], place)
-        (place / f".{shards[1].name}.tmp-{'0' * 16}").write_text("half")
+        place(shards[1]).write_text("half")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -99,6 +99,69 @@ def test_only_missing_shards_are_predicted_again(folder, inputs, tmp_path, capsy
     pd.DataFrame({"id": [1], "text": ["w1"]}).to_csv(inputs / "new.csv", index=False)
     predict(folder, output, inputs)
     assert "shards     1 of 4 files to predict" in capsys.readouterr().out
+
+
+def linked(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.parent.parent / "outside.parquet")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tamper", "match"),
+    [
+        (lambda path: path.write_text("junk"), "was changed after this command"),
+        (lambda path: path.write_bytes(b""), "was changed after this command"),
+        (linked, "is a link"),
+    ],
+)
+def test_a_shard_is_finished_by_its_hash_not_by_its_name(folder, inputs, tmp_path, tamper, match):
+    output = tmp_path / "out"
+    predict(folder, output, inputs)
+    tamper(output / "b.parquet")
+    with pytest.raises(InputError, match=rf"b\.parquet: the file {match}"):
+        predict(folder, output, inputs, engine=refuse)
+    assert not (tmp_path / "outside.parquet").exists()
+    (output / "b.parquet").unlink()
+    predict(folder, output, inputs)
+    assert sorted(contents(output)) == ["a.parquet", "b.parquet", "later/c.parquet"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["junk", "empty", "link", "linked folder"])
+def test_a_foreign_file_with_the_name_of_a_shard_is_refused(folder, inputs, tmp_path, kind):
+    output = tmp_path / "out"
+    predict(folder, output, inputs / "a.parquet")
+    if kind == "linked folder":
+        (tmp_path / "outside").mkdir()
+        (output / "later").symlink_to(tmp_path / "outside")
+    elif kind == "link":
+        (output / "b.parquet").symlink_to(tmp_path / "outside.parquet")
+    else:
+        (output / "b.parquet").write_text("junk" if kind == "junk" else "")
+    with pytest.raises(InputError, match=r"Move it, (or choose another|and repeat)"):
+        predict(folder, output, inputs)
+    assert not (tmp_path / "outside.parquet").exists()
+    assert not list(tmp_path.glob("outside/*"))
+
+
+@pytest.mark.slow
+def test_a_kill_between_manifest_and_shard_costs_the_shard_only(
+    folder, inputs, tmp_path, monkeypatch, capsys
+):
+    output = tmp_path / "out"
+
+    def killed(source, target):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "durably_rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            predict(folder, output, inputs)
+    assert contents(output) == {}
+    predict(folder, output, inputs)
+    assert "shards     3 of 3 files to predict" in capsys.readouterr().out
+    assert len(contents(output)) == 3
 
 
 def test_outputs_of_two_models_settings_or_inputs_are_not_mixed(

@@ -21,6 +21,7 @@ from ampft.kinds.prediction import PredictRequest, TrainingInfo
 from ampft.models.by_length import CONFIG_FIELD
 from ampft.runs.predict import predict_file
 from ampft.runs.predictor import Predictor
+from ampft.runs.record import DataPart
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
@@ -35,7 +36,8 @@ def folder(tiny_bert, tmp_path, monkeypatch):
     AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(run)
     record = SimpleNamespace(
         status="finished", task="tokens", label_names=TAGS, files={},
-        data=SimpleNamespace(kind=TOKEN, input_columns=("tokens",), files={}),
+        data=DataPart(name="x", kind=TOKEN, input_columns=("tokens",),
+                      fingerprints={}, examples={}),
         model=SimpleNamespace(padding_free=None),
         arguments={"max_seq_length": 20, "stride": 6},
     )  # fmt: skip
@@ -99,7 +101,9 @@ def test_a_forward_pass_has_at_most_a_batch_of_windows(
     rows = tiny_sentences(5, seed=1, longest=90)["tokens"]
     if kind == "texts":
         record.task, record.label_names, folder = "text", LABELS, tiny_bert
-        record.data = SimpleNamespace(kind="text", input_columns=("text",), files={})
+        record.data = DataPart(
+            name="x", kind="text", input_columns=("text",), fingerprints={}, examples={}
+        )
         record.arguments["long_text"] = "windows"
         rows = [" ".join(words) for words in rows]
     else:

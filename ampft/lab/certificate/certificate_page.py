@@ -27,7 +27,13 @@ from ampft.lab.certificate.certificate import (
     Certificate,
     ClassCheck,
 )
-from ampft.lab.export.artifact import CARD_NAME, CERTIFICATE_NAME, read_manifest, write_manifest
+from ampft.lab.export.artifact import (
+    CARD_NAME,
+    CERTIFICATE_NAME,
+    PAGE_NAME,
+    checked_manifest,
+    write_manifest,
+)
 from ampft.text.charts import Axis, picture
 from ampft.text.escaping import code, one_line, prose
 from ampft.text.json_io import check_schema, from_json, json_text, read_json_object
@@ -44,7 +50,6 @@ from ampft.text.page import page_text
 from ampft.text.tables import Name, Table, ValueWithDetail, markdown_table
 from ampft.text.terminal import labelled
 
-PAGE_NAME = "certificate.html"
 TEMPLATE = Path(__file__).with_name("certificate.html.j2")
 CHIPS = {PASSED: "good", FAILED: "bad", UNDECIDED: "open"}
 SAME_METRIC = 1e-9
@@ -327,12 +332,12 @@ def read_certificate(path: Path) -> Certificate:
 
 
 def write_certificate(folder: Path, certificate: Certificate) -> None:
-    """Write certificate.json, certificate.html and the section of the model card, each atomically.
+    """Write certificate.json, certificate.html and the model card, and list them in the manifest.
 
     Raises:
         InputError: A file cannot be written.
     """
-    manifest = read_manifest(folder)
+    manifest = checked_manifest(folder)
     card = folder / CARD_NAME
     title = f"# {code(certificate.name)} of {code(certificate.comparison.title)}\n"
     before = card.read_text(encoding="utf-8") if card.is_file() else title
@@ -345,9 +350,8 @@ def write_certificate(folder: Path, certificate: Certificate) -> None:
     with write_errors_explained(f"--output_dir {folder}: the certificate", remedy):
         for name, text in texts.items():
             write_text(folder / name, text)
-    if CARD_NAME in manifest.files:
-        files = {**manifest.files, CARD_NAME: describe_file(card)}
-        write_manifest(folder, replace(manifest, files=files))
+    files = {**manifest.files, **{name: describe_file(folder / name) for name in texts}}
+    write_manifest(folder, replace(manifest, files=files))
 
 
 def differences(stored: Certificate, found: Certificate) -> Iterator[str]:

@@ -112,14 +112,11 @@ def export(line: CommandLine[ExportFlags]) -> None:
     if not run.is_dir():
         raise InputError(f"RUN {run}: not a folder. Pass the --output_dir of a run.")
     from ampft.lab.certificate.certificate import PASSED
-    from ampft.lab.certificate.certificate_page import (
-        PAGE_NAME,
-        certificate_text,
-        write_certificate,
-    )
+    from ampft.lab.certificate.certificate_page import certificate_text, write_certificate
     from ampft.lab.certificate.rows import check_verification
     from ampft.lab.certificate.verify import certify
-    from ampft.lab.export.export import check_request
+    from ampft.lab.export.artifact import PAGE_NAME
+    from ampft.lab.export.export import check_request, staged_folder
     from ampft.lab.export.source import KEEP_FLOAT, ExportRequest
     from ampft.precision.float32_modules import split_patterns
     from ampft.runs.predict import run_classifier
@@ -139,34 +136,35 @@ def export(line: CommandLine[ExportFlags]) -> None:
     quiet_libraries()
     check_request(request)
     rows = check_verification(run_classifier(run).record, verification)
-    _export(request)
-    print_line(labelled("verify", f"{len(rows):,} examples of {rows.name}"))
-    certificate = certify(request.output_dir, run, verification, rows)
-    failures = {each.kind for each in certificate.failures}
-    if flags.keep_float == AUTO and certificate.verdict != PASSED and failures <= OF_PRECISION:
-        print_line(certificate_text(certificate))
-        _repair(request, verification, rows)
-        certificate = certify(request.output_dir, run, verification, rows)
-    write_certificate(request.output_dir, certificate)
+    with staged_folder(request.output_dir) as folder:  # nothing is visible without its certificate
+        _export(request, folder)
+        print_line(labelled("verify", f"{len(rows):,} examples of {rows.name}"))
+        certificate = certify(folder, run, verification, rows)
+        failures = {each.kind for each in certificate.failures}
+        if flags.keep_float == AUTO and certificate.verdict != PASSED and failures <= OF_PRECISION:
+            print_line(certificate_text(certificate))
+            _repair(request, verification, rows, folder)
+            certificate = certify(folder, run, verification, rows)
+        write_certificate(folder, certificate)
     print_line(certificate_text(certificate))
     print_line(labelled("page", str(request.output_dir / PAGE_NAME)))
+    print_line(labelled("next", f"ampft predict --model {request.output_dir} FILE"))
     if certificate.verdict != PASSED:
         raise SystemExit(NOT_PASSED)
 
 
-def _export(request: ExportRequest) -> None:
-    """Export a run, and print what was written."""
-    from ampft.lab.export.export import export_run
+def _export(request: ExportRequest, folder: Path) -> None:
+    """Export a run into an empty folder, which becomes the output folder, and print what it has."""
+    from ampft.lab.export.export import export_into
     from ampft.text.numbers import byte_size
     from ampft.text.terminal import labelled, print_line
 
-    manifest = export_run(request)
+    manifest = export_into(request, folder)
     size = byte_size(sum(part.bytes for part in manifest.files.values()))
     print_line(labelled("wrote", f"{request.output_dir}: {manifest.model}, {size} in all"))
     if manifest.float_nodes:
         print_line(labelled("float", f"ONNX nodes {','.join(manifest.float_nodes)}"))
         print_line(labelled("TensorRT", *_tensorrt_commands(manifest.float_nodes)))
-    print_line(labelled("next", f"ampft predict --model {request.output_dir} FILE"))
 
 
 def _tensorrt_commands(nodes: Sequence[str]) -> tuple[str, str]:
@@ -183,10 +181,12 @@ def _tensorrt_commands(nodes: Sequence[str]) -> tuple[str, str]:
     )
 
 
-def _repair(request: ExportRequest, verification: VerifyRequest, rows: VerifiedRows) -> None:
+def _repair(
+    request: ExportRequest, verification: VerifyRequest, rows: VerifiedRows, folder: Path
+) -> None:
     """Replace an artifact that does not pass by one with the fewest modules in float32, if any."""
     from ampft.lab.certificate.float_region import smallest_region
-    from ampft.lab.export.export import remove_artifact
+    from ampft.ownership import remove_tree
     from ampft.text.numbers import counted
     from ampft.text.terminal import labelled, print_line
 
@@ -203,8 +203,9 @@ def _repair(request: ExportRequest, verification: VerifyRequest, rows: VerifiedR
             f"--keep_float '{','.join(region.patterns)}'",
         )
     )
-    remove_artifact(request.output_dir)
-    _export(replace(request, keep_float=region.modules))
+    for path in list(folder.iterdir()):
+        remove_tree(path)
+    _export(replace(request, keep_float=region.modules), folder)
 
 
 def audit(line: CommandLine[ArtifactAuditFlags]) -> None:
@@ -223,12 +224,12 @@ def audit(line: CommandLine[ArtifactAuditFlags]) -> None:
         read_certificate,
     )
     from ampft.lab.certificate.verify import certify
-    from ampft.lab.export.artifact import CERTIFICATE_NAME
+    from ampft.lab.export.artifact import CERTIFICATE_NAME, checked_manifest
     from ampft.text.terminal import labelled, print_line, quiet_libraries
 
     quiet_libraries()
-    path = folder / CERTIFICATE_NAME
-    stored = read_certificate(path) if path.is_file() else None
+    has_certificate = CERTIFICATE_NAME in checked_manifest(folder).files
+    stored = read_certificate(folder / CERTIFICATE_NAME) if has_certificate else None
     margin = MARGIN if flags.margin is None else flags.margin
     if stored is not None:  # the same verification, unless a flag asks for another
         compared = stored.comparison

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -91,13 +91,13 @@ class _Stopped(Exception):
 class ShardPool:
     """The workers of one command."""
 
-    def __init__(self, job: ShardJob, output_dir: Path) -> None:
+    def __init__(self, job: ShardJob, target: Callable[[Shard], Path]) -> None:
         """Connect to the cluster.
 
         Raises:
             InputError: No cluster was found, or no node has room for a worker.
         """
-        self._job, self._output_dir = job, output_dir
+        self._job, self._path_of = job, target
         head = connect()
         gpus = int(has_gpus())
         self._nodes = Nodes(ResourceNeed(default_cpu_count(gpus), gpus), head)
@@ -200,7 +200,7 @@ class ShardPool:
         stream = actor.predict.options(num_returns="streaming").remote(self._job, shard)
         news = self._news(stream, place, patience=SILENT_SECONDS)
         digest = hashlib.sha256()
-        with atomic_path(self._output_dir / shard.name) as path:
+        with atomic_path(self._path_of(shard)) as path:
             with path.open("wb") as file:
                 for part in news:
                     if isinstance(part, tuple):
@@ -252,7 +252,7 @@ class ShardPool:
 
 
 def predict_on_cluster(
-    job: ShardJob, shards: Sequence[Shard], output_dir: Path
+    job: ShardJob, shards: Sequence[Shard], target: Callable[[Shard], Path]
 ) -> Iterator[tuple[Shard, int]]:
     """Predict shards on the nodes of a Ray cluster, as `predict_here` does.
 
@@ -260,7 +260,7 @@ def predict_on_cluster(
         InputError: No cluster or node was found, or an input is refused.
         EngineLost: The head of the cluster is gone.
     """
-    pool = ShardPool(job, output_dir)
+    pool = ShardPool(job, target)
     import ray
 
     try:

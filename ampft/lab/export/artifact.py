@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ampft.errors import InputError
-from ampft.files import FileDigest, describe_file, write_text
+from ampft.files import FileDigest, write_text
 from ampft.kinds.inputs import Reader
 from ampft.kinds.prediction import PredictRequest
 from ampft.lab.export.formats import FORMATS
@@ -29,13 +29,11 @@ from ampft.runs.predict import SavedClassifier, recorded_training
 from ampft.runs.predictor import Predictor, saved_problem
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import task_row
+from ampft.sealed import Sealed, hashed_text, read_hashed
 from ampft.text.escaping import inert_lines, one_line
 from ampft.text.json_io import (
-    JSONValue,
     check_schema,
     from_json,
-    json_text,
-    json_values,
     read_json_object,
     values_hash,
 )
@@ -44,6 +42,9 @@ from ampft.text.terminal import labelled
 MANIFEST_NAME = "artifact.json"
 CARD_NAME = "README.md"
 CERTIFICATE_NAME = "certificate.json"  # this layer reads only its verdict
+PAGE_NAME = "certificate.html"
+# Written after the verification, of which they state the result.
+_OF_CERTIFICATE = (CARD_NAME, CERTIFICATE_NAME, PAGE_NAME)
 SOURCE_NAME = "source"  # folder with the record of the run, which is not taken for a run itself
 SCHEMA = 1
 
@@ -96,8 +97,9 @@ class ArtifactManifest:
 
     @property
     def files_sha256(self) -> str:
-        """One hash over all files but the model card, to which a certificate adds a section."""
-        return values_hash({n: part.sha256 for n, part in self.files.items() if n != CARD_NAME})
+        """One hash over all files but those that state the result of the verification."""
+        own = {n: part.sha256 for n, part in self.files.items() if n not in _OF_CERTIFICATE}
+        return values_hash(own)
 
 
 def artifact_files(folder: Path) -> dict[str, FileDigest]:
@@ -109,51 +111,37 @@ def artifact_files(folder: Path) -> dict[str, FileDigest]:
 
 def write_manifest(folder: Path, manifest: ArtifactManifest) -> None:
     """Write artifact.json with the hash of its values."""
-    values = cast("dict[str, JSONValue]", json_values(manifest))
-    text = json_text({**values, "sha256": values_hash(values)})
-    write_text(folder / MANIFEST_NAME, text)
+    write_text(folder / MANIFEST_NAME, hashed_text(manifest))
 
 
-def read_manifest(folder: Path) -> ArtifactManifest:
-    """Read and check artifact.json.
+def checked_manifest(folder: Path) -> ArtifactManifest:
+    """Read artifact.json, and check that the folder is exactly what `ampft export` wrote.
 
     Raises:
-        InputError: The folder does not hold an artifact that this version can run, or its manifest
-            is damaged.
+        InputError: The folder does not hold an artifact that this version can run, its manifest is
+            damaged, or a file is missing, was added or changed; the message names it.
     """
     path = folder / MANIFEST_NAME
     try:
-        values = read_json_object(path)
+        values, _ = read_hashed(path)
         check_schema(path, values, SCHEMA, "Use the version of ampft that wrote it.")
-        if values.pop("sha256", None) != values_hash(values):
-            raise ValueError("its values do not have the hash that it states")
         manifest = from_json(ArtifactManifest, values, MANIFEST_NAME)
         if manifest.precision not in FORMATS[manifest.format].files:
             raise ValueError(f"{manifest.format} has no {manifest.precision}")
-        return manifest
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"--model {folder}: this is not an artifact, because {MANIFEST_NAME} is missing or "
             f"damaged ({type(error).__name__}: {error}). Pass a folder that ampft export wrote."
         ) from error
-
-
-def checked_manifest(folder: Path) -> ArtifactManifest:
-    """Read artifact.json, and check that the files are as `ampft export` wrote them.
-
-    Raises:
-        InputError: As for `read_manifest`, or a file is missing or was changed; the message names
-            it.
-    """
-    manifest = read_manifest(folder)
-    for name, part in manifest.files.items():
-        path = folder / name
-        if not path.is_file() or describe_file(path) != part:
-            problem = "was changed after the export" if path.is_file() else "is missing"
-            raise InputError(
-                f"{path}: the file {problem}, according to {MANIFEST_NAME}. Restore the folder "
-                "from a copy, or export the run again."
-            )
+    sealed = Sealed(
+        folder=folder,
+        manifest=MANIFEST_NAME,
+        files=manifest.files,
+        event="the export",
+        remedy="Restore the folder from a copy, or export the run again.",
+    )
+    sealed.check()
+    sealed.file(manifest.model)
     return manifest
 
 
@@ -161,12 +149,12 @@ def certificate_problem(folder: Path, manifest: ArtifactManifest) -> str | None:
     """Return why no certificate proves that an artifact predicts as its model; None if one does.
 
     Args:
-        folder: Folder of the artifact.
+        folder: Folder of the artifact, which has been checked.
         manifest: Its manifest.
     """
     path = folder / CERTIFICATE_NAME
     advice = f"Run ampft audit {folder} --run RUN."
-    if not path.is_file():
+    if CERTIFICATE_NAME not in manifest.files:
         return f"the artifact {folder} has no certificate that it predicts as its model. {advice}"
     try:
         values = read_json_object(path)
@@ -227,12 +215,34 @@ class Artifact:
             InputError: There is no example, one is not what the model reads, or a logit is not
                 finite.
         """
+        predictor, rows = self.predictor(batch_size), self._rows(examples)
+        with predictor.numerics:
+            return predictor.logits(list(zip(*rows, strict=True)))
+
+    def predict(self, examples: Any, batch_size: int) -> dict[str, Sequence[Any]]:
+        """Return the columns that `ampft predict` writes: `prediction`, `confidence` and others.
+
+        Temperature, thresholds, abstention and windows of the model are applied.
+
+        Args:
+            examples: As for `logits`.
+            batch_size: Inputs per call of the runtime; of split texts, windows.
+
+        Raises:
+            InputError: As for `logits`.
+        """
+        predictor, rows = self.predictor(batch_size), self._rows(examples)
+        request = PredictRequest(batch_size=batch_size)
+        output = task_row(self.record).kind.new_output(request, predictor.config)
+        with predictor.numerics:
+            predictions = predictor(list(zip(*rows, strict=True)))
+        return dict(output.columns(rows, predictions))
+
+    def _rows(self, examples: Any) -> Sequence[tuple[Any, ...]]:
         rows = task_row(self.record).kind.rows_in_memory(examples, recorded_training(self.record))
         if not rows:
             raise InputError("the list is empty. Pass at least one row.")
-        predictor = self.predictor(batch_size)
-        with predictor.numerics:
-            return predictor.logits(list(zip(*rows, strict=True)))
+        return rows
 
 
 def open_artifact(folder: str | Path) -> Artifact:

@@ -16,13 +16,12 @@ from ampft.lab.export.artifact import (
     ArtifactManifest,
     TokenizationSettings,
     artifact_files,
-    checked_manifest,
     write_manifest,
 )
-from ampft.lab.export.formats import FORMATS, FP32, Format, Write
+from ampft.lab.export.formats import FORMATS, FP32, Write
 from ampft.lab.export.onnx_format import float_nodes
 from ampft.lab.export.source import KEEP_FLOAT, ExportRequest, ExportSource, load_source
-from ampft.ownership import new_token, remove_tree
+from ampft.ownership import TemporaryFolder
 from ampft.runs.folder import check_creatable
 from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches_any_pattern
 from ampft.runs.predict import run_classifier
@@ -48,9 +47,15 @@ def export_run(request: ExportRequest) -> ArtifactManifest:
         InputError: The folder does not hold a finished run, the output folder is not empty, a
             package is missing, or the format cannot hold the model. Nothing is written then.
     """
-    row = check_request(request)
+    check_request(request)
+    with staged_folder(request.output_dir) as folder:
+        return export_into(request, folder)
+
+
+def export_into(request: ExportRequest, folder: Path) -> ArtifactManifest:
+    """Write the model of a run as an artifact into an empty folder, as `export_run` does."""
     source = load_source(request, run_classifier(request.run).record)
-    with row.code.model_writer(source) as write, staged_folder(request.output_dir) as folder:
+    with FORMATS[request.format].code.model_writer(source) as write:
         return write_artifact(folder, source, write)
 
 
@@ -106,24 +111,8 @@ def write_artifact(folder: Path, source: ExportSource, write: Write) -> Artifact
     return manifest
 
 
-def remove_artifact(folder: Path) -> None:
-    """Remove an artifact, if all its files are as `ampft export` wrote them and no others exist.
-
-    Raises:
-        InputError: A file was added or changed.
-    """
-    manifest = checked_manifest(folder)
-    others = artifact_files(folder).keys() - manifest.files.keys()
-    if others:
-        raise InputError(
-            f"--output_dir {folder}: {min(others)} was added after the export, so the folder is "
-            "not replaced. Pass another folder."
-        )
-    remove_tree(folder)
-
-
-def check_request(request: ExportRequest) -> Format:
-    """Return the row of the format, after what can be refused before anything is loaded.
+def check_request(request: ExportRequest) -> None:
+    """Check what can be refused before anything is loaded.
 
     Raises:
         InputError: Format and precision do not fit, a package is missing, or the output folder is
@@ -149,14 +138,14 @@ def check_request(request: ExportRequest) -> Format:
             f"--output_dir {folder}: it exists and is not an empty folder. Pass another one."
         )
     check_creatable(folder)
-    return row
 
 
 @contextmanager
 def staged_folder(folder: Path) -> Iterator[Path]:
     """Yield a new folder that becomes `folder` if the block ends without an error.
 
-    Otherwise it is removed. If the process is killed, it remains under a hidden name.
+    Otherwise it is removed. If the process is killed, it remains under a hidden name, until
+    something is exported to its place again.
 
     Args:
         folder: Path that does not exist or is an empty folder.
@@ -164,16 +153,19 @@ def staged_folder(folder: Path) -> Iterator[Path]:
     Raises:
         InputError: The disk is full.
     """
-    staging = folder.absolute().with_name(f".{folder.absolute().name}.tmp-{new_token()}")
-    staging.mkdir(parents=True)
+    target = folder.absolute()
+    target.parent.mkdir(parents=True, exist_ok=True)
     remedy = "Free disk space, or choose a folder on another disk."
-    try:
-        with write_errors_explained(f"--output_dir {folder}: the folder", remedy, disk_only=True):
+    what = f"--output_dir {folder}: the folder"
+    with (
+        write_errors_explained(what, remedy, disk_only=True),
+        TemporaryFolder("export", target.parent) as staging,
+    ):
+        try:
             yield staging
-            for path in staging.rglob("*"):
-                sync(path)
-            rename(staging, folder.absolute())
-            sync(folder.absolute().parent)
-    finally:
-        if staging.exists():
-            remove_tree(staging)
+        except InputError as error:
+            raise InputError(str(error).replace(str(staging), str(folder))) from error
+        for path in staging.rglob("*"):
+            sync(path)
+        rename(staging, target)
+        sync(target.parent)

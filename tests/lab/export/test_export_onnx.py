@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import shutil
+import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,11 +26,12 @@ from ampft.errors import InputError
 from ampft.files import describe_file
 from ampft.kinds.prediction import PredictRequest
 from ampft.lab.export import open_artifact
-from ampft.lab.export.artifact import artifact_classifier
+from ampft.lab.export.artifact import artifact_classifier, checked_manifest, write_manifest
 from ampft.lab.export.export import staged_folder
 from ampft.lab.export.source import write_onnx
 from ampft.runs.predict import predict_file
 from ampft.runs.predict_shards import ShardJob, predict_folder, predict_here
+from ampft.sealed import hashed_text, read_hashed
 
 pytestmark = pytest.mark.slow
 
@@ -110,6 +114,71 @@ def test_a_changed_file_is_named(onnx_text, tmp_path, name):
     (copy / name).unlink()
     with pytest.raises(InputError, match=f"{name}: the file is missing"):
         open_artifact(copy)
+
+
+def _outside(folder: Path) -> None:
+    """Let the manifest, whose hash is right, name a model outside the folder."""
+    shutil.copy(folder / "onnx" / "model.onnx", folder.parent / "evil.onnx")
+    manifest = checked_manifest(folder)
+    write_manifest(folder, replace(manifest, model="../evil.onnx"))
+
+
+def _external(folder: Path) -> None:
+    """Move the weights into a file that the manifest does not list."""
+    path = folder / "onnx" / "model.onnx"
+    onnx.save_model(onnx.load(path), path, save_as_external_data=True, location="w.data")
+    manifest, _ = read_hashed(folder / "artifact.json")
+    files = {**manifest["files"], "onnx/model.onnx": vars(describe_file(path))}
+    (folder / "artifact.json").write_text(hashed_text({**manifest, "files": files}))
+
+
+def _linked(folder: Path) -> None:
+    (folder / "config.json").rename(folder.parent / "config.json")
+    (folder / "config.json").symlink_to(folder.parent / "config.json")
+
+
+@pytest.mark.parametrize(
+    ("tamper", "message"),
+    [
+        (lambda f: (f / "special_tokens_map.json").write_text("{}"), "was added after the export"),
+        (_outside, "evil.onnx: the file is outside the folder"),
+        (_external, "w.data: the file was added after the export"),
+        (_linked, "config.json: the file is a link"),
+    ],
+)
+def test_only_the_files_of_the_export_are_loaded(onnx_text, tmp_path, tamper, message, capsys):
+    copy = Path(shutil.copytree(onnx_text, tmp_path / "copy"))
+    assert main(["predict", "--model", str(copy), "--text", "w1"]) == 0
+    tamper(copy)
+    capsys.readouterr()
+    assert main(["predict", "--model", str(copy), "--text", "w1"]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit(129), SystemExit(143)])
+def test_an_export_that_ends_in_its_verification_leaves_nothing(
+    text_run, tmp_path, monkeypatch, error
+):
+    """Signals raise these errors; the repeated command works."""
+    target, temporary = tmp_path / ("a" * 255), tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    words = ["export", str(text_run), "--format", "onnx", "--output_dir", str(target)]
+
+    def end(*_):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ampft.lab.certificate.verify.certify", end)
+        with contextlib.suppress(KeyboardInterrupt, SystemExit):
+            main([*words, "--no_measure"])
+    assert [path.name for path in tmp_path.iterdir()] == ["tmp"]
+    assert list(temporary.glob("ampft-export-*")) == []
+    with contextlib.suppress(SystemExit):
+        main([*words, "--no_measure"])
+    assert "certificate.json" in checked_manifest(target).files
 
 
 def test_a_changed_manifest_is_refused(onnx_text, tmp_path):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import csv
 from importlib.util import find_spec
 
 import pytest
-from exported import rows
+from exported import artifact_of, rows, train_texts
 from running import REPOSITORY, call_here, succeeded
 
+from ampft.cli import main
 from ampft.lab.export import open_artifact
 
 pytestmark = pytest.mark.slow
@@ -54,5 +56,29 @@ def test_the_application_answers(onnx_text, monkeypatch):
     monkeypatch.setenv("ARTIFACT", str(onnx_text))
     client = TestClient(runpy.run_path(str(path))["make_app"]())
     answers = client.post("/predict", json=TEXTS).json()
-    assert answers[0]["label"] in ("ant", "bee", "cow")
+    assert answers[0]["prediction"] in ("ant", "bee", "cow")
     assert len(answers) == len(TEXTS)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"several": True, "task": "multi-label"},
+        {"max_seq_length": 10, "long_text": "windows"},
+    ],
+)
+def test_servers_decide_as_predict_or_refuse(tmp_path, settings, capsys):
+    run = train_texts(tmp_path, **settings)
+    folder = artifact_of(run, tmp_path, "onnx", "fp32")
+    words = ["predict", "--model", str(folder), *(w for text in TEXTS for w in ("--text", text))]
+    capsys.readouterr()
+    assert main(words) == 0
+    expected = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    found = open_artifact(folder).predict(TEXTS, 32)  # what fastapi_app.py answers
+    shown = [tuple(row) for row in zip(found["prediction"], found["confidence"], strict=True)]
+    assert [str(label) for label, _ in shown] == [row["prediction"] for row in expected]
+    done = call_here(SERVING / "onnx_only.py", folder, *TEXTS)
+    assert done.returncode == 1
+    printed = done.stdout + done.stderr
+    assert "which this script does not do. Use ampft predict." in printed
+    assert "\t" not in printed
