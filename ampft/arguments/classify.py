@@ -226,8 +226,8 @@ class EvaluationArguments:
 
     metric_for_best_model: str | None = _evaluation(
         None,
-        "validation metric for choosing the best weights; if none, the task's primary metric "
-        "(accuracy)",
+        "validation metric whose best value chooses the weights; if none, the last weights are "
+        "kept unless earlier ones are better by more than chance, in log loss",
         needs=("load_best_model_at_end",),
     )
     eval_steps: int | None = _evaluation(
@@ -239,13 +239,15 @@ class EvaluationArguments:
     )
     early_stopping_patience: int | None = _evaluation(
         None,
-        "stop after this many validations without improvement",
+        "stop after this many validations without a lower log loss, or without a better value of "
+        "--metric_for_best_model",
         at_least=1,
         needs=("load_best_model_at_end",),
     )
     load_best_model_at_end: bool = _evaluation(
         True,
-        "report and save the weights with the best validation metric instead of the last ones",
+        "validate, and report and save earlier weights if they are better; if not, train without "
+        "validation and keep the last ones",
     )
     evaluate_fp32: bool = _evaluation(
         False,

@@ -48,6 +48,7 @@ DEFAULT_IGNORE_INDEX = 255
 UNUSED_OPTIONS = (
     *("text_column_names", "label_separator", "group_column", "id_column"),
     *("drop_missing_text", "drop_missing_labels", "ignore_label", "sheet_name"),
+    "audio_column_name",
 )
 COLUMN_OPTIONS = ("image_column_name", "label_column_name", "dataset_config_name")
 # Columns of a checked split: hashes of the image and of image and mask, and pixels per class.

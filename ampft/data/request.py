@@ -40,7 +40,7 @@ class DataRequest:
     )
     validation_file: str | None = _flag(
         None,
-        "validation data, for choosing the best epoch; same formats",
+        "validation data, by which the epoch is chosen; same formats",
         joined=True,
         needs=("train_file",),
     )

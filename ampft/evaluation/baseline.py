@@ -18,6 +18,7 @@ from sklearn.multiclass import OneVsRestClassifier
 from ampft.data.dataset import ClassificationData
 from ampft.errors import InputError
 from ampft.kinds.logits import model_inputs
+from ampft.metrics.paired import paired_gain
 from ampft.models.packing.install import packing_of
 from ampft.tasks.outcome import Outcome, main_metrics_text
 from ampft.tasks.task import Task
@@ -157,19 +158,36 @@ def joined_texts(data: ClassificationData, split: str) -> list[str]:
     return ["\n".join(texts) for texts in zip(*columns, strict=True)]
 
 
-def baseline_summaries(task: Task, split: str, device: torch.device) -> list[str]:
-    """Return the metrics of both baselines on `split` as text, or why one failed."""
+def baseline_summaries(task: Task, outcome: Outcome, device: torch.device) -> list[str]:
+    """Return the metrics of both baselines as text, or why one failed, and which beats the model.
+
+    Args:
+        task: Task on texts or pairs of texts.
+        outcome: Outcome of the fine-tuned model on the split to predict.
+        device: Device of the encoder.
+    """
+    split = outcome.split
     baselines: dict[str, Callable[[], Outcome]] = {
         "TF-IDF": lambda: bag_of_words_baseline(task, split),
         "frozen encoder": lambda: embedding_baseline(task, split, device),
     }
-    summaries = []
+    summaries, better = [], []
     for name, predict in baselines.items():
-        started = time.perf_counter()
+        started, found = time.perf_counter(), None
         try:
-            result = main_metrics_text(task.problem, predict().metrics())
+            found = predict()
+            result = main_metrics_text(task.problem, found.metrics())
         except InputError as error:  # must not fail a run whose model is already trained
             result = f"none: {error}"
         seconds = time.perf_counter() - started
         summaries.append(f"{name} with logistic regression: {result}, {seconds:.1f} s")
-    return summaries
+        if found is not None:
+            ours, theirs = (each.correct.astype(np.float64) for each in (outcome, found))
+            gain = paired_gain(theirs, ours, np.ones(len(outcome)))
+            if gain.is_beyond_chance:
+                better.append(
+                    f"{name} is better than the fine-tuned model by more than chance: it is right "
+                    f"on {100 * gain.mean:.1f} % more of the {len(outcome)} examples. Use it, or "
+                    "train longer or on more rows"
+                )
+    return [*summaries, *better]

@@ -135,7 +135,7 @@ def _write_final_results(
     task.save_pictures(folder.stage() / PICTURES_NAME, outcome)
     required_feature(state.features, Validations).best.path.unlink(missing_ok=True)
     device = prepared.accelerator.device
-    baselines = baseline_summaries(task, split, device) if args.baseline else ()
+    baselines = baseline_summaries(task, outcome, device) if args.baseline else ()
     metrics, metrics_fp32 = _metrics(prepared, outcome), None
     if args.evaluate_fp32:
         metrics_fp32 = metrics if outcome_fp32 is None else _metrics(prepared, outcome_fp32)

@@ -11,6 +11,7 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
+from ampft.evaluation import baseline
 from ampft.evaluation.baseline import (
     bag_of_words_baseline,
     baseline_summaries,
@@ -46,8 +47,26 @@ def test_it_equals_a_scikit_learn_pipeline():
     assert metrics["accuracy"] == twin.score(test["text"][:], test["label"][:])
     assert 0.3 < metrics["macro_f1"] < 0.9
     expected = f"accuracy {metrics['accuracy']:.4f}, macro F1 {metrics['macro_f1']:.4f}"
-    words, _ = baseline_summaries(task, "test", CPU)
+    words, _ = baseline_summaries(task, bag_of_words_baseline(task, "test"), CPU)
     assert words.startswith(f"TF-IDF with logistic regression: {expected}")
+
+
+def test_a_baseline_that_is_clearly_better_than_the_model_is_named(monkeypatch, tiny_bert):
+    task = tiny_task(tiny_bert, train=40, validation=40)
+    truth = np.asarray(task.labels["validation"])
+
+    def outcome(right):
+        chosen = np.where(np.arange(len(truth)) < right, truth, (truth + 1) % 3)
+        return task.outcome("validation", {"probabilities": np.eye(3, dtype=np.float32)[chosen]})
+
+    found = outcome(30)
+    monkeypatch.setattr(baseline, "bag_of_words_baseline", lambda task, split: found)
+    monkeypatch.setattr(baseline, "embedding_baseline", lambda task, split, device: outcome(22))
+    lines = baseline_summaries(task, outcome(20), CPU)
+    assert len(lines) == 3, "two more right answers are no more than chance"
+    assert lines[2].startswith("TF-IDF is better than the fine-tuned model by more than chance: it")
+    assert "on 25.0 % more of the 40 examples" in lines[2]
+    assert len(baseline_summaries(task, outcome(30), CPU)) == 2
 
 
 @pytest.mark.slow
