@@ -138,7 +138,19 @@ def _checks_with_model(
         yield Check("loss", NOT_COMPARED, "it needs the initial weights and the history of the run")
     else:
         yield from check_training(rebuilt, repeated, training)
-    yield from _result_checks(rebuilt, prepared, rows, training)
+    padding_free = prepared.loaded.padding_free
+    free_weights(prepared)
+    yield from _result_checks(rebuilt, prepared, rows, training, padding_free=padding_free)
+
+
+def free_weights(prepared: Prepared) -> None:
+    """Free the memory of a training that is over, so that the saved model takes its place."""
+    if prepared.accelerator.num_processes > 1:  # in buffers of all processes
+        return
+    prepared.optimizer.state.clear()
+    for parameter in prepared.loaded.model.parameters():
+        parameter.grad = None
+        parameter.data = parameter.data.new_empty(0)
 
 
 def _kept_step(record: RunRecord, steps: int) -> int:
@@ -156,12 +168,14 @@ def _result_checks(
     prepared: Prepared,
     rows: Sequence[HistoryRow],
     training: ReplayedSteps | None,
+    *,
+    padding_free: bool,
 ) -> Iterator[Check]:
     """Compare model, predictions, metrics, warnings and texts with each other."""
     record, task = rebuilt.record, rebuilt.task
     try:
         outcomes = _read_outcomes(rebuilt)
-        model = _load_model(rebuilt, padding_free=prepared.loaded.padding_free)
+        model = _load_model(rebuilt, padding_free=padding_free)
     except InputError as error:
         yield Check("model", DIFFERS, str(error))
         return

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -22,6 +23,7 @@ from transformers import BertModel
 from word_tokenizer import save_tokenizer, tiny_config
 
 from ampft.cli import main
+from ampft.lab.audit.audit import free_weights
 from ampft.lab.audit.written import facts
 from ampft.runs.manifest import RECORD_NAME, describe_files
 from ampft.runs.predictions import read_predictions, write_predictions
@@ -463,3 +465,20 @@ def test_another_fact_is_found(old, new):
     """Negative control."""
     assert facts(CARD.replace(old, new)) != facts(CARD)
     assert facts(TABLE.replace("fruit", "metal")) != facts(TABLE)
+
+
+def test_the_weights_of_the_repeated_training_are_freed():
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 8)).sum().backward()
+    optimizer.step()
+    for processes, kept in ((2, 72), (1, 0)):  # those of several processes are in shared buffers
+        free_weights(
+            SimpleNamespace(
+                accelerator=SimpleNamespace(num_processes=processes),
+                optimizer=optimizer,
+                loaded=SimpleNamespace(model=model),
+            )
+        )
+        assert sum(parameter.numel() for parameter in model.parameters()) == kept
+        assert bool(optimizer.state) == bool(kept)
