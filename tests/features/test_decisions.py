@@ -265,7 +265,7 @@ def test_flags_with_and_without_a_value(tmp_path):
     assert arguments("--tune_thresholds").tune_thresholds == "f1"
     assert arguments("--tune_thresholds", "--calibrate").tune_thresholds == "f1"
     assert arguments("--tune_thresholds", "cost=10:1").tune_thresholds == "cost=10:1"
-    assert arguments("--tune_thresholds", "--no-tune_thresholds").tune_thresholds is None
+    assert arguments("--no-tune_thresholds").tune_thresholds is None
     path = tmp_path / "settings.yaml"
     for text, value in {"true": "f1", "false": None, "recall=0.9": "recall=0.9"}.items():
         path.write_text(f"tune_thresholds: {text}\n")

@@ -75,7 +75,7 @@ def test_a_missing_file_is_named(run):
     [
         ([], "the training is missing. Give it after ` -- `"),
         (["--", "nowhere.py"], "nowhere.py: this file does not exist"),
-        (["--", "--output_dir=x"], "--output_dir=x after ` -- `: this command sets it"),
+        (["--", "--output_dir=x"], "Write: ampft resume-check --output_dir=x --"),
         (["--interruptions", "0", "--", "--seed", "1"], "it must be at least 1"),
     ],
 )

@@ -160,7 +160,7 @@ def test_an_artifact_without_a_valid_certificate_is_announced(
     ("words", "message"),
     [
         (("--verify", "dev"), "neither test nor validation nor a file"),
-        (("--margin", "0"), "--margin 0"),
+        (("--margin", "0"), "--margin: received 0.0"),
         (("--metric", "acuracy"), "Did you mean 'accuracy'?"),
         (("--test_file", "missing.jsonl"), "missing.jsonl"),
     ],

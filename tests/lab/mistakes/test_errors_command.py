@@ -242,7 +242,7 @@ def test_wrong_folders_and_files_are_refused(folder_of, tmp_path):
     for words, message in (
         ((folder,), "the run is interrupted"),
         ((tmp_path / "none",), "run.json"),
-        ((folder, "--limit", 0), "--limit 0: must be at least 1"),
+        ((folder, "--limit", 0), "--limit: received 0; it must be at least 1"),
         ((folder, "--output_file", tmp_path), "this is a folder"),
     ):
         done = call_here(BIN / "ampft", "errors", *words, cwd=tmp_path)

@@ -210,7 +210,7 @@ def test_blocks_of_plain_modules_are_their_submodules():
         (["--checkpoints", "{labels}"], "has the labels x, y"),
         (["--output", "no/such/folder/y.json"], "its folder does not exist"),
         (["--bathces", "3"], "unknown flag --bathces. Did you mean '--batches'?"),
-        (["--", "--mixed_precision", "bf16"], "--modes names the precisions"),
+        (["--", "--mixed_precision", "bf16"], "--modes before ` -- ` names the precisions"),
         (["--", "--per_device_train_batch_size", "40"], "a step batch has 40"),
     ],
 )
