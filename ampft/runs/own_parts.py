@@ -64,7 +64,8 @@ class OwnSettings:
     # Checkpoint to continue from; "latest" continues a stopped run; None begins at the first step.
     resume_from_checkpoint: str | None = LATEST
     allow_topology_change: bool = False  # Whether processes and devices may differ after a stop.
-    overwrite_output_dir: bool = False  # Whether the results of an earlier run are replaced.
+    # Whether the run begins anew, and replaces the results of an earlier one.
+    overwrite_output_dir: bool = False
     dataloader_num_workers: int = 0  # Processes that read examples in advance.
     report_to: str | None = None  # Names of trackers, separated by commas; None for none.
     # Whether the first step checks that the loss is a sum over the examples.
@@ -103,7 +104,8 @@ class OwnSettings:
                 )
         if not values.get("output_dir"):
             raise InputError('output_dir: choose a folder for the results, such as "runs/mine".')
-        return cls(**{**values, "output_dir": str(values["output_dir"])})
+        begins_anew = {"resume_from_checkpoint": None} if values.get("overwrite_output_dir") else {}
+        return cls(**{**begins_anew, **values, "output_dir": str(values["output_dir"])})
 
     def recorded(self) -> dict[str, Any]:
         """Return the settings for the record; hyperparameters are settings like the others."""

@@ -124,6 +124,13 @@ def test_a_finished_run_is_not_repeated_and_others_are_refused(tmp_path):
         training.__enter__()
 
 
+def test_a_finished_run_is_replaced_on_request(tmp_path):
+    for _ in range(2):
+        model, training = made(tmp_path / "run", overwrite_output_dir=True)
+        trained(training, summed(model))
+    assert read_record(tmp_path / "run").status == "finished"
+
+
 def test_a_signal_stops_after_the_step_and_the_same_call_continues(tmp_path):
     import signal
 
