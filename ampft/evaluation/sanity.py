@@ -100,6 +100,26 @@ def outcome_warnings(outcome: Outcome, constant: Outcome) -> dict[str, str]:
     return warnings
 
 
+def result_warnings(
+    losses: Sequence[float], chance: float, outcome: Outcome, constant: Outcome
+) -> dict[str, str]:
+    """Return the problems of a training's losses and of its final predictions.
+
+    A training loss near chance is none if the predictions are better than chance beyond their
+    uncertainty: a model may rank examples well before its probabilities move.
+
+    Args:
+        losses: As in `loss_warnings`.
+        chance: Loss of the constant model, from `chance_loss`.
+        outcome: Outcome of the trained model.
+        constant: Outcome of the constant model on the same split.
+    """
+    of_losses, of_outcome = loss_warnings(losses, chance), outcome_warnings(outcome, constant)
+    if not of_outcome:
+        of_losses.pop(NEAR_CHANCE, None)
+    return of_losses | of_outcome
+
+
 def validation_warnings(validations: Sequence[Mapping[str, float | None]]) -> dict[str, str]:
     """Return the problems of the metrics of successive validations."""
     if len(validations) < 2 or any(metrics != validations[0] for metrics in validations):

@@ -23,8 +23,7 @@ from ampft.evaluation.sanity import (
     chance_loss,
     constant_outcome,
     constant_summary,
-    loss_warnings,
-    outcome_warnings,
+    result_warnings,
     stop_if_far_above_chance,
     validation_warnings,
 )
@@ -162,9 +161,8 @@ def _write_final_results(
 def _final_warnings(state: RunState, outcome: Outcome, constant: Outcome) -> dict[str, str]:
     prepared, parts = state.prepared, required_feature(state.features, Validations).parts
     return {
-        **loss_warnings(state.history.losses, chance_loss(prepared.task)),
+        **result_warnings(state.history.losses, chance_loss(prepared.task), outcome, constant),
         **validation_warnings([part.metrics for part in parts]),
-        **outcome_warnings(outcome, constant),
         **state.warnings(),
         **partial_compilation_warning(prepared.accelerator),
         **batch_norm_warnings(prepared.loaded.model, state.retries.step_batches),

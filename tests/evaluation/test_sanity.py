@@ -22,6 +22,7 @@ from ampft.evaluation.sanity import (
     constant_summary,
     loss_warnings,
     outcome_warnings,
+    result_warnings,
     stop_if_far_above_chance,
     validation_warnings,
     youden_j_values,
@@ -195,3 +196,15 @@ def test_validations_that_never_moved():
     assert list(validation_warnings(same)) == [NEVER_MOVED]
     assert validation_warnings([*same, {"accuracy": 0.25, "log_loss": 1.4}]) == {}
     assert validation_warnings(same[:1]) == {}
+
+
+@pytest.mark.parametrize(("right", "wanted"), [(150, set()), (125, {NEAR_CHANCE, NOT_BETTER})])
+def test_a_loss_near_chance_is_no_problem_if_the_predictions_are_better(right, wanted):
+    """150 of 240 beside 125 by the majority: 3 standard errors, which a loss does not show."""
+    labels = np.array([0] * 125 + [1] * 115)
+    task = made(labels)
+    choices = labels.copy()
+    choices[np.random.default_rng(0).permutation(240)[right:]] ^= 1
+    outcome = predicted(task, choices, sure=0.55)
+    constant = constant_outcome(task, "test")
+    assert set(result_warnings([0.69] * 40, 0.69, outcome, constant)) == wanted

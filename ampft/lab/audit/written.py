@@ -17,8 +17,7 @@ from ampft.errors import InputError
 from ampft.evaluation.sanity import (
     chance_loss,
     constant_outcome,
-    loss_warnings,
-    outcome_warnings,
+    result_warnings,
     validation_warnings,
 )
 from ampft.features.decisions import decision_warnings
@@ -294,9 +293,10 @@ def check_warnings(
         return Check("warnings", NOT_COMPARED, "another version of ampft has other rules")
     losses = [row.loss for row in rows if not row.skipped]
     expected = {
-        **loss_warnings(losses, chance_loss(task)),
+        **result_warnings(
+            losses, chance_loss(task), outcome, constant_outcome(task, outcome.split)
+        ),
         **validation_warnings([part.metrics for part in record.validations]),
-        **outcome_warnings(outcome, constant_outcome(task, outcome.split)),
     }
     if isinstance(outcome, TunableOutcome):
         expected |= decision_warnings(task.settings, outcome.decisions)
