@@ -87,8 +87,9 @@ def test_a_comparison_of_modes_with_80_test_rows_is_refused(planned, tmp_path):
     message = (
         "test has 80 independent examples, and no number of seeds can show equivalence within "
         "1 point (--margin) with fewer than 299; at best, only a loss of 5 points or more can be "
-        "found. Use more test data (without a test file: --folds, or a larger --test_fraction), "
-        "a --margin of at least 3.7, or --anyway."
+        "found. Use more test data, or add one of these before ` -- `: --folds 5 (without a test "
+        "split: every row is then a test row), --margin 3.7, or --anyway to look only for large "
+        "losses."
     )
     with pytest.raises(InputError, match=re.escape(message)):
         planned(80, "--modes", "fp32,bf16", "--seeds", "3")
@@ -96,6 +97,16 @@ def test_a_comparison_of_modes_with_80_test_rows_is_refused(planned, tmp_path):
     for flag in (("--anyway",), ("--margin", "3.7"), ("--metric", "log_loss")):
         assert planned(80, "--modes", "fp32,bf16", "--seeds", "3", *flag).estimate.cases == 80
     assert planned(648, "--modes", "fp32,bf16")
+
+
+def test_folds_are_refused_if_all_of_them_are_too_few(planned):
+    words = ("--modes", "fp32,bf16", "--seeds", "3", "--folds", "5")
+    message = "All 5 folds have 250 independent examples, and no number of seeds can show"
+    with pytest.raises(InputError, match=message) as refused:
+        planned(50, *words)
+    assert "--folds" not in str(refused.value)
+    assert planned(60, *words).estimate.cases == 60  # 300 in all
+    assert planned(50, *words, "--anyway").estimate.cases == 50
 
 
 def test_other_settings_may_differ_by_more_and_are_refused_only_if_nothing_can_be_found(planned):

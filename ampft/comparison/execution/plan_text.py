@@ -118,7 +118,7 @@ def plan_detection_limits(plan: Plan) -> DetectionLimits | None:
     if plan.estimate.cases is None or not all(each[plan.metric].is_share for each in metrics):
         return None
     return detection_limits(
-        plan.estimate.cases,
+        plan.estimate.cases * max(plan.design.folds, 1),  # the trial has one of the folds
         seeds=plan.design.seed_counts[-1],
         arms=sum(not arm.is_perturbed for arm in plan.compared_arms) - 1,
         margin=plan.design.margin,

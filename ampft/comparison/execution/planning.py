@@ -118,8 +118,7 @@ def plan_comparison(
     )
     if design.budget is not None:
         plan = fit_to_budget(plan, design.jobs * (design.budget - command_seconds(command)))
-    # With folds, the trial has one of them, and the cases are all rows.
-    if not (command.settings.anyway or design.folds):
+    if not command.settings.anyway:
         _check_reach(plan, trial.compared["reported split"])
     return folder, plan
 
@@ -192,13 +191,17 @@ def _check_reach(plan: Plan, split: str) -> None:
     smallest = found.smallest_difference
     if smallest if design.arm_settings else found.cases >= found.cases_needed:
         return
+    what = f"All {design.folds} folds have" if design.folds else f"{split} has"
+    more, ways = "Use more labelled data" if design.folds else "Use more test data", ""
+    if not design.folds:
+        ways = "--folds 5 (without a test split: every row is then a test row), "
     loss = "no loss" if smallest is None else f"only a loss of {points_text(smallest)} or more"
     raise InputError(
-        f"{split} has {counted(found.cases, 'independent example')}, and no number of seeds can "
+        f"{what} {counted(found.cases, 'independent example')}, and no number of seeds can "
         f"show equivalence within {points_text(design.margin)} (--margin) with fewer than "
-        f"{found.cases_needed:,}; at best, {loss} can be found. Use more test data (without a test "
-        "file: --folds, or a larger --test_fraction), a --margin of at least "
-        f"{rounded_up(100 * found.margin_needed):g}, or --anyway."
+        f"{found.cases_needed:,}; at best, {loss} can be found. {more}, or add one of these before "
+        f"` -- `: {ways}--margin {rounded_up(100 * found.margin_needed):g}, or --anyway to look "
+        "only for large losses."
     )
 
 
