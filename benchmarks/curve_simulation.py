@@ -2,12 +2,13 @@
 
 Run: `python benchmarks/curve_simulation.py --out benchmarks/results/curve.json`.
 
-Worlds with a known curve: power laws that fall to a floor, plateaus, the same gain at each
-doubling, and two curves that are no power law: an S over the logarithm of the labels, and a late
-jump. Six sizes, each half of the next. A seed draws its own nested subsets, whose luck is shared
-between neighbouring sizes and is larger for few labels. A test row is right with the
-probability of the curve; rows are alike between models (correlation 0.6), so that all scores share
-the luck of the test rows.
+Worlds with a known curve: errors that fall to a floor by a power law, an exponential or a
+hyperbola, plateaus, the same gain at each doubling, and curves that are none of the shapes fitted:
+a logarithm that ends in a plateau, an S over the logarithm of the labels, and a late jump. Six
+sizes, each half of the next. A seed draws its own nested subsets, whose luck is shared between
+neighbouring sizes and is larger for few labels. A test row is right with the probability of the
+curve; rows are alike between models (correlation 0.6), so that all scores share the luck of the
+test rows.
 
 Reported: the share of intervals that contain the true gain of the next doubling, their mean
 width, the error of the estimate, and for comparison an interval that takes the last measured
@@ -41,6 +42,14 @@ CURVES: dict[str, Callable[[FloatArray], FloatArray]] = {
     "power 0.25": lambda n: 0.95 - 1.00 * n**-0.25,
     "power 0.5": lambda n: 0.92 - 2.5 * n**-0.5,
     "power 1": lambda n: 0.9 - 12 * n**-1.0,
+    "exponential, fast": lambda n: 0.9 - 0.3 * np.exp(-n / 300),
+    "exponential": lambda n: 0.9 - 0.3 * np.exp(-n / 600),
+    "exponential, slow": lambda n: 0.9 - 0.4 * np.exp(-n / 1500),
+    "hyperbola": lambda n: 0.9 - 0.4 / (1 + n / 200),
+    "hyperbola, slow": lambda n: 0.9 - 0.4 / (1 + n / 800),
+    "logarithm, plateau from 400": lambda n: 0.6 + 0.03 * np.log2(np.minimum(n, 400) / 50),
+    "logarithm, plateau from 800": lambda n: 0.6 + 0.03 * np.log2(np.minimum(n, 800) / 50),
+    "logarithm, plateau from 1600": lambda n: 0.6 + 0.03 * np.log2(np.minimum(n, 1600) / 50),
     "same each doubling": lambda n: 0.5 + 0.03 * np.log2(n / 50),
     "plateau": lambda n: np.full_like(n, 0.8),
     "S": lambda n: 0.5 + 0.4 / (1 + np.exp(-1.5 * (np.log2(n / 50) - 2.5))),

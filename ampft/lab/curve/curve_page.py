@@ -78,8 +78,9 @@ def interval_coverage_text(curve: LearningCurve) -> str:
         "95 % intervals cover other seeds, other draws of labelled rows from these "
         f"{curve.sizes[-1].labels:,}, and other test examples. With all labels, every seed trains "
         "on the same rows, so that another collection of that size may score differently. "
-        "The extrapolation assumes that the curve goes on as a power law, with labels of the same "
-        "source and the same settings; a curve that flattens sooner gains less. It goes no further "
+        "The extrapolation assumes that the curve goes on as a power law, a hyperbola or an "
+        "exponential does, with labels of the same source and the same settings; a plateau that "
+        "begins after the last size cannot be foreseen. It goes no further "
         f"than twice the labels.{counts}"
     )
 
@@ -102,7 +103,7 @@ def notes(curve: LearningCurve) -> Iterator[str]:
         yield f"Omitted, because a run did not finish: {seed_list(curve.omitted)}."
     if curve.twice is not None and curve.twice.sizes_used < len(curve.sizes):
         used = curve.sizes[-curve.twice.sizes_used].labels
-        yield f"Sizes below {used:,} labels do not follow the power law and were left out of it."
+        yield f"Sizes below {used:,} labels do not fit and are left out of the extrapolation."
     if curve.twice is not None and curve.twice.interval[0] <= 0 <= curve.twice.interval[1]:
         yield "The interval contains 0: more labels may add nothing."
 

@@ -1,33 +1,38 @@
 """The findings of a learning curve, computed from its runs; curve.json.
 
-What twice the labels would add comes from a power law through the scores of nested subsets.
+What twice the labels would add comes from curves through the scores of nested subsets.
 
 The mean score at n labels is modelled as
 
-    f(n) = a + b h(n / N),    h(x) = (1 - x^-c) / c,    h(x) = log(x) for c = 0,
+    f(n) = a + b h(n / N),    h(x) = (1 - ((x + m) / (1 + m))^-c) / c,
 
-with the largest size N and an exponent c from 0 (each doubling adds the same) to 3 (each doubling
-adds an eighth of the one before). An error that falls to a floor by a power law is of this form
-(Hestness et al., "Deep learning scaling is predictable, empirically", 2017; Figueroa et al.,
-"Predicting sample size required for classification performance", BMC Medical Informatics and
-Decision Making 12, 2012, fit it to subsets and extrapolate). Twice the labels add b h(2).
+with the largest size N, an exponent c from 0 to 3 and a shift m >= 0. Without a shift it is a power
+law: errors fall to a floor (Hestness et al., "Deep learning scaling is predictable, empirically",
+2017; Figueroa et al., "Predicting sample size required for classification performance", BMC Medical
+Informatics and Decision Making 12, 2012, fit it to subsets and extrapolate); for c = 0 it is a
+logarithm, and each doubling adds the same. With a shift the curve starts slowly, as hyperbolas do
+(c = 1), and with c = m / r -> infinity it is an exponential, h(x) = 1 - exp(-(x - 1) / r), which
+flattens soonest: the families that Viering and Loog ("The shape of learning curves: a review", IEEE
+TPAMI 45, 2023) find in use, apart from curves that get worse. Twice the labels add b h(2). With
+power laws only, the interval of an exponential curve never held the true gain.
 
 The covariance of the mean scores has two parts, as in `interval`: over seeds, each drawing
 its own subsets, s_k^2 / S at each size; over the test cases, the jackknife covariance C between
 sizes. Scores of one seed at two sizes share rows, which makes them more alike than is assumed here,
 so that differences are known slightly better than stated.
 
-Given c, the model is linear, and generalised least squares gives a gain with a variance and a
-misfit Q(c). The interval is the profile of the likelihood over c: all gains whose misfit exceeds
-the least misfit by at most 2 F(2, df), the limit for two parameters, because c is unknown on a
-plateau or at its bound, where the limit for one covers too little
-(`benchmarks/curve_simulation.py`). The interval of a plateau is still narrow, because b is nearly 0
-for every c. The estimate is the mean over c, weighted by exp(-Q / 2).
+Given the shape, the model is linear, and generalised least squares gives a gain with a variance and
+a misfit Q. The interval is the profile of the likelihood over the shapes: all gains whose misfit
+exceeds the least misfit by at most 3 F(3, df), the limit for three parameters, because c and m are
+unknown on a plateau or at their bounds, where the limit for one covers too little
+(`benchmarks/curve_simulation.py`). A curve may also have reached a plateau abruptly, which no shape
+does: if the last step may have added nothing, the interval contains 0. The estimate is the mean
+over the shapes, weighted by exp(-Q / 2).
 
 If the sizes do not fit, the smallest are left out, because a curve often starts with a part in
-which little is learnt; at least `FEWEST_SIZES` must remain. A curve that flattens sooner than any
-power law, as an S, is often not noticed, and then the gain is overstated. Beyond twice the labels
-nothing is said: the data determine c too poorly.
+which little is learnt; at least `FEWEST_SIZES` must remain. A plateau or a jump after the last size
+cannot be foreseen. Beyond twice the labels nothing is said: the data determine the shape too
+poorly.
 """
 
 from __future__ import annotations
@@ -58,8 +63,10 @@ from ampft.text.json_io import check_schema, from_json, read_json_object
 from ampft.text.numbers import Units
 
 CURVE_NAME, SCHEMA = "curve.json", 1
-FEWEST_SIZES = 4  # three parameters, and one size to notice that they do not fit
-LARGEST_EXPONENT, EXPONENTS = 3.0, 61
+FEWEST_SIZES = 5  # four parameters, and one size to notice that they do not fit
+EXPONENTS = np.linspace(0.0, 3.0, 61)
+SHIFTS = (0.0, *np.geomspace(0.01, 4.0, 14))
+RATES = np.geomspace(0.08, 8.0, 60)  # r of the exponential
 MISFIT_LEVEL = 0.1  # p-value of the fit below which the smallest size is left out
 LEVEL, TAIL = 0.95, 0.025  # of intervals, and one-sided
 LARGEST_FACTOR = 2.0
@@ -107,11 +114,11 @@ class Extrapolation:
     factor: float  # How many times the labels of the largest size.
     gain: float  # Estimate, in the metric's unit; positive is better.
     interval: tuple[float, float]  # 95 % interval.
-    sizes_used: int  # Number of sizes, the largest ones, that the power law was fitted to.
+    sizes_used: int  # Number of sizes, the largest ones, that the shapes were fitted to.
 
 
 def extrapolate(scores: ScoresBySize, factor: float = LARGEST_FACTOR) -> Extrapolation | None:
-    """Return what `factor` times the labels would add; None if no power law fits.
+    """Return what `factor` times the labels would add; None if no shape fits.
 
     Args:
         scores: Scores at several sizes.
@@ -122,7 +129,7 @@ def extrapolate(scores: ScoresBySize, factor: float = LARGEST_FACTOR) -> Extrapo
     """
     if not 1 < factor <= LARGEST_FACTOR:
         raise ValueError("the data say nothing about more than twice the labels")
-    from scipy.special import fdtrc, fdtri
+    from scipy.special import fdtrc, fdtri, stdtrit
 
     for count in range(len(scores.sizes), FEWEST_SIZES - 1, -1):
         part = scores.largest(count)
@@ -130,49 +137,54 @@ def extrapolate(scores: ScoresBySize, factor: float = LARGEST_FACTOR) -> Extrapo
         least = float(misfits.min())
         # Of the variances over seeds, which sizes share by half
         freedom = (part.seeds - 1) * (1 + len(part.sizes)) / 2
-        rest = count - 3
+        rest = count - 4
         if fdtrc(rest, freedom, least / rest) < MISFIT_LEVEL:
             continue
-        room = 2 * float(fdtri(2, freedom, LEVEL)) - (misfits - least)
+        room = 3 * float(fdtri(3, freedom, LEVEL)) - (misfits - least)
         allowed = room >= 0
         half = np.sqrt(variances[allowed] * room[allowed])
-        weights = np.exp(-(misfits - least) / 2)
+        low, high = (gains[allowed] - half).min(), (gains[allowed] + half).max()
+        last = np.array([-1.0, 1.0])  # of the last two sizes
+        step = last @ part.means[-2:]
+        error = math.sqrt(last @ part.covariance()[-2:, -2:] @ last)
+        if abs(step) <= -float(stdtrit(freedom, TAIL)) * error:
+            low, high = min(low, 0.0), max(high, 0.0)
         return Extrapolation(
             factor=factor,
-            gain=float(np.average(gains, weights=weights)),
-            interval=(
-                float((gains[allowed] - half).min()),
-                float((gains[allowed] + half).max()),
-            ),
+            gain=float(np.average(gains, weights=np.exp(-(misfits - least) / 2))),
+            interval=(float(low), float(high)),
             sizes_used=count,
         )
     return None
 
 
 def _fits(scores: ScoresBySize, factor: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return gain, its variance and the misfit of the power law with each exponent."""
+    """Return gain, its variance and the misfit of each shape."""
     weight = np.linalg.inv(scores.covariance())
-    found = []
-    for exponent in np.linspace(0.0, LARGEST_EXPONENT, EXPONENTS):
-        shape = _shape(scores.sizes / scores.sizes[-1], exponent)
-        design = np.stack([np.ones_like(shape), shape], axis=1)
-        covariance = np.linalg.inv(design.T @ weight @ design)
-        level_and_slope = covariance @ design.T @ weight @ scores.means
-        rest = scores.means - design @ level_and_slope
-        added = float(_shape(np.array([factor]), exponent)[0])
-        found.append(
-            (added * level_and_slope[1], added**2 * covariance[1, 1], float(rest @ weight @ rest))
-        )
-    gains, variances, misfits = np.array(found).T
-    return gains, variances, misfits
+    ratios = np.append(scores.sizes / scores.sizes[-1], factor)
+    shapes = np.array(
+        [_shape(ratios, shift, exponent) for shift in SHIFTS for exponent in EXPONENTS]
+        + [-np.expm1((1 - ratios) / rate) for rate in RATES]
+    )
+    shapes /= np.abs(shapes).max(axis=1, keepdims=True)
+    curves, added = shapes[:, :-1], shapes[:, -1]
+    # Generalised least squares, after the level is taken out.
+    level = weight.sum(axis=0) / weight.sum()
+    curves = curves - (curves @ level)[:, None]
+    rest = scores.means - level @ scores.means
+    variances = 1 / np.einsum("ki,ij,kj->k", curves, weight, curves)
+    slopes = variances * (curves @ weight @ rest)
+    misfits = rest @ weight @ rest - slopes**2 / variances
+    return added * slopes, added**2 * variances, misfits
 
 
-def _shape(ratios: FloatArray, exponent: float) -> FloatArray:
+def _shape(ratios: FloatArray, shift: float, exponent: float) -> FloatArray:
     """Return h of the module's docstring."""
+    shifted = (ratios + shift) / (1 + shift)
     if math.isclose(exponent, 0.0):
-        logarithms: FloatArray = np.log(ratios)
+        logarithms: FloatArray = np.log(shifted)
         return logarithms
-    powers: FloatArray = (1 - ratios**-exponent) / exponent
+    powers: FloatArray = (1 - shifted**-exponent) / exponent
     return powers
 
 
@@ -284,7 +296,7 @@ def learning_curve(
     scores = scores_by_size(np.array([*labels.values()], dtype=np.float64), sums, metric)
     twice, reason = _possible(extrapolate(scores), float(scores.means[-1]), metric), ""
     if twice is None:
-        reason = "the scores do not follow a power law, so the curve cannot be extrapolated"
+        reason = "the scores follow none of the shapes, so the curve cannot be extrapolated"
         if len(labels) < FEWEST_SIZES:
             reason = f"{len(labels)} sizes cannot show how the curve bends; pass at least "
             reason += f"{FEWEST_SIZES} with --sizes"

@@ -63,11 +63,32 @@ def test_intervals_cover_and_those_of_too_little_noise_do_not():
     assert covered(0.004) < 0.9
 
 
-def test_a_slow_start_is_left_out_and_a_wild_curve_is_not_continued():
+@pytest.mark.parametrize("labels", [300, 600, 1500])
+def test_an_exponential_is_continued_and_not_taken_for_a_power_law(labels):
+    found = extrapolate(scores(0.9 - 0.3 * np.exp(-SIZES / labels), 0.005))
+    truth = 0.3 * (np.exp(-1600 / labels) - np.exp(-3200 / labels))
+    assert found.interval[0] <= truth <= found.interval[1]
+    if labels == 300:  # flat by now, so that the next doubling adds less than the last
+        assert found.interval[1] < 0.04
+
+
+@pytest.mark.parametrize("begin", [400, 800])
+def test_a_plateau_that_has_begun_may_go_on(begin):
+    means = 0.6 + 0.03 * np.log2(np.minimum(SIZES, begin) / 50)
+    found = extrapolate(scores(means, 0.006))
+    assert found.interval[0] <= 0 <= found.interval[1]
+
+
+def test_steady_gains_do_not_stop():
+    found = extrapolate(scores(0.5 + 0.03 * np.log2(SIZES), 0.001))
+    assert found.interval[0] > 0.01
+
+
+def test_a_first_size_that_does_not_fit_is_left_out_and_a_wild_curve_is_not_continued():
     means = 0.9 - 2 * SIZES**-0.5
-    slow = means.copy()
-    slow[0] -= 0.2
-    found = extrapolate(scores(slow, 0.002))
+    lucky = means.copy()
+    lucky[0] += 0.2
+    found = extrapolate(scores(lucky, 0.002))
     assert found.sizes_used == 5
     assert found.gain == pytest.approx(2 * (1600**-0.5 - 3200**-0.5), abs=0.005)
     assert extrapolate(scores([0.5, 0.8, 0.5, 0.8, 0.5, 0.8], 0.002)) is None
