@@ -18,6 +18,7 @@ from running import (
     call,
     call_here,
     clean_environment,
+    last_of_each,
     succeeded,
     text_settings,
 )
@@ -34,8 +35,8 @@ def record_of(folder):
 
 def start(words, **how):
     return WarmPopen(
-        [sys.executable, CLASSIFY, *words], cwd=REPOSITORY, env=clean_environment(), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how,
+        last_of_each(sys.executable, CLASSIFY, *words), cwd=REPOSITORY, env=clean_environment(),
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how,
     )  # fmt: skip
 
 
@@ -78,7 +79,7 @@ def test_the_death_of_the_launcher_ends_its_run_with_a_checkpoint(files, tiny_mo
     folder = tmp_path / "run"
     words = [*text_settings(files, tiny_model, folder), *LONG]
     launcher = WarmPopen(
-        [BIN / "accelerate", "launch", "--num_processes", "1", CLASSIFY, *words],
+        last_of_each(BIN / "accelerate", "launch", "--num_processes", "1", CLASSIFY, *words),
         cwd=REPOSITORY, env=clean_environment(), stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip

@@ -30,6 +30,7 @@ from running import (
     call,
     call_here,
     clean_environment,
+    last_of_each,
     printed,
     succeeded,
 )
@@ -285,7 +286,7 @@ def test_sigkill(train, files, model_with_dropout, straight, tmp_path, more):
     flags = ("--checkpointing_steps", 1, *more)
     words = two_epochs(files, model_with_dropout, folder, *flags)
     process = WarmPopen(
-        [sys.executable, CLASSIFY, *words], cwd=REPOSITORY, env=clean_environment(),
+        last_of_each(sys.executable, CLASSIFY, *words), cwd=REPOSITORY, env=clean_environment(),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     deadline = time.monotonic() + 200
