@@ -42,6 +42,9 @@ class TableError(InputError):
         super().__init__(message)
         self.kind = kind
 
+    def __reduce__(self) -> tuple[type[TableError], tuple[str, str]]:
+        return type(self), (self.kind, str(self.args[0]))  # for pickle
+
 
 @dataclass
 class ForeignRun:
