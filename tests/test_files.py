@@ -133,7 +133,7 @@ def test_space_is_checked_before_the_training_and_before_each_save(
         "--use_cpu", "--cpu_threads", 1, "--max_train_steps", 1,
     )  # fmt: skip
     assert done.returncode == 2
-    assert f"error: --output_dir {folder}: {purpose} needs 0 MiB" in done.stderr
+    assert f"error: --output_dir {folder}: {purpose} needs 0." in done.stderr
     if status is None:
         assert not folder.exists()
     else:

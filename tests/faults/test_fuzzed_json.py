@@ -26,7 +26,6 @@ from ampft.engine.checkpoints.store import (
     verify,
 )
 from ampft.files import describe_file
-from ampft.runs.history import parse_rows
 from ampft.runs.prepare import prepare
 from ampft.runs.resume import list_checkpoints
 from ampft.runs.saved_state import read_saved_state, restore
@@ -108,8 +107,11 @@ def test_run_json(copied):
     assert refused > ENOUGH
 
 
+@pytest.mark.laboratory
 @pytest.mark.parametrize("name", ["report.json", "history.jsonl"])
 def test_a_file_in_the_record(copied, name):
+    from ampft.lab.audit.written import history_rows
+
     path, record = copied / name, json.loads((copied / "run.json").read_text())
     lines = path.read_text().splitlines()
     original = lines[0] if name == "history.jsonl" else path.read_text()
@@ -123,7 +125,7 @@ def test_a_file_in_the_record(copied, name):
     def read() -> None:
         format_run(copied)
         if name == "history.jsonl":
-            parse_rows((copied / name).read_bytes(), name)
+            history_rows(copied)
 
     refused, wrong = harm(original, [name], write, read)
     assert wrong == []

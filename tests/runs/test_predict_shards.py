@@ -243,4 +243,4 @@ def test_the_command(folder, inputs, tmp_path, capsys):
     values = json.loads((tmp_path / "out" / SHARDS_NAME).read_text())
     assert sorted(values["inputs"]) == ["a.parquet", "b.parquet", "later/c.parquet"]
     assert main([*words, "--engine", "ray"]) == 2
-    assert "--engine ray: it predicts files to --output_dir" in capsys.readouterr().err
+    assert "--engine has no effect without --output_dir" in capsys.readouterr().err
