@@ -25,7 +25,7 @@ from ampft.lab.export.artifact import (
     write_manifest,
 )
 from ampft.lab.export.formats import FORMATS
-from ampft.text.json_io import values_hash
+from ampft.sealed import hashed_text
 
 Fault = Callable[[Path, ArtifactManifest], ArtifactManifest]
 
@@ -128,7 +128,7 @@ def other_truncation(folder: Path, manifest: ArtifactManifest) -> ArtifactManife
     record = json.loads(path.read_text(encoding="utf-8"))
     record.pop("sha256")
     record["arguments"]["max_seq_length"] //= 2
-    path.write_text(json.dumps({**record, "sha256": values_hash(record)}), encoding="utf-8")
+    path.write_text(hashed_text(record), encoding="utf-8")
     return manifest
 
 

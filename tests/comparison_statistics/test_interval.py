@@ -99,7 +99,10 @@ def test_p_values_and_intervals_agree():
         )
         (low95, high95), (low90, high90) = each.interval(0.95), each.interval(0.90)
         assert (each.p_difference() <= 0.05) == (low95 >= 0 or high95 <= 0)
-        assert (each.p_equivalence(0.02) <= 0.05) == (low90 >= -0.02 and high90 <= 0.02)
+        skewed = each.skewed_limits(0.90)
+        assert skewed is not None
+        assert skewed[0] <= low90 <= high90 <= skewed[1]
+        assert (each.p_equivalence(0.02) <= 0.05) == (skewed[0] >= -0.02 and skewed[1] <= 0.02)
         assert (each.p_beyond(0.003) <= 0.05) == (low95 >= 0.003 or high95 <= -0.003)
         assert each.p_beyond(0.003) >= each.p_difference()
         level = 1 - each.p_difference()

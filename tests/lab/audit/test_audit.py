@@ -279,7 +279,7 @@ FORGERIES = {
     "seed": (seed, {"weights", "examples", "history"}),
     "precision": (precision, {"loss", "dtypes", "predicted"}),
     "weights": (weights, {"predicted"}),
-    "predictions": (predictions, {"predicted", "warnings"}),
+    "predictions": (predictions, {"predicted"}),
     "labels": (labels, {"predicted", "warnings"}),
     "fingerprint": (data_fingerprint, {"data"}),
     "activation": (activation, {"config"}),
