@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate.utils import send_to_device
+from accelerate.utils import recursively_apply
 from torch import Tensor, distributed, nn
 
 from ampft.data.steps import MicroBatch, StepBatch
@@ -15,6 +16,7 @@ from ampft.engine.checkpoints.training_state import random_state, restore_random
 from ampft.engine.step import backward
 from ampft.errors import InputError
 from ampft.precision.resolve import Precision
+from ampft.precision.transfer import to_device
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -78,7 +80,7 @@ def own_gradient(
 
 
 def _on_device(accelerator: Accelerator, micro_batch: MicroBatch) -> Any:
-    return send_to_device(micro_batch.inputs, accelerator.device, non_blocking=True)
+    return recursively_apply(partial(to_device, device=accelerator.device), micro_batch.inputs)
 
 
 def _checked(value: LossValue) -> tuple[Tensor, Tensor | float | None]:

@@ -176,7 +176,7 @@ def test_the_command_writes_json(capsys):
     [
         (["--mixed_precision", "fp32"], "autocast is not used. Choose fp16 or bf16"),
         (["--mixed_precision", "bf16-true"], "autocast is not used"),
-        (["--", "--mixed_precision", "bf16"], "the flag belongs before ` -- `"),
+        (["--", "--mixed_precision", "bf16"], "belongs before ` -- `"),
         (["--", "--no_such_flag"], "--no_such_flag"),
     ],
 )
