@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from planned import plan
 from resumed_runs import evidence, interrupted, two_epochs
-from running import CLASSIFY, REPOSITORY, call_here, succeeded
+from running import CLASSIFY, REPOSITORY, call_here, last_of_each, succeeded
 
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution.folder import run_folder
@@ -24,7 +24,7 @@ def session(files, tiny_model, tmp_path):
     """A comparison whose run trains in this process, which has imported torch already."""
     words = two_epochs(files, tiny_model, tmp_path)
     at = words.index("--output_dir")
-    command = parse_compare_arguments(["--", *words[:at], *words[at + 2 :]])
+    command = parse_compare_arguments(last_of_each("--", *words[:at], *words[at + 2 :]))
 
     with open_comparison(command, tmp_path / "cmp", plan(), REPOSITORY / CLASSIFY) as session:
         yield session
