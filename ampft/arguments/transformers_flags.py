@@ -114,6 +114,8 @@ def _precision(mode: str) -> Row:
     def convert(value: str, given: Given) -> list[str]:
         if not is_true(value):
             return []
+        if given.get("mixed_precision") == "no":
+            raise _RefusedError("--mixed_precision no is set too. Keep one of them.")
         others = [
             name for name in ("fp16", "bf16") if name != mode and is_true(given.get(name, "no"))
         ]
@@ -150,8 +152,11 @@ def _number(value: str) -> float:
 
 def _warmup(value: str, given: Given) -> list[str]:
     number = _number(value)
+    others = [name for name in ("warmup_ratio", "num_warmup_steps") if name in given]
+    if others and number:
+        raise _RefusedError(f"--{others[0]} is set too. Keep one of them.")
     if number < 1:
-        return ["--warmup_ratio", value] if number else []
+        return [] if others else ["--warmup_ratio", value]
     if number != int(number):
         raise _RefusedError(f"received {value}; it must be a whole number, or a share below 1.")
     return ["--num_warmup_steps", str(int(number))]
@@ -280,6 +285,13 @@ def _train_folder(value: str, given: Given) -> list[str]:
     return ["--dataset_name", str(train.parent)]
 
 
+def _greater_is_better(value: str, given: Given) -> list[str]:
+    metric = given.get("metric_for_best_model", "")
+    if metric and is_true(value) == metric.endswith(("loss", "error", "score_brier", "brier")):
+        raise _RefusedError(f"{metric} has the other direction. Remove the flag.")
+    return []
+
+
 def _attention_mask(value: str, given: Given) -> list[str]:
     is_true(value)
     return []
@@ -394,7 +406,9 @@ ROWS: dict[str, Row] = {
     ),
     "fp16_full_eval": _harmless("evaluation has the precision of training", _SWITCH),
     "bf16_full_eval": _harmless("evaluation has the precision of training", _SWITCH),
-    "greater_is_better": _harmless("each metric knows its direction", _SWITCH),
+    "greater_is_better": Row(
+        HARMLESS, "each metric knows its direction", _SWITCH, _greater_is_better
+    ),
     "pad_to_max_length": _harmless("padding changes no result", _SWITCH),
     "group_by_length": _harmless("each step is sorted by length, with the same gradient", _SWITCH),
     "shuffle_train_dataset": _harmless("each epoch has a new order by --seed", _SWITCH),
@@ -560,7 +574,7 @@ def translate(argv: Sequence[str], switches: Mapping[str, bool], *, program: str
     items = list(_items(argv, switches))
     given = {name: value for name, value, _ in items if name}
     words: list[str] = []
-    converted, harmless, problems = [], [], []
+    converted, harmless, problems = [], [], list(_set_twice(items))
     for name, value, typed in items:
         row = ROWS.get(name) if name else None
         if row is None or row.convert is None:
@@ -583,6 +597,17 @@ def translate(argv: Sequence[str], switches: Mapping[str, bool], *, program: str
         what = "it" if len(problems) == 1 else "them"
         raise InputError("\n".join([*problems, f"Without {what}: {program} {shlex.join(words)}"]))
     return Translation(words, converted, harmless)
+
+
+def _set_twice(items: Sequence[tuple[str, str, tuple[str, ...]]]) -> Iterator[str]:
+    """Yield a sentence for each converted flag that has two values; the parser finds the others."""
+    seen: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for name, value, typed in items:
+        if name in ROWS and ROWS[name].convert is not None:
+            key = "eval_strategy" if name == "evaluation_strategy" else name
+            first = seen.setdefault(key, (value, typed))
+            if first[0].lower() != value.lower():
+                yield f"{' '.join(first[1])} and {' '.join(typed)}: only one can hold. Remove one."
 
 
 def words_of_file(path: str) -> list[str]:

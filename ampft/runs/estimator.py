@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import shutil
-import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +13,7 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from ampft.ownership import TemporaryFolder
 from ampft.runs.finetune import finetune
 from ampft.runs.finished import FinishedRun
 
@@ -109,9 +108,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
         given = {name: value for name, value in own.items() if value is not None}
         folder = self.output_dir
         if folder is None:
-            self._temporary = tempfile.mkdtemp(prefix="ampft-classifier-")
-            weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
-            folder = f"{self._temporary}/run"
+            temporary = TemporaryFolder("classifier")
+            folder = str(temporary.__enter__() / "run")
+            self._remove = weakref.finalize(self, temporary.remove)
         printed = contextlib.nullcontext() if self.verbose else _silence()
         with printed:
             self.run_: FinishedRun = finetune(
@@ -142,7 +141,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         Raises:
             TypeError: The folder is temporary.
         """
-        if "_temporary" in vars(self):
+        if "_remove" in vars(self):
             raise TypeError("the run is in a temporary folder. Pass output_dir to pickle a model.")
         state: dict[str, Any] = super().__getstate__()
         return state

@@ -105,7 +105,10 @@ class OwnSettings:
         if not values.get("output_dir"):
             raise InputError('output_dir: choose a folder for the results, such as "runs/mine".')
         begins_anew = {"resume_from_checkpoint": None} if values.get("overwrite_output_dir") else {}
-        return cls(**{**begins_anew, **values, "output_dir": str(values["output_dir"])})
+        own = {**begins_anew, **values, "output_dir": str(values["output_dir"])}
+        if isinstance(own.get("checkpointing_steps"), int):
+            own["checkpointing_steps"] = str(own["checkpointing_steps"])
+        return cls(**own)
 
     def recorded(self) -> dict[str, Any]:
         """Return the settings for the record; hyperparameters are settings like the others."""

@@ -91,7 +91,8 @@ class Training:
                 training.step(lambda batch: summed_loss(model, batch))
 
     The loop continues where a run that stopped in `output_dir` was: the same call, repeated, gives
-    the weights that an uninterrupted run gives, bit for bit.
+    the weights that an uninterrupted run gives, bit for bit, if what is random in it is drawn from
+    the global generators of torch, numpy and Python.
 
     Inside the context, float32 products are exact and those of an emulated mode are emulated. The
     loss is computed in the precision. The model is moved to the device, and not wrapped: call it as

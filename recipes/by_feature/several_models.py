@@ -9,7 +9,6 @@ losses, and optimizers".
 
 import sys
 from functools import partial
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import ampft
+from ampft.ownership import TemporaryFolder
 
 
 def main(mode: str = "fp32", *, epochs: int = 6) -> None:
@@ -36,7 +36,7 @@ def main(mode: str = "fp32", *, epochs: int = 6) -> None:
         difference = ampft.summed_squared_error(*shares) / 10
         return ampft.summed_cross_entropy(logits[name], batch[1]) + difference
 
-    with TemporaryDirectory() as folder:
+    with TemporaryFolder("several-models") as folder:
         training = ampft.Training(
             models,
             optimizers,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from running import call_here, text_settings
+from running import call_here, last_of_each, text_settings
 from safetensors.torch import load_file
 
 from ampft.arguments import parse_classify_arguments
@@ -33,7 +33,9 @@ def settings(text_files, tiny_model, folder, *more):
 
 
 def prepared_in(mode, words):
-    return prepare(parse_classify_arguments([*words, "--mixed_precision", mode]))
+    return prepare(
+        parse_classify_arguments(last_of_each("train", *words, "--mixed_precision", mode)[1:])
+    )
 
 
 def step(prepared):

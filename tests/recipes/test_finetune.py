@@ -277,7 +277,7 @@ PAIRS = [("a", "x"), ("b", "y")] * 8
         ),
         (
             {"train": PAIRS, "early_stopping_patience": 1, "load_best_model_at_end": False},
-            r"^early_stopping_patience and load_best_model_at_end=False: early",
+            r"^early_stopping_patience 1 has no effect with load_best_model_at_end=False",
         ),
     ],
 )

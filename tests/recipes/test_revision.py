@@ -7,9 +7,9 @@ import pytest
 from running import CLASSIFY, call_here, rows, succeeded, write_csv
 from safetensors.torch import load_file, save_file
 
+from ampft.arguments import parse_classify_arguments
 from ampft.errors import InputError
 from ampft.models.revision import pinned_folder
-from ampft.models.settings import ModelSettings
 
 COMMITS = {"main": "a" * 40, "v2": "b" * 40}
 
@@ -61,4 +61,4 @@ def test_what_has_no_such_revision_is_refused(cached, tiny_model):
     with pytest.raises(InputError, match="is a folder, which has no revisions"):
         pinned_folder(str(tiny_model), "v2")
     with pytest.raises(InputError, match="no effect without --model_name_or_path"):
-        _ = ModelSettings(model_revision="v2").model_path
+        parse_classify_arguments(["--train_file", "a.csv", "--model_revision", "v2"])

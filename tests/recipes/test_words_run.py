@@ -121,7 +121,7 @@ def test_predict_finds_entities_in_a_text(runs):
     ("words", "message"),
     [
         (("--text", "a", "--top_k", 2), "--top_k has no effect on words, which have a class each"),
-        (("--text", " "), "--text, text 1: no words, or an empty one"),
+        (("--text", " "), "--text: received ' '"),
     ],
 )
 def test_predict_refuses(runs, words, message):

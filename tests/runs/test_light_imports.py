@@ -34,6 +34,8 @@ HEAVY = {
         "state",
         "caller_state",
         "loop",
+        "own_parts",
+        "training",
         "loop_state",
         "environment",
         "recorded_arguments",
@@ -79,7 +81,7 @@ def test_the_main_function_imports_libraries_only_when_it_runs():
 
 OTHER_PRODUCTS = ("ampft.comparison", "ampft.lab")
 # Folders and files that may import them.
-ABOVE = {"comparison", "lab", "laboratory.py", "cli.py"}
+ABOVE = {"commands", "comparison", "lab", "laboratory.py", "cli.py"}
 
 
 def test_the_settings_of_a_run_import_no_numpy():

@@ -79,7 +79,9 @@ def read(command: str, folder: Path) -> str:
     texts = folder.parent / "texts.csv"
     texts.write_text("text\nw1 w2\n")
     labels = folder.parent / "labels.csv"
-    predict_file(str(folder), PredictRequest(files=[str(texts)], output_file=str(labels)))
+    predict_file(
+        str(folder), PredictRequest(files=[str(texts)], output_file=str(labels), overwrite=True)
+    )
     return labels.read_text()
 
 
