@@ -574,7 +574,7 @@ def translate(argv: Sequence[str], switches: Mapping[str, bool], *, program: str
     items = list(_items(argv, switches))
     given = {name: value for name, value, _ in items if name}
     words: list[str] = []
-    converted, harmless, problems = [], [], list(_set_twice(items))
+    converted, harmless, problems = [], [], list(_set_twice(items, switches))
     for name, value, typed in items:
         row = ROWS.get(name) if name else None
         if row is None or row.convert is None:
@@ -599,15 +599,19 @@ def translate(argv: Sequence[str], switches: Mapping[str, bool], *, program: str
     return Translation(words, converted, harmless)
 
 
-def _set_twice(items: Sequence[tuple[str, str, tuple[str, ...]]]) -> Iterator[str]:
-    """Yield a sentence for each converted flag that has two values; the parser finds the others."""
+def _set_twice(
+    items: Sequence[tuple[str, str, tuple[str, ...]]], switches: Mapping[str, bool]
+) -> Iterator[str]:
+    """Yield a sentence for each converted flag with two values; the parser finds own flags."""
     seen: dict[str, tuple[str, tuple[str, ...]]] = {}
     for name, value, typed in items:
-        if name in ROWS and ROWS[name].convert is not None:
-            key = "eval_strategy" if name == "evaluation_strategy" else name
-            first = seen.setdefault(key, (value, typed))
-            if first[0].lower() != value.lower():
-                yield f"{' '.join(first[1])} and {' '.join(typed)}: only one can hold. Remove one."
+        if name not in ROWS or ROWS[name].convert is None:
+            continue
+        key = "eval_strategy" if name == "evaluation_strategy" else name
+        first = seen.setdefault(key, (value, typed))
+        values = {first[0].lower(), value.lower()}
+        if len(values) > 1 and (name not in switches or "none" in values):
+            yield f"{' '.join(first[1])} and {' '.join(typed)}: only one can hold. Remove one."
 
 
 def words_of_file(path: str) -> list[str]:
