@@ -135,7 +135,7 @@ def later_wins(kind: type[Any], *parts: Sequence[str]) -> list[str]:
 
     Args:
         kind: Dataclass of the settings.
-        parts: Command lines, each of which may override those before it.
+        parts: Command lines; a later one overrides an earlier one.
     """
     known, hints = fields_and_hints(ConfigFlag, kind)
     joined: list[GivenFlag] = []

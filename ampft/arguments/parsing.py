@@ -50,7 +50,7 @@ def parse_classify_arguments(
 
 
 def translated(words: Sequence[str], program: str) -> list[str]:
-    """Return a command line with the flags of transformers' scripts as those of ampft.
+    """Return a command line with the flags of transformers' scripts converted to ampft's.
 
     A line says what was converted, and another what has no effect.
 

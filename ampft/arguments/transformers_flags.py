@@ -100,7 +100,7 @@ def _refused(text: str, takes: str = _VALUE) -> Row:
 
 
 def _only(allowed: Sequence[str], text: str, takes: str = _VALUE) -> Row:
-    """A flag of which only the values that hold here are accepted."""
+    """A flag that only accepts values that describe what ampft does anyway."""
 
     def convert(value: str, given: Given) -> list[str]:
         if value.lower() not in allowed:
@@ -332,6 +332,7 @@ DIFFERENT_DEFAULTS = {
     "data_seed": "seeds splits and subsamples here; there the order of the examples, which follows "
     "--seed here",
     "max_train_samples": "drawn at random here; there the first ones for texts and words",
+    "text_column_names": "a,b is a pair of texts, and a+b joins columns; there a,b joins columns",
     "max_length_seconds": "whole sounds; there 20 s, cut at random",
     "max_seq_length": "128, and windows for longer texts of words; there 128, and for words the "
     "model's maximum",
@@ -402,7 +403,7 @@ ROWS: dict[str, Row] = {
     "ignore_mismatched_sizes": _harmless("a head of another size is replaced, and said", _SWITCH),
     "use_fast_tokenizer": _harmless("fast where there is one", _SWITCH),
     "average_tokens_across_devices": _only(
-        _TRUE, "the gradient is always that of the whole effective batch.", _SWITCH
+        _TRUE, "the gradient is always computed for the whole effective batch.", _SWITCH
     ),
     "fp16_full_eval": _harmless("evaluation has the precision of training", _SWITCH),
     "bf16_full_eval": _harmless("evaluation has the precision of training", _SWITCH),
@@ -643,7 +644,7 @@ def settings_of(training_arguments: Any) -> dict[str, Any]:
     Its own constructor fills some fields, such as the device's; these are left out.
 
     Raises:
-        InputError: It is no such object.
+        InputError: It is not a `TrainingArguments`.
     """
     kind: Any = type(training_arguments)
     names = [each.name for each in fields(kind)] if is_dataclass(kind) else []

@@ -80,7 +80,7 @@ class PredictFlags:
     )
     label_column_name: str | None = flag(
         None,
-        "label column to score; if none, that of the training, or one with a usual name",
+        "label column to score; if none, the one used in training, or one with a usual name",
         group=COLUMNS,
     )
     encoding: str = flag("utf-8", "character encoding of text files", group=COLUMNS)
@@ -134,7 +134,7 @@ def check_model_and_inputs(flags: PredictFlags) -> None:
             continue
         if " " in name or not path.suffix:
             raise InputError(
-                f"FILE: there is no file {quoted(name)}. To predict a text, pass --text TEXT."
+                f"FILE: {quoted(name)} does not exist. To predict a text, pass --text TEXT."
             )
         check_file(path, flag="FILE")
 

@@ -41,7 +41,7 @@ class PushFlags:
     run: str = positional(REQUIRED, "RUN", "output folder of a run")
     hub_model_id: str | None = flag(
         None,
-        "name on the hub; if none, that of the folder, under your user name",
+        "name on the hub; if none, the folder's name, under your user name",
         metavar="USER/NAME",
     )
     private: bool = flag(False, "make a new repository private")
