@@ -38,7 +38,7 @@ from ampft.data.pixels import (
 )
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows
-from ampft.data.row_labels import RowLabels
+from ampft.data.row_labels import NO, YES, RowLabels
 from ampft.data.splits import (
     FILE_COLUMN,
     GROUP_COLUMN,
@@ -259,6 +259,14 @@ def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str
     if train.declared is None:
         if not several:
             _refuse_scores(train)
+        elif (
+            len(train.names) == 2 and set(train.names) <= YES | NO and min(train.labels.counts) > 1
+        ):
+            raise InputError(
+                f"{train.origin}: every row has the labels {quoted_list(train.names)}, so they seem"
+                " to say which of two labels a row has. Write the names of the labels, or one"
+                " column of 0 and 1 per label and pass --label_column_name a,b."
+            )
         _refuse_lists(train, several=several)
     for split, part in rows.items():
         _refuse_unseen(split, part, train)

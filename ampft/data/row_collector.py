@@ -12,13 +12,12 @@ from datasets import Dataset, concatenate_datasets
 
 from ampft.data.columns import DataColumns
 from ampft.data.request import DataRequest
-from ampft.data.row_labels import IntArray, RowLabels
+from ampft.data.row_labels import NO_LABEL_CODES, IntArray, RowLabels
 from ampft.data.sources.table import SourceTable
 from ampft.errors import InputError, listed, quoted, quoted_list
 
 MAX_FILES_SHOWN = 3
-# What `datasets` and loss functions use for "no label"; as a class it would be meaningless.
-NO_LABEL = frozenset({"-1", "-100", "-1.0", "-100.0"})
+NO_LABEL = frozenset({*map(str, NO_LABEL_CODES), *(f"{code}.0" for code in NO_LABEL_CODES)})
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from ampft.data.masks import Masks
 from ampft.data.sources.table import as_text
-from ampft.errors import InputError, quoted
+from ampft.data.sources.text_lists import list_in_text, seems_to_be_list
+from ampft.errors import InputError, quoted, quoted_list
 
 IntArray = npt.NDArray[np.int64]
 
@@ -119,6 +120,8 @@ def padded_codes(codes: npt.NDArray[np.integer[Any]], counts: IntArray) -> npt.N
     return result
 
 
+# What `datasets` and loss functions use for "no label"; as a class it would be meaningless.
+NO_LABEL_CODES = frozenset({-1, -100})
 YES = frozenset({"1", "1.0", "true"})
 NO = frozenset({"0", "0.0", "false"})
 
@@ -154,7 +157,8 @@ class LabelParser:
             location: File and line, for the messages.
 
         Raises:
-            InputError: A cell does not hold a label or, with one column per label, 0 or 1.
+            InputError: A cell does not hold a label or, with one column per label, 0 or 1; or it
+                holds a list of 0 and 1, whose places have no names.
         """
         if len(self.columns) > 1:
             pairs = zip(self.columns, cells, strict=True)
@@ -165,9 +169,7 @@ class LabelParser:
             return None if name is None else (name,)
         if cell is None:
             return ()
-        parts = cell.split(self.separator) if isinstance(cell, str) else cell
-        if not isinstance(parts, list | tuple):
-            parts = [parts]
+        parts = self._parts(cell, location)
         names = [name for part in parts if (name := self._name(part, location)) is not None]
         return tuple(dict.fromkeys(name.strip() for name in names))
 
@@ -189,11 +191,43 @@ class LabelParser:
             matrix[row, list(labels)] = True
         return matrix
 
+    def _parts(self, cell: object, location: str) -> Sequence[object]:
+        """Return the labels of a cell, which is a list, the text of a list, or separated labels."""
+        parts: Any = cell
+        if isinstance(cell, str):
+            parts = list_in_text(cell)
+            if parts is None and seems_to_be_list(cell):
+                raise InputError(
+                    f"{location}: column {quoted(self.columns[0])} holds {quoted(cell)}, which"
+                    " seems to be a list and cannot be read as one. Write its names without"
+                    f" brackets (anger{self.separator}joy), or as JSON ("
+                    '["anger", "joy"]).'
+                )
+            parts = cell.split(self.separator) if parts is None else parts
+        if not isinstance(parts, list | tuple):
+            return [parts]
+        codes = {str(part).strip().lower() for part in parts}
+        if len(codes) < len(parts) and codes <= YES | NO:
+            raise InputError(
+                f"{location}: the label {quoted(cell)} is a list of 0 and 1, one for each label,"
+                " and the labels have no names. Write the names of the labels, or one column of 0"
+                " and 1 per label and pass --label_column_name a,b,c."
+            )
+        return parts
+
     def _name(self, cell: object, location: str) -> str | None:
         """Return a label as a string: the class name for an index, None if it is missing."""
-        if self.declared is not None and isinstance(cell, int) and cell >= 0:
+        if self.declared is not None and isinstance(cell, int) and cell not in NO_LABEL_CODES:
+            if not 0 <= cell < len(self.declared):
+                raise InputError(
+                    f"{location}: column {quoted(self.columns[0])} holds {cell}, but the source"
+                    f" declares {len(self.declared)} classes, numbered 0 to"
+                    f" {len(self.declared) - 1}: {quoted_list(self.declared)}. Correct the value,"
+                    " or declare all classes."
+                )
             return self.declared[cell]
-        if isinstance(cell, list | tuple) and not self.several:
+        is_list = isinstance(cell, list | tuple)
+        if not self.several and (is_list or (isinstance(cell, str) and list_in_text(cell))):
             raise InputError(
                 f"{location}: several labels, {quoted(cell)}. Add --task multi-label, or keep"
                 " one label per row."

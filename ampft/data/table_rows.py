@@ -40,6 +40,7 @@ Loaded = tuple[dict[str, LabelledRows], DataColumns, list[str]]
 Describe = Callable[[], str]
 
 MEDIA_ROWS = 20  # whose cells tell whether a column has images or sounds
+TEXT_TYPES = ("string", "large_string", "string_view", "binary", "large_binary")
 UNLABELLED = -1  # value of a ClassLabel whose label is not published
 
 
@@ -149,7 +150,11 @@ def _columns_of_texts(
 ) -> list[str]:
     """Return the columns of strings, those that are joined into one text, and labels."""
     features = dataset.features
-    texts = [n for n in columns if isinstance(features[n], Value) and "string" in features[n].dtype]
+    texts = [
+        name
+        for name in columns
+        if isinstance(features[name], Value) and features[name].dtype in TEXT_TYPES
+    ]
     parts = InputColumns.of(request.text_columns or (), columns).parts
     texts += [name for part in parts if len(part) > 1 for name in part if name in columns]
     return [*texts, *(name for name in labels if name not in texts)]

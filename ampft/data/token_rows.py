@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
-from datasets import Features
 
 from ampft.data.assembly import sort_names
 from ampft.data.columns import (
@@ -31,7 +29,6 @@ from ampft.data.masks import read_class_names
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows, concatenated
 from ampft.data.row_labels import RowLabels, UnitLabels
-from ampft.data.sources.data_sets import label_names
 from ampft.data.sources.files import FLAGS, open_table
 from ampft.data.sources.rows import write_arrow
 from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
@@ -80,17 +77,6 @@ def are_token_files(request: DataRequest) -> bool:
         return False
     table = open_table(first, flag=FLAGS["train"], encoding=request.encoding)
     return are_token_columns(table.columns)
-
-
-def declared_tags(table: SourceTable, column: str) -> tuple[str, ...] | None:
-    """Return the names of tags that a data set, or its Parquet file, stores as indices."""
-    path = Path(table.origin)
-    if table.dataset is not None or path.suffix.lower() != ".parquet":
-        return table.classes.get(column)
-    schema = pq.read_schema(path.absolute())
-    if b"huggingface" not in (schema.metadata or {}):
-        return None
-    return label_names(Features.from_arrow_schema(schema).get(column))
 
 
 def read_token_tables(
@@ -147,7 +133,7 @@ def _prepared_column(columns: DataColumns) -> str:
 def _read_table(table: SourceTable, columns: DataColumns, request: DataRequest) -> LabelledRows:
     """Return the usable rows of one file or split, with their tags in any scheme."""
     (word_column,), tag_column = columns.inputs, columns.labels.title
-    declared = declared_tags(table, tag_column)
+    declared = table.classes.get(tag_column)
     if declared is None and request.class_names_file is not None:
         entries = read_class_names(Path(request.class_names_file))
         declared = tuple(entry.name for entry in entries)

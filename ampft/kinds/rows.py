@@ -300,7 +300,8 @@ def find_labels(
             return None
         columns = (usual[0],)
     separator = str(trained.arguments.get("label_separator", ","))
-    return LabelParser(tuple(map(str, columns)), several, separator)
+    names = tuple(map(str, columns))
+    return LabelParser(names, several, separator, declared=table.classes.get(names[0]))
 
 
 def rows_in_memory(noun: str, inputs: Any, trained: TrainingInfo) -> list[tuple[Any, ...]]:

@@ -33,7 +33,7 @@ from ampft.data.dataset import ClassificationData, row_labels
 from ampft.data.sources.files import open_table
 from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
 from ampft.data.sources.text_files import CONLL_SEPARATORS, CONLL_SUFFIXES, read_as_conll
-from ampft.data.token_rows import TagReader, declared_tags
+from ampft.data.token_rows import TagReader
 from ampft.data.words import (
     Word,
     entities,
@@ -252,7 +252,7 @@ def _labels(
         return None
     tags = str(names[0])
     columns = DataColumns.of_tokens(column, tags, are_spans=are_spans)
-    return TagReader(columns, declared_tags(table, tags))
+    return TagReader(columns, table.classes.get(tags))
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,13 @@ class _LineFeeds:
 
 
 def _csv_cell(value: Any) -> Any:
-    return _json(value) if isinstance(value, dict | list) else value
+    if isinstance(value, dict | list):
+        return _json(value)
+    return _as_text(value) if isinstance(value, bytes) else value
+
+
+def _as_text(value: object) -> str:
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 def _lines(out: Any, line: Callable[[Sequence[Any]], str]) -> Write:
@@ -160,7 +166,7 @@ def _lines(out: Any, line: Callable[[Sequence[Any]], str]) -> Write:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=str)
+    return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=_as_text)
 
 
 def _finite(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time
@@ -53,7 +54,8 @@ def read_parquet(path: Path, *, encoding: str) -> SourceTable:
     """
     del encoding
     with _reading_errors(path):
-        columns = tuple(pq.ParquetFile(path.absolute()).schema_arrow.names)
+        schema = pq.ParquetFile(path.absolute()).schema_arrow
+    columns = tuple(schema.names)
     refuse_duplicates(columns, str(path))
 
     def read(names: Sequence[str]) -> Iterator[Row]:
@@ -69,7 +71,26 @@ def read_parquet(path: Path, *, encoding: str) -> SourceTable:
                     number += 1
                     yield number, row
 
-    return SourceTable(columns=columns, read=read, unit="row", origin=str(path))
+    return SourceTable(
+        columns=columns, read=read, unit="row", origin=str(path), classes=_declared_classes(schema)
+    )
+
+
+def _declared_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
+    """Return the names of classes that `datasets` wrote into a file, by column of indices."""
+    try:
+        features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"][
+            "features"
+        ]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    declared = {}
+    for column, feature in features.items():
+        while isinstance(feature, dict | list) and "names" not in feature:  # a list of classes
+            feature = feature.get("feature") if isinstance(feature, dict) else feature[0]
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+            declared[column] = tuple(map(str, feature["names"]))
+    return declared
 
 
 def read_workbook(path: Path, *, flag: str, sheet: str | None) -> SourceTable:

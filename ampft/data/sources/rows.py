@@ -34,9 +34,8 @@ def read_rows(table: SourceTable, columns: DataColumns, request: DataRequest) ->
     """
     inputs, media = InputColumns.of(columns.inputs, table.columns), MEDIA.get(columns.kind)
     labels, folder = columns.labels, Path(table.origin).parent
-    if table.dataset is not None:
-        # A split can declare its classes in another order than training does.
-        labels = replace(labels, declared=table.classes.get(labels.columns[0]))
+    # A split can declare its classes in another order than training does.
+    labels = replace(labels, declared=table.classes.get(labels.columns[0]))
     collector = RowCollector(table, columns, request)
     count, extra = len(inputs.sources), columns.extra
 
@@ -87,11 +86,13 @@ def as_file(cell: object, folder: Path) -> dict[str, object] | None:
     """Return a cell as a dictionary of `bytes` and `path`; None if it is missing.
 
     Args:
-        cell: A path, or a dictionary with bytes or a path.
+        cell: A path, bytes, or a dictionary with bytes or a path.
         folder: Folder to which paths are relative.
     """
     content = cell.get("bytes") if isinstance(cell, dict) else None
     name = cell.get("path") if isinstance(cell, dict) else cell
+    if isinstance(cell, bytes):
+        return {"bytes": cell, "path": None}
     if isinstance(content, bytes):
         return {"bytes": content, "path": name}
     if not isinstance(name, str) or not name.strip():

@@ -6,7 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from ampft.errors import MAX_LISTED, InputError, listed, quoted, quoted_list
 
@@ -88,7 +91,8 @@ def refuse_duplicates(columns: Sequence[str], origin: str) -> None:
 def as_text(value: object, location: str, column: str) -> str | None:
     """Return a cell as a string, or None if it is missing: null, NaN or only white space.
 
-    The strings `None`, `NA` and `null` are texts. Numbers and booleans are spelled as in Python.
+    The strings `None`, `NA` and `null` are texts. Numbers and booleans are spelled as in Python,
+    dates and times as in ISO 8601. Bytes are UTF-8.
 
     Args:
         value: The cell.
@@ -96,20 +100,38 @@ def as_text(value: object, location: str, column: str) -> str | None:
         column: Name of the column, for the messages.
 
     Raises:
-        InputError: The cell holds a list or an object, which is neither a text nor a label.
+        InputError: The cell holds a list or an object, which is neither a text nor a label, or
+            bytes that are not UTF-8.
     """
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+    if value is None or (isinstance(value, float | Decimal) and math.isnan(value)):
         return None
+    if isinstance(value, bytes):
+        value = _decoded(value, location, column)
     if isinstance(value, str):
         refuse_surrogates(value, location)
         return value if value and not value.isspace() else None
-    if isinstance(value, bool | int | float):
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    if isinstance(value, bool | int | float | timedelta | UUID):
         return str(value)
     raise InputError(
         f"{location}: column {quoted(column)} holds a nested value ({type(value).__name__}"
         f" {quoted(value)}), but a cell must be a text or a single value. Write it as one"
         " string, or pass another column."
     )
+
+
+def _decoded(value: bytes, location: str, column: str) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{location}: column {quoted(column)} holds bytes that are not UTF-8 text (byte"
+            f" 0x{value[error.start]:02x}). Write it as texts, or name the column of images or"
+            " sounds with --image_column_name or --audio_column_name."
+        ) from None
 
 
 def refuse_surrogates(value: str, location: str) -> None:
