@@ -259,14 +259,8 @@ def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str
     if train.declared is None:
         if not several:
             _refuse_scores(train)
-        elif (
-            len(train.names) == 2 and set(train.names) <= YES | NO and min(train.labels.counts) > 1
-        ):
-            raise InputError(
-                f"{train.origin}: every row has the labels {quoted_list(train.names)}, so they seem"
-                " to say which of two labels a row has. Write the names of the labels, or one"
-                " column of 0 and 1 per label and pass --label_column_name a,b."
-            )
+        else:
+            _refuse_complements(train)
         _refuse_lists(train, several=several)
     for split, part in rows.items():
         _refuse_unseen(split, part, train)
@@ -287,6 +281,16 @@ def _refuse_scores(train: LabelledRows) -> None:
             " classification is supported. Replace the numbers by classes (such as low and high),"
             " or pass another column with --label_column_name. If each number is a class, add a"
             f" letter to it (such as v{fractions[0][:40]})."
+        )
+
+
+def _refuse_complements(train: LabelledRows) -> None:
+    """Raise InputError when every row has both labels 0 and 1, as in lists such as `[0, 1]`."""
+    if len(train.names) == 2 and set(train.names) <= YES | NO and min(train.labels.counts) == 2:
+        raise InputError(
+            f"{train.origin}: every row has the labels {quoted_list(train.names)}, so they seem to"
+            " say which of two labels a row has. Write the names of the labels, or one column of 0"
+            " and 1 per label and pass --label_column_name a,b."
         )
 
 
