@@ -15,7 +15,14 @@ from typing import Any, cast
 
 from ampft.errors import InputError
 from ampft.files import FileDigest, describe_file, is_safe_relative_path
-from ampft.text.json_io import JSONValue, json_text, json_values, parse_json_object, values_hash
+from ampft.text.json_io import (
+    JSONValue,
+    check_schema,
+    json_text,
+    json_values,
+    parse_json_object,
+    values_hash,
+)
 
 _HASH = "sha256"
 SAME, CHANGED, GONE = "unchanged", "changed", "gone"
@@ -33,20 +40,30 @@ def hashed_text(value: object) -> str:
     return json_text(hashed_values(value))
 
 
-def read_hashed(path: Path) -> tuple[dict[str, Any], str]:
+def read_hashed(
+    path: Path, schema: int | None = None, remedy: str = ""
+) -> tuple[dict[str, Any], str]:
     """Read what `hashed_text` wrote.
+
+    Args:
+        path: Path of the file.
+        schema: Expected version of its layout; None for any.
+        remedy: Sentence for a file of another version.
 
     Returns:
         The values, and their hash.
 
     Raises:
-        OSError: The file cannot be read.
+        InputError: The file has the layout of another version.
+        OSError: It cannot be read.
         ValueError: It is a link, or not as it was written.
     """
     if path.is_symlink():
         raise ValueError("it is a link")
     content = path.read_bytes()
     values = parse_json_object(content)
+    if schema is not None:
+        check_schema(path, values, schema, remedy)
     stored = values.pop(_HASH, None)
     if stored != values_hash(values) or not content.endswith(b"}\n"):
         raise ValueError("its values do not have the hash that it states")

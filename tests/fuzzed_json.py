@@ -9,10 +9,24 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ampft.errors import InputError
-from ampft.text.json_io import json_text
+from ampft.text.json_io import json_text, values_hash
 
 DEEP = "@deep@"  # replaced in the text: the encoder of JSON cannot write it
 CASES = 100  # changes of each file
+
+
+def signed(values: dict[str, Any]) -> str:
+    """Return a record or manifest with the hash of its values made anew, where that is possible."""
+    values.pop("sha256", None)
+    return json_text({**values, "sha256": values_hash(values)})
+
+
+def sign(text: str) -> str:
+    try:
+        values = json.loads(text)
+        return signed(values) if isinstance(values, dict) else text
+    except (ValueError, RecursionError):
+        return text
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -11,8 +11,10 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from fuzzed_json import signed
 
 from ampft import cli
+from ampft.sealed import hashed_text
 from ampft.text.terminal import run_main
 
 REPOSITORY = Path(__file__).parents[1]
@@ -171,7 +173,7 @@ def test_no_field_of_a_record_reaches_the_terminal_raw(run_folders, tmp_path, ca
         for key in path[:-1]:
             place = place[key]
         place[path[-1]] += HOSTILE
-        (tmp_path / "run.json").write_text(json.dumps(changed))
+        (tmp_path / "run.json").write_text(signed(changed))
         cli.main(["report", str(tmp_path)])
         assert_inert("".join(capsys.readouterr()))
 
@@ -305,7 +307,8 @@ def run_folders(tiny_bert, tmp_path_factory) -> dict[str, str]:
     ):
         paths[name] = str(shutil.copytree(tiny_bert, folder / name))
         record = {
-            "schema": 1, "status": status, "arguments": {"max_seq_length": 16}, "command": [],
+            "schema": 3, "status": status, "arguments": {"max_seq_length": 16}, "command": [],
+            "task": "text" if kind == "text" else "images",
             "label_names": ["ant", "bee", "cow"],
             "data": {
                 "name": "d", "kind": kind, "fingerprints": {}, "examples": {},
@@ -319,7 +322,7 @@ def run_folders(tiny_bert, tmp_path_factory) -> dict[str, str]:
             "topology": {"num_processes": 1, "cpu_threads": 1, "device": "cpu"},
             "steps": {"total": 1}, "memory": None, "best": None,
         }  # fmt: skip
-        (folder / name / "run.json").write_text(json.dumps(record))
+        (folder / name / "run.json").write_text(hashed_text(record))
     return paths
 
 

@@ -22,7 +22,7 @@ from ampft.text.json_io import JSONValue
 from ampft.text.numbers import Units
 from ampft.text.shown_case import ShownCase
 
-SCHEMA = 5
+SCHEMA = 6  # since 6, the file states its own hash
 COMPARISON_NAME = "comparison.json"
 PRECISION = "mixed_precision"  # the setting in which modes differ
 BROKEN = "broken"  # an arm with a diverged or unfinished run

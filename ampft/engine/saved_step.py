@@ -18,10 +18,11 @@ from ampft.data.steps import MicroBatch, StepBatch
 from ampft.engine.checkpoints.writing import without_prefix, write_tensors
 from ampft.engine.step import accumulate_gradient, shared_autocast_cache
 from ampft.errors import InputError
-from ampft.files import write_text
+from ampft.files import FileDigest, write_text
 from ampft.models.weights import gather_model_state
 from ampft.ownership import is_plain_folder
-from ampft.text.json_io import from_json, json_text, read_json_object
+from ampft.sealed import Sealed, hashed_text, read_hashed
+from ampft.text.json_io import from_json
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 MODEL_NAME = "model.safetensors"
 BATCH_NAME = "batch.safetensors"
 STEP_NAME = "step.json"
+SCHEMA = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,8 @@ class SavedStep:
     effective_weight: float  # Sum of their weights in the loss.
     effective_length: int  # Sum of their lengths.
     processes: Sequence[Sequence[MicroBatchPart]]  # Micro-batches of each process.
-    schema: int = 1  # Version of this layout.
+    files: Mapping[str, FileDigest]  # Hash and size of the two files beside it.
+    schema: int = SCHEMA  # Version of this layout.
 
 
 @dataclass(frozen=True)
@@ -116,14 +119,14 @@ def save_step(
     folder.mkdir(parents=True, exist_ok=True)
     if not is_plain_folder(folder) or any(folder.iterdir()):
         raise FileExistsError(errno.EEXIST, "it is not empty or a link", str(folder))
-    write_tensors(folder / MODEL_NAME, dict(weights))
+    files = {MODEL_NAME: write_tensors(folder / MODEL_NAME, dict(weights))}
     tensors: dict[str, Tensor] = {}
     for process, (_, micro_batches, states, values) in enumerate(gathered):
         tensors |= {f"{process}/random/{name}": state for name, state in states.items()}
         tensors[f"{process}/losses"] = values
         for index, batch in enumerate(micro_batches):
             tensors |= {f"{process}/{index}/{name}": value for name, value in batch.items()}
-    write_tensors(folder / BATCH_NAME, tensors)
+    files[BATCH_NAME] = write_tensors(folder / BATCH_NAME, tensors)
     saved = SavedStep(
         step=step,
         epoch=step_batch.epoch,
@@ -134,18 +137,25 @@ def save_step(
         effective_weight=step_batch.effective_weight,
         effective_length=step_batch.effective_length,
         processes=[part for part, *_ in gathered],
+        files=files,
     )
-    write_text(folder / STEP_NAME, json_text(saved))
+    write_text(folder / STEP_NAME, hashed_text(saved))
 
 
 def read_step(folder: Path) -> SavedStep:
-    """Read `step.json` of a saved step.
+    """Read `step.json` of a saved step, and check that its folder is as it was written.
 
     Raises:
-        InputError: The folder does not hold a saved step.
+        InputError: The folder does not hold a saved step, or it was changed.
     """
+    remedy = "Restore the folder from a copy, or repeat the run."
     try:
-        return from_json(SavedStep, read_json_object(folder / STEP_NAME), STEP_NAME)
+        values, _ = read_hashed(folder / STEP_NAME, SCHEMA, remedy)
+        saved = from_json(SavedStep, values, STEP_NAME)
+        Sealed(
+            folder=folder, manifest=STEP_NAME, files=saved.files, event="the run", remedy=remedy
+        ).check()
+        return saved
     except (OSError, ValueError) as error:
         raise InputError(
             f"{folder}: the folder does not hold a saved step ({error}). Give a folder such as "

@@ -19,12 +19,13 @@ from ampft.engine.checkpoints.store import BEST_NAME
 from ampft.engine.checkpoints.writing import without_prefix, write_tensors
 from ampft.errors import InputError
 from ampft.features.feature import Feature, SavedFeature, StepRecord
-from ampft.files import FileDigest, atomic_path, check_disk_space, describe_file
+from ampft.files import FileDigest, atomic_path, check_disk_space
 from ampft.models.adapters import merge_adapters
 from ampft.models.weights import gather_model_state, load_into_sharded_model
 from ampft.ownership import private_file
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.executed import dtype_name
+from ampft.sealed import Sealed
 from ampft.text.json_io import Count
 
 RAW_PREFIX = "raw/"  # of the weights of training in the file of the best weights
@@ -219,9 +220,14 @@ class BestModel:
         accelerator.wait_for_everyone()
         errors: list[str | None] = [None]
         if accelerator.is_main_process:
-            found = describe_file(self.path) if self.path.is_file() else None
-            if found is None or found != self.file:
-                problem = "is missing" if found is None else "was changed by another program"
+            sealed = Sealed(
+                folder=self.path.parent,
+                manifest="",
+                files={} if self.file is None else {self.path.name: self.file},
+                event="its validation",
+                remedy="",
+            )
+            for _, problem in sealed.faults([self.path.name]):
                 errors = [_not_loaded(self.path, problem)]
         if accelerator.num_processes > 1:
             broadcast_object_list(errors)

@@ -17,7 +17,9 @@ from ampft.flag import MAX_SEED, flag
 from ampft.ownership import TemporaryFolder
 from ampft.processes import kill, running, start_child
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME
-from ampft.text.json_io import read_json_lines, read_json_object
+from ampft.runs.record import read_record
+from ampft.sealed import read_hashed
+from ampft.text.json_io import read_json_lines
 from ampft.text.numbers import counted
 
 POLL_SECONDS = 0.02
@@ -122,7 +124,7 @@ def train_with_interruptions(
             "Train for more steps: raise --num_train_epochs or --max_train_steps."
         )
     record = folder / INTERRUPTED / RECORD_NAME
-    if not record.is_file() or read_json_object(record)["status"] != "finished":
+    if not record.is_file() or read_record(record.parent).status != "finished":
         print_line("training to the end")
         training.run(flags)
     return stops
@@ -183,7 +185,7 @@ def differences(straight: Path, interrupted: Path) -> Iterator[str]:
         elif one.is_file() and describe_file(one) != describe_file(other):
             yield f"{name} has other contents"
     yield from _history_differences(straight, interrupted)
-    records = [read_json_object(folder / RECORD_NAME) for folder in (straight, interrupted)]
+    records = [read_hashed(folder / RECORD_NAME)[0] for folder in (straight, interrupted)]
     for name in COMPARED_FIELDS:
         if records[0].get(name) != records[1].get(name):
             yield f"{name} in {RECORD_NAME} differs"

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from ampft.arguments.parsing import messages_for_python
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
-from ampft.runs.manifest import check_files, model_files
+from ampft.runs.manifest import check_files, check_model_files
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import format_run, heading, read_report
 from ampft.tasks.report import Report
@@ -69,7 +69,7 @@ class FinishedRun:
         from ampft.models.pretrained import load_saved
         from ampft.tasks import TASKS
 
-        check_files(self.folder, self.record.files, model_files(self.folder, self.record.files))
+        check_model_files(self.folder, self.record.files)
         auto_class = getattr(transformers, TASKS[self.record.task].model_class)
         return load_saved(auto_class, str(self.folder))
 

@@ -44,7 +44,6 @@ from ampft.runs.manifest import (
 )
 from ampft.sealed import is_link
 from ampft.text.escaping import without_credentials
-from ampft.text.json_io import json_text
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -149,10 +148,6 @@ class RunFolder:
         with self.replacing(name) as temporary:
             write_text_non_atomically(temporary, text)
         return self.path / name
-
-    def write_json(self, name: str, value: object) -> Path:
-        """Write a JSON file atomically; non-finite numbers become null."""
-        return self.write_text(name, json_text(value))
 
     def stage(self) -> Path:
         """Return a hidden subfolder for results, which become visible with `publish`."""

@@ -91,6 +91,11 @@ def model_files(folder: Path, files: Mapping[str, FileDigest]) -> set[str]:
     return {name for name in present | files.keys() if matches_any_pattern(name, MODEL_FILES)}
 
 
+def check_model_files(folder: Path, files: Mapping[str, FileDigest]) -> None:
+    """Check as `check_files` does everything that loading the model of a run may read."""
+    check_files(folder, files, sorted(model_files(folder, files)))
+
+
 def is_result_name(name: str) -> bool:
     """Return whether a run may write a file of this name, or load it as part of its model."""
     return matches_any_pattern(name, (*RESULT_FILES, PICTURES_NAME, *MODEL_FILES))

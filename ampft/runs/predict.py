@@ -20,7 +20,7 @@ from ampft.kinds.prediction import InputRows, LabelReader, PredictRequest, RowOu
 from ampft.kinds.rows import STANDARD_INPUT, unused_column_names
 from ampft.ownership import check_output_file
 from ampft.runs.caller_state import caller_state_kept
-from ampft.runs.manifest import check_files, model_files
+from ampft.runs.manifest import check_model_files, model_files
 from ampft.runs.predict_output import opened_output
 from ampft.runs.predictor import Predictor
 from ampft.runs.record import RunRecord, read_record
@@ -363,5 +363,5 @@ def _run_record(folder: Path) -> RunRecord:
     record = read_record(folder)
     if record.status != "finished":
         raise InputError(f"--model {folder}: the run is {record.status}; it has no final model.")
-    check_files(folder, record.files, sorted(model_files(folder, record.files)))
+    check_model_files(folder, record.files)
     return record

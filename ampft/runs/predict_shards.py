@@ -29,7 +29,7 @@ from ampft.runs.predict import (
 )
 from ampft.runs.show import task_row
 from ampft.sealed import Sealed, hashed_text, is_link, read_hashed
-from ampft.text.json_io import check_schema, from_json, json_values
+from ampft.text.json_io import from_json, json_values
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled, print_line, quiet_libraries
 
@@ -231,8 +231,7 @@ def _shards(inputs: Sequence[str], output_dir: Path) -> list[Shard]:
 def _read_manifest(folder: Path) -> ShardManifest | None:
     path = folder / SHARDS_NAME
     try:
-        values, _ = read_hashed(path)
-        check_schema(path, values, SCHEMA, "Choose another --output_dir.")
+        values, _ = read_hashed(path, SCHEMA, "Choose another --output_dir.")
         return from_json(ShardManifest, values, SHARDS_NAME)
     except (FileNotFoundError, NotADirectoryError):
         return None

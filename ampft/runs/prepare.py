@@ -46,6 +46,7 @@ from ampft.runs.graphs import uses_graphs
 from ampft.runs.prepared import Prepared, ProcessStart, total_steps_of
 from ampft.runs.prepared_checks import check_precision, check_prepared, check_space_for_run
 from ampft.runs.publishing import check_account
+from ampft.runs.record import check_saved_model
 from ampft.runs.resume import find_resume_point, refuse_finished
 from ampft.tasks import TASKS
 from ampft.tasks.task import Task, make_task
@@ -108,6 +109,7 @@ def load_task(args: ClassifyArguments, data: DatasetDict | None = None) -> Task:
     Raises:
         InputError: The data or the model is invalid.
     """
+    check_saved_model(args.model_name_or_path)
     load = load_data if args.task is None else TASKS[args.task].kind.load
     return make_task(load(args, data), args)
 

@@ -21,17 +21,11 @@ from ampft.features.validations import ValidationPart as ValidationPart
 from ampft.files import FileDigest
 from ampft.machine import versions
 from ampft.runs.folder import RunFolder
-from ampft.runs.manifest import RECORD_NAME
+from ampft.runs.manifest import RECORD_NAME, check_model_files
 from ampft.runs.redaction import redact_command, redact_secrets, without_secrets
-from ampft.sealed import Recorded, hashed_values, read_hashed
-from ampft.tasks import default_task
+from ampft.sealed import Recorded, hashed_text, read_hashed
 from ampft.text.escaping import without_credentials
-from ampft.text.json_io import (
-    JSONValue,
-    check_schema,
-    from_json,
-    read_json_object,
-)
+from ampft.text.json_io import JSONValue, from_json, read_json_object
 
 SCHEMA = 3
 # Contradicted: what ran was not what was requested, such as another precision. Preempted: a signal
@@ -220,16 +214,7 @@ class RunRecord:
 
 def write_record(folder: RunFolder, record: RunRecord) -> Path:
     """Write run.json atomically, with the hash of its values, replacing an earlier one."""
-    return folder.write_json(RECORD_NAME, hashed_values(record))
-
-
-def hash_is_correct(folder: Path) -> bool:
-    """Return whether run.json has the hash that it states; true before schema 3."""
-    try:
-        read_hashed(folder / RECORD_NAME)
-    except ValueError:
-        return read_json_object(folder / RECORD_NAME).get("schema") in (1, 2)
-    return True
+    return folder.write_text(RECORD_NAME, hashed_text(record))
 
 
 def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
@@ -237,24 +222,16 @@ def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
 
     Args:
         folder: Folder of the run.
-        verify: Whether its values must have the hash that it states.
+        verify: Whether its values must have the hash that it states; an audit shows what differs.
 
     Raises:
-        InputError: The folder does not hold a run, or its record has an unknown schema version.
+        InputError: The folder does not hold a run, its record was changed, or it has an unknown
+            schema version.
     """
     path = folder / RECORD_NAME
+    remedy = "Use the version of ampft that the file names under `versions`."
     try:
-        values = read_json_object(path)
-        if values.get("schema") in (1, 2):
-            return from_json(RunRecord, _upgraded(values), RECORD_NAME)
-        check_schema(
-            path,
-            values,
-            SCHEMA,
-            "Use the version of ampft that the file names under `versions`.",
-        )
-        if verify:
-            values, _ = read_hashed(path)
+        values = read_hashed(path, SCHEMA, remedy)[0] if verify else read_json_object(path)
         values.pop("sha256", None)
         return from_json(RunRecord, values, RECORD_NAME)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -264,17 +241,20 @@ def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
         ) from error
 
 
-def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a record of an earlier schema in the current one."""
-    if values["schema"] == 1:  # there were no tasks
-        validations = [
-            {"epoch": part.pop("epoch"), "step": part.pop("step"), "metrics": part}
-            for part in values.get("validations", ())
-        ]
-        task = default_task(values["data"]["kind"])
-        values = {**values, "validations": validations, "task": task}
-    # Schema 2 listed the names of all files in the folder.
-    return {**values, "files": {}, "schema": SCHEMA}
+def check_saved_model(path: str | None) -> None:
+    """Check that a model to continue from is as it was written, if a run wrote it.
+
+    Args:
+        path: Folder or hub id; None for the default model.
+
+    Raises:
+        InputError: The folder is that of a run, and a file in it was changed, added or removed.
+    """
+    file = Path(path or "", RECORD_NAME)
+    if path is None or not file.is_file() or b'"initial_weights_sha256"' not in file.read_bytes():
+        return
+    record = read_record(file.parent)
+    check_model_files(file.parent, record.files)
 
 
 class StepIdsHash:

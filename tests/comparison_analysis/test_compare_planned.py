@@ -16,7 +16,7 @@ from ampft.comparison.execution.plan import PLAN_NAME
 from ampft.comparison.execution.session import open_comparison
 from ampft.comparison.remarks import remark, remark_texts
 from ampft.comparison.report.files import read_comparison
-from ampft.text.json_io import json_text
+from ampft.sealed import hashed_text
 
 WRONG = {arm: [range(5)] * 5 for arm in ("fp32", "placebo", "bf16")}
 PLAN = plan(
@@ -35,7 +35,7 @@ def with_seeds(*seed_counts):
 def planned(tmp_path, plan_=PLAN, wrong=WRONG, seeds=SEEDS):
     folder = tmp_path / "cmp"
     runs = write_runs(folder / "runs", wrong, seeds=seeds, losses=[1.0, 0.5])
-    (folder / PLAN_NAME).write_text(json_text(plan_), encoding="utf-8")
+    (folder / PLAN_NAME).write_text(hashed_text(plan_), encoding="utf-8")
     return folder, runs
 
 

@@ -32,7 +32,7 @@ from ampft.comparison.execution.session import open_comparison
 from ampft.comparison.remarks import remark_texts
 from ampft.errors import InputError
 from ampft.runs.record import BestPart, ValidationPart
-from ampft.text.json_io import json_text
+from ampft.sealed import hashed_text
 
 ARMS = ["--arm", "base", "--arm", "low: --learning_rate 1e-5"]
 LONG = replace(ESTIMATE, size=replace(SIZE, epochs=10), evaluates_fp32=False)
@@ -127,7 +127,7 @@ def test_the_runs_of_arms_have_their_flags(tmp_path):
 
 def test_a_plan_of_arms_reads_back_and_is_continued_with_the_same_arms_only(tmp_path):
     existing = arms_plan()
-    (tmp_path / PLAN_NAME).write_text(json_text(existing))
+    (tmp_path / PLAN_NAME).write_text(hashed_text(existing))
     assert read_plan(tmp_path) == existing
     command = parse_compare_arms_arguments([*ARMS, "--seeds", "3"])
     difference = plan_difference(existing, command.design, redacted_settings(command))

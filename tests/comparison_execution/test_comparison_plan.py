@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import asdict, replace
 
 import pytest
-from fuzzed_json import harm
+from fuzzed_json import harm, sign
 from hypothesis import given
 from hypothesis import strategies as st
 from planned import SIZE, plan
@@ -28,6 +28,7 @@ from ampft.comparison.execution.planning import plan_comparison
 from ampft.comparison.remarks import remark
 from ampft.errors import InputError
 from ampft.runs.folder import RunFolder
+from ampft.sealed import hashed_text
 from ampft.text.json_io import json_text
 
 ARMS = tuple(Arm(name, (), name) for name in ("fp32", "placebo", "tf32", "bf16", "fp16", "fp8"))
@@ -75,13 +76,13 @@ def test_a_plan_reads_back(tmp_path):
         seeds_analysed=(3,), own_seconds=1.5, runs_seconds=100.0,
     )  # fmt: skip
     with RunFolder(tmp_path / "cmp") as folder:
-        folder.write_json("plan.json", existing)
+        folder.write_text("plan.json", hashed_text(existing))
     assert read_plan(tmp_path / "cmp") == existing
     assert json.loads(json_text(existing)) == json.loads(json_text(asdict(existing)))
     assert read_plan(tmp_path) is None
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"schema": 3}', '{"schema": 99}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"schema": 4}', '{"schema": 99}'])
 def test_an_invalid_plan_is_refused(tmp_path, text):
     (tmp_path / "plan.json").write_text(text)
     message = r"plan\.json: (the file is not a valid plan|the file has schema version 99)"
@@ -180,7 +181,8 @@ def test_the_plan_is_printed_with_its_time_and_disk_space(tmp_path):
 
 
 FINISHED = {
-    "schema": 1, "status": "finished", "arguments": {}, "command": [], "label_names": ["a", "b"],
+    "schema": 3, "status": "finished", "arguments": {}, "command": [], "label_names": ["a", "b"],
+    "task": "text",
     "data": {"name": "d", "kind": "text", "fingerprints": {}, "examples": {}},
     "model": {
         "name": "m", "architecture": "a", "parameters": 1, "trainable_parameters": 1,
@@ -200,12 +202,12 @@ def test_report_on_an_interrupted_comparison(tmp_path, capsys):
         (line,) = captured.err.splitlines()
         return line
 
-    (tmp_path / "plan.json").write_text(json_text(plan()))
+    (tmp_path / "plan.json").write_text(hashed_text(plan()))
     none = f"0 of 9 runs are complete. Repeat its command with --output_dir {tmp_path} to continue."
     assert message().endswith(f"the comparison has not finished: {none}")
     for name in ("fp32-seed42", "bf16-seed42"):
         (tmp_path / "runs" / name).mkdir(parents=True)
-        (tmp_path / "runs" / name / "run.json").write_text(json.dumps(FINISHED))
+        (tmp_path / "runs" / name / "run.json").write_text(hashed_text(FINISHED))
     assert "2 of 9 runs are complete" in message()
     assert message().endswith(f"ampft report {tmp_path / 'runs' / 'fp32-seed42'}")
     for damaged in ("{", '{"schema": 3}', ""):
@@ -219,7 +221,7 @@ def test_report_on_an_interrupted_comparison(tmp_path, capsys):
 
 
 def test_the_page_of_a_comparison_that_has_not_finished_is_refused(tmp_path, capsys):
-    (tmp_path / "plan.json").write_text(json_text(plan()))
+    (tmp_path / "plan.json").write_text(hashed_text(plan()))
     page = tmp_path / "page.html"
     assert cli.main(["report", str(tmp_path), "--output_file", str(page)]) == 2
     assert "the comparison has not finished: 0 of 9 runs" in capsys.readouterr().err
@@ -242,6 +244,8 @@ def test_a_changed_plan_is_refused_by_name_or_does_no_harm(tmp_path):
         plan_lines(tmp_path, found, found.runs())
         plan_facts(found, tmp_path, found.design.seed_counts[-1])
 
-    refused, wrong = harm(json_text(plan()), ["plan.json"], path.write_text, read)
+    refused, wrong = harm(
+        hashed_text(plan()), ["plan.json"], lambda text: path.write_text(sign(text)), read
+    )
     assert wrong == []
     assert refused > 40

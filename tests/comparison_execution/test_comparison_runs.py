@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import psutil
 import pytest
 from planned import ESTIMATE, SIZE, plan
@@ -20,6 +18,7 @@ from ampft.comparison.execution.launchers import EndedProgram
 from ampft.comparison.execution.progress import HistoryTail, Progress, RunTimeForecast
 from ampft.errors import InputError
 from ampft.files import remove
+from ampft.sealed import hashed_text
 
 # A launcher that exits at once, and its child, which takes a moment to write its record.
 LAUNCHER = """
@@ -176,5 +175,5 @@ def test_the_progress_line(tmp_path):
 
 
 def test_a_record_of_a_running_run_is_not_complete(tmp_path):
-    (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "status": "running"}))
+    (tmp_path / "run.json").write_text(hashed_text({"schema": 3, "status": "running"}))
     assert not run_ending(tmp_path).is_complete

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 from example_comparison import broken, hostile, realistic
-from fuzzed_json import harm
+from fuzzed_json import harm, sign, signed
 
 from ampft.comparison.findings import Comparison
 from ampft.comparison.report.files import read_comparison, terminal_text, write_comparison
 from ampft.errors import InputError
+from ampft.sealed import hashed_text
 
 TESTS = Path(__file__).parents[1]
 NAMES = {"comparison.json", "comparison.md", "comparison.html"}
@@ -88,25 +89,23 @@ def damaged(change):
     def text() -> str:
         values = json.loads(written(broken()))
         change(values)
-        return json.dumps(values)
+        return signed(values)
 
     return text
 
 
 def written(comparison: Comparison) -> str:
-    from ampft.text.json_io import json_text
-
-    return json_text(comparison)
+    return hashed_text(comparison)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
+        ("", "is not as it was written"),
+        ("[" * 100_000, "is not as it was written"),
         ("[]", "it contains a list, not an object"),
-        ('{"schema": 99}', "has schema version 99, but this version of ampft reads 5"),
-        ('{"schema": 5}', r"comparison\.\w+ is missing"),
+        ('{"schema": 99}', "has schema version 99, but this version of ampft reads 6"),
+        ('{"schema": 6}', "do not have the hash"),
         (damaged(lambda v: v.update(more=1)), r"comparison\.more is unknown"),
         (damaged(lambda v: v["arms"][0].update(name=3)), r"arms\[0\]\.name is int, not str"),
         (damaged(lambda v: v.update(examples=True)), r"examples is bool, not int"),
@@ -136,7 +135,7 @@ def test_an_interval_with_three_ends_is_refused(tmp_path):
     write_comparison(realistic(), tmp_path)
     values = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
     values["arms"][1]["difference"]["interval95"] = [0.0, 0.1, 0.2]
-    (tmp_path / "comparison.json").write_text(json.dumps(values), encoding="utf-8")
+    (tmp_path / "comparison.json").write_text(signed(values), encoding="utf-8")
     with pytest.raises(InputError, match=r"interval95 has 3 entries, not 2"):
         read_comparison(tmp_path)
 
@@ -149,7 +148,7 @@ def test_a_field_that_was_added_later_may_be_missing(tmp_path):
     for arm in values["arms"][1:]:
         for name in ("p_beyond", "p_beyond_holm"):
             del arm["difference"][name]
-    (tmp_path / "comparison.json").write_text(json.dumps(values), encoding="utf-8")
+    (tmp_path / "comparison.json").write_text(signed(values), encoding="utf-8")
     difference = read_comparison(tmp_path).arms[2].difference
     assert difference is not None
     assert (difference.p_beyond, difference.p_beyond_holm) == (None, None)
@@ -191,6 +190,12 @@ def test_a_changed_comparison_is_refused_by_name_or_does_no_harm(tmp_path):
         write_comparison(read_comparison(path), tmp_path / "again")
         terminal_text(read_comparison(path))
 
-    refused, wrong = harm(path.read_text(), ["comparison.json"], path.write_text, read, cases=40)
+    refused, wrong = harm(
+        path.read_text(),
+        ["comparison.json"],
+        lambda text: path.write_text(sign(text)),
+        read,
+        cases=40,
+    )
     assert wrong == []
     assert refused > 15

@@ -18,6 +18,7 @@ from ampft.comparison.report.files import read_comparison, write_comparison
 from ampft.files import special_or_atomic_path
 from ampft.ownership import PRIVATE_NAME
 from ampft.runs.folder import RunFolder
+from ampft.sealed import hashed_text
 from ampft.text.terminal import run_main
 
 OLD = '{"schema": 0}\n'  # proves that this program wrote it
@@ -33,7 +34,7 @@ def write_plan(folder: Path) -> None:
     """Write the plan of a comparison that continues."""
     with RunFolder(folder, keep_files=True) as comparison:
         comparison.adopt(PLAN_NAME)
-        comparison.write_json(PLAN_NAME, {"text": TEXT})
+        comparison.write_text(PLAN_NAME, hashed_text({"text": TEXT}))
 
 
 def write_output(folder: Path) -> None:

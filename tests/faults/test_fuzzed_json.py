@@ -8,12 +8,11 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
-from fuzzed_json import harm
+from fuzzed_json import harm, sign, signed
 from global_state import fresh_global_state
 from safetensors.torch import load_file, save_file
 
@@ -31,25 +30,10 @@ from ampft.runs.resume import list_checkpoints
 from ampft.runs.saved_state import read_saved_state, restore
 from ampft.runs.show import format_run
 from ampft.runs.state import new_state
-from ampft.text.json_io import json_text, values_hash
 
 pytestmark = pytest.mark.slow
 
 ENOUGH = 30  # refused changes of each file
-
-
-def signed(values: dict[str, Any]) -> str:
-    """Return a record or manifest with the hash of its values made anew, where that is possible."""
-    values.pop("sha256", None)
-    return json_text({**values, "sha256": values_hash(values)})
-
-
-def sign(text: str) -> str:
-    try:
-        values = json.loads(text)
-        return signed(values) if isinstance(values, dict) else text
-    except (ValueError, RecursionError):
-        return text
 
 
 @pytest.fixture(scope="module")

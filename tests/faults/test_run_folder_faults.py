@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from file_faults import FileFaults, Tree, restore, worth_failing
+from fuzzed_json import signed
 
 from ampft.errors import InputError
 from ampft.ownership import PRIVATE_NAME
@@ -132,8 +133,7 @@ def test_a_record_written_before_the_results_is_wrongly_finished(train, tmp_path
 
     def finish_first(self: RunFolder) -> None:
         record = json.loads((self / RECORD_NAME).read_text())
-        values = {name: value for name, value in record.items() if name != "sha256"}
-        self.write_json(RECORD_NAME, {**values, "status": "finished"})
+        self.write_text(RECORD_NAME, signed({**record, "status": "finished"}))
         publish(self)
 
     monkeypatch.setattr(RunFolder, "publish", finish_first)

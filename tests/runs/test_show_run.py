@@ -12,6 +12,7 @@ from ampft.features.resources import PeakMemory
 from ampft.runs.folder import RunFolder
 from ampft.runs.record import ResumePart, StepsPart, write_record
 from ampft.runs.show import format_run
+from ampft.text.json_io import json_text
 from ampft.text.numbers import byte_size, byte_sizes, duration, in_epochs
 
 
@@ -19,7 +20,7 @@ def test_prints_the_plan_the_report_and_the_closing_line(tmp_path: Path, make_re
     report = make_report()
     with RunFolder(tmp_path) as folder:
         write_record(folder, make_record())
-        folder.write_json("report.json", report.as_dict())
+        folder.write_text("report.json", json_text(report.as_dict()))
     text = format_run(tmp_path)
     assert report.text() in text
     assert "precision  fp16, emulated: this CPU has no AVX512-FP16" in text
@@ -87,7 +88,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, make_record):
         format_run(tmp_path)
     with RunFolder(tmp_path) as folder:
         write_record(folder, make_record())
-        folder.write_json("report.json", {"accuracy": 1})
+        folder.write_text("report.json", json_text({"accuracy": 1}))
     with pytest.raises(InputError, match="is not the report of a run"):
         format_run(tmp_path)
 

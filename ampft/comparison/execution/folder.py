@@ -18,10 +18,12 @@ from ampft.comparison.findings import PlanFacts
 from ampft.comparison.remarks import Remark, remark
 from ampft.errors import InputError
 from ampft.files import atomic_path
+from ampft.runs.manifest import check_files
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import problem_of
+from ampft.sealed import read_hashed
 from ampft.text.escaping import inert
-from ampft.text.json_io import JSONValue, read_json_object
+from ampft.text.json_io import JSONValue
 
 if TYPE_CHECKING:
     from ampft.comparison.findings import Comparison
@@ -265,8 +267,15 @@ def compare_planned(plan: Plan, folder: Path, runs: Sequence[PlannedRun], seeds:
 def plan_facts(plan: Plan, folder: Path, seeds: int) -> PlanFacts:
     """Return what the analysis of the first `seeds` seeds needs from the plan and its folder."""
     yardstick = None
-    with contextlib.suppress(OSError, ValueError):  # it is optional
-        yardstick = read_json_object(folder / YARDSTICK_NAME)
+    try:
+        yardstick, _ = read_hashed(folder / YARDSTICK_NAME)
+    except FileNotFoundError:  # it is optional
+        pass
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{folder / YARDSTICK_NAME}: the file is damaged ({error}). Delete it, and repeat the "
+            "command of the comparison to measure it again."
+        ) from error
     chosen = selection_remark(plan)
     return PlanFacts(
         planned=True,
@@ -345,6 +354,7 @@ def _write_joined(path: Path, runs: Mapping[int, Path]) -> None:
     has_groups = False
     for fold, run in sorted(runs.items()):
         source = run / PREDICTIONS_NAME
+        check_files(run, read_record(run).files, [PREDICTIONS_NAME])
         outcome = read_predictions(source)
         for row, values in read_rows(source, range(len(outcome)), is_read).items():
             probabilities = map(float, values["probabilities"])

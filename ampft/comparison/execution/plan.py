@@ -12,18 +12,17 @@ from ampft.arguments.compare import PLACEBO, ComparisonDesign
 from ampft.comparison.remarks import Remark, remark_texts
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE, MODE_TABLE
+from ampft.sealed import read_hashed
 from ampft.text.escaping import inert
 from ampft.text.json_io import (
     Count,
     NotNegative,
     Positive,
-    check_schema,
     from_json,
-    read_json_object,
 )
 
 PLAN_NAME = "plan.json"
-SCHEMA = 3
+SCHEMA = 4  # since 4, the file states its own hash
 LONGEST_RUN = 1e9  # seconds
 FLAG_NAMES = {"first_seed": "seed", "arm_settings": "arm"}
 KIND_OF_LABELS = "kind of labels"
@@ -307,8 +306,7 @@ def read_plan(folder: Path) -> Plan | None:
     """
     path = folder / PLAN_NAME
     try:
-        values = read_json_object(path)
-        check_schema(path, values, SCHEMA, "Choose another --output_dir.")
+        values, _ = read_hashed(path, SCHEMA, "Choose another --output_dir.")
         plan = from_json(Plan, values, "plan")
         if plan.design.metric is None or not plan.arms:
             raise ValueError("plan.design has no metric or no arms")

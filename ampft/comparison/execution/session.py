@@ -55,6 +55,7 @@ from ampft.precision.modes import MODE_TABLE
 from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.runs.manifest import remove_earlier_run, remove_weights
 from ampft.runs.resume import checkpoint_damage
+from ampft.sealed import hashed_text
 from ampft.text.escaping import inert
 from ampft.text.numbers import counted, percent
 from ampft.text.terminal import labelled, print_line
@@ -337,7 +338,7 @@ class ComparisonSession:
         """Write plan.json, which takes as long as there are runs."""
         self._update_own_seconds()
         started = time.perf_counter()
-        self.folder.write_json(PLAN_NAME, self.plan)
+        self.folder.write_text(PLAN_NAME, hashed_text(self.plan))
         ended = time.perf_counter()
         self._plan_due = ended + BETWEEN_PLANS * (ended - started)
 

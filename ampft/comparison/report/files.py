@@ -28,8 +28,9 @@ from ampft.files import (
     write_text_non_atomically,
 )
 from ampft.ownership import check_page_file, check_replaceable
+from ampft.sealed import hashed_text, read_hashed
 from ampft.text.escaping import display_width, inert, prose
-from ampft.text.json_io import check_schema, from_json, json_text, read_json_object
+from ampft.text.json_io import from_json
 from ampft.text.tables import Table, markdown_table, terminal_table
 
 MARKDOWN_NAME = "comparison.md"
@@ -57,7 +58,7 @@ def write_comparison(comparison: Comparison, output_dir: Path) -> None:
     sentences = {"verdicts": verdict_texts(comparison), "stamps": remark_texts(comparison.stamps)}
     # All files are rendered before any is written, so that a bug leaves no mix of old and new.
     texts = {
-        COMPARISON_NAME: json_text({**asdict(comparison), SENTENCES: sentences}),
+        COMPARISON_NAME: hashed_text({**asdict(comparison), SENTENCES: sentences}),
         MARKDOWN_NAME: markdown_text(comparison),
         HTML_NAME: html_text(comparison),
     }
@@ -108,15 +109,14 @@ def read_comparison(path: Path) -> Comparison:
         return InputError(f"COMPARISON {file}: {what} Repeat the comparison.")
 
     try:
-        values = read_json_object(file)
+        values, _ = read_hashed(file, SCHEMA, "Repeat the comparison.")
     except OSError as error:
         raise InputError(
             f"COMPARISON {file}: the file cannot be read ({error.strerror}). Give the --output_dir "
             f"of a comparison, which contains {COMPARISON_NAME}."
         ) from error
     except ValueError as error:
-        raise invalid(f"the file is not JSON ({error}).") from error
-    check_schema(file, values, SCHEMA, "Repeat the comparison.")
+        raise invalid(f"the file is not as it was written ({error}).") from error
     values.pop(SENTENCES, None)
     try:
         comparison = from_json(Comparison, values, "comparison")

@@ -29,7 +29,6 @@ from ampft.features.validations import (
     ValidationPart,
     all_metrics,
 )
-from ampft.files import describe_file, is_safe_relative_path
 from ampft.lab.audit.audit_result import (
     DIFFERS,
     NOT_COMPARED,
@@ -42,12 +41,13 @@ from ampft.lab.audit.rebuild import RebuiltRun
 from ampft.machine import versions
 from ampft.metrics.paired import PairedGain
 from ampft.runs.history import HistoryRow, parse_rows
-from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, is_result_name
+from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, sealed_run
 from ampft.runs.prepared import Prepared
 from ampft.runs.publishing import model_card
-from ampft.runs.record import RunRecord, StepIdsHash, hash_is_correct
+from ampft.runs.record import RunRecord, StepIdsHash
 from ampft.runs.run import BATCH_NORM
 from ampft.runs.show import REPORT_NAME, decisions_text, problem_of, report_with_heading
+from ampft.sealed import read_hashed
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.tasks.report import report_from_json
 from ampft.tasks.task import Task
@@ -72,20 +72,13 @@ def history_rows(folder: Path) -> tuple[HistoryRow, ...]:
 def compare_files(folder: Path, record: RunRecord) -> Check:
     """Compare all files of the run with their hashes, and the record with its own."""
     problems = []
-    if not hash_is_correct(folder):
-        problems.append(f"{RECORD_NAME} does not have the hash that it states")
-    for name, part in sorted(record.files.items()):
-        path = folder / name
-        if not is_safe_relative_path(name) or not path.is_file():
-            problems.append(f"{inert(name)} is missing")
-        elif describe_file(path) != part:
-            problems.append(f"{inert(name)} was changed after the run")
+    try:
+        read_hashed(folder / RECORD_NAME)
+    except ValueError as error:
+        problems.append(f"{RECORD_NAME} is not as the run wrote it: {error}")
+    faults = sealed_run(folder, record.files).faults()
+    problems += [f"{inert(name)} {problem}" for name, problem in faults]
     listed = {RECORD_NAME, *record.files}
-    present = sorted(path.name for path in folder.iterdir())
-    added = [name for name in present if is_result_name(name) and name not in listed]
-    problems += [f"{inert(name)} is not a file of this run" for name in added]
-    if not record.files and not problems:
-        return Check("files", NOT_COMPARED, "the record is of a version that stored no hashes")
     return check_from_problems(
         "files", problems, f"{counted(len(listed), 'file')} have the recorded hashes"
     )

@@ -28,6 +28,7 @@ from ampft.comparison.execution.launchers import (
 )
 from ampft.comparison.execution.plan import Plan
 from ampft.errors import InputError
+from ampft.files import write_text
 from ampft.lab.cluster.canary import NodeFacts, device_kind
 from ampft.lab.cluster.node_worker import (
     CHECKPOINT,
@@ -59,8 +60,9 @@ from ampft.ownership import private_file, remove_tree, temporary_folder
 from ampft.precision.modes import BASELINE
 from ampft.processes import TERMINATION_SECONDS
 from ampft.runs.record import read_record
+from ampft.sealed import hashed_text, read_hashed
 from ampft.text.escaping import inert
-from ampft.text.json_io import from_json, json_text, read_json_object
+from ampft.text.json_io import from_json
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled, print_line
 
@@ -97,9 +99,16 @@ class Cluster:
     def keep_reference(self, store: Path) -> None:
         """Read the reference of the nodes from a file, and write it there from now on."""
         self.store = store
-        with contextlib.suppress(OSError, ValueError):
-            for kind, values in read_json_object(store).items():
+        try:
+            for kind, values in read_hashed(store)[0].items():
                 self.nodes.reference[kind] = from_json(NodeFacts, values, CANARY_NAME)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{store}: the reference of the nodes is damaged ({error}). Choose another "
+                "--output_dir, or delete the file together with the runs."
+            ) from error
         self._write_reference()
 
     def nodes_for(
@@ -116,7 +125,7 @@ class Cluster:
 
     def _write_reference(self) -> None:
         if self.store is not None and self.nodes.reference:
-            self.store.write_text(json_text(self.nodes.reference), encoding="utf-8")
+            write_text(self.store, hashed_text(self.nodes.reference))
 
     def _measure(
         self, ids: Sequence[str], launcher: RayLauncher, watch: Callable[[], None]

@@ -20,8 +20,7 @@ from ampft.lab.cluster.orphans import MARK, start_guard_process
 from ampft.lab.cluster.parcels import Receiver, pack_folder
 from ampft.ownership import temporary_folder
 from ampft.runs.manifest import RECORD_NAME
-from ampft.sealed import hashed_text
-from ampft.text.json_io import json_text, read_json_object
+from ampft.sealed import hashed_text, read_hashed
 
 # What a message is about.
 STARTED, LOG, HISTORY, PART, CHECKPOINT, RESULT = range(6)
@@ -103,12 +102,11 @@ def _sent(folder: Path, place: Path, kind: int) -> Iterator[ProgramMessage]:
 def _name_place(record: Path, here: str, there: str) -> None:
     """Let a run record state the folder of the run where it was asked for."""
     with contextlib.suppress(OSError, ValueError):  # a killed run has none
-        values = read_json_object(record)
+        values, _ = read_hashed(record)
         values = json.loads(
             json.dumps(values).replace(json.dumps(here)[1:-1], json.dumps(there)[1:-1])
         )
-        has_hash = values.pop("sha256", None) is not None
-        record.write_text(hashed_text(values) if has_hash else json_text(values), "utf-8")
+        record.write_text(hashed_text(values), "utf-8")
 
 
 def _moved(word: str, old: str, new: str) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from ampft.engine.checkpoints.store import STORE_NAME
-from ampft.files import remove, rename, sync
+from ampft.files import describe_file, remove, rename, sync
 from ampft.ownership import PRIVATE_NAME, remove_tree
+from ampft.sealed import SAME, Recorded
 
 PART_BYTES = 8 << 20
 _REPLACED = ".replaced"
@@ -37,8 +37,7 @@ def pack_folder(folder: Path, file: Path) -> tuple[str, Iterator[bytes]]:
         for path in paths:
             with contextlib.suppress(FileNotFoundError):  # removed in the meantime
                 tar.add(path, str(path.relative_to(folder)), recursive=False)
-    with file.open("rb") as packed:
-        return hashlib.file_digest(packed, "sha256").hexdigest(), _parts(file)
+    return describe_file(file).sha256, _parts(file)
 
 
 def unpack(file: Path, sha256: str, target: Path) -> None:
@@ -47,9 +46,8 @@ def unpack(file: Path, sha256: str, target: Path) -> None:
     Raises:
         DamagedParcel: The file is not what was sent.
     """
-    with file.open("rb") as packed:
-        if hashlib.file_digest(packed, "sha256").hexdigest() != sha256:
-            raise DamagedParcel(str(file))
+    if Recorded(file, sha256).state != SAME:
+        raise DamagedParcel(str(file))
     target.mkdir()
     with tarfile.open(file) as tar:
         tar.extractall(target, filter="data")

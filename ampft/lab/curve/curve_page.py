@@ -12,8 +12,8 @@ from markupsafe import Markup
 from ampft.files import write_errors_explained, write_text
 from ampft.lab.curve.learning_curve import CURVE_NAME, LearningCurve
 from ampft.ownership import check_replaceable
+from ampft.sealed import hashed_text
 from ampft.text.charts import Axis, Plot, element, picture, text
-from ampft.text.json_io import json_text
 from ampft.text.numbers import counted, percent, seed_list
 from ampft.text.page import page_text
 from ampft.text.tables import Table, ValueWithDetail, terminal_table
@@ -33,7 +33,7 @@ def write_curve(curve: LearningCurve, folder: Path) -> None:
     """
     sentences = {"answer": doubling_text(curve), "covered": interval_coverage_text(curve)}
     texts = {
-        CURVE_NAME: json_text({**asdict(curve), "sentences": sentences}),
+        CURVE_NAME: hashed_text({**asdict(curve), "sentences": sentences}),
         PAGE_NAME: page(curve),
     }
     check_replaceable("--output_dir", folder, tuple(texts))

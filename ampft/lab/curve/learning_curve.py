@@ -58,11 +58,13 @@ from ampft.comparison.statistics.interval import FloatArray, estimate_of_sums, h
 from ampft.errors import InputError
 from ampft.metrics.sums import CaseSums, Metric
 from ampft.runs.finished import PREDICTIONS_NAME
+from ampft.runs.manifest import check_files
 from ampft.runs.record import RunRecord
-from ampft.text.json_io import check_schema, from_json, read_json_object
+from ampft.sealed import read_hashed
+from ampft.text.json_io import from_json
 from ampft.text.numbers import Units
 
-CURVE_NAME, SCHEMA = "curve.json", 1
+CURVE_NAME, SCHEMA = "curve.json", 2
 FEWEST_SIZES = 5  # four parameters, and one size to notice that they do not fit
 EXPONENTS = np.linspace(0.0, 3.0, 61)
 SHIFTS = (0.0, *np.geomspace(0.01, 4.0, 14))
@@ -280,6 +282,7 @@ def learning_curve(
             path = run_folder(folder, run)
             record = run_ending(path).record
             assert record is not None, "the seed is complete"
+            check_files(path, record.files, [PREDICTIONS_NAME])
             predictions = path / PREDICTIONS_NAME
             found, cases = read_run_predictions(predictions, cases, plan.metric, record.metrics)
             read[arm].append(found)
@@ -436,8 +439,7 @@ def read_curve(path: Path) -> LearningCurve:
         InputError: The file is missing, damaged, or of another version.
     """
     try:
-        values = read_json_object(path)
-        check_schema(path, values, SCHEMA, "Repeat the command.")
+        values, _ = read_hashed(path, SCHEMA, "Repeat the command.")
         values.pop("sentences", None)
         return from_json(LearningCurve, values, CURVE_NAME)
     except (OSError, ValueError) as error:

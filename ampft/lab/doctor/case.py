@@ -406,8 +406,8 @@ def recipe_case(
     )
     if saved is not None:
         initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        model.load_state_dict(load_file(saved / MODEL_NAME))
         saved_step, tensors = read_step(saved), load_file(saved / BATCH_NAME)
+        model.load_state_dict(load_file(saved / MODEL_NAME))
         processes = range(len(saved_step.processes))
         parts = [saved_batches(saved_step, process, tensors) for process in processes]
         first += [step_batch for step_batch, _ in parts]

@@ -32,7 +32,6 @@ from ampft.runs.show import task_row
 from ampft.sealed import Sealed, hashed_text, read_hashed
 from ampft.text.escaping import inert_lines, one_line
 from ampft.text.json_io import (
-    check_schema,
     from_json,
     read_json_object,
     values_hash,
@@ -123,8 +122,7 @@ def checked_manifest(folder: Path) -> ArtifactManifest:
     """
     path = folder / MANIFEST_NAME
     try:
-        values, _ = read_hashed(path)
-        check_schema(path, values, SCHEMA, "Use the version of ampft that wrote it.")
+        values, _ = read_hashed(path, SCHEMA, "Use the version of ampft that wrote it.")
         manifest = from_json(ArtifactManifest, values, MANIFEST_NAME)
         if manifest.precision not in FORMATS[manifest.format].files:
             raise ValueError(f"{manifest.format} has no {manifest.precision}")

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import torch
 
 from ampft.arguments.compare import MIN_SEEDS, PLACEBO, baseline_first, check_mode, parse_mode_list
-from ampft.comparison.analysis.loading import READ_FILES, RecordedRun, find_runs
+from ampft.comparison.analysis.loading import RecordedRun, find_runs
 from ampft.comparison.analysis.predictions import (
     ALPHA,
     ArmPredictions,
@@ -51,7 +51,7 @@ from ampft.machine import hardware, versions
 from ampft.precision.accelerator import training_device
 from ampft.precision.modes import BASELINE, is_fp32
 from ampft.runs.finished import PREDICTIONS_NAME
-from ampft.runs.manifest import check_files, model_files
+from ampft.runs.manifest import check_model_files
 from ampft.runs.predictions import RESERVED_COLUMNS
 from ampft.runs.record import TopologyPart
 from ampft.runs.show import problem_of, task_row
@@ -223,7 +223,7 @@ def _checked_runs(runs: Sequence[RecordedRun]) -> tuple[RecordedRun, ...]:
                 "seed."
             )
         record = run.record
-        check_files(run.folder, record.files, [*READ_FILES, *model_files(run.folder, record.files)])
+        check_model_files(run.folder, record.files)
     return tuple(ordered)
 
 

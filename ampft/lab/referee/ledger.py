@@ -32,7 +32,6 @@ from ampft.text.json_io import (
     JSONValue,
     Positive,
     ValueRule,
-    check_schema,
     from_json,
     json_text,
     one_of,
@@ -377,8 +376,9 @@ def new_entry(
 def _read_entry(path: Path) -> tuple[Entry, str]:
     """Return an entry and the hash of its values."""
     try:
-        values, sha256 = read_hashed(path)
-        check_schema(path, values, SCHEMA, "Use the version of ampft that wrote the ledger.")
+        values, sha256 = read_hashed(
+            path, SCHEMA, "Use the version of ampft that wrote the ledger."
+        )
         return from_json(Entry, values, path.name), sha256
     except (OSError, ValueError) as error:
         raise InputError(

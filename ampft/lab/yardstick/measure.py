@@ -49,7 +49,7 @@ from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import Precision, resolve
 from ampft.precision.tf32 import apply_float32_policy
 from ampft.runs.history import PROGRESS_FORMAT
-from ampft.runs.manifest import check_files, model_files
+from ampft.runs.manifest import check_model_files
 from ampft.runs.prepare import load_task, prepare_mode, start_clock
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord, read_record
@@ -265,7 +265,7 @@ def _finished_record(folder: Path) -> RunRecord:
             f"{CHECKPOINTS_FLAG} {folder}: the status of the run is {record.status}, so it has no "
             "final model. Pass a finished run."
         )
-    check_files(folder, record.files, sorted(model_files(folder, record.files)))
+    check_model_files(folder, record.files)
     return record
 
 

@@ -45,10 +45,10 @@ def yardstick(line: CommandLine[YardstickFlags]) -> None:
     print_line(format_yardstick(measured))
     if flags.output is not None:
         from ampft.files import special_or_atomic_path
-        from ampft.text.json_io import json_text
+        from ampft.sealed import hashed_text
 
         with special_or_atomic_path(Path(flags.output)) as path:
-            path.write_text(json_text(measured), encoding="utf-8")
+            path.write_text(hashed_text(measured), encoding="utf-8")
         print_line(labelled("wrote", flags.output))
 
 

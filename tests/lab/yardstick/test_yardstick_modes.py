@@ -25,6 +25,7 @@ from ampft.models.blocks import blocks_of
 from ampft.precision.accelerator import separate_accelerators
 from ampft.precision.resolve import resolve
 from ampft.runs.prepare import prepare_mode, start_clock
+from ampft.sealed import hashed_text
 from ampft.text.json_io import from_json, json_text
 
 CPU = torch.device("cpu")
@@ -52,7 +53,7 @@ def run_of(words, tiny_bert, tmp_path):
     def make(name: str, **changed) -> str:
         folder = shutil.copytree(tiny_bert, tmp_path / name)
         record = {
-            "schema": 1, "status": "finished", "arguments": {}, "command": [],
+            "schema": 3, "status": "finished", "arguments": {}, "command": [], "task": "text",
             "label_names": ["ant", "bee", "cow"],
             "data": {"name": "d", "kind": "text", "fingerprints": {}, "examples": {}},
             "model": {
@@ -65,7 +66,7 @@ def run_of(words, tiny_bert, tmp_path):
             "topology": {"num_processes": 1, "cpu_threads": 1, "device": "cpu"},
             "steps": {"total": 1}, "memory": None, "best": None,
         }  # fmt: skip
-        (folder / "run.json").write_text(json.dumps(record | changed))
+        (folder / "run.json").write_text(hashed_text(record | changed))
         return str(folder)
 
     return make

@@ -1,0 +1,186 @@
+"""What an earlier command wrote is opened through its seal, its record or its own hash.
+
+The test lists every function of the package that opens a file. One that does not check the file
+itself is in `OTHERS`, under the reason why it need not.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running import REPOSITORY
+
+# Calls that open a file, also those of our own readers of a path.
+OPENERS = {
+    *("open", "read_text", "read_bytes", "mmap", "load_file", "safe_open", "from_pretrained"),
+    *("ParquetFile", "read_parquet", "read_table", "InferenceSession", "read_model"),
+    *("read_json_object", "load_saved", "read_predictions", "read_groups", "read_texts"),
+    *("read_run_predictions", "history_rows", "read_history"),
+}
+# Functions of these names in modules that open files: `onnx.load`, `torch.load`, `numpy.load`.
+LOADERS = {"onnx", "torch", "np", "json", "pickle", "pq", "pd"}
+# Calls that check a file, or a folder, before it is opened.
+CHECKS = {
+    *("Sealed", "Recorded", "read_hashed", "check_files", "check_model_files", "checked_manifest"),
+    *("file", "read_step", "verify"),
+}
+
+OTHERS = {
+    "files of the user, which no command wrote": """
+        arguments/flags.py:_read_config arguments/transformers_flags.py:words_of_file
+        data/images.py:open_image data/masks.py:read_class_names data/sounds.py:open_sound
+        data/sources/binary_files.py:read_parquet data/sources/binary_files.py:read_parquet.read
+        data/sources/binary_files.py:_opened_sheet data/sources/files.py:open_table
+        data/sources/text_files.py:_opened_text data/sources/text_files.py:_undecodable_byte""",
+    "a model: `check_saved_model` and `check_model_files` have checked the folder of a run, and "
+    "`checked_manifest` that of an artifact": """
+        kinds/images.py:saved_reader models/adapters.py:SavedAdapter.load_into
+        models/adapters.py:read_adapter models/image_processor.py:load_image_processor
+        models/minilm.py:default_model models/pretrained.py:load_config
+        models/pretrained.py:WeightsSource.check_files
+        models/pretrained.py:WeightsSource.weight_files
+        models/pretrained.py:WeightsSource.check_dtypes
+        models/sound_features.py:load_feature_extractor models/tokenizer.py:load_tokenizer
+        runs/predictor.py:Predictor.of_run lab/export/source.py:load_source
+        lab/inference/predictors.py:SavedModel.load lab/yardstick/measure.py:_load_weights
+        lab/export/onnx_format.py:load lab/export/torch_format.py:load
+        lab/certificate/measured.py:onnx_dtypes lab/certificate/measured.py:openvino_dtypes
+        lab/certificate/measured.py:_torch_dtypes lab/export/artifact.py:certificate_problem
+        lab/certificate/certificate_page.py:read_certificate""",
+    "a reader of a path, whose callers are in this test": """
+        files.py:sync files.py:describe_file text/json_io.py:read_json_object
+        runs/predictions.py:read_predictions runs/predictions.py:read_rows
+        runs/predictions.py:read_groups comparison/analysis/run_predictions.py:read_run_predictions
+        comparison/analysis/run_predictions.py:_check_same_cases
+        lab/audit/written.py:history_rows runs/history.py:read_history""",
+    "predictions of a `RecordedRun`, whose files were checked when it was made": """
+        comparison/analysis/compare_folders.py:_read_predictions
+        comparison/analysis/compare_folders.py:_cases_without_complete_arms
+        comparison/analysis/run_figures.py:curve
+        lab/inference/compare_inference.py:compare_inference
+        lab/inference/compare_inference.py:_texts
+        lab/referee/sides.py:_read_runs""",
+    "an audit, which says what was changed": """
+        lab/audit/audit.py:audit_run lab/audit/audit.py:_read_outcomes
+        lab/audit/audit.py:_load_model lab/audit/audit.py:_data_problem
+        lab/audit/written.py:check_metrics lab/audit/written.py:check_card
+        lab/audit/own_loop.py:own_loop_checks""",
+    "a run that is still going on, or was killed: nothing has recorded its files": """
+        comparison/execution/folder.py:run_ending comparison/execution/progress.py:HistoryTail.steps
+        lab/cluster/node_worker.py:_News.texts lab/resume_check.py:_Training.run
+        lab/resume_check.py:_Training.steps lab/resume_check.py:_history_differences
+        runs/show.py:format_run""",
+    "written by this very command": """
+        comparison/execution/launch.py:_refuse_foreign
+        comparison/execution/launchers.py:call_in_subprocess
+        comparison/execution/launchers.py:write_subprocess_result
+        lab/certificate/measured.py:_peak
+        lab/certificate/measured.py:print_peak lab/cluster/parcels.py:_parts
+        lab/cluster/shard_pool.py:ShardActor.predict lab/export/onnx_format.py:float_nodes
+        lab/export/onnx_format.py:_write_half lab/export/onnx_format.py:_write_blocks
+        lab/export/onnx_format.py:_check_int8 lab/export/openvino_format.py:model_writer.write
+        runs/history.py:History.verify runs/history.py:History._restore_lost
+        runs/history.py:write_csv""",
+    "whether a file is this program's own, which its token or its content proves": """
+        ownership.py:read_token ownership.py:lock_holder_pid ownership.py:_is_unfinished
+        ownership.py:_locked_owner ownership.py:TemporaryFolder.__init__
+        ownership.py:_is_own_page ownership.py:_has_layout runs/manifest.py:_is_history""",
+    "of a checkpoint that `verify` has checked, or a part with a hash of its own": """
+        engine/checkpoints/store.py:verified_history
+        runs/saved_state.py:is_of_earlier_version runs/saved_state.py:restore
+        runs/saved_state.py:read_saved_state runs/saved_state.py:_header""",
+    "its values have the hash that the first entry of the ledger states": """
+        lab/referee/case_table.py:read_case_table""",
+    "the system, the installed package, or bytes in memory": """
+        commands/installation.py:show_recipe comparison/execution/warm_process.py:_is_forkable
+        data/sources/built_in.py:docstrings engine/threads.py:_cores_of_control_group
+        kinds/pixels.py:PixelInputs.picture kinds/predicted_masks.py:_pictures
+        kinds/predicted_masks.py:with_palette lab/cluster/canary.py:code_hash
+        machine.py:cpu_model machine.py:status_bytes machine.py:_available_in_control_groups
+        machine.py:_available_in_group runs/environment.py:_cpu_features
+        runs/prepared.py:configuration_of runs/prepared.py:_content
+        text/terminal.py:discard_output data/media.py:_shared""",
+}
+
+
+def called(call: ast.Call) -> str:
+    name = call.func
+    return name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")
+
+
+def opens(call: ast.Call) -> bool:
+    """Return whether a call opens a file to read it."""
+    if called(call) == "load" and isinstance(call.func, ast.Attribute):
+        return isinstance(call.func.value, ast.Name) and call.func.value.id in LOADERS
+    modes = [each for each in call.args if isinstance(each, ast.Constant)]
+    is_write = any(
+        isinstance(m.value, str) and set(m.value) <= set("wxab+") and set(m.value) & set("wxa")
+        for m in modes
+    )
+    return called(call) in OPENERS and not is_write
+
+
+def unchecked(source: str, name: str) -> Iterator[str]:
+    """Yield the functions of a module that open a file and do not check one."""
+
+    def visit(node: ast.AST, place: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        for child in ast.iter_child_nodes(node):
+            inner = place
+            if isinstance(child, ast.FunctionDef | ast.ClassDef):
+                inner = (*place, child.name)
+                calls = {called(each) for each in ast.walk(child) if isinstance(each, ast.Call)}
+                if isinstance(child, ast.FunctionDef) and calls & CHECKS:
+                    continue
+            if isinstance(child, ast.Call) and opens(child):
+                yield inner
+            yield from visit(child, inner)
+
+    for place in dict.fromkeys(visit(ast.parse(source), ())):
+        yield f"{name}:{'.'.join(place)}"
+
+
+def test_no_other_function_opens_a_file():
+    package = REPOSITORY / "ampft"
+    paths = sorted(path for path in package.rglob("*.py") if path.name != "sealed.py")
+    assert len(paths) > 300
+    found = {
+        place
+        for path in paths
+        for place in unchecked(path.read_text("utf-8"), path.relative_to(package).as_posix())
+    }
+    known = [place for places in OTHERS.values() for place in places.split()]
+    assert len(known) == len(set(known))
+    assert found - set(known) == set(), "open it through ampft.sealed, or say why it need not be"
+    assert set(known) - found == set(), "these open no file any more"
+
+
+@pytest.mark.parametrize(
+    ("name", "removed"),
+    [
+        ("runs/finished.py", "check_files(self.folder"),
+        ("runs/show.py", "check_files(folder"),
+        ("comparison/execution/plan.py", "read_hashed(path"),
+        ("comparison/report/files.py", "read_hashed(file"),
+        ("comparison/execution/folder.py", "check_files(run"),
+        ("lab/curve/learning_curve.py", "check_files(path"),
+        ("lab/doctor/case.py", "read_step(saved)"),
+        ("features/weights.py", "Sealed("),
+        ("lab/cluster/parcels.py", "Recorded(file"),
+    ],
+)
+def test_a_missing_check_is_found(name: str, removed: str):
+    source = Path(REPOSITORY, "ampft", name).read_text("utf-8")
+    assert removed in source
+    call = removed.partition("(")[0]
+    other = "read_json_object" if call == "read_hashed" else "print"
+    changed = source.replace(f"{call}(", f"{other}(")
+    assert set(unchecked(changed, name)) > set(unchecked(source, name))
+
+
+def test_a_new_reader_is_found():
+    source = "def peek(folder):\n    return (folder / 'run.json').read_text()\n"
+    assert list(unchecked(source, "new.py")) == ["new.py:peek"]
+    assert list(unchecked("def write(path):\n    path.open('wb')\n", "new.py")) == []
