@@ -17,7 +17,6 @@ from ampft.flag import MAX_SEED, flag
 from ampft.ownership import TemporaryFolder
 from ampft.processes import kill, running, start_child
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME
-from ampft.runs.record import read_record
 from ampft.sealed import read_hashed
 from ampft.text.json_io import read_json_lines
 from ampft.text.numbers import counted
@@ -124,7 +123,7 @@ def train_with_interruptions(
             "Train for more steps: raise --num_train_epochs or --max_train_steps."
         )
     record = folder / INTERRUPTED / RECORD_NAME
-    if not record.is_file() or read_record(record.parent).status != "finished":
+    if not record.is_file() or read_hashed(record)[0]["status"] != "finished":
         print_line("training to the end")
         training.run(flags)
     return stops

@@ -25,7 +25,7 @@ from ampft.models.blocks import blocks_of
 from ampft.precision.accelerator import separate_accelerators
 from ampft.precision.resolve import resolve
 from ampft.runs.prepare import prepare_mode, start_clock
-from ampft.sealed import hashed_text
+from ampft.sealed import hashed_text, read_hashed
 from ampft.text.json_io import from_json, json_text
 
 CPU = torch.device("cpu")
@@ -240,6 +240,6 @@ def test_the_command_prints_and_writes(words, tmp_path, fresh_accelerate, capsys
     printed = capsys.readouterr().out
     assert "bf16, " in printed
     assert printed.splitlines()[-1] == f"wrote      {output}"
-    yardstick = from_json(Yardstick, json.loads(output.read_text()))
+    yardstick = from_json(Yardstick, read_hashed(output)[0])
     assert yardstick.settings.batches == 2
     assert list(Path(tmp_path).iterdir()) == [output]
