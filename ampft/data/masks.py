@@ -20,6 +20,9 @@ from ampft.text.numbers import counted
 
 IGNORED = 255  # class index of pixels that do not count
 MAX_CLASSES = 255
+GREY, PALETTE, COLOR = "grey", "palette", "colour"
+LOSSY = ("JPEG", "MPO", "AVIF")
+IGNORED_CODE = -1  # instead of a colour, of a pixel that does not count
 ROWS_AT_A_TIME = 16
 
 MaskArray = npt.NDArray[np.uint8]
@@ -33,10 +36,13 @@ class MaskClasses:
 
     names: tuple[str, ...]  # Names of the K classes, in the order of the logits.
     values: tuple[int, ...]  # Value of each class in masks of one channel.
-    ignore_index: int  # Value of pixels that do not count in such masks.
+    # Value of pixels that do not count in such masks; None if all count.
+    ignore_index: int | None
     # Colour of each class in colour masks; None if colours are unknown.
     colors: tuple[Color, ...] | None = None
     ignored_colors: tuple[Color, ...] = ()  # Colours of pixels that do not count.
+    # Kinds of masks, `GREY` or `PALETTE`, that are read by colours, not by the numbers they store.
+    by_color: frozenset[str] = frozenset()
 
     def indices(self, mask: Image.Image) -> MaskArray:
         """Return the (H, W) uint8 class indices of a mask, `IGNORED` for pixels that do not count.
@@ -44,13 +50,15 @@ class MaskClasses:
         Raises:
             MaskError: A value or a colour belongs to no class.
         """
-        codes = mask_values(mask, has_colors=self.colors is not None)
-        known: IntArray = np.array([*self.values, self.ignore_index], dtype=np.int64)
+        codes = mask_values(mask, by_color=self.by_color, has_colors=self.colors is not None)
+        ignored = [] if self.ignore_index is None else [self.ignore_index]
+        known: IntArray = np.array([*self.values, *ignored], dtype=np.int64)
         is_color = codes.ndim == 3
         if is_color:
             assert self.colors is not None, "mask_values returns colours only where they are known"
             known = color_codes(np.array([*self.colors, *self.ignored_colors]))
-            codes = color_codes(codes)
+            known = np.append(known, IGNORED_CODE)
+            codes = self._color_codes(mask, codes)
         order = np.argsort(known)
         indices = np.full(len(known), IGNORED, dtype=np.uint8)
         indices[: len(self.names)] = np.arange(len(self.names))
@@ -62,6 +70,15 @@ class MaskClasses:
         result: MaskArray = indices[places]
         return result
 
+    def _color_codes(self, mask: Image.Image, colors: IntArray) -> IntArray:
+        """Return codes of colours, `IGNORED_CODE` where a mask that stores numbers ignores one."""
+        codes = color_codes(colors)
+        if mask_kind(mask) != COLOR and self.ignore_index is not None:
+            known = color_codes(np.array([*(self.colors or ()), *self.ignored_colors]))
+            is_ignored = mask_values(mask, by_color=frozenset()) == self.ignore_index
+            codes[is_ignored & ~np.isin(codes, known)] = IGNORED_CODE
+        return codes
+
     def _unknown(self, codes: IntArray, *, is_color: bool) -> str:
         found, counts = np.unique(codes, return_counts=True)
         most = int(found[counts.argmax()])
@@ -70,9 +87,9 @@ class MaskClasses:
             color = (most >> 16, most >> 8 & 255, most & 255)
             return f"{pixels} the colour {color}, which --class_names_file gives to no class"
         low, high = min(self.values), max(self.values)
-        return (
-            f"{pixels} the value {most}, which is outside the classes {low} to {high} and is not "
-            f"the ignored value {self.ignore_index} (--ignore_index)"
+        ignored = f" and is not the ignored value {self.ignore_index} (--ignore_index)"
+        return f"{pixels} the value {most}, which is outside the classes {low} to {high}" + (
+            ignored if self.ignore_index is not None else ""
         )
 
 
@@ -80,7 +97,24 @@ class MaskError(ValueError):
     """A mask that cannot be converted; the message is the reason."""
 
 
-def mask_values(mask: Image.Image, *, has_colors: bool = False) -> IntArray:
+def mask_kind(mask: Image.Image) -> str:
+    """Return whether a mask stores grey values, indices of a palette, or colours."""
+    if mask.mode in ("P", "PA"):
+        return PALETTE
+    return GREY if mask.mode in ("1", "L", "LA", "La", "I") or "I;16" in mask.mode else COLOR
+
+
+def mask_colors(mask: Image.Image) -> IntArray:
+    """Return the (H, W, 3) colours of a mask."""
+    upright = ImageOps.exif_transpose(mask)
+    if mask.mode == "I" or "I;16" in mask.mode:  # Pillow would clip the values
+        return np.repeat(np.asarray(upright).astype(np.int64)[..., None], 3, axis=-1)
+    return np.asarray(upright.convert("RGB")).astype(np.int64)
+
+
+def mask_values(
+    mask: Image.Image, *, by_color: frozenset[str] = frozenset(), has_colors: bool = False
+) -> IntArray:
     """Return the values of a mask: (H, W) int64, or (H, W, 3) of a colour mask.
 
     Values are never scaled: 16-bit values and the indices of a palette are used as they are. A mask
@@ -88,13 +122,17 @@ def mask_values(mask: Image.Image, *, has_colors: bool = False) -> IntArray:
 
     Args:
         mask: Image in any mode of Pillow.
+        by_color: Kinds of masks whose colours are returned instead of their numbers.
         has_colors: Whether the colours of the classes are known.
 
     Raises:
-        MaskError: It has colours but the classes' colours are unknown, or it is a JPEG.
+        MaskError: It has colours but the classes' colours are unknown, or it is a JPEG or AVIF.
     """
-    if mask.format == "JPEG":
-        raise MaskError("a JPEG, whose compression changes the values of pixels: save it as PNG")
+    if mask.format in LOSSY:
+        kind = f"{'an' if mask.format == 'AVIF' else 'a'} {mask.format}"
+        raise MaskError(f"{kind}, whose compression changes the values of pixels: save it as PNG")
+    if mask_kind(mask) in by_color:
+        return mask_colors(mask)
     mask = ImageOps.exif_transpose(mask)
     if mask.mode in ("LA", "PA", "La"):
         mask = mask.getchannel(0)
@@ -102,7 +140,7 @@ def mask_values(mask: Image.Image, *, has_colors: bool = False) -> IntArray:
         return np.asarray(mask).astype(np.int64)
     if mask.mode == "F":
         raise MaskError("it has fractions (mode F) instead of whole numbers")
-    values = np.asarray(mask.convert("RGB")).astype(np.int64)
+    values = mask_colors(mask)
     if has_colors:
         return values
     if (values == values[..., :1]).all():
@@ -234,22 +272,26 @@ def classes_of_file(path: Path, ignored: int) -> tuple[MaskClasses, str]:
     )
     names = listed([quoted(entry.name) for entry in ignored_entries])
     note = f"{len(kept)} classes from {path.name}. "
-    note += f"Pixels of {names} do not count." if names else f"The value {ignored} is ignored."
-    if colors:
-        note += " Colour masks are converted by the colours of the classes."
+    note += f"Pixels of {names} do not count." if names else ""
     return classes, note
 
 
-def classes_of_values(values: set[int], ignored: int) -> tuple[MaskClasses, str]:
+def classes_of_values(values: set[int], ignored: int | None) -> tuple[MaskClasses, str]:
     """Return the classes that the values of the training masks are, and a note.
 
     Args:
         values: The values.
-        ignored: Value of pixels that do not count.
+        ignored: Value of pixels that do not count; None if all count, as in masks of 0 and 255.
 
     Raises:
         InputError: They are not at least two numbers from 0 to `MAX_CLASSES` - 1.
     """
+    if ignored is None:
+        low, high = sorted(values)
+        return MaskClasses((str(low), str(high)), (low, high), None), (
+            f"The training masks have the values {low} and {high}: two classes. "
+            f"{FLAG} gives them names; --ignore_index {high} would ignore {high}."
+        )
     found = values - {ignored}
     top = max(found, default=0)
     if min(found, default=0) < 0 or top >= MAX_CLASSES or len(found) < 2:

@@ -25,6 +25,7 @@ from ampft.data.images import (
     open_image,
     refuse_nearly_black,
 )
+from ampft.data.mask_colors import BINARY, MaskSurvey, refuse_spread_greys, with_reading
 from ampft.data.masks import (
     IGNORED,
     MaskClasses,
@@ -33,13 +34,12 @@ from ampft.data.masks import (
     class_pixels,
     classes_of_file,
     classes_of_values,
-    mask_values,
 )
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.sources.data_sets import SPLIT_NAMES, load_data_set, standard_splits
 from ampft.data.sources.folders import files_in
 from ampft.data.sources.table import POSITION, location
-from ampft.errors import InputError, listed, quoted_list
+from ampft.errors import InputError, listed, quoted, quoted_list
 from ampft.text.numbers import counted
 
 KIND = "pixels"
@@ -298,6 +298,7 @@ def check_masks(
             except (MaskError, InputError) as error:
                 problems.append((_place(row), str(error)))
     _refuse(problems)
+    _refuse_one_class(pairs["train"], classes, name)
     every = [pair for found in pairs.values() for pair in found]
     refuse_nearly_black([pair.peak for pair in every], name)
     conversions = Counter(words for pair in every for words in pair.conversions)
@@ -310,6 +311,19 @@ def check_masks(
     converted = [f"Images {words}: {count}." for words, count in sorted(conversions.items())]
     notes, shared = _shared_images(checked, refuse=request.fail_on_leak)
     return checked, classes, [class_note, *converted, *notes], shared
+
+
+def _refuse_one_class(train: Sequence[_Pair], classes: MaskClasses, name: str) -> None:
+    """Raise InputError when all pixels of the training masks that count are of one class."""
+    totals = np.sum([pair.pixels for pair in train], axis=0)
+    if np.count_nonzero(totals) == 1:
+        ignored = classes.ignore_index
+        more = "" if ignored is None else f" (the value {ignored} does not count, --ignore_index)"
+        raise InputError(
+            f"{name}: all pixels of the training masks are {quoted(classes.names[totals.argmax()])}"
+            f"{more}. At least two classes are needed: check the masks, --class_names_file and"
+            " --ignore_index."
+        )
 
 
 @dataclass(frozen=True)
@@ -350,17 +364,25 @@ class _Pair:
 def _classes(train: Dataset, request: DataRequest) -> tuple[MaskClasses, str]:
     """Return the classes in the file, or otherwise the values of the training masks."""
     ignored = DEFAULT_IGNORE_INDEX if request.ignore_index is None else request.ignore_index
-    if request.class_names_file is not None:
-        return classes_of_file(Path(request.class_names_file), ignored)
-    found: set[int] = set()
-    problems = []
+    named = request.class_names_file
+    of_file = None if named is None else classes_of_file(Path(named), ignored)
+    survey, problems = MaskSurvey(), list[tuple[str, str]]()
     for row in _undecoded(train):
         try:
-            found |= set(np.unique(mask_values(open_image(row[MASK]))).tolist())
+            has_colors = of_file is not None and of_file[0].colors is not None
+            survey.add(open_image(row[MASK]), _place(row), has_colors=has_colors)
         except (MaskError, InputError) as error:
             problems.append((_place(row), str(error)))
     _refuse(problems)
-    return classes_of_values(found, ignored)
+    if of_file is not None:
+        classes, notes = with_reading(of_file[0], survey, ignored=request.ignore_index)
+        return classes, " ".join([of_file[1].strip(), *notes])
+    survey.refuse_several_palettes()
+    if request.ignore_index is None:
+        if survey.numbers == BINARY:
+            return classes_of_values(survey.numbers, None)
+        refuse_spread_greys(survey.greys)
+    return classes_of_values(survey.numbers, ignored)
 
 
 def _undecoded(part: Dataset) -> Iterable[Mapping[str, Any]]:

@@ -1,0 +1,91 @@
+"""What a source says of itself is held against how it is read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ampft.arguments import ClassifyArguments
+from ampft.data.load import load_data
+from ampft.errors import InputError
+
+SHAPE = (4, 6)
+ROAD, SKY = (128, 64, 128), (70, 130, 180)
+COLORS = f"Road {' '.join(map(str, ROAD))}\nSky {' '.join(map(str, SKY))}\n"
+BLACK_AND_WHITE = "ground 0 0 0\nlesion 255 255 255\n"
+
+
+def grey(*values):
+    return lambda mask, row: Image.fromarray(np.array(values, dtype=np.uint8)[mask])
+
+
+def palette(*colors, swapped_in_odd=False):
+    def make(mask, row):
+        flip = swapped_in_odd and row % 2
+        image = Image.fromarray(mask ^ 1 if flip else mask)
+        image.putpalette(np.array(colors[::-1] if flip else colors, dtype=np.uint8).tobytes())
+        return image
+
+    return make
+
+
+def load_masks(folder, make, names=None, **options):
+    """Return label names and pixels of the training masks; the true mask has seven pixels of 1."""
+    for inner in ("images", "masks"):
+        (folder / inner).mkdir()
+    for row in range(4):
+        mask = np.zeros(SHAPE, dtype=np.uint8)
+        mask.flat[row : row + 7] = 1
+        noise = np.random.default_rng(row).integers(0, 255, (*SHAPE, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(folder / "images" / f"{row}.png")
+        make(mask, row).save(folder / "masks" / f"{row}.png")
+    if names is not None:
+        (folder / "names.txt").write_text(names)
+        options["class_names_file"] = folder / "names.txt"
+    none = {"validation_fraction": 0.0, "test_fraction": 0.0}
+    data = load_data(ClassifyArguments(dataset_name=folder, task="pixels", **none, **options))
+    return dict(zip(data.label_names, data.masks["train"].counts.sum(axis=0).tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("make", "names", "expected"),
+    [
+        (grey(0, 255), None, {"0": 68, "255": 28}),
+        (grey(0, 255), "ground\nlesion\n", {"ground": 68, "lesion": 28}),
+        (grey(0, 255), BLACK_AND_WHITE, {"ground": 68, "lesion": 28}),
+        (grey(255, 0), BLACK_AND_WHITE, {"ground": 28, "lesion": 68}),
+        (grey(0, 1), "Sky 128 128 128\nCar 9 9 8\nVoid 0 0 0\n", {"Sky": 68, "Car": 28, "Void": 0}),
+        (palette(SKY, ROAD), COLORS, {"Road": 28, "Sky": 68}),
+        (palette(ROAD, SKY), COLORS, {"Road": 68, "Sky": 28}),
+        (palette(ROAD, SKY, swapped_in_odd=True), COLORS, {"Road": 68, "Sky": 28}),
+        (palette((1, 2, 3), (4, 5, 6)), COLORS, {"Road": 68, "Sky": 28}),
+        (palette(SKY, ROAD), "Road\nSky\n", {"Road": 68, "Sky": 28}),
+    ],
+)
+def test_colours_of_masks(tmp_path, make, names, expected):
+    assert load_masks(tmp_path, make, names) == expected
+
+
+@pytest.mark.parametrize(
+    ("make", "names", "options", "message"),
+    [
+        (grey(0, 255), None, {"ignore_index": 255}, "the other values .* are 0"),
+        (grey(0, 255), BLACK_AND_WHITE, {"ignore_index": 255}, "all pixels .* are 'ground'"),
+        (grey(0, 0), "a\nb\nc\n", {}, "all pixels of the training masks are 'a'"),
+        (palette(ROAD, SKY, swapped_in_odd=True), None, {}, "gives the number 0 the colour"),
+        (palette(ROAD, SKY, swapped_in_odd=True), "Road\nSky\n", {}, "1.png: .*0.png gives it"),
+        (palette(SKY, (4, 5, 6)), COLORS, {}, r"the colour \(4, 5, 6\), which no class has"),
+        (
+            lambda mask, row: Image.fromarray(np.where(mask == 1, 255, row % 2).astype(np.uint8)),
+            BLACK_AND_WHITE, {}, "the value 255 of grey masks can be the number",
+        ),
+        (
+            lambda mask, row: Image.fromarray(np.where(mask == 1, 254, row % 2 * 127).astype("u1")),
+            None, {}, "the values of the training masks are 0, 127, 254",
+        ),
+    ],
+)  # fmt: skip
+def test_masks_that_contradict_their_classes(tmp_path, make, names, options, message):
+    with pytest.raises(InputError, match=message):
+        load_masks(tmp_path, make, names, **options)
