@@ -230,7 +230,8 @@ def _text_columns(
             )
         require_columns(sources, columns, "--text_column_names", origin=origin, describe=describe)
         return named
-    not_texts = (*labels, "label", *extra_columns(request).values())
+    index_of_pandas = ""
+    not_texts = (*labels, "label", index_of_pandas, *extra_columns(request).values())
     others = [name for name in columns if name not in not_texts]
     choices = _text_choices(others)
     if not choices and len(others) == 1:

@@ -69,7 +69,7 @@ REFUSED = {
         "text,label\na,0\ncaf\xe9,1\n".encode("latin-1"),
         r"train\.csv, line 3: byte 0xe9 is not utf-8.*--encoding latin-1",
     ),
-    "UTF-16": ("train.csv", GOOD.encode("utf-16"), r"line 1: byte 0xff is not utf-8.*utf-16"),
+    "UTF-16": ("train.csv", GOOD.encode("utf-16-le"), r"seems to be UTF-16. Pass .* utf-16-le"),
     "ragged row, short": (
         "train.csv",
         "text,label\na,0\nb\n",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
+
 import numpy as np
 import pytest
 from PIL import Image
+from tiny_files import GOOD, ROWS, csv_of, load, rows_of
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
@@ -89,3 +93,61 @@ def test_colours_of_masks(tmp_path, make, names, expected):
 def test_masks_that_contradict_their_classes(tmp_path, make, names, options, message):
     with pytest.raises(InputError, match=message):
         load_masks(tmp_path, make, names, **options)
+
+
+def delimited(rows, delimiter="\t", quoting=csv.QUOTE_MINIMAL):
+    file = io.StringIO()
+    writer = csv.writer(file, delimiter=delimiter, quoting=quoting, lineterminator="\n")
+    writer.writerows([("text", "label"), *rows])
+    return file.getvalue()
+
+
+SAID = [('he said "yes"', "a"), *ROWS]
+TABS = [(f"one\ttwo\nthree {i}", "ab"[i % 2]) for i in range(9)] + [("four", "a"), ("five", "b")]
+PLAIN_TSV = delimited(ROWS)
+SEMICOLONS = GOOD.replace(",", ";")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "rows", "note"),
+    [
+        ("t.tsv", delimited(SAID), SAID, "quoted as in CSV"),
+        ("t.tsv", delimited(ROWS, quoting=csv.QUOTE_ALL), ROWS, "quoted as in CSV"),
+        ("t.tsv", PLAIN_TSV.replace("text 0", '5" nail'), [('5" nail', "a"), *ROWS[1:]], None),
+        ("t.tsv", PLAIN_TSV.replace("text 0\t", '"yes"\t'), [('"yes"', "a"), *ROWS[1:]], "1 cell"),
+        ("t.csv", "sep=;\r\n" + SEMICOLONS.replace("\n", "\r\n"), ROWS, "separated by ';'"),
+        ("t.csv", "\ufeffsep=;\n" + SEMICOLONS, ROWS, "separated by ';'"),
+        ("t.csv", csv_of([(*row, "", "") for row in ROWS], "text,label,,"), ROWS, None),
+        ("t.csv", csv_of([(*row, "", "x") for row in ROWS], "text,label,,"), ROWS, "4 (40 rows)"),
+        ("t.csv", csv_of([("7", *row) for row in ROWS], ",words,label"), ROWS, None),
+        ("t.csv", GOOD.encode("utf-16"), ROWS, "read as UTF-16"),
+        ("t.tsv", delimited(SAID).encode("utf-16"), SAID, "read as UTF-16"),
+    ],
+)
+def test_how_text_files_are_written(tmp_path, name, content, rows, note):
+    data = load(tmp_path, content, name)
+    assert rows_of(data) == rows
+    said = [each for each in data.notes if str(tmp_path) in each]
+    assert not said if note is None else any(note in each for each in said)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "message"),
+    [
+        ("t.tsv", 'text\tlabel\n"a\tb\nc"\ta\n', {}, "3 rows if quotes are plain .* and 2 if"),
+        ("t.csv", "\ufeff" + GOOD, {"encoding": "latin-1"}, "byte-order mark of UTF-8"),
+        ("t.csv", ",,\n1,2,3\n", {}, "no column has a name"),
+    ],
+)  # fmt: skip
+def test_text_files_that_can_be_read_in_two_ways(tmp_path, name, content, options, message):
+    with pytest.raises(InputError, match=message):
+        load(tmp_path, content, name, **options)
+
+
+def test_signs_of_windows_in_latin_1_are_said(tmp_path):
+    content = csv_of([("it\u2019s", "a"), *ROWS]).encode("cp1252")
+    data = load(tmp_path, content, encoding="latin-1")
+    assert any("0x92 is a control character" in note for note in data.notes)
+    data = load(tmp_path, content, encoding="cp1252")
+    assert rows_of(data)[0] == ("it\u2019s", "a")
+    assert not any("control" in note for note in data.notes)

@@ -91,10 +91,20 @@ def test_damaged_parts_give_one_message(tmp_path, damage):
     assert rows_of(load_workbook(path)) == ROWS  # negative control
 
 
+def test_columns_without_a_name_are_not_read_and_said(tmp_path):
+    rows = [(i, *row[:1], None, row[1], "?") for i, row in enumerate(ROWS)]
+    path = workbook(tmp_path / "t.xlsx", S=[(None, "text", None, "label"), *rows])
+    data = load_workbook(path)
+    assert rows_of(data) == ROWS
+    note = f"{path}: columns without a name are not read, though they have values: 5 (40 rows)."
+    assert note in data.notes
+    path = workbook(tmp_path / "t.xlsx", S=[("text", None, "label"), *(r[1:4] for r in rows)])
+    assert not any("without a name" in note for note in load_workbook(path).notes)
+
+
 BAD = {
     "missing label": ([("text", "label"), ("a", 1), (), ("b", None)], r"t\.xlsx, row 4: no label"),
-    "column without a name": ([("text", None, "label"), ("a", 1, 2)], r"row 1: column 2 has no"),
-    "cell beside the table": ([("text", "label"), ("a", 1, "?")], r"row 2: column 3 has .*'\?'"),
+    "no name": ([(None, " "), ("a", 1)], "no column has a name"),
     "failed formula": ([("text", "label"), ("a", "#N/A")], r"row 2: a cell holds the error #N/A"),
     "column twice": ([("text", "text"), ("a", "b")], r"more than one column is called 'text'"),
     "empty sheet": ([], r"sheet 'S' is empty"),

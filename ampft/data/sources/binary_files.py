@@ -7,21 +7,22 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ampft.data.sources.table import Row, SourceTable, refuse_duplicates
-from ampft.errors import InputError, quoted, quoted_list
-from ampft.text.numbers import counted
+from ampft.data.sources.table import NamedColumns, Row, SourceTable, refuse_duplicates
+from ampft.errors import InputError, quoted_list
 
 if TYPE_CHECKING:
     from openpyxl.worksheet._read_only import ReadOnlyWorksheet
 
 ROWS_AT_A_TIME = 4096
 WORKBOOK_SUFFIXES = (".xlsx", ".xlsm")
+MAX_COLUMNS = 16_384  # of a sheet
 # Values of cells with a failed formula (ECMA-376, part 1, 18.18.11).
 ERRORS = frozenset({"#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!", "#DIV/0!"})
 
@@ -116,35 +117,27 @@ def read_workbook(path: Path, *, flag: str, sheet: str | None) -> SourceTable:
         ) from None
     with _opened_sheet(path, sheet) as (worksheet, names):
         header = next(_filled_rows(worksheet, path), None)
-        title = worksheet.title
+        title, width = worksheet.title, worksheet.max_column or MAX_COLUMNS
     if header is None:
         raise InputError(f"{path}: sheet {title!r} is empty. Its first row must be a header.")
-    number, columns = header[0], ["" if name is None else str(name) for name in header[1]]
-    if "" in columns:
-        raise InputError(
-            f"{path}, row {number}: column {columns.index('') + 1} has no name. The first row of"
-            f" sheet {title!r} must name every column."
-        )
-    refuse_duplicates(columns, str(path))
+    columns = NamedColumns.of(["" if n is None else str(n) for n in header[1]], str(path))
+
+    def filled() -> Iterator[tuple[int, list[Any]]]:
+        with _opened_sheet(path, title) as (worksheet, _):
+            yield from islice(_filled_rows(worksheet, path), 1, None)
 
     def read(wanted: Sequence[str]) -> Iterator[Row]:
-        indices = [columns.index(name) for name in wanted]
-        with _opened_sheet(path, title) as (worksheet, _):
-            rows = _filled_rows(worksheet, path)
-            next(rows)
-            for row, values in rows:
-                if len(values) > len(columns):
-                    raise InputError(
-                        f"{path}, row {row}: column {len(values)} has the value"
-                        f" {quoted(values[-1])}, but the header has only"
-                        f" {counted(len(columns), 'name')}. Give it a name, or empty it."
-                    )
-                cells = [*values, *[None] * (len(columns) - len(values))]
-                yield row, [_cell_value(cells[index], path, row) for index in indices]
+        indices = [columns.places[name] for name in wanted]
+        for row, values in filled():
+            cells = [*values, *[None] * (columns.count - len(values))]
+            yield row, [_cell_value(cells[index], path, row) for index in indices]
 
     note = f"{path}: read from sheet {title!r}, the first of {len(names)} (--sheet_name)."
-    notes = (note,) if sheet is None and len(names) > 1 else ()
-    return SourceTable(columns=tuple(columns), read=read, unit="row", origin=str(path), notes=notes)
+    notes = [note] if sheet is None and len(names) > 1 else []
+    notes += columns.unread_note(str(path), (values for _, values in filled()), width)
+    return SourceTable(
+        columns=columns.names, read=read, unit="row", origin=str(path), notes=(*notes,)
+    )
 
 
 @contextmanager

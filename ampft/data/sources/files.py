@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from ampft.data.request import DataRequest
 from ampft.data.sources.binary_files import WORKBOOK_SUFFIXES, read_parquet, read_workbook
+from ampft.data.sources.encodings import stated_encoding
 from ampft.data.sources.file_names import check_file
 from ampft.data.sources.table import SourceTable
 from ampft.data.sources.text_files import CONLL_SUFFIXES, read_conll, read_csv, read_json, read_tsv
@@ -81,7 +83,11 @@ def open_table(
         )
     reader = READERS.get(suffix, other_reader)
     assert reader is not None, "other extensions were refused"
-    return reader(path, encoding=encoding)
+    if suffix == ".parquet":
+        return reader(path, encoding=encoding)
+    encoding, notes = stated_encoding(path, encoding)
+    table = reader(path, encoding=encoding)
+    return replace(table, notes=(*notes, *table.notes))
 
 
 def open_tables(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -76,6 +76,54 @@ def location(origin: str, unit: str, numbers: Sequence[int], index: Sequence[str
         labels = f"; index {', '.join(index[number] for number in shown)}" if len(index) else ""
         place += f" (from 0{labels})"
     return place
+
+
+@dataclass(frozen=True)
+class NamedColumns:
+    """The columns of a header that have a name, and the first one, which may be an index."""
+
+    names: tuple[str, ...]
+    places: Mapping[str, int]  # Index of each in a row.
+    unnamed: tuple[int, ...]  # Indices of the others.
+    count: int  # Number of all columns.
+
+    @classmethod
+    def of(cls, header: Sequence[str], origin: str) -> NamedColumns:
+        """Return the columns of a header.
+
+        Raises:
+            InputError: Two have the same name, or none has one.
+        """
+        places = [i for i, name in enumerate(header) if name.strip() or i == 0]
+        names = tuple(header[i] for i in places)
+        refuse_duplicates(names, origin)
+        if not any(name.strip() for name in names):
+            raise InputError(f"{origin}: no column has a name. The first row must name them.")
+        others = tuple(sorted({*range(len(header))} - {*places}))
+        return cls(names, dict(zip(names, places, strict=True)), others, len(header))
+
+    def unread_note(
+        self, origin: str, rows: Iterable[Sequence[object]], width: int = 0
+    ) -> tuple[str, ...]:
+        """Return a note if columns without a name have values, which are not read.
+
+        Args:
+            origin: The file.
+            rows: Values of all columns of each row; a row may be shorter or longer than the header.
+            width: Length of the longest row, if it can be longer than the header.
+        """
+        unnamed = [*self.unnamed, *range(self.count, width)]
+        if not unnamed:
+            return ()
+        found: Counter[int] = Counter()
+        for row in rows:
+            found.update(i for i in unnamed if i < len(row) and row[i] not in (None, ""))
+        if not found:
+            return ()
+        columns = listed([f"{i + 1} ({n} rows)" for i, n in sorted(found.items())])
+        return (
+            f"{origin}: columns without a name are not read, though they have values: {columns}.",
+        )
 
 
 def refuse_duplicates(columns: Sequence[str], origin: str) -> None:

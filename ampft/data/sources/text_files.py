@@ -4,46 +4,121 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from ampft.data.columns import DELIMITERS, USUAL_NAMES, case_folded_name
-from ampft.data.sources.table import SAMPLE_ROWS, Row, SourceTable, refuse_duplicates
+from ampft.data.sources.table import SAMPLE_ROWS, NamedColumns, Row, SourceTable
 from ampft.errors import InputError, quoted, quoted_list
+from ampft.text.numbers import counted
 
 Quoting = Literal[0, 3]  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
+NAMED_DELIMITER = re.compile(r'"?sep=([^\w\s"\']|\t)"?[,;\t]*\r?\n', re.IGNORECASE)  # of Excel
 MAX_FIELD_LENGTH = 16 * 2**20  # characters; csv's default of 131,072 is too few for long documents
 
 
 def read_csv(path: Path, *, encoding: str) -> SourceTable:
     """Open a comma-separated file (RFC 4180: fields may be quoted, quotes doubled inside).
 
-    Some spreadsheets write semicolons or tabs instead of commas; a note says so.
+    Some spreadsheets write semicolons or tabs instead of commas, or name the separator in a first
+    line `sep=;`; a note says so.
     """
-    delimiter = _detect_delimiter(path, encoding)
+    delimiter = _named_delimiter(path, encoding)
+    note = f"{path}: the fields are separated by {quoted(delimiter)}, as its first line says."
+    if delimiter is None:
+        delimiter = _detect_delimiter(path, encoding)
+        note = f"{path}: the fields are separated by {DELIMITERS[delimiter]}, not by commas."
     table = _read_delimited(path, encoding=encoding, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL)
-    if delimiter == ",":
-        return table
-    note = f"{path}: the fields are separated by {DELIMITERS[delimiter]}, not by commas."
-    return replace(table, notes=(note,))
+    return table if delimiter == "," else replace(table, notes=(note, *table.notes))
 
 
 def read_tsv(path: Path, *, encoding: str) -> SourceTable:
-    """Open a tab-separated file (IANA's definition: no quoting, a quote is a plain character)."""
-    return _read_delimited(path, encoding=encoding, delimiter="\t", quoting=csv.QUOTE_NONE)
+    """Open a tab-separated file.
+
+    By IANA's definition nothing is quoted, and a quote is a plain character. Many programs quote as
+    in CSV: that is how the file is read if its cells show it, and a note says so.
+    """
+    quoting, note = _quoting_of_tsv(path, encoding)
+    table = _read_delimited(path, encoding=encoding, delimiter="\t", quoting=quoting)
+    return replace(table, notes=(*note, *table.notes))
+
+
+def _quoting_of_tsv(path: Path, encoding: str) -> tuple[Quoting, tuple[str, ...]]:
+    """Return how the cells of a .tsv file are quoted, and a note if some have quotes around them.
+
+    They are quoted as in CSV if only that gives every row the same number of cells, or if no cell
+    has a quote that CSV would have doubled, and quotes are doubled or surround a whole column.
+    """
+    with path.open("rb") as file:
+        if not any(b'"' in line for line in file):
+            return csv.QUOTE_NONE, ()
+    plain = _QuotesOfTsv.of(path, encoding, csv.QUOTE_NONE)
+    as_csv = _QuotesOfTsv.of(path, encoding, csv.QUOTE_MINIMAL)
+    if plain.rows and as_csv.rows not in (0, plain.rows):
+        raise InputError(
+            f"{path}: has {plain.rows} rows if quotes are plain characters, and {as_csv.rows} if"
+            " they surround texts. If they surround texts with tabs or line breaks, save the file"
+            " as .csv; otherwise replace the quotes."
+        )
+    note = f"{path}: its cells are quoted as in CSV, so their outer quotes are removed."
+    if as_csv.rows and (
+        not plain.rows or (not plain.bare and (as_csv.inside or plain.whole_columns))
+    ):
+        return csv.QUOTE_MINIMAL, (note,)
+    kept = f"{path}: {counted(plain.around, 'cell')} with quotes around the text, which are kept."
+    return csv.QUOTE_NONE, (kept,) if plain.around else ()
+
+
+@dataclass(frozen=True)
+class _QuotesOfTsv:
+    """The quotes in the cells of a .tsv file, read in one of two ways."""
+
+    rows: int = 0  # Number of rows; 0 if they have unequal numbers of cells, or cannot be read.
+    around: int = 0  # Number of cells with quotes around them.
+    inside: int = 0  # Number of cells with other quotes.
+    bare: int = 0  # Number of cells with quotes that CSV would have doubled or surrounded.
+    whole_columns: bool = False  # Whether all cells of a column have quotes around them.
+
+    @classmethod
+    def of(cls, path: Path, encoding: str, quoting: Quoting) -> _QuotesOfTsv:
+        """Read the file."""
+        around = inside = bare = length = rows = 0
+        whole: list[bool] = []
+        try:
+            for _, cells in _numbered_rows(
+                path, encoding=encoding, delimiter="\t", quoting=quoting
+            ):
+                rows += 1
+                length = length or len(cells)
+                if len(cells) != length:
+                    return cls(around=around, inside=inside, bare=bare)
+                surrounded = [len(c) > 1 and c[0] == c[-1] == '"' for c in cells]
+                whole = [a and b for a, b in zip(whole or surrounded, surrounded, strict=True)]
+                for cell, is_surrounded in zip(cells, surrounded, strict=True):
+                    if '"' not in cell:
+                        continue
+                    around += is_surrounded
+                    inner = cell[1:-1] if is_surrounded else cell
+                    inside += '"' in inner
+                    bare += not is_surrounded or '"' in inner.replace('""', "")
+        except InputError:  # whoever reads the rows reports it
+            return cls(around=around, inside=inside, bare=bare)
+        return cls(rows, around, inside, bare, any(whole))
 
 
 def _read_delimited(path: Path, *, encoding: str, delimiter: str, quoting: Quoting) -> SourceTable:
     """Read the header and return the table.
 
-    A byte-order mark, CRLF and blank lines are allowed.
+    A byte-order mark, CRLF and blank lines are allowed. Columns without a name are not read, except
+    the first one, in which pandas writes an index.
 
     Raises:
         InputError: The file is empty, or two columns have the same name. Reading a row raises it
@@ -54,9 +129,9 @@ def _read_delimited(path: Path, *, encoding: str, delimiter: str, quoting: Quoti
     header = next(rows(), None)
     if header is None:
         raise InputError(f"{path}: the file is empty. Its first line must be a header.")
-    columns = tuple(header[1])
-    refuse_duplicates(columns, str(path))
-    hint = f"A text with {DELIMITERS[delimiter]} must be in double quotes."
+    columns = NamedColumns.of(header[1], str(path))
+    separators = DELIMITERS.get(delimiter, f"{delimiter!r}")
+    hint = f"A text with {separators} must be in double quotes."
     if quoting == csv.QUOTE_NONE:
         hint = (
             "In a .tsv file quotes are plain characters, and a text has neither tabs nor line"
@@ -64,16 +139,24 @@ def _read_delimited(path: Path, *, encoding: str, delimiter: str, quoting: Quoti
         )
 
     def read(names: Sequence[str]) -> Iterator[Row]:
-        indices = [columns.index(name) for name in names]
+        indices = [columns.places[name] for name in names]
         for line, values in islice(rows(), 1, None):
-            if len(values) != len(columns):
+            if len(values) != columns.count:
                 raise InputError(
-                    f"{path}, line {line}: {len(values)} fields, but the header has {len(columns)}."
-                    f" {hint}"
+                    f"{path}, line {line}: {len(values)} fields, but the header has"
+                    f" {columns.count}. {hint}"
                 )
             yield line, [values[index] for index in indices]
 
-    return SourceTable(columns=columns, read=read, unit="line", origin=str(path))
+    notes = columns.unread_note(str(path), (values for _, values in islice(rows(), 1, None)))
+    return SourceTable(columns.names, read, unit="line", origin=str(path), notes=notes)
+
+
+def _named_delimiter(path: Path, encoding: str) -> str | None:
+    """Return the delimiter that a first line such as `sep=;` names, or None."""
+    with _opened_text(path, encoding) as file:
+        found = NAMED_DELIMITER.fullmatch(file.readline())
+    return None if found is None else found[1]
 
 
 def _detect_delimiter(path: Path, encoding: str) -> str:
@@ -108,17 +191,18 @@ def _numbered_rows(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (line on which the row starts, fields) for all rows, including the header."""
 
-    def without_nul() -> Iterator[str]:
+    def lines() -> Iterator[str]:
         for line, content in enumerate(file, start=1):
             if "\0" in content:
                 raise InputError(
                     f"{path}, line {line}: a NUL character. The file is damaged, or it is UTF-16:"
                     " in that case pass --encoding utf-16."
                 )
-            yield content
+            is_instruction = line == 1 and NAMED_DELIMITER.fullmatch(content)
+            yield "\n" if is_instruction else content
 
     with _opened_text(path, encoding, newline="") as file, long_csv_fields_allowed():
-        reader = csv.reader(without_nul(), delimiter=delimiter, quoting=quoting, strict=True)
+        reader = csv.reader(lines(), delimiter=delimiter, quoting=quoting, strict=True)
         start = 1
         try:
             for fields in reader:
@@ -162,8 +246,9 @@ def _opened_text(path: Path, encoding: str, newline: str | None = None) -> Itera
     except UnicodeError as error:
         problem = _undecodable_byte(path, encoding) or f": not {encoding} ({error})"
         raise InputError(
-            f"{path}{problem}. Pass the file's encoding, for example --encoding latin-1 (or cp1252,"
-            f" or utf-16), or convert it: iconv -f latin1 -t utf-8 {path.name} > new{path.suffix}"
+            f"{path}{problem}. Pass the file's encoding, for example --encoding cp1252 (Windows),"
+            " --encoding latin-1 or utf-16, or convert it:"
+            f" iconv -f cp1252 -t utf-8 {path.name} > new{path.suffix}"
         ) from None
     except LookupError:
         raise InputError(
