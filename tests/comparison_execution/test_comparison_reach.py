@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import re
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from planned import ESTIMATE, plan
+from running import rows, write_csv
 
 from ampft.arguments import parse_compare_arguments
 from ampft.arguments.compare_arms import parse_compare_arms_arguments
-from ampft.comparison.execution import planning
-from ampft.comparison.execution.plan import KIND_OF_LABELS, TrialResult
+from ampft.comparison.execution import trial
+from ampft.comparison.execution.plan import TOO_FEW, FinalRows
 from ampft.comparison.execution.plan_text import plan_lines
-from ampft.comparison.execution.planning import plan_comparison
+from ampft.comparison.execution.planning import check_final_rows
 from ampft.comparison.statistics.interval import estimate_difference, jackknife_differences
 from ampft.comparison.statistics.power import detection_limits
 from ampft.comparison.statistics.verdict import decide
 from ampft.errors import InputError
 from ampft.metrics.sums import ACCURACY, MACRO_F1, single_label_sums
+from ampft.text.json_io import json_values
 
 
 def verdicts(cases, lost, *, seeds, arms, margin=0.01, metric=ACCURACY):
@@ -69,51 +71,76 @@ def test_very_few_cases_show_nothing():
         assert (found.smallest_difference, found.is_equivalence_possible) == (None, False)
 
 
-@pytest.fixture
-def planned(tmp_path, monkeypatch):
-    """A function that plans a comparison whose test data have a number of cases."""
-
-    def make(cases, *words, parse=parse_compare_arguments):
-        compared = {"reported split": "test", KIND_OF_LABELS: "single_label"}
-        estimate = replace(ESTIMATE, cases=cases)
-        trial = TrialResult(estimate, ("fp32", "bf16"), splits={}, compared=compared)
-        monkeypatch.setattr(planning, "run_trial", lambda *_: trial)
-        return plan_comparison(parse([*words, "--output_dir", str(tmp_path / "cmp")]))[1]
-
-    return make
+def check(cases, *words, rows=None, arms=1, parse=parse_compare_arguments):
+    """Check a comparison whose test data have a number of cases; the rest are training rows."""
+    size = FinalRows(
+        split="test", cases=cases, rows=rows or 5 * cases, problem="single_label", arms=arms
+    )
+    check_final_rows(parse([*words]), size)
 
 
-def test_a_comparison_of_modes_with_80_test_rows_is_refused(planned, tmp_path):
+def test_a_comparison_of_modes_with_80_test_rows_is_refused():
     message = (
         "test has 80 independent examples, and no number of seeds can show equivalence within "
         "1 point (--margin) with fewer than 299; at best, only a loss of 5 points or more can be "
-        "found. Use more test data, or add one of these before ` -- `: --folds 5 (without a test "
-        "split: every row is then a test row), --margin 3.7, or --anyway to look only for large "
-        "losses."
+        "found. Use more labelled data, or test on all 400 rows, with 5 times as many runs: ampft "
+        "compare --seeds 3 --modes fp32,bf16 --folds 5 -- --train_file 'my reviews.csv' (or "
+        "--anyway in its place, to find only large losses)"
     )
-    with pytest.raises(InputError, match=re.escape(message)):
-        planned(80, "--modes", "fp32,bf16", "--seeds", "3")
-    assert not (tmp_path / "cmp").exists()
-    for flag in (("--anyway",), ("--margin", "3.7"), ("--metric", "log_loss")):
-        assert planned(80, "--modes", "fp32,bf16", "--seeds", "3", *flag).estimate.cases == 80
-    assert planned(648, "--modes", "fp32,bf16")
+    words = ("--modes", "fp32,bf16", "--seeds", "3")
+    with pytest.raises(InputError) as refused:
+        check(80, *words, "--", "--train_file", "my reviews.csv")
+    assert sorted(str(refused.value).split()) == sorted(message.split())
+    for flag in (("--margin", "3.7"), ("--metric", "log_loss")):
+        check(80, *words, *flag)
+    check(299, *words)
 
 
-def test_folds_are_refused_if_all_of_them_are_too_few(planned):
-    words = ("--modes", "fp32,bf16", "--seeds", "3", "--folds", "5")
-    message = "All 5 folds have 250 independent examples, and no number of seeds can show"
-    with pytest.raises(InputError, match=message) as refused:
-        planned(50, *words)
-    assert "--folds" not in str(refused.value)
-    assert planned(60, *words).estimate.cases == 60  # 300 in all
-    assert planned(50, *words, "--anyway").estimate.cases == 50
+@pytest.mark.parametrize(
+    ("cases", "rows", "words", "command"),
+    [
+        # 290 rows are too few in folds, too.
+        (58, 290, ("--", "--train_file", "a.csv"), "compare --margin 5.1 -- --train_file a.csv"),
+        (80, 400, ("--", "--train_file", "a.csv", "--test_file", "b.csv"), "compare --margin 3.7"),
+        (80, 400, ("--", "--train_file", "a.csv", "--test_fraction", "0.3"), "--margin 3.7"),
+        (80, 400, ("--margin", "2", "--", "--dataset_name", "a"), "compare --margin 3.7 --"),
+        (50, 250, ("--folds", "5", "--", "--train_file", "a.csv"), "--margin 1.2 --folds 5 --"),
+    ],
+)
+def test_the_command_that_works_is_named(cases, rows, words, command):
+    with pytest.raises(InputError) as refused:
+        check(cases, *words, rows=rows)
+    advised = str(refused.value).partition("ampft ")[2].partition(" (or ")[0].split()
+    assert set(command.split()) <= {"compare", *advised}
+    check(cases, *advised[1:], rows=rows)
+    assert advised.count("--folds") == words.count("--folds")
 
 
-def test_other_settings_may_differ_by_more_and_are_refused_only_if_nothing_can_be_found(planned):
+def test_other_settings_may_differ_by_more_and_are_refused_only_if_nothing_can_be_found():
     words = ("--arm", "a", "--arm", "b: --learning_rate 1")
-    assert planned(80, *words, parse=parse_compare_arms_arguments)
-    with pytest.raises(InputError, match="at best, no loss can be found"):
-        planned(5, *words, parse=parse_compare_arms_arguments)
+    check(80, *words, parse=parse_compare_arms_arguments)
+    with pytest.raises(InputError, match=r"at best, no loss can be found.* train anyway: ampft"):
+        check(5, *words, parse=parse_compare_arms_arguments)
+
+
+@pytest.mark.slow
+def test_too_few_rows_are_refused_before_anything_is_timed(
+    tiny_bert, tmp_path, monkeypatch, fresh_accelerate
+):
+    def prepare(*_args: object, **_settings: object) -> None:
+        raise AssertionError("a mode was prepared")
+
+    monkeypatch.setattr(trial, "prepare_mode", prepare)
+    file = write_csv(tmp_path / "reviews.csv", rows(400, 1), ("text", "label"))
+    words = ("--train_file", str(file), "--model_name_or_path", str(tiny_bert))
+    design = parse_compare_arguments(["--modes", "fp32,bf16", "--", *words]).design
+    request = {"classify_argv": words, "modes": ["fp32", "bf16"], "launched": time.time()}
+    found = trial.run_trial({**request, "design": json_values(design)})
+    few = FinalRows(split="test", cases=80, rows=400, problem="single_label", arms=1)
+    assert found == {TOO_FEW: few}
+    for other in (None, json_values(replace(design, margin=0.04))):
+        with pytest.raises(AssertionError, match="a mode was prepared"):
+            trial.run_trial({**request, "design": other})
 
 
 @pytest.mark.parametrize(

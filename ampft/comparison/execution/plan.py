@@ -26,6 +26,7 @@ SCHEMA = 4  # since 4, the file states its own hash
 LONGEST_RUN = 1e9  # seconds
 FLAG_NAMES = {"first_seed": "seed", "arm_settings": "arm"}
 KIND_OF_LABELS = "kind of labels"
+TOO_FEW = "too few"  # key of the `FinalRows` that ends a trial before anything is timed
 # A model cannot learn a class from fewer examples.
 MIN_EXAMPLES_PER_CLASS = 8
 
@@ -109,6 +110,17 @@ class TrialResult:
     # measured.
     peak_memory: Count | None = None
     disk_bytes: Count = 0  # Size of the weights and checkpoints that a run saves.
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalRows:
+    """How much the test data of a comparison can show, which is known before anything is timed."""
+
+    split: str  # Split of the final report.
+    cases: Positive  # Its independent examples; with folds, those of one of them.
+    rows: Positive  # Independent rows of all splits.
+    problem: str  # Kind of labels.
+    arms: Count  # Number of arms that are compared with the baseline.
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import shlex
 import shutil
 from pathlib import Path
 
-from ampft.arguments.compare import RAY
+from ampft.arguments.compare import RAY, ComparisonDesign
 from ampft.comparison.execution.plan import Arm, Plan, PlannedRun, keeps_model
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.statistics.power import DetectionLimits, detection_limits
@@ -114,17 +114,44 @@ def _sizes(plan: Plan) -> list[str]:
 
 def plan_detection_limits(plan: Plan) -> DetectionLimits | None:
     """Return what a comparison can detect at best; None if its metric is not a share."""
-    metrics = [kind.metrics for kind in problem_types().values() if plan.metric in kind.metrics]
-    if plan.estimate.cases is None or not all(each[plan.metric].is_share for each in metrics):
+    arms = sum(not arm.is_perturbed for arm in plan.compared_arms) - 1
+    return limits_of_design(plan.design, plan.metric, cases=plan.estimate.cases, arms=arms)
+
+
+def limits_of_design(
+    design: ComparisonDesign, metric: str, *, cases: int | None, arms: int
+) -> DetectionLimits | None:
+    """Return what a comparison can detect at best; None if its metric is not a share.
+
+    Args:
+        design: What is compared, and how.
+        metric: Name of the primary metric.
+        cases: Independent test examples; with folds, those of one of them.
+        arms: Number of arms that are compared with the baseline.
+    """
+    metrics = [kind.metrics for kind in problem_types().values() if metric in kind.metrics]
+    if cases is None or not all(each[metric].is_share for each in metrics):
         return None
     return detection_limits(
-        plan.estimate.cases * max(plan.design.folds, 1),  # the trial has one of the folds
-        seeds=plan.design.seed_counts[-1],
-        arms=sum(not arm.is_perturbed for arm in plan.compared_arms) - 1,
-        margin=plan.design.margin,
-        alpha=alpha_per_analysis(plan.design.seed_counts),
-        metric=plan.metric,
+        cases * max(design.folds, 1),
+        seeds=design.seed_counts[-1],
+        arms=arms,
+        margin=design.margin,
+        alpha=alpha_per_analysis(design.seed_counts),
+        metric=metric,
     )
+
+
+def shows_nothing(design: ComparisonDesign, found: DetectionLimits | None) -> bool:
+    """Return whether test data cannot decide a comparison.
+
+    Modes are compared to find one that is equivalent, and other settings to find a better one.
+    """
+    if found is None:
+        return False
+    if design.arm_settings:
+        return found.smallest_difference is None
+    return found.cases < found.cases_needed
 
 
 def _reach_text(plan: Plan, found: DetectionLimits) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from ampft.comparison.execution.launchers import NoResult, Program, call_in_subp
 from ampft.comparison.execution.plan import (
     KIND_OF_LABELS,
     PLAN_NAME,
+    TOO_FEW,
+    FinalRows,
     Plan,
     TrainingSize,
     TrialResult,
@@ -36,7 +39,12 @@ from ampft.comparison.execution.plan import (
     read_plan,
     with_more_seeds,
 )
-from ampft.comparison.execution.plan_text import plan_detection_limits, points_text, rounded_up
+from ampft.comparison.execution.plan_text import (
+    limits_of_design,
+    points_text,
+    rounded_up,
+    shows_nothing,
+)
 from ampft.comparison.remarks import remark
 from ampft.data.sources.file_names import data_stem
 from ampft.errors import InputError
@@ -44,7 +52,7 @@ from ampft.laboratory import laboratory
 from ampft.ownership import is_leftover
 from ampft.precision.modes import BASELINE
 from ampft.runs.folder import check_creatable
-from ampft.runs.redaction import redact_secrets
+from ampft.runs.redaction import redact_command, redact_secrets
 from ampft.runs.start import check_data_files
 from ampft.tasks import problem_types
 from ampft.text.escaping import inert
@@ -53,6 +61,7 @@ from ampft.text.numbers import approximate_duration, counted
 from ampft.text.terminal import print_line
 
 TRIAL_MODULE = "ampft.comparison.execution.trial"
+FOLDS = 5  # which a refused comparison is advised to use
 # Flags of classify.py that reduce a run, by the field of its size.
 SIZE_FLAGS = {
     "epochs": "num_train_epochs",
@@ -118,8 +127,6 @@ def plan_comparison(
     )
     if design.budget is not None:
         plan = fit_to_budget(plan, design.jobs * (design.budget - command_seconds(command)))
-    if not command.settings.anyway:
-        _check_reach(plan, trial.compared["reported split"])
     return folder, plan
 
 
@@ -180,29 +187,66 @@ def check_new_folder(folder: Path) -> None:
         )
 
 
-def _check_reach(plan: Plan, split: str) -> None:
-    """Reject a comparison that cannot be decided.
+def check_final_rows(command: CompareCommand, size: FinalRows) -> None:
+    """Reject a comparison that cannot be decided, with a command that can.
 
-    Modes are compared to find one that is equivalent, and other settings to find a better one.
+    Raises:
+        InputError: The test data are too few for any verdict but "undecided".
     """
-    design, found = plan.design, plan_detection_limits(plan)
-    if found is None:
+    design = command.design
+    metric = chosen_metric(design.metric, list(problem_types()[size.problem].metrics))
+    found = limits_of_design(design, metric, cases=size.cases, arms=size.arms)
+    if found is None or not shows_nothing(design, found):
         return
+    what = f"All {design.folds} folds have" if design.folds else f"{size.split} has"
     smallest = found.smallest_difference
-    if smallest if design.arm_settings else found.cases >= found.cases_needed:
-        return
-    what = f"All {design.folds} folds have" if design.folds else f"{split} has"
-    more, ways = "Use more labelled data" if design.folds else "Use more test data", ""
-    if not design.folds:
-        ways = "--folds 5 (without a test split: every row is then a test row), "
     loss = "no loss" if smallest is None else f"only a loss of {points_text(smallest)} or more"
+    folded = replace(design, folds=FOLDS)
+    in_folds = limits_of_design(folded, metric, cases=size.rows // FOLDS, arms=size.arms)
+    can_fold = _can_fold(command, size) and not shows_nothing(folded, in_folds)
+    if can_fold:
+        way = f"test on all {size.rows:,} rows, with {FOLDS} times as many runs"
+        flags: dict[str, object] = {"folds": FOLDS}
+    elif design.arm_settings or found.margin_needed >= 1:
+        way, flags = "train anyway", {"anyway": True}
+    else:
+        margin = rounded_up(100 * found.margin_needed)
+        way, flags = f"choose a margin of {margin:g} points", {"margin": margin}
     raise InputError(
         f"{what} {counted(found.cases, 'independent example')}, and no number of seeds can "
         f"show equivalence within {points_text(design.margin)} (--margin) with fewer than "
-        f"{found.cases_needed:,}; at best, {loss} can be found. {more}, or add one of these before "
-        f"` -- `: {ways}--margin {rounded_up(100 * found.margin_needed):g}, or --anyway to look "
-        "only for large losses."
+        f"{found.cases_needed:,}; at best, {loss} can be found. Use more labelled data, or "
+        f"{way}: {_command_with(command, **flags)}"
+        + ("" if "anyway" in flags else " (or --anyway in its place, to find only large losses)")
     )
+
+
+def _can_fold(command: CompareCommand, size: FinalRows) -> bool:
+    """Return whether the training file has all rows, and nothing set contradicts `--folds`."""
+    from ampft.tasks.single_label import SingleLabel  # imports torch
+
+    asked, default = command.classify, ClassifyArguments()
+    others = ("validation_file", "test_file", "dataset_name", "test_fraction", "data_seed")
+    return (
+        asked.train_file is not None
+        and size.problem == SingleLabel.name
+        and not (command.design.folds or command.design.select_seeds)
+        and all(getattr(asked, name) == getattr(default, name) for name in others)
+    )
+
+
+def _command_with(command: CompareCommand, **flags: object) -> str:
+    """Return the command line of a comparison with other flags."""
+    words, shared = ["ampft", "compare"], list(command.classify_argv)
+    for field in fields(command.settings):
+        value = flags.get(field.name, getattr(command.settings, field.name))
+        every = value if isinstance(value, tuple) else (value,)
+        if value is True:
+            words.append(f"--{field.name}")
+        elif value != field.default:
+            words += [word for each in every for word in (f"--{field.name}", str(each))]
+    shared = shared[:-2] if command.design.folds else shared  # without --folds, which it has set
+    return inert(shlex.join(redact_command([*words, "--", *shared])))
 
 
 def total_seconds(plan: Plan, size: TrainingSize | None = None) -> float:
@@ -301,13 +345,15 @@ def trials_by_arm(
     """
     design = command.design
     if not design.arm_settings:
-        return {"": run_trial(command.classify_argv, design.modes, design.config_file, start)}
+        argv = list(command.classify_argv)
+        return {"": run_trial(argv, design.modes, design.config_file, start, command)}
     baseline = design.arm_settings[0].name
     trials: dict[str, TrialResult] = {}
     for arm in design.arm_settings:
         try:
             argv = later_wins(ClassifyArguments, command.classify_argv, arm.flags)
-            trial = run_trial(argv, (arm.mode,), design.config_file, start)
+            checked = None if trials else command  # all arms have the test data of the baseline
+            trial = run_trial(argv, (arm.mode,), design.config_file, start, checked)
         except InputError as error:
             raise InputError(f"--arm {arm.name}: {error}") from error
         evaluates = "--evaluate_fp32" in argv
@@ -352,6 +398,7 @@ def run_trial(
     modes: Sequence[str] | None,
     config_file: str | None,
     start: Callable[[Program], object] | None = None,
+    command: CompareCommand | None = None,
 ) -> TrialResult:
     """Time a few steps of each mode.
 
@@ -360,11 +407,20 @@ def run_trial(
         modes: Modes to time; None for the default modes that the device supports.
         config_file: Configuration file of Accelerate.
         start: Runs a program to its end; None for this machine.
+        command: Comparison that is refused before anything is timed if its test data are too few;
+            None for no such check.
 
     Raises:
-        InputError: A run would reject its input, a mode is not available, or the trial failed.
+        InputError: A run would reject its input, a mode is not available, the test data are too
+            few, or the trial failed.
     """
-    request = {"classify_argv": list(classify_argv), "modes": modes, "launched": time.time()}
+    checked = None if command is None or command.settings.anyway else command.design
+    request = {
+        "classify_argv": list(classify_argv),
+        "modes": modes,
+        "launched": time.time(),
+        "design": json_values(checked),
+    }
     try:
         result = call_in_subprocess(
             TRIAL_MODULE, "trial", request, start or _start_in(WHOLE_MACHINE, config_file)
@@ -374,4 +430,6 @@ def run_trial(
             f"The trial of a few steps failed: {inert(str(error))}. To find the cause, run ampft "
             "train with the same settings and each --mixed_precision."
         ) from None
+    if command is not None and TOO_FEW in result:
+        check_final_rows(command, from_json(FinalRows, result[TOO_FEW], TOO_FEW))
     return from_json(TrialResult, result, "trial")

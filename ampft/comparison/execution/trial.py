@@ -22,14 +22,18 @@ import torch
 from accelerate import PartialState
 
 from ampft.arguments import parse_classify_arguments
+from ampft.arguments.compare import ComparisonDesign, chosen_metric
 from ampft.comparison.execution.launchers import write_subprocess_result
 from ampft.comparison.execution.plan import (
     KIND_OF_LABELS,
+    TOO_FEW,
     CostEstimate,
+    FinalRows,
     ModeCost,
     TrainingSize,
     TrialResult,
 )
+from ampft.comparison.execution.plan_text import limits_of_design, shows_nothing
 from ampft.data.splits import dependent_groups
 from ampft.data.steps import IntArray, StepBatches
 from ampft.engine.step import accumulate_gradient, apply_step
@@ -44,6 +48,8 @@ from ampft.precision.resolve import UNAVAILABLE, Precision, resolve, survey_mode
 from ampft.runs.prepare import load_task, prepare_mode, start_clock
 from ampft.runs.prepared import Prepared
 from ampft.runs.prepared_checks import check_prepared, disk_bytes, planned_checkpoints
+from ampft.tasks.task import Task
+from ampft.text.json_io import from_json
 from ampft.text.numbers import counted
 
 DEFAULT_MODES = ("fp32", "bf16", "fp16")
@@ -54,8 +60,12 @@ QUANTILES = (0.25, 0.75)
 REPEATS = 2
 
 
-def run_trial(request: dict[str, Any]) -> TrialResult:
-    """Load data and model as classify.py does, and time a few steps of each mode."""
+def run_trial(request: dict[str, Any]) -> TrialResult | dict[str, FinalRows]:
+    """Load data and model as classify.py does, and time a few steps of each mode.
+
+    Returns:
+        The result; or, before anything is timed, test data that cannot decide the comparison.
+    """
     process_start = start_clock()
     args = parse_classify_arguments(request["classify_argv"])
     device = training_device(cpu=args.use_cpu)
@@ -64,6 +74,13 @@ def run_trial(request: dict[str, Any]) -> TrialResult:
         installed_trackers(args.report_to)
     threads = restore_cpu_threads(args.cpu_threads, num_processes=PartialState().num_processes)
     task = load_task(args)
+    if request.get("design") is not None:
+        design = from_json(ComparisonDesign, request["design"], "design")
+        size = _final_rows(task, design, modes=len(precisions))
+        metric = chosen_metric(design.metric, list(task.problem.metrics))
+        found = limits_of_design(design, metric, cases=size.cases, arms=size.arms)
+        if shows_nothing(design, found):
+            return {TOO_FEW: size}
     # A learning rate of 0 keeps the weights constant, so that no later step diverges.
     trial_args = replace(args, learning_rate=0.0)
     costs: dict[str, ModeCost] = {}
@@ -84,6 +101,21 @@ def run_trial(request: dict[str, Any]) -> TrialResult:
         compared=_compared(prepared),
         peak_memory=PeakMemoryMonitor(device, process_start.memory).peak.peak,
         disk_bytes=disk_bytes(prepared, planned_checkpoints(prepared)),
+    )
+
+
+def _final_rows(task: Task, design: ComparisonDesign, *, modes: int) -> FinalRows:
+    sizes = {name: len(rows) for name, rows in task.data.splits.items()}
+    split = "test" if "test" in sizes else "validation"
+    groups = dependent_groups(task.data, split)
+    cases = sizes[split] if groups is None else len(groups)
+    return FinalRows(
+        split=split,
+        cases=cases,
+        rows=sum(sizes.values()) * cases // sizes[split],
+        problem=task.problem.name,
+        # Of several arms, --select compares one.
+        arms=1 if design.select_seeds else max(len(design.arm_settings), modes) - 1,
     )
 
 
