@@ -126,7 +126,11 @@ def assemble(
         *([] if ordered else _few_rows_notes(train, of_train)),
     ]
     data = finalize(splits, request, columns.inputs, columns.kind, name, all_notes)
-    return replace(data, shared_with_train=dict.fromkeys(splits.keys() - {"train"}, 0) | shared)
+    return replace(
+        data,
+        shared_with_train=dict.fromkeys(splits.keys() - {"train"}, 0) | shared,
+        text_units=columns.units if ordered else None,
+    )
 
 
 def assemble_masks(

@@ -13,6 +13,7 @@ from ampft.data.row_labels import LabelParser
 from ampft.data.sources.table import SourceTable, as_text
 from ampft.data.splits import GROUP_COLUMN, ID_COLUMN
 from ampft.errors import InputError, did_you_mean, listed, quoted, quoted_list
+from ampft.text.units import TextUnits
 
 # Names in GLUE's tasks and in common classification data sets. transformers' run_glue knows the
 # pairs; its run_classification uses `sentence` and `label` by default.
@@ -125,14 +126,21 @@ class DataColumns:
     # Named columns that are neither, by their name in a split; see `extra_columns`.
     extra: Mapping[str, str] = field(default_factory=dict)
     are_spans: bool = False  # Whether they are texts with spans, not words with tags.
+    units: TextUnits = field(default_factory=TextUnits)  # How texts are divided into words.
 
     @classmethod
     def of_tokens(
-        cls, words: str, tags: str, *, are_spans: bool, extra: Mapping[str, str] | None = None
+        cls,
+        words: str,
+        tags: str,
+        *,
+        are_spans: bool,
+        extra: Mapping[str, str] | None = None,
+        units: TextUnits | None = None,
     ) -> DataColumns:
         """Return the columns of words and their tags, or of texts and their spans."""
         labels = LabelParser((tags,), several=True, per_unit=True)
-        return cls((words,), labels, "token", extra or {}, are_spans)
+        return cls((words,), labels, "token", extra or {}, are_spans, units or TextUnits())
 
     def require_in(self, available: Sequence[str], *, origin: str) -> None:
         """Raise InputError when a file or split lacks a column.

@@ -13,6 +13,7 @@ from datasets import Dataset, DatasetDict, List
 
 from ampft.data.masks import Masks
 from ampft.data.row_labels import RowLabels, Targets, UnitLabels
+from ampft.text.units import TextUnits
 
 ROWS_AT_A_TIME = 4096
 TOKEN = "token"  # kind of data whose rows are lists of words with a label each
@@ -38,6 +39,8 @@ class ClassificationData:
     fingerprints: Mapping[str, str]
     # Sentences to print: splits made, rows dropped, rows shared, suspicious labels.
     notes: tuple[str, ...]
+    # How texts are divided into words, in prediction too; None for other kinds.
+    text_units: TextUnits | None = None
     group_column: str | None = None  # Column of the groups that the user named, or None.
     # SHA-256 of the files that were read, by path.
     files: Mapping[str, str] = field(default_factory=dict)

@@ -30,7 +30,7 @@ COLUMN_OPTIONS = (
 DROPS = ("drop_missing_text", "drop_missing_labels")
 # Options without an effect on the built-in data sets, which have their own splits.
 _OF_OWN_DATA = (
-    "class_names_file",
+    *("class_names_file", "text_units"),
     *(*COLUMN_OPTIONS, *DROPS, "validation_fraction", "test_fraction"),
     *("folds", "fold", "ignore_label", "fail_on_leak", "sheet_name", "encoding"),
 )
@@ -67,7 +67,7 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
         return load_built_in(name, request)
     refuse_unused_options(request, ("sheet_name",), name)
     if kind := folder_kind(name, request.data_kind):
-        unused = (*COLUMN_OPTIONS, *DROPS, "dataset_config_name", "encoding")
+        unused = (*COLUMN_OPTIONS, *DROPS, "dataset_config_name", "encoding", "text_units")
         refuse_unused_options(request, unused, "a folder of class folders")
         rows, columns, notes = load_folder(request, kind)
         return assemble(rows, columns, request, name=name, notes=notes)

@@ -46,7 +46,7 @@ KIND = "pixels"
 # Value of pixels that do not count, in the segmentation tasks of transformers and torchvision.
 DEFAULT_IGNORE_INDEX = 255
 UNUSED_OPTIONS = (
-    *("text_column_names", "label_separator", "group_column", "id_column"),
+    *("text_column_names", "text_units", "label_separator", "group_column", "id_column"),
     *("drop_missing_text", "drop_missing_labels", "ignore_label", "sheet_name"),
     "audio_column_name",
 )

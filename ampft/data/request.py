@@ -58,6 +58,13 @@ class DataRequest:
         "label column; with multi-label also one 0/1 column per label: a,b; with tokens the column "
         "of tags or spans",
     )
+    text_units: str | None = _flag(
+        None,
+        "how a text is divided into what has a tag (tokens): words, or graphemes (each character);"
+        " for files of words, where predictions divide texts, also spaces (words with punctuation "
+        "split off) and blanks; if none, as the data show",
+        choices=("words", "graphemes", "spaces", "blanks"),
+    )
     label_separator: str = _flag(",", "separator of the labels in a cell (multi-label)")
     image_column_name: str | None = _flag(
         None, "image column; in a table, of paths relative to the file"

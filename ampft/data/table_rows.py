@@ -60,7 +60,9 @@ def read_tables(
     Raises:
         InputError: The columns or a row cannot be used; the message names it.
     """
-    refuse_unused_options(request, ("class_names_file",), "data without masks or tagged words")
+    refuse_unused_options(
+        request, ("class_names_file", "text_units"), "data without masks or tagged words"
+    )
     train = tables["train"]
     train[0] = rename_columns(train[0], _expected_names(train[0].columns, request))
     columns, choice_notes = _choose_columns(train[0], request)

@@ -6,6 +6,7 @@ of speech, are kept.
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from ampft.data.columns import (
     are_token_columns,
     choose_token_columns,
 )
+from ampft.data.dataset import cells
 from ampft.data.masks import read_class_names
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows, concatenated
@@ -34,6 +36,7 @@ from ampft.data.sources.rows import write_arrow
 from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
 from ampft.data.sources.text_files import CONLL_SUFFIXES
 from ampft.data.table_rows import Loaded
+from ampft.data.unit_choice import units_of_spans, units_of_words
 from ampft.data.words import (
     BIO,
     IOB1,
@@ -46,11 +49,11 @@ from ampft.data.words import (
     as_bio,
     bio_tags,
     find_scheme,
-    split_words,
     tag_words,
 )
 from ampft.errors import InputError, quoted
 from ampft.text.numbers import counted
+from ampft.text.units import TextUnits
 
 NESTING_SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet")  # whose cells can be lists
 SCHEME_NOTES = {
@@ -104,11 +107,20 @@ def read_token_tables(
         columns.require_in(table.columns, origin=table.origin)
     unused = ("drop_missing_labels", "image_column_name", "audio_column_name")
     refuse_unused_options(request, unused, "words with tags")
+    chosen = None if request.text_units is None else TextUnits(request.text_units)
+    unit_note = f"Units: {request.text_units} (--text_units)."
+    if columns.are_spans:
+        if chosen is None:
+            chosen, unit_note = units_of_spans(_texts_with_spans(tables["train"], columns))
+        columns = replace(columns, units=chosen)
     read = {
         split: [_read_table(table, columns, request) for table in parts]
         for split, parts in tables.items()
     }
     train = read["train"]
+    if chosen is None:
+        sentences = (words for part in train for (words,) in cells(part.inputs, (WORDS,)))
+        chosen, unit_note = units_of_words(sentences)
     scheme = find_scheme(tags for part in train for tags in _sentences(part))
     rows = {}
     for split, parts in read.items():
@@ -121,8 +133,21 @@ def read_token_tables(
         )
     words = sum(len(part.labels.codes) for part in train)
     scheme_note = f"{SCHEME_NOTES[scheme]}; {words:,} training words."
-    all_notes = [*notes, note, *(note for table in every for note in table.notes), scheme_note]
-    return rows, replace(columns, inputs=(_prepared_column(columns),)), all_notes
+    of_tables = (note for table in every for note in table.notes)
+    all_notes = [*notes, note, *of_tables, scheme_note, unit_note]
+    return rows, replace(columns, inputs=(_prepared_column(columns),), units=chosen), all_notes
+
+
+def _texts_with_spans(
+    tables: Sequence[SourceTable], columns: DataColumns
+) -> Iterator[tuple[str, list[EntitySpan]]]:
+    """Yield the texts and spans of rows; what cannot be read is refused when the rows are read."""
+    for table in tables:
+        for _, (text, spans) in table.read((columns.inputs[0], columns.labels.title)):
+            if isinstance(text, str) and isinstance(spans, list | tuple | None):
+                with contextlib.suppress(ValueError):
+                    found = [EntitySpan.of(span) for span in spans or ()]
+                    yield text, [e for e in found if 0 <= e.start < e.end <= len(text)]
 
 
 def _prepared_column(columns: DataColumns) -> str:
@@ -185,7 +210,10 @@ def _read_table(table: SourceTable, columns: DataColumns, request: DataRequest) 
     if empty:
         notes.append(f"{table.origin}: {counted(len(empty), 'row')} without words left out.")
     if extended:
-        notes.append(f"{table.origin}: {counted(extended, 'span')} extended to whole words.")
+        notes.append(
+            f"{table.origin}: {counted(extended, 'span')} extended to whole words"
+            " (--text_units graphemes keeps them)."
+        )
     return LabelledRows(
         inputs=written,
         labels=RowLabels.from_counts(codes, counts),
@@ -295,7 +323,7 @@ def _words_of_text(
             f"{place}: column {quoted(columns.labels.title)} must hold a list of spans (start, end"
             f" and label), but holds {quoted(spans)}."
         )
-    words = split_words(text)
+    words = columns.units.split(text)
     try:
         found = [EntitySpan.of(span) for span in spans]
         tags, extended = tag_words(words, found, len(text))

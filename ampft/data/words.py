@@ -1,4 +1,4 @@
-"""Words of a text, schemes of their tags, and how character spans become tags.
+"""Schemes of the tags of words, and how character spans become tags.
 
 A scheme says how the tags of words mark entities. In BIO (also called IOB2) the first word of an
 entity has B-TYPE and the others I-TYPE. In IOB1 all have I-TYPE, except the first word of an
@@ -9,30 +9,15 @@ entities of one word (S-, U- or W-). All other words have O.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from ampft.errors import quoted
+from ampft.text.units import Word
 
-_FINE = re.compile(r"\w+|[^\w\s]")
-_BLANKS = re.compile(r"\S+")
-# Punctuation that is a separate word at either end of a part between spaces, besides brackets and
-# typographic quotation marks, which have their own categories in Unicode.
-_OPENING = frozenset("\"'<\u00bf\u00a1")
-_CLOSING = frozenset("\"'>.,;:!?\u2026")
 LABEL_KEYS = ("label", "type", "entity", "entity_group", "entity_type", "tag")  # of a span
-
-
-@dataclass(frozen=True)
-class Word:
-    """A word and its place in the text: characters `start` to `end`, exclusive."""
-
-    text: str
-    start: int
-    end: int
 
 
 @dataclass(frozen=True)
@@ -65,46 +50,6 @@ class EntitySpan:
 
     def __str__(self) -> str:
         return f"{self.start} to {self.end} ({quoted(self.label)})"
-
-
-def split_words(text: str) -> list[Word]:
-    """Split a text into runs of letters, digits and underscores, and single other characters.
-
-    Texts with character spans are split like this, so that a span can end within `London-based`.
-    """
-    return [Word(match[0], match.start(), match.end()) for match in _FINE.finditer(text)]
-
-
-def split_at_spaces(text: str) -> list[Word]:
-    """Split a text at spaces, and split punctuation off both ends.
-
-    It resembles how corpora of words are split, which keep `don't`, `@user` and `10:30` whole.
-    """
-    words: list[Word] = []
-    for match in _BLANKS.finditer(text):
-        start, end = match.span()
-        while end - start > 1 and _is_one_of(text[start], _OPENING, ("Ps", "Pi")):
-            words.append(Word(text[start], start, start + 1))
-            start += 1
-        closing: list[Word] = []
-        while end - start > 1 and _is_one_of(text[end - 1], _CLOSING, ("Pe", "Pf")):
-            closing.append(Word(text[end - 1], end - 1, end))
-            end -= 1
-        words += [Word(text[start:end], start, end), *reversed(closing)]
-    return words
-
-
-def _is_one_of(character: str, listed: frozenset[str], categories: tuple[str, ...]) -> bool:
-    return character in listed or unicodedata.category(character) in categories
-
-
-def words_of_joined_text(words: Sequence[str]) -> list[Word]:
-    """Return words with their places in the text that has one space between them."""
-    result, start = [], 0
-    for text in words:
-        result.append(Word(text, start, start + len(text)))
-        start += len(text) + 1
-    return result
 
 
 def tag_words(
@@ -145,7 +90,8 @@ def tag_words(
         if tags[first] != OUTSIDE:
             raise ValueError(
                 f"the span {span} begins within the word"
-                f" {quoted(words[first].text)}, which is in another span"
+                f" {quoted(words[first].text)}, which is in another span; --text_units graphemes"
+                " divides words into characters"
             )
         extended += words[first].start < span.start or words[last - 1].end > span.end
         tags[first] = f"{BEGIN}-{span.label}"

@@ -15,6 +15,7 @@ from ampft.data.sources.table import SourceTable
 from ampft.data.token_rows import TagReader
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
+from ampft.text.units import TextUnits
 
 TABLE_OPTIONS = ("text_column_names", "label_column_name", "sheet_name", "encoding")
 
@@ -59,6 +60,8 @@ class TrainingInfo:
     label_names: tuple[str, ...]  # Names of the classes.
     arguments: Mapping[str, Any]  # Its arguments, as in run.json.
     several_labels: bool  # Whether an example could have any number of labels.
+    # How texts are divided into words; None for other kinds of data.
+    text_units: TextUnits | None = None
 
 
 @dataclass(frozen=True)

@@ -34,14 +34,7 @@ from ampft.data.sources.files import open_table
 from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
 from ampft.data.sources.text_files import CONLL_SEPARATORS, CONLL_SUFFIXES, read_as_conll
 from ampft.data.token_rows import TagReader
-from ampft.data.words import (
-    Word,
-    entities,
-    is_bio,
-    split_at_spaces,
-    split_words,
-    words_of_joined_text,
-)
+from ampft.data.words import entities, is_bio
 from ampft.errors import InputError, quoted
 from ampft.kinds.prediction import InputRows, PredictedRows, PredictRequest, RowOutput, TrainingInfo
 from ampft.kinds.rows import STANDARD_INPUT, lines_as_table, texts_as_table
@@ -58,6 +51,7 @@ from ampft.models.minilm import default_model
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_config
 from ampft.models.tokenizer import load_tokenizer, max_input_length, set_padding_for_model
 from ampft.text.numbers import counted
+from ampft.text.units import PIECES, TextUnits, Word
 
 ENTITIES = "entities"
 ENTITIES_TYPE = pa.list_(  # the first rows may have no entity that shows it
@@ -190,14 +184,24 @@ def sentence_of(cell: Any, trained: TrainingInfo) -> Sentence:
     Raises:
         InputError: The cell is neither.
     """
+    units = units_of_training(trained)
     if isinstance(cell, list | tuple):
-        words = [str(word) for word in cell]
-        return Sentence(" ".join(words), tuple(words_of_joined_text(words)))
+        text, words = units.joined([str(word) for word in cell])
+        return Sentence(text, tuple(words))
     text = "" if cell is None else cell
     if not isinstance(text, str):
         raise InputError(f"received {quoted(cell)}; a row must be a text or a list of words.")
-    split = split_words if trained.input_columns == (TEXT,) else split_at_spaces
-    return Sentence(text, tuple(split(text)))
+    try:
+        return Sentence(text, tuple(units.split(text)))
+    except ValueError as error:
+        raise InputError(f"{error}.") from None
+
+
+def units_of_training(trained: TrainingInfo) -> TextUnits:
+    """Return how a run divides texts, also one of an older version, which does not store it."""
+    if trained.text_units is not None:
+        return trained.text_units
+    return TextUnits(PIECES) if trained.input_columns == (TEXT,) else TextUnits()
 
 
 def _table(
@@ -251,7 +255,8 @@ def _labels(
     if not names:
         return None
     tags = str(names[0])
-    columns = DataColumns.of_tokens(column, tags, are_spans=are_spans)
+    units = units_of_training(trained)
+    columns = DataColumns.of_tokens(column, tags, are_spans=are_spans, units=units)
     return TagReader(columns, table.classes.get(tags))
 
 

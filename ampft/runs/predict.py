@@ -133,6 +133,7 @@ def recorded_training(record: RunRecord) -> TrainingInfo:
         label_names=tuple(record.label_names),
         arguments=record.arguments,
         several_labels=task_row(record).several_labels,
+        text_units=record.data.text_units,
     )
 
 
