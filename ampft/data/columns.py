@@ -278,6 +278,7 @@ def choose_token_columns(
             f"{missing} with a usual name. Its columns: {quoted_list(available)}. Tokens"
             " need a column of words (such as tokens) and one of tags (such as ner_tags), or a text"
             f" and spans (a list of start, end and label). Pass them with {flag} and {LABEL_FLAG}."
+            " A file with a word and its tag per line needs the ending .conll."
         )
     tags = found[0]
     are_spans = tags in SPAN_COLUMNS or words in TEXT_COLUMNS

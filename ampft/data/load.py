@@ -13,10 +13,10 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.pixels import find_mask_folders, read_masks
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.sources.built_in import CONFIGURATIONS, load_digits, load_stdlib
+from ampft.data.sources.conll import read_as_conll
 from ampft.data.sources.data_sets import INDEX_COLUMN, load_data_set, split_table, standard_splits
 from ampft.data.sources.files import FLAGS, open_tables
 from ampft.data.sources.folders import folder_kind, load_folder
-from ampft.data.sources.text_files import read_as_conll
 from ampft.data.table_rows import Loaded, read_tables
 from ampft.data.token_rows import are_token_files, read_token_tables
 from ampft.errors import InputError

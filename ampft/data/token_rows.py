@@ -31,10 +31,10 @@ from ampft.data.masks import read_class_names
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows, concatenated
 from ampft.data.row_labels import RowLabels, UnitLabels
+from ampft.data.sources.conll import CONLL_SUFFIXES, CONLLU_SUFFIX
 from ampft.data.sources.files import FLAGS, open_table
 from ampft.data.sources.rows import write_arrow
 from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
-from ampft.data.sources.text_files import CONLL_SUFFIXES
 from ampft.data.table_rows import Loaded
 from ampft.data.unit_choice import units_of_spans, units_of_words
 from ampft.data.words import (
@@ -74,7 +74,7 @@ def are_token_files(request: DataRequest) -> bool:
         return request.labels_tokens
     first = request.paths()["train"][0]
     suffix = first.suffix.lower()
-    if suffix in CONLL_SUFFIXES:
+    if suffix in (*CONLL_SUFFIXES, CONLLU_SUFFIX):
         return True
     if suffix not in NESTING_SUFFIXES or request.label_columns or request.several_labels:
         return False

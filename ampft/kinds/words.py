@@ -30,9 +30,9 @@ from ampft.data.columns import (
     require_columns,
 )
 from ampft.data.dataset import ClassificationData, row_labels
+from ampft.data.sources.conll import CONLL_SEPARATORS, CONLL_SUFFIXES, read_as_conll
 from ampft.data.sources.files import open_table
 from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
-from ampft.data.sources.text_files import CONLL_SEPARATORS, CONLL_SUFFIXES, read_as_conll
 from ampft.data.token_rows import TagReader
 from ampft.data.words import entities, is_bio
 from ampft.errors import InputError, quoted

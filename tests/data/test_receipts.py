@@ -151,3 +151,43 @@ def test_signs_of_windows_in_latin_1_are_said(tmp_path):
     data = load(tmp_path, content, encoding="cp1252")
     assert rows_of(data)[0] == ("it\u2019s", "a")
     assert not any("control" in note for note in data.notes)
+
+
+GERMEVAL = "#\thttp://x [2009]\n1\tim\tO\tO\n2\tFC\tB-ORG\tO\n3\tUlm\tI-ORG\tB-LOC\n\n"
+MULTICONER = "# id 64e2 domain=en\nim _ _ O\nFC _ _ B-ORG\nUlm _ _ I-ORG\n\n"
+CHUNKS = "1 im IN O O\n2 FC NNP B-NP B-ORG\n3 Ulm NNP I-NP I-ORG\n\n"
+ENTITIES = [("im", "O"), ("FC", "B-ORG"), ("Ulm", "I-ORG")]
+REST = "\t_" * 5
+CONLLU = (
+    f"# text = can't #\n1-2\tcan't\t_\t_\t_{REST}\n1\tca\tcan\tAUX\tMD{REST}\n"
+    f"2\tn't\tnot\tPART\tRB{REST}\n3\t#\t#\tSYM\t#{REST}\n\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "expected"),
+    [
+        (GERMEVAL, None, ENTITIES),
+        (GERMEVAL.replace("\n", "\r\n"), "column_4", [("im", "O"), ("FC", "O"), ("Ulm", "B-LOC")]),
+        (MULTICONER, None, ENTITIES),
+        (CHUNKS, None, ENTITIES),
+        (CHUNKS.translate({ord(digit): None for digit in "123"}), None, ENTITIES),
+        (CONLLU, None, [("ca", "AUX"), ("n't", "PART"), ("#", "SYM")]),
+        (CONLLU, "xpos", [("ca", "MD"), ("n't", "RB"), ("#", "#")]),
+        ("# O\nRita B-PER\n\n#nlp O\n\n", None, [("#", "O"), ("Rita", "B-PER")]),
+        ("# comment\nRita B-PER\n\nhi O\n\n", None, [("Rita", "B-PER")]),
+    ],
+)
+def test_columns_and_comments_of_conll_files(tmp_path, text, column, expected):
+    data = load(tmp_path, text * 3, "t.conll", label_column_name=column)
+    row = data.splits["train"][0]
+    tags = [data.label_names[code] for code in row["label"]]
+    assert [*zip(row["tokens"], tags, strict=True)] == expected
+    has_comments = text.startswith("#") and not text.startswith("# O")
+    assert any("begin with # and are comments" in n for n in data.notes) == has_comments
+
+
+def test_a_first_column_without_words_is_refused(tmp_path):
+    text = "".join(f"bc/a {i} {word} O\n" for i, word in enumerate("abcde"))
+    with pytest.raises(InputError, match=r"t\.conll: the first column has one value in each"):
+        load(tmp_path, text, "t.conll")

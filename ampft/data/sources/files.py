@@ -8,10 +8,11 @@ from typing import Protocol
 
 from ampft.data.request import DataRequest
 from ampft.data.sources.binary_files import WORKBOOK_SUFFIXES, read_parquet, read_workbook
+from ampft.data.sources.conll import CONLL_SUFFIXES, CONLLU_SUFFIX, read_conll
 from ampft.data.sources.encodings import stated_encoding
 from ampft.data.sources.file_names import check_file
 from ampft.data.sources.table import SourceTable
-from ampft.data.sources.text_files import CONLL_SUFFIXES, read_conll, read_csv, read_json, read_tsv
+from ampft.data.sources.text_files import read_csv, read_json, read_tsv
 from ampft.errors import InputError
 
 
@@ -30,7 +31,7 @@ READERS: dict[str, FileReader] = {
     ".jsonl": read_json,
     ".ndjson": read_json,
     ".parquet": read_parquet,
-    **dict.fromkeys(CONLL_SUFFIXES, read_conll),
+    **dict.fromkeys((*CONLL_SUFFIXES, CONLLU_SUFFIX), read_conll),
 }
 FLAGS = {"train": "--train_file", "validation": "--validation_file", "test": "--test_file"}
 UNREAD_WORKBOOKS = (".xlsb", ".xls", ".ods")

@@ -1,4 +1,4 @@
-"""Text files as tables, row by row: CSV and TSV, JSON Lines and JSON, and CoNLL."""
+"""Text files as tables, row by row: CSV and TSV, JSON Lines and JSON."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _read_delimited(path: Path, *, encoding: str, delimiter: str, quoting: Quoti
 
 def _named_delimiter(path: Path, encoding: str) -> str | None:
     """Return the delimiter that a first line such as `sep=;` names, or None."""
-    with _opened_text(path, encoding) as file:
+    with opened_text(path, encoding) as file:
         found = NAMED_DELIMITER.fullmatch(file.readline())
     return None if found is None else found[1]
 
@@ -201,7 +201,7 @@ def _numbered_rows(
             is_instruction = line == 1 and NAMED_DELIMITER.fullmatch(content)
             yield "\n" if is_instruction else content
 
-    with _opened_text(path, encoding, newline="") as file, long_csv_fields_allowed():
+    with opened_text(path, encoding, newline="") as file, long_csv_fields_allowed():
         reader = csv.reader(lines(), delimiter=delimiter, quoting=quoting, strict=True)
         start = 1
         try:
@@ -232,7 +232,7 @@ def long_csv_fields_allowed() -> Iterator[None]:
 
 
 @contextmanager
-def _opened_text(path: Path, encoding: str, newline: str | None = None) -> Iterator[TextIO]:
+def opened_text(path: Path, encoding: str, newline: str | None = None) -> Iterator[TextIO]:
     """Open a text file; in UTF-8, a byte-order mark is skipped.
 
     Raises:
@@ -290,7 +290,7 @@ def read_json(path: Path, *, encoding: str) -> SourceTable:
             is not an object, and a duplicate key; the message names file and line (in an array,
             file and row).
     """
-    with _opened_text(path, encoding) as file:
+    with opened_text(path, encoding) as file:
         start = ""
         while not start and (part := file.read(CHARACTERS_AT_A_TIME)):
             start = part.lstrip(BLANKS)
@@ -299,7 +299,7 @@ def read_json(path: Path, *, encoding: str) -> SourceTable:
     unit = "row" if is_array or key is not None else "line"
 
     def objects() -> Iterator[tuple[int, dict[str, Any]]]:
-        with _opened_text(path, encoding) as file:
+        with opened_text(path, encoding) as file:
             numbered: Iterable[tuple[int, Any]]
             if unit == "row":
                 content = _decode(file.read(), path)
@@ -328,7 +328,7 @@ def read_json(path: Path, *, encoding: str) -> SourceTable:
 
 def _wrapping_key(path: Path, encoding: str) -> str | None:
     """Return the key of a file that is one object with a list of objects; None for JSON Lines."""
-    with _opened_text(path, encoding) as file:
+    with opened_text(path, encoding) as file:
         lines = (line for line in file if line.strip(BLANKS))
         try:
             item = _decode(next(lines, ""), path, 1)
@@ -384,81 +384,3 @@ def _decode(content: str, path: Path, line: int | None = None) -> Any:
         raise InputError(
             f"{location}: a number has more than {digits:,} digits. Write it as a string."
         ) from None
-
-
-CONLL_SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
-WORDS, TAGS = "tokens", "ner_tags"
-DOCUMENT = "-DOCSTART-"  # first word of a line between documents
-CONLL_SEPARATORS = ("\t", "\n", "\r")  # of cells and lines, which no word can contain
-
-
-def read_conll(path: Path, *, encoding: str) -> SourceTable:
-    """Open a CoNLL file: the first column is the word and the last one its tag.
-
-    Columns are separated by tabs, or by spaces if a line has no tab. A line of only spaces ends a
-    sentence. Lines that begin with -DOCSTART- are skipped. A file with one column has no tags. A
-    row is a sentence, and its number is the line on which it begins.
-
-    Raises:
-        InputError: The file has no words. Reading a row raises it for a line with another number of
-            columns than the first one has, or with an empty cell; the message names file and line.
-    """
-    first = next(_sentences(path, encoding), None)
-    if first is None:
-        raise InputError(f"{path}: the file has no words. Each line must have a word and its tag.")
-    columns = (WORDS,) if len(first[1][0]) == 1 else (WORDS, TAGS)
-
-    def read(names: Sequence[str]) -> Iterator[Row]:
-        for number, lines in _sentences(path, encoding):
-            cells = {WORDS: [line[0] for line in lines], TAGS: [line[-1] for line in lines]}
-            yield number, [cells[name] for name in names]
-
-    return SourceTable(
-        columns=columns, read=read, unit="line", origin=str(path), has_line_per_word=True
-    )
-
-
-def read_as_conll(path: Path, *, encoding: str) -> SourceTable:
-    """Open a file with an extension that no other reader has; a note says that it is CoNLL."""
-    note = f"{path}: read as CoNLL, a word and its tag per line."
-    return replace(read_conll(path, encoding=encoding), notes=(note,))
-
-
-def _sentences(path: Path, encoding: str) -> Iterator[tuple[int, list[list[str]]]]:
-    """Yield the number of the first line and the cells of all lines of each sentence."""
-    start, lines, expected = 0, list[list[str]](), 0
-    with _opened_text(path, encoding) as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                if lines:
-                    yield start, lines
-                lines = []
-                continue
-            cells = _split_line(line)
-            if cells[0] == DOCUMENT:
-                continue
-            if not expected:
-                expected = len(cells)
-            elif len(cells) != expected:
-                raise InputError(
-                    f"{path}, line {number}: the number of columns is {len(cells)}, but the first"
-                    f" line has {expected}. Every line needs a word and its tag, separated by a tab"
-                    " or spaces, and a blank line ends a sentence."
-                )
-            if not all(cells):
-                raise InputError(
-                    f"{path}, line {number}: a cell is empty. Every line needs a word and its tag."
-                )
-            if not lines:
-                start = number
-            lines.append(cells)
-    if lines:
-        yield start, lines
-
-
-def _split_line(line: str) -> list[str]:
-    """Return the cells of a line, which tabs separate, or spaces if it has no tab."""
-    text = line.strip("\r\n")
-    if "\t" in text:
-        return [cell.strip(" ") for cell in text.split("\t")]
-    return [cell for cell in text.split(" ") if cell]
