@@ -410,9 +410,9 @@ def main() -> None:
     run, table = PARTS[args.part]
     run(results, scale)
     results.write()
-    from ampft.text.tables import terminal_section
+    from ampft.text.page import terminal
 
-    print(f"\n{terminal_section(table(results, scale))}\n")
+    print(f"\n{terminal([table(results, scale)])}\n")
     for name, row in results.rows.items():
         if "failed" in row:
             print(f"Failed: {name}: {row['failed']}")

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import Metric
 from ampft.text.json_io import from_json
-from ampft.text.tables import Table, html_tables, terminal_section
+from ampft.text.page import terminal
+from ampft.text.tables import Table, html_tables
 
 R = TypeVar("R", bound="Report")
 
@@ -66,7 +67,7 @@ class Report:
 
     def text(self) -> str:
         """Return the report for a terminal."""
-        return "\n\n".join(map(terminal_section, self.tables()))
+        return terminal(self.tables())
 
     def _repr_html_(self) -> str:
         """Return the tables as HTML, for notebooks."""

@@ -55,6 +55,7 @@ class Table:
     rows: Sequence[Sequence[Cell]] = field(default_factory=tuple)
     title: str = ""  # Line above the table; empty for none.
     note: str = ""  # Paragraph below the table; empty for none.
+    label: str = ""  # What a table without a title is, for screen readers.
     left: int = 1  # Number of leading columns that are aligned left; the others contain numbers.
 
 
@@ -79,16 +80,11 @@ def terminal_table(table: Table, *, width: int | None = None, rule: bool = False
     return "\n".join(lines)
 
 
-def terminal_section(table: Table) -> str:
-    """Return the table as aligned columns, with its title above and its note below."""
-    return "\n\n".join(filter(None, (table.title, terminal_table(table), table.note)))
-
-
 def markdown_table(table: Table) -> str:
     """Return the table in Markdown, with its title above and its note below."""
     rule = [":---" if column < table.left else "---:" for column in range(len(table.header))]
-    lines = [[_in_markdown(cell) for cell in table.header], rule]
-    lines += [[_in_markdown(cell) for cell in row] for row in table.rows]
+    lines = [[markdown_cell(cell) for cell in table.header], rule]
+    lines += [[markdown_cell(cell) for cell in row] for row in table.rows]
     body = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
     title = f"{prose(table.title)}:" if table.title else ""
     return "\n\n".join(part for part in (title, body, prose(table.note)) if part)
@@ -106,7 +102,7 @@ def html_table(table: Table) -> Markup:
             tag = "th" if is_header or column == 0 else "td"
             scope = f' scope="{"col" if is_header else "row"}"' if tag == "th" else ""
             css_class = "" if column < table.left else ' class="number"'
-            parts.append(Markup(f"<{tag}{scope}{css_class}>{{}}</{tag}>").format(_in_html(cell)))
+            parts.append(Markup(f"<{tag}{scope}{css_class}>{{}}</{tag}>").format(html_cell(cell)))
         return Markup("<tr>{}</tr>").format(Markup("").join(parts))
 
     caption = Markup("<caption>{}</caption>").format(one_line(table.title)) if table.title else ""
@@ -117,7 +113,7 @@ def html_table(table: Table) -> Markup:
 
 
 def html_tables(tables: Sequence[Table]) -> Markup:
-    """Return tables as HTML elements, each with its note as a paragraph below it."""
+    """Return tables as HTML elements for a notebook, each with its note as a paragraph below it."""
     parts = [
         part
         for table in tables
@@ -137,13 +133,15 @@ def cell_text(cell: Cell) -> str:
     return cell if isinstance(cell, str) else cell.text
 
 
-def _in_markdown(cell: Cell) -> str:
+def markdown_cell(cell: Cell) -> str:
+    """Return a cell in Markdown, in which a name or quote is inert."""
     if isinstance(cell, Name):
         return code(cell.text)
     return prose(cell.text) if isinstance(cell, Quote) else cell_text(cell)
 
 
-def _in_html(cell: Cell) -> str:
+def html_cell(cell: Cell) -> str:
+    """Return a cell as HTML, in which a name or quote is inert; a plain string is not escaped."""
     if isinstance(cell, Name):  # of data, not a word of the report
         return isolated(cell.text).replace("<bdi>", Markup('<bdi translate="no">'), 1)
     if isinstance(cell, ValueWithDetail):

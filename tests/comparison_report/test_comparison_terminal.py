@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 from example_comparison import broken, hostile, realistic
 
-from ampft.comparison.report.files import WIDTH, mode_table, terminal_text
+from ampft.comparison.report.files import mode_table, terminal_text
 from ampft.text.escaping import display_width, is_hostile
+from ampft.text.page import WIDTH
+from ampft.text.tables import terminal_table
 
 EXAMPLES = [realistic, hostile, broken]
 
@@ -28,7 +30,7 @@ def test_all_characters_are_inert(example):
 
 def test_numbers_are_aligned_with_their_headings():
     """Every cell of a right-aligned column ends where its heading ends."""
-    _, units, *rows = mode_table(realistic()).split("\n")
+    _, units, *rows = terminal_table(mode_table(realistic())).split("\n")
     assert len(rows) == 4
     for heading in ("CI)", "of 754", "up", "ms", "MiB", "steps"):
         end = units.index(heading) + len(heading)
@@ -39,7 +41,8 @@ def test_numbers_are_aligned_with_their_headings():
 def test_a_wide_name_keeps_columns_aligned():
     whole = realistic()
     renamed = replace(whole.arms[2], name="\u6df7\u5408\u7cbe\u5ea6")  # four wide characters
-    table = mode_table(replace(whole, arms=(*whole.arms[:2], renamed, whole.arms[3])))
+    named = replace(whole, arms=(*whole.arms[:2], renamed, whole.arms[3]))
+    table = terminal_table(mode_table(named))
     ends = {
         display_width(line[: line.index("native")]) for line in table.split("\n") if "nat" in line
     }
@@ -48,7 +51,7 @@ def test_a_wide_name_keeps_columns_aligned():
 
 def test_the_results_are_shown():
     whole = realistic()
-    row = mode_table(whole).split("\n")[4]
+    row = terminal_table(mode_table(whole)).split("\n")[4]
     bf16 = whole.arm("bf16")
     assert bf16.difference is not None
     assert bf16.speed is not None
@@ -64,7 +67,7 @@ def test_the_results_are_shown():
 
 
 def test_the_baseline_has_no_difference_and_an_emulated_mode_no_ranking():
-    table = mode_table(realistic()).split("\n")
+    table = terminal_table(mode_table(realistic())).split("\n")
     assert "(" not in table[2]
     assert table[5].startswith("fp16     emulated ")
     assert " - " in table[5]

@@ -10,11 +10,10 @@ from ampft.comparison.analysis.loading import RUNS_NAME
 from ampft.comparison.answer import answer_text
 from ampft.comparison.findings import COMPARISON_NAME, SCHEMA, Comparison
 from ampft.comparison.remarks import remark_text, remark_texts
-from ampft.comparison.report.sections import EXPLORATORY, Section, sections
+from ampft.comparison.report.sections import sections, tables_of_arms
 from ampft.comparison.report.tables import (
     arm_columns,
     evaluation_scope,
-    executed_precisions,
     modes,
     settings,
     without_incomplete_medians,
@@ -29,15 +28,15 @@ from ampft.files import (
 )
 from ampft.ownership import check_page_file, check_replaceable
 from ampft.sealed import hashed_text, read_hashed
-from ampft.text.escaping import display_width, inert, prose
+from ampft.text.escaping import prose
 from ampft.text.json_io import from_json
-from ampft.text.tables import Table, markdown_table, terminal_table
+from ampft.text.page import Block, Items, Notices, Paragraph, Section, markdown, terminal
+from ampft.text.tables import Table
 
 MARKDOWN_NAME = "comparison.md"
 HTML_NAME = "comparison.html"
 SENTENCES = "sentences"  # entry of comparison.json with what the reports say; reading skips it
 RESULT_NAMES = (COMPARISON_NAME, MARKDOWN_NAME, HTML_NAME)
-WIDTH = 96  # columns; fits into a window of 100
 MAX_CLASSES = 50  # keeps the Markdown below the 65,536 characters of a GitHub comment
 
 
@@ -147,52 +146,47 @@ def comparison_section(run: Path) -> str:
     if runs.name != RUNS_NAME or not (runs.parent / COMPARISON_NAME).is_file():
         return ""
     comparison = read_comparison(runs.parent)
-    parts = [
-        "## Comparison\n\nThis model is one run of a comparison.",
-        "\n".join(f"- {prose(verdict)}" for verdict in verdict_texts(comparison)),
-        *(f"> **Note:** {prose(stamp)}" for stamp in remark_texts(comparison.stamps)),
-        markdown_table(modes(without_incomplete_medians(comparison))),
+    blocks: list[Block | Section] = [
+        Paragraph("This model is one run of a comparison."),
+        Items(verdict_texts(comparison)),
+        _notices(comparison),
+        modes(without_incomplete_medians(comparison)),
     ]
-    return "\n\n".join(parts)
+    return f"## Comparison\n\n{markdown(blocks)}"
+
+
+def _notices(comparison: Comparison, label: str = "note") -> Notices:
+    return Notices("Before you rely on this", remark_texts(comparison.stamps), label)
 
 
 def terminal_text(comparison: Comparison) -> str:
-    """Return the table of modes, the stamps and the verdicts, at most `WIDTH` columns wide.
+    """Return the table of modes, the stamps and the verdicts, with a trailing newline.
 
-    Long text wraps. The table exceeds `WIDTH` only if the name of a mode does. Control and
-    direction characters are shown as escapes.
-
-    Args:
-        comparison: Comparison to show.
-
-    Returns:
-        Lines, each with a trailing newline.
+    Long text wraps. The table is wider only if the name of a mode is long. Control and direction
+    characters are shown as escapes.
     """
     verdicts = verdict_texts(comparison)
     comparison = without_incomplete_medians(comparison)
     differing = settings(comparison)
-    paragraphs = (legend(comparison), answer_text(comparison), *verdicts)
-    explained, *concluded = (_wrapped(text) for text in paragraphs)
-    parts = [
-        _wrapped(f"{comparison.title}: {evaluation_scope(comparison)}"),
-        "" if differing is None else terminal_table(differing),
+    blocks: list[Block] = [
+        Paragraph(f"{comparison.title}: {evaluation_scope(comparison)}"),
+        *([] if differing is None else [differing]),
         mode_table(comparison),
-        explained,
-        "\n".join(_wrapped(text, "! ") for text in remark_texts(comparison.stamps)),
-        *concluded,
+        _notices(comparison, "!"),
+        *map(Paragraph, (answer_text(comparison), *verdicts)),
     ]
-    return "\n\n".join(filter(None, parts)) + "\n"
+    return f"{terminal(blocks)}\n"
 
 
-def mode_table(comparison: Comparison) -> str:
-    """Return one row per arm below two header rows."""
+def mode_table(comparison: Comparison) -> Table:
+    """Return one row per arm below two header rows, with what the columns mean."""
     columns = [column for column in arm_columns(comparison) if column.short is not None]
     upper, lower = zip(*(column.short for column in columns if column.short), strict=True)
     rows = [
         tuple((column.short_cell or column.cell)(arm) for column in columns)
         for arm in comparison.arms
     ]
-    return terminal_table(Table(header=upper, rows=[lower, *rows], left=2))
+    return Table(header=upper, rows=[lower, *rows], left=2, note=legend(comparison))
 
 
 def legend(comparison: Comparison) -> str:
@@ -205,59 +199,19 @@ def legend(comparison: Comparison) -> str:
     return " ".join([modes(comparison).note, *reasons])
 
 
-def _wrapped(text: str, mark: str = "") -> str:
-    """Wrap at spaces by display columns, breaking words that are wider than a line."""
-    lines, line = [], mark
-    margin = " " * len(mark)
-    for word in inert(text).split():
-        start = line if line.strip() in ("", mark.strip()) else f"{line} "
-        if start != line and display_width(start + word) > WIDTH:
-            lines.append(line)
-            start = margin
-        line = start
-        for character in word:
-            if display_width(line + character) > WIDTH:
-                lines.append(line)
-                line = margin
-            line += character
-    return "\n".join([*lines, line])
-
-
 def markdown_text(comparison: Comparison) -> str:
     """Return the comparison as Markdown with a trailing newline.
 
     The verdicts, the stamps and the table of modes come first. All other sections are in
     `<details>`, the only HTML elements. Names, labels and texts are inert.
-
-    Args:
-        comparison: Comparison to show.
     """
-    verdicts = verdict_texts(comparison)
+    answer, verdicts = answer_text(comparison), verdict_texts(comparison)
     comparison = without_incomplete_medians(comparison)
-    differing = settings(comparison)
-    parts = [
-        f"## {comparison.heading}: {prose(comparison.title)}",
-        f"**{prose(answer_text(comparison))}**" if answer_text(comparison) else "",
-        _list(verdicts),
-        "\\\n".join(f"> **Note:** {prose(text)}" for text in remark_texts(comparison.stamps)),
-        "" if differing is None else markdown_table(differing),
-        markdown_table(modes(comparison)),
+    blocks: list[Block | Section] = [
+        Items(verdicts),
+        _notices(comparison),
+        *tables_of_arms(comparison).blocks,
+        *sections(comparison, max_classes=MAX_CLASSES),
     ]
-    measured = executed_precisions(comparison)
-    if measured:
-        parts.append(f"Precision measured in the first step:\n\n{_list(measured)}")
-    parts += [_details(each) for each in sections(comparison, max_classes=MAX_CLASSES)]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _details(section: Section) -> str:
-    heading = section.heading + " (exploratory)" * (section.kind == EXPLORATORY)
-    parts = [*map(prose, section.paragraphs), *map(markdown_table, section.tables)]
-    if section.items:
-        parts.append(_list(section.items))
-    body = "\n\n".join(parts)
-    return f"<details>\n<summary>{heading}</summary>\n\n{body}\n\n</details>"
-
-
-def _list(items: tuple[str, ...]) -> str:
-    return "\n".join(f"- {prose(item)}" for item in items)
+    heading = f"## {comparison.heading}: {prose(comparison.title)}\n\n"
+    return f"{heading}{f'**{prose(answer)}**' * bool(answer)}\n\n{markdown(blocks)}\n"

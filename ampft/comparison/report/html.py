@@ -1,11 +1,9 @@
-"""comparison.html: a single, deterministic file without scripts or network access."""
+"""comparison.html: the report of a comparison as a page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
@@ -20,8 +18,10 @@ from ampft.comparison.findings import (
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report import strips, tables
 from ampft.comparison.report.charts import (
+    BASELINE,
     MIN_COUNT,
     ArmStyle,
+    Chart,
     arm_styles,
     calibration_panels,
     loss_chart,
@@ -29,87 +29,281 @@ from ampft.comparison.report.charts import (
     scale_chart,
     validation_chart,
 )
-from ampft.comparison.report.sections import sections
+from ampft.comparison.report.sections import sections, tables_of_arms
 from ampft.comparison.report.tables import cost_columns
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from ampft.comparison.verdict_text import seeds_text, verdict_text
 from ampft.text.charts import Axis
+from ampft.text.escaping import one_line
 from ampft.text.numbers import (
     NOT_MEASURED,
     confidence_percent,
     counted,
     mean_count,
+    percent,
     signed_number,
 )
-from ampft.text.page import page_text
-from ampft.text.tables import Cell, Name, Table, cell_text, isolated
+from ampft.text.page import (
+    Block,
+    Card,
+    Cards,
+    Details,
+    Figure,
+    Notices,
+    Page,
+    Paragraph,
+    Section,
+    Subheading,
+    html_page,
+)
+from ampft.text.tables import Cell, Name, Quote, Table, cell_text, isolated
 
-TEMPLATE = Path(__file__).with_name("comparison.html.j2")
+LINE = Markup("<br>")
 MAX_MATRIX_CLASSES = 30  # a matrix of more classes is not readable
 SHADES = 8
 
 
 def html_text(comparison: Comparison) -> str:
     """Return the report as one HTML document, in which every string of the comparison is inert."""
-    return page_text(TEMPLATE, **_context(comparison))
+    return html_page(comparison_page(comparison))
 
 
-def _context(comparison: Comparison) -> dict[str, Any]:
+def comparison_page(comparison: Comparison) -> Page:
+    """Return the report as a page."""
     comparison = tables.without_incomplete_medians(comparison)
-    arms = comparison.arms
-    styles = arm_styles(arms)
-    headline, *answer = answer_sentences(comparison) or ["Nothing was compared"]
-    keys = {arm.name: style.key() for arm, style in zip(arms, styles, strict=True)}
-    strip_of = {each.name: each for each in strips.columns(comparison, styles)}
-    flipped = [
-        (arm, shown)
-        for arm in arms
-        if arm.flips and (shown := [each for each in arm.flips.examples if each.shown])
-    ]
-    has_many = len(comparison.label_names) > MAX_MATRIX_CLASSES
-    return {
-        "c": comparison,
-        "units": comparison.units,
-        "headline": headline.removesuffix("."),
-        "answer": " ".join(answer),
-        "condition": recommendation_condition(comparison),
-        "intervals": [confidence_percent(1 - sides * comparison.alpha) for sides in (1, 2)]
-        if any(arm.difference for arm in arms)
-        else (),
-        "stamps": remark_texts(comparison.stamps),
-        "has_placebo": any(arm.is_placebo and arm.difference for arm in arms),
-        "cards": cards(comparison, styles),
-        "seeds": seeds_text(comparison),
-        "modes": _with_graphics(tables.modes(comparison), keys, strip_of["modes"]),
-        "settings": tables.settings(comparison),
-        "executed": tables.executed_precisions(comparison),
-        "sections": tuple(
-            replace(
-                section,
-                tables=tuple(
-                    _with_graphics(table, keys, None if index else strip_of.get(section.name))
-                    for index, table in enumerate(section.tables)
-                ),
+    c, styles = comparison, arm_styles(comparison.arms)
+    headline, *answer = answer_sentences(c) or ["Nothing was compared"]
+    lead = [Paragraph(" ".join(answer), "answer")] if answer else []
+    if condition := recommendation_condition(c):
+        lead.append(Paragraph(condition, "condition"))
+    examples = _changed_examples(c)
+    training, drawn = _training(c, styles), _drawn_sections(c, styles, examples)
+    return Page(
+        kind="comparison",
+        title=c.title,
+        kicker=(f"{c.heading}: ", Quote(c.title)),
+        headline=headline.removesuffix("."),
+        lead=lead,
+        cards=cards(c, styles),
+        reading=_reading(c),
+        notices=[Notices("Before you rely on this", remark_texts(c.stamps))] if c.stamps else [],
+        sections=[
+            next(drawn),
+            *([Section("training", "Training", training)] if training else []),
+            *drawn,
+        ],
+        has_media=bool(examples),
+    )
+
+
+def _reading(comparison: Comparison) -> list[Block]:
+    """Return how to read the bars, and what was measured."""
+    c, units = comparison, comparison.units
+    blocks: list[Block] = []
+    if any(arm.difference for arm in c.arms):
+        wide, narrow = (confidence_percent(1 - sides * c.alpha) for sides in (1, 2))
+        chance = " Shaded: what the placebo does by chance."
+        blocks += [
+            Subheading("How to read the bars", level=2),
+            Paragraph(
+                (
+                    f"The dot is the {'mean ' * (not c.has_one_model_each)}difference to ",
+                    Quote(c.baseline.name),
+                    f". The thin line is its {wide} confidence interval (CI), the thick line its "
+                    f"{narrow} interval. If the whole thick line lies between the dashed lines "
+                    f"(±{units.margin_with_unit}), the verdict is “equivalent”."
+                    + chance
+                    * any(arm.is_placebo and arm.difference for arm in c.arms),
+                )
+            ),
+        ]
+    dates: tuple[Cell, ...] = ()
+    if c.dates:
+        first, last = c.dates
+        dates = (" Runs of ", Quote(first), *((" to ", Quote(last)) if last != first else ()), ".")
+    return [
+        *blocks,
+        Subheading("What was measured", level=2),
+        Paragraph(
+            (
+                *(f"{counted(c.examples, 'example')} of the split ", Quote(c.split)),
+                f", {counted(len(c.label_names), 'class')}, {seeds_text(c)}; primary metric "
+                f"{units.title}.",
+                *dates,
             )
-            for section in sections(comparison)
         ),
-        "loss": loss_chart(comparison, styles),
-        "loss_difference": loss_difference_chart(comparison, styles),
-        "validation": validation_chart(comparison, styles),
-        "scale": scale_chart(comparison, styles),
-        "matrices": ()
-        if has_many
-        else tuple(
-            (style, matrix_cells(arm, None if arm is arms[0] else arms[0]))
-            for arm, style in zip(arms, styles, strict=True)
-            if arm.confusion
+    ]
+
+
+def _drawn_sections(
+    comparison: Comparison, styles: Sequence[ArmStyle], examples: Sequence[Block]
+) -> Iterator[Section]:
+    """Yield the sections with their charts, the table of the arms first."""
+    c = comparison
+    keys = {arm.name: style.key() for arm, style in zip(c.arms, styles, strict=True)}
+    strip_of = {each.name: each for each in strips.columns(c, styles)}
+    before = {"calibration": _calibration(c, styles)}
+    after = {"changed": examples, "classes": _matrices(c, styles)}
+    for section in (tables_of_arms(c), *sections(c)):
+        blocks: list[Block] = [*before.get(section.name, ())]
+        strip = strip_of.get(section.name)
+        for block in section.blocks:
+            if isinstance(block, Table):
+                block, strip = _with_graphics(block, keys, strip), None
+            blocks.append(block)
+        yield replace(section, blocks=[*blocks, *after.get(section.name, ())])
+
+
+def _training(comparison: Comparison, styles: Sequence[ArmStyle]) -> list[Block]:
+    """Return the charts of the training."""
+    c = comparison
+    lines = "Thick lines: means over the seeds; thin lines: individual seeds."
+    has_broken = any(arm.status != "complete" for arm in c.arms)
+    no_mean = " An arm with a diverged or unfinished run has no mean." * has_broken
+    has_placebo = any(arm.is_placebo and arm.difference for arm in c.arms)
+    placebo = (
+        " The placebo shows what the smallest possible change of the arithmetic does." * has_placebo
+    )
+    base, split = one_line(c.baseline.name), one_line(c.split)
+    charts: tuple[tuple[str, Chart | None, str], ...] = (
+        ("Training loss", loss_chart(c, styles), lines + no_mean),
+        (
+            f"Training loss minus the loss of {base}",
+            loss_difference_chart(c, styles),
+            f"{lines} Both losses are of the same examples in the same step.{placebo}",
         ),
-        "flipped": flipped,
-        "has_media": bool(flipped),
-        "panels": calibration_panels(arms, styles),
-        "has_broken_arm": any(arm.status != "complete" for arm in arms),
-        "min_count": MIN_COUNT,
-    }
+        (
+            f"{c.units.capitalized()} on validation",
+            validation_chart(c, styles),
+            f"{lines} The verdicts are based on {split}.",
+        ),
+        (
+            "Loss scale and skipped steps",
+            scale_chart(c, styles),
+            "The loss is multiplied by this factor, a power of two, to keep small gradients from "
+            "vanishing. When a gradient overflows, the step is skipped and the factor is halved. "
+            "Below the plot, each row is a seed and each tick a skipped step.",
+        ),
+    )
+    clipped = " Values above the top edge are drawn at it."
+    return [
+        Figure(chart.svg, (_legend(chart.styles), text + clipped * chart.is_clipped), heading)
+        for heading, chart, text in charts
+        if chart is not None
+    ]
+
+
+def _legend(styles: Sequence[ArmStyle]) -> Markup:
+    names = (
+        Markup("<span>{} {}</span> ").format(style.key(), isolated(style.name)) for style in styles
+    )
+    return Markup('<span class="legend">{}</span>').format(Markup("").join(names))
+
+
+def _calibration(comparison: Comparison, styles: Sequence[ArmStyle]) -> list[Block]:
+    """Return the panels of the calibration, next to each other."""
+    panels = []
+    for panel in calibration_panels(comparison.arms, styles):
+        error = Markup("")
+        if panel.error is not None:
+            error = Markup(" <small>error {}</small>").format(percent(panel.error, 1))
+        name = Markup("{} {}").format(panel.style.key(), isolated(panel.style.name))
+        panels.append(Markup("<div>\n<h3>{}{}</h3>\n{}\n</div>").format(name, error, panel.svg))
+    over_seeds = ", over all seeds" * (not comparison.has_one_model_each)
+    caption = (
+        f"Share of correct predictions by confidence{over_seeds}. On the dashed diagonal, "
+        "confidence equals accuracy. Thin line: ",
+        Quote(comparison.baseline.name),
+        f". Small marks: fewer than {MIN_COUNT} predictions. Bars: number of predictions with that "
+        "confidence. The calibration error has no confidence interval.",
+    )
+    return [Figure(_side_by_side("panels", panels), caption, is_wide=True)] if panels else []
+
+
+def _side_by_side(class_: str, parts: Sequence[Markup]) -> Markup:
+    return Markup('<div class="{}">\n{}\n</div>').format(class_, Markup("\n").join(parts))
+
+
+def _changed_examples(comparison: Comparison) -> list[Block]:
+    """Return the examples that change, as they are."""
+    blocks: list[Block] = []
+    base = Quote(comparison.baseline.name)
+    for arm in comparison.arms:
+        shown = [each for each in arm.flips.examples if each.shown] if arm.flips else []
+        if not shown:
+            continue
+        found = []
+        for each in shown:
+            assert each.shown is not None
+            facts = (
+                *(base, ": ", Quote(each.baseline), _confidence(each.baseline_confidence), LINE),
+                *(Quote(arm.name), ": ", Quote(each.arm), _confidence(each.arm_confidence)),
+            )
+            title = Markup("<strong>{}</strong>").format(isolated(each.label))
+            blocks_of_case: list[Block] = [Paragraph(facts, "facts"), each.shown]
+            tag = f"example {each.example_id}"
+            found.append(Card(title, blocks_of_case, tag=tag, kind="", is_data=True))
+        blocks += [
+            Subheading(("Examples as they are: ", Quote(arm.name))),
+            Cards(found, role="cases"),
+        ]
+    return blocks
+
+
+def _confidence(value: float | None) -> str:
+    return "" if value is None else f" ({percent(value)})"
+
+
+def _matrices(comparison: Comparison, styles: Sequence[ArmStyle]) -> list[Block]:
+    """Return the confusion matrices next to each other; nothing with too many classes."""
+    c, base = comparison, comparison.arms[0]
+    found = [
+        _matrix(c, style, matrix_cells(arm, None if arm is base else base))
+        for arm, style in zip(c.arms, styles, strict=True)
+        if arm.confusion
+    ]
+    if not found or len(c.label_names) > MAX_MATRIX_CLASSES:
+        return []
+    summed = ", summed over the seeds" * (not c.has_one_model_each)
+    caption = (
+        "Confusion matrices. Rows are labels, columns are predictions. Cells are numbers of "
+        f"examples{summed}; the other matrices show only what differs from the first. The shade is "
+        "the share of the row on a square-root scale, which makes errors visible. Correct "
+        "predictions are bold."
+    )
+    return [Figure(_side_by_side("matrices", found), (caption,), is_wide=True)]
+
+
+def _matrix(
+    comparison: Comparison, style: ArmStyle, rows: Sequence[Sequence[MatrixCell]]
+) -> Markup:
+    names = comparison.label_names
+    head = Markup("").join(
+        Markup('<th scope="col" title="{}">{}</th>').format(one_line(name), number)
+        for number, name in enumerate(names, start=1)
+    )
+    minus = Markup("")
+    if style.number != BASELINE:
+        minus = Markup(" minus {}").format(isolated(comparison.baseline.name))
+    body = []
+    for number, (name, row) in enumerate(zip(names, rows, strict=True), start=1):
+        cells = (
+            Markup('<td class="s{}{}">{}</td>').format(
+                cell.shade, " correct" * cell.is_correct, cell.text if cell.shade else "·"
+            )
+            for cell in row
+        )
+        body.append(
+            Markup(
+                '<tr><th scope="row" translate="no"><span class="clip">{}</span> '
+                '<span class="index">{}</span></th>{}</tr>'
+            ).format(isolated(name), number, Markup("").join(cells))
+        )
+    return Markup(
+        '<div class="scroll" tabindex="0" role="region" aria-label="Confusion matrix of {}">\n'
+        '<table class="matrix">\n<caption>{}{}</caption>\n<thead>\n<tr><td></td>{}</tr>\n'
+        "</thead>\n<tbody>\n{}\n</tbody>\n</table>\n</div>"
+    ).format(style.name, isolated(style.name), minus, head, Markup("\n").join(body))
 
 
 def _with_graphics(
@@ -183,21 +377,6 @@ def _shade(count: int, total: int) -> int:
 CHIPS = {EQUIVALENT: "good", BETTER: "good", WORSE: "bad", UNDECIDED: "open"}
 
 
-@dataclass(frozen=True)
-class ArmCard:
-    """The card of an arm at the top of the page."""
-
-    style: ArmStyle  # Style of the arm in charts.
-    chip: str  # Its verdict, or what it is.
-    chip_class: str  # CSS class of the chip.
-    value: str  # Primary metric.
-    difference: str  # Difference to the baseline with its interval; empty for the baseline.
-    strip: Markup  # Chart of the difference.
-    # Names and values: changed predictions, speed, memory or size.
-    facts: tuple[tuple[str, str], ...]
-    sentence: str  # Verdict in sentences; empty for the baseline and the placebo.
-
-
 def recommendation_condition(comparison: Comparison) -> str:
     """Return what the recommendation depends on; empty without a verdict."""
     units = comparison.units
@@ -220,58 +399,51 @@ def recommendation_condition(comparison: Comparison) -> str:
     )
 
 
-def cards(comparison: Comparison, styles: Sequence[ArmStyle]) -> tuple[ArmCard, ...]:
+def cards(comparison: Comparison, styles: Sequence[ArmStyle]) -> Cards:
     """Return a card for each arm: the compared ones, then placebo and baseline."""
     axis = strips.difference_axis(comparison)
     pairs = list(zip(comparison.arms, styles, strict=True))
     ordered = [pair for pair in pairs[1:] if not pair[0].is_placebo]
     ordered += [pair for pair in pairs[1:] if pair[0].is_placebo]
-    return tuple(_card(comparison, arm, style, axis) for arm, style in [*ordered, pairs[0]])
+    return Cards([_card(comparison, arm, style, axis) for arm, style in [*ordered, pairs[0]]])
 
 
-def _card(comparison: Comparison, arm: ArmResult, style: ArmStyle, axis: Axis) -> ArmCard:
+def _card(comparison: Comparison, arm: ArmResult, style: ArmStyle, axis: Axis) -> Card:
     units, is_baseline = comparison.units, arm is comparison.baseline
     values = arm.metrics.get(comparison.metric)
-    word = arm.outcome
-    chip, chip_class = (arm.difference.verdict if arm.difference else None) or "no verdict", "open"
+    chip, kind = (arm.difference.verdict if arm.difference else None) or "no verdict", "open"
     if is_baseline or arm.is_placebo:
-        chip, chip_class = ("baseline" if is_baseline else "placebo"), "none"
-    elif word == BROKEN:
-        chip, chip_class = arm.status_words, "bad"
-    elif not word:
+        chip, kind = ("baseline" if is_baseline else "placebo"), "none"
+    elif arm.outcome == BROKEN:
+        chip, kind = arm.status_words, "bad"
+    elif not arm.outcome:
         chip = "no verdict"
     else:
-        chip_class = CHIPS[word]
-    difference = ""
-    if arm.difference is not None:
+        kind = CHIPS[arm.outcome]
+    value = NOT_MEASURED if values is None else units.value(values.mean) + " %" * units.is_share
+    facts: list[Cell] = [f"{units.title} {value}"]
+    named = [(f"--{name}", text) for name, text in arm.settings.items()]
+    named += [("execution", arm.execution)] * (arm.execution == "emulated")
+    if arm.flips is not None:
+        changed = f"{mean_count(arm.flips.mean)} of {comparison.examples:,}"
+        named.append(("changed predictions", changed))
+    named += [
+        (column.heading, cell_text(cell))
+        for column in cost_columns(comparison)
+        if (cell := column.cell(arm)) not in ("", NOT_MEASURED)
+    ]
+    for name, text in named:
+        facts += [LINE, f"{name}: ", Quote(text)]
+    blocks: list[Block] = [Paragraph(tuple(facts), "facts")]
+    if not is_baseline and arm.difference is not None:
         difference = (
             f"{units.difference_with_unit(arm.difference.estimate)}, "
             f"{confidence_percent(arm.difference.level95)} CI "
             f"{units.interval(arm.difference.interval95)}"
         )
-    facts = [(f"--{name}", value) for name, value in arm.settings.items()]
-    facts += [("execution", arm.execution)] * (arm.execution == "emulated")
-    if arm.flips is not None:
-        changed = f"{mean_count(arm.flips.mean)} of {comparison.examples:,}"
-        facts.append(("changed predictions", changed))
-    facts += [
-        (column.heading, cell_text(cell))
-        for column in cost_columns(comparison)
-        if (cell := column.cell(arm)) not in ("", NOT_MEASURED)
-    ]
-    strip = Markup("")
-    if not is_baseline and arm.difference is not None:
-        drawn = strips.difference_strip(comparison, arm, style, axis)
-        strip = Markup('{}<div class="strip">{}</div>').format(
-            strips.difference_scale(axis, units), drawn
-        )
-    return ArmCard(
-        style=style,
-        chip=chip,
-        chip_class=chip_class,
-        value="" if values is None else units.value(values.mean) + " %" * units.is_share,
-        difference=difference,
-        strip=strip,
-        facts=tuple(facts),
-        sentence="" if is_baseline or arm.is_placebo else verdict_text(comparison, arm),
-    )
+        blocks.insert(0, Figure(strips.scaled_strip(comparison, arm, style, axis), difference))
+    if not is_baseline and not arm.is_placebo:
+        words = Paragraph(verdict_text(comparison, arm))
+        blocks.append(Details("The verdict in words", [words]))
+    title = Markup("{} <strong>{}</strong>").format(style.key(), isolated(style.name))
+    return Card(title, blocks, kind, chip)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from ampft.comparison.findings import DISTURBED, INFERENCE, PREDICTIONS, TRAINING, Comparison
 from ampft.comparison.remarks import remark_text
@@ -17,23 +16,22 @@ from ampft.text.numbers import (
     percent,
     points,
 )
+from ampft.text.page import Block, Items, Paragraph, Section, Subheading
 from ampft.text.tables import Cell, Name, Quote, Table
 
-EXPLORATORY, FOLDED = "exploratory", "folded"
+EXPLORATORY = "exploratory"  # results that may only suggest a question
+FOLDED = "folded"
 
 
-@dataclass(frozen=True)
-class Section:
-    """A section of a report."""
-
-    name: str  # Identifier, such as "classes".
-    heading: str  # Heading.
-    # "exploratory" if its results may only suggest a question, "folded" if the page shows only its
-    # heading until a reader opens it, otherwise empty.
-    kind: str
-    tables: tuple[Table, ...]  # Tables.
-    paragraphs: tuple[str, ...]  # Paragraphs above the tables, not escaped.
-    items: tuple[str, ...]  # List below the tables, not escaped.
+def tables_of_arms(comparison: Comparison) -> Section:
+    """Return the section with the settings, the results and the executed precisions of the arms."""
+    differing, executed = tables.settings(comparison), tables.executed_precisions(comparison)
+    part = "batch" if comparison.kind == INFERENCE else "step"
+    blocks: list[Block] = [*([differing] if differing else []), tables.modes(comparison)]
+    if executed:
+        heading = Subheading(f"Precision measured in the first {part}")
+        blocks += [heading, Items(tuple(map(Quote, executed)))]
+    return Section("modes", f"{comparison.noun.capitalize()}s", blocks)
 
 
 def sections(comparison: Comparison, *, max_classes: int | None = None) -> tuple[Section, ...]:
@@ -84,10 +82,13 @@ def sections(comparison: Comparison, *, max_classes: int | None = None) -> tuple
     items = {"speed": tuple(reasons), "sources": SOURCES}
     found = []
     for name, heading, kind, listed in every:
-        present = tuple(table for table in listed if table is not None)
-        texts, points_below = paragraphs.get(name, ()), items.get(name, ())
-        if present or texts or points_below:
-            found.append(Section(name, heading, kind, present, texts, points_below))
+        blocks: list[Block] = [Paragraph(text) for text in paragraphs.get(name, ())]
+        blocks += [table for table in listed if table is not None]
+        if texts := items.get(name):
+            blocks.append(Items(tuple(map(Quote, texts))))
+        if blocks:
+            tag = EXPLORATORY if kind == EXPLORATORY else ""
+            found.append(Section(name, heading, blocks, tag, kind == FOLDED))
     return tuple(found)
 
 

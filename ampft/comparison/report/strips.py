@@ -124,6 +124,13 @@ def difference_strip(
     )
 
 
+def scaled_strip(comparison: Comparison, arm: ArmResult, style: ArmStyle, axis: Axis) -> Markup:
+    """Return the difference of an arm below its scale, to stand outside of a table."""
+    return Markup('{}<div class="strip">{}</div>').format(
+        difference_scale(axis, comparison.units), difference_strip(comparison, arm, style, axis)
+    )
+
+
 def _steps(pairs: Pairs) -> Column:
     """Return the median step times of the runs, with a mark per run."""
     seconds = {arm.name: arm.speed.step_seconds for arm, _ in pairs if arm.speed}

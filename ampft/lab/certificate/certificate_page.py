@@ -46,11 +46,25 @@ from ampft.text.numbers import (
     ratio_range,
     ratio_text,
 )
-from ampft.text.page import page_text
-from ampft.text.tables import Name, Table, ValueWithDetail, markdown_table
-from ampft.text.terminal import labelled
+from ampft.text.page import (
+    Block,
+    Card,
+    Cards,
+    Details,
+    Facts,
+    Figure,
+    Items,
+    Notices,
+    Page,
+    Paragraph,
+    Section,
+    Subheading,
+    html_page,
+    markdown,
+    terminal,
+)
+from ampft.text.tables import Name, Quote, Table, ValueWithDetail, isolated
 
-TEMPLATE = Path(__file__).with_name("certificate.html.j2")
 CHIPS = {PASSED: "good", FAILED: "bad", UNDECIDED: "open"}
 SAME_METRIC = 1e-9
 CLASS_WORDS = {KEPT: "kept", WORSE: "falls", OPEN: "open", TOO_FEW: "not tested"}
@@ -58,11 +72,24 @@ CLASS_WORDS = {KEPT: "kept", WORSE: "falls", OPEN: "open", TOO_FEW: "not tested"
 
 def certificate_text(certificate: Certificate) -> str:
     """Return the certificate as lines for a terminal."""
-    lines = [labelled("verdict", f"{headline(certificate)}.", f"{metric_text(certificate)}.")]
-    lines += [labelled("failure", f"{each.text}.") for each in certificate.failures]
-    lines += [labelled("note", f"{each.text}.") for each in certificate.notes]
-    lines += [labelled(name, text) for name, text in facts(certificate)]
-    return "\n".join(lines)
+    verdict = f"{headline(certificate)}. {metric_text(certificate)}."
+    return terminal(
+        [Paragraph(verdict, label="verdict"), *_notices(certificate), _facts(certificate)]
+    )
+
+
+def _notices(certificate: Certificate) -> list[Notices]:
+    failures = [f"{each.text}." for each in certificate.failures]
+    notes = [f"{each.text}." for each in certificate.notes]
+    listed = (
+        Notices("Why it failed", failures, "failure"),
+        Notices("Before you rely on this", notes),
+    )
+    return [each for each in listed if each.texts]
+
+
+def _facts(certificate: Certificate) -> Facts:
+    return Facts(tuple(facts(certificate)), "What was measured")
 
 
 def headline(certificate: Certificate) -> str:
@@ -234,52 +261,80 @@ def _time(timing: BatchTiming) -> ValueWithDetail:
 
 def card_section(certificate: Certificate) -> str:
     """Return the section of the artifact's model card, in Markdown."""
-    parts = [
-        f"## Certificate\n\n**{prose(headline(certificate))}.** {prose(metric_text(certificate))}.",
-        "\n".join(f"- **Failure:** {prose(each.text)}" for each in certificate.failures),
-        "\n".join(f"- {prose(each.text)}" for each in certificate.notes),
-        "\n".join(f"- {name}: {prose(text)}" for name, text in facts(certificate)),
-        markdown_table(class_table(certificate)),
-        f"Verified on {prose(evaluation_scope(certificate.comparison))}. `{CERTIFICATE_NAME}` "
-        "holds all figures; `ampft audit path/to/this/folder --run RUN` repeats the verification.",
+    blocks: list[Block | Section] = [
+        *_notices(certificate),
+        _facts(certificate),
+        class_table(certificate),
     ]
-    return "\n\n".join(filter(None, parts))
+    return (
+        f"## Certificate\n\n**{prose(headline(certificate))}.** "
+        f"{prose(metric_text(certificate))}.\n\n{markdown(blocks)}\n\n"
+        f"Verified on {prose(evaluation_scope(certificate.comparison))}. `{CERTIFICATE_NAME}` "
+        "holds all figures; `ampft audit path/to/this/folder --run RUN` repeats the verification."
+    )
 
 
 def page(certificate: Certificate) -> str:
     """Return the certificate as one HTML document, in which every string of data is inert."""
-    comparison = certificate.comparison
+    comparison, first = certificate.comparison, headline(certificate)
     styles = arm_styles(comparison.arms)
-    axis = strips.difference_axis(comparison)
-    strip = Markup("")
+    drawn: list[Block] = []
     if certificate.arm.difference is not None:
-        drawn = strips.difference_strip(comparison, certificate.arm, styles[1], axis)
-        strip = Markup('{}<div class="strip">{}</div>').format(
-            strips.difference_scale(axis, comparison.units), drawn
-        )
-    changed = tuple(prediction_tables.changed(comparison))
-    intervals = prediction_tables.class_intervals(comparison, limit=None)
-    return page_text(
-        TEMPLATE,
-        c=certificate,
-        comparison=comparison,
-        headline=headline(certificate),
-        metric=metric_text(certificate),
-        chip=certificate.verdict,
-        chip_class=CHIPS[certificate.verdict],
-        strip=strip,
-        failures=[each.text for each in certificate.failures],
-        notes=[each.text for each in certificate.notes],
-        facts=Table(header=("", ""), rows=tuple(facts(certificate)), left=2),
-        scope=evaluation_scope(comparison),
-        classes=_with_loss_strips(class_table(certificate), certificate.classes),
-        changed=changed,
-        intervals=intervals,
-        metrics=prediction_tables.metrics(comparison),
-        dtypes=dtype_table(certificate),
-        cost=cost_table(certificate),
-        has_media=False,
+        axis = strips.difference_axis(comparison)
+        strip = strips.scaled_strip(comparison, certificate.arm, styles[1], axis)
+        drawn.append(Figure(strip, "Difference to the model"))
+    name = Markup("<strong>{}</strong>").format(isolated(certificate.name))
+    how = (
+        "The dot is the difference to the model; the thick line decides equivalence, the thin one "
+        f"shows the uncertainty (CI). Dashed: the margin of ±{comparison.units.margin_with_unit}."
     )
+    return html_page(
+        Page(
+            kind="certificate",
+            title=f"Certificate of {certificate.name}",
+            kicker=("Certificate: ", Quote(comparison.title)),
+            headline=f"{first[0].upper()}{first[1:]}",
+            lead=[Paragraph(f"{metric_text(certificate)}.", "answer")],
+            cards=Cards([Card(name, drawn, CHIPS[certificate.verdict], certificate.verdict)]),
+            reading=[Subheading("How to read the bar", level=2), Paragraph(how)],
+            notices=[
+                *_notices(certificate),
+                Paragraph(f"{evaluation_scope(comparison)}.", "facts"),
+            ],
+            sections=_sections(certificate),
+        )
+    )
+
+
+def _sections(certificate: Certificate) -> list[Section]:
+    comparison = certificate.comparison
+    classes = _with_loss_strips(class_table(certificate), certificate.classes)
+    intervals = prediction_tables.class_intervals(comparison, limit=None)
+    metrics = prediction_tables.metrics(comparison)
+    hashes = {
+        "SHA-256 of the artifact": certificate.artifact_sha256,
+        "SHA-256 of the record of the run": certificate.run_sha256,
+        "SHA-256 of the verified examples": certificate.rows_sha256,
+    }
+    artifact = [(Quote(name), ": ", Quote(value)) for name, value in certificate.artifact.items()]
+    code_of = Markup("<code>{}</code>")
+    hashed = [(f"{name}: ", code_of.format(isolated(value))) for name, value in hashes.items()]
+    return [
+        Section("measured", "What was measured", [_facts(certificate)]),
+        Section("classes", "Classes", [classes, *_folded("Intervals of F1", intervals)]),
+        Section(
+            "changed",
+            "Changed predictions",
+            [*prediction_tables.changed(comparison), *_folded("All metrics", metrics)],
+        ),
+        Section("precision", "Precision, as measured", [dtype_table(certificate)]),
+        Section("cost", "Cost", [cost_table(certificate)]),
+        Section("artifact", "Artifact", [Items([*artifact, *hashed])]),
+    ]
+
+
+def _folded(summary: str, table: Table | None) -> list[Details]:
+    return [] if table is None else [Details(summary, [table])]
 
 
 def _with_loss_strips(table: Table, classes: Sequence[ClassCheck]) -> Table:

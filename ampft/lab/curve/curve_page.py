@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from markupsafe import Markup
@@ -15,12 +15,19 @@ from ampft.ownership import check_replaceable
 from ampft.sealed import hashed_text
 from ampft.text.charts import Axis, Plot, element, picture, text
 from ampft.text.numbers import counted, percent, seed_list
-from ampft.text.page import page_text
-from ampft.text.tables import Table, ValueWithDetail, terminal_table
-from ampft.text.terminal import labelled
+from ampft.text.page import (
+    Block,
+    Figure,
+    Notices,
+    Page,
+    Paragraph,
+    Section,
+    html_page,
+    terminal,
+)
+from ampft.text.tables import Quote, Table, ValueWithDetail, isolated
 
 PAGE_NAME = "curve.html"
-TEMPLATE = Path(__file__).with_name("curve.html.j2")
 LEFT, RIGHT, TOP, HEIGHT = 9.0, 96.0, 14.0, 260.0  # percent and pixels of the chart
 ROOM = 0.06  # of the vertical range, above and below
 
@@ -57,7 +64,7 @@ def last_gain_text(curve: LearningCurve) -> str:
     last = curve.steps[-1]
     gain, ends = _gain(curve, last.gain, last.interval)
     sizes = f"from {last.fewer:,} to {counted(last.more, 'label')}"
-    return f"Measured: {sizes}, {gain} were added ({ends})."
+    return f"{sizes[0].upper()}{sizes[1:]}, {gain} were added ({ends})."
 
 
 def _gain(curve: LearningCurve, gain: float, interval: tuple[float, float]) -> tuple[str, str]:
@@ -87,14 +94,37 @@ def interval_coverage_text(curve: LearningCurve) -> str:
 
 def curve_text(curve: LearningCurve) -> str:
     """Return the curve as lines for a terminal."""
-    lines = [
-        labelled("answer", doubling_text(curve)),
-        labelled("measured", last_gain_text(curve).removeprefix("Measured: ")),
-        labelled("score", f"{curve.units.title} on {counted(curve.examples, 'test example')}"),
-    ]
-    lines += [labelled("note", each) for each in notes(curve)]
-    lines.append(labelled("covers", interval_coverage_text(curve)))
-    return "\n".join([*lines, "", terminal_table(sizes_table(curve))])
+    return terminal(
+        [
+            Paragraph(doubling_text(curve), label="answer"),
+            *_lead(curve),
+            *_notices(curve),
+            _covered(curve),
+            replace(sizes_table(curve), title="", note=""),
+        ]
+    )
+
+
+def _lead(curve: LearningCurve) -> tuple[Paragraph, ...]:
+    """Return what the last sizes added, and what was measured how."""
+    score = (
+        f"{curve.units.capitalized()} on {counted(curve.examples, 'test example')}; "
+        f"{seed_list(curve.seeds)}, each with its own draw of nested subsets."
+    )
+    measured = last_gain_text(curve)
+    return (
+        Paragraph(measured, "answer", label="measured"),
+        Paragraph(score, "facts", label="score"),
+    )
+
+
+def _notices(curve: LearningCurve) -> list[Notices]:
+    found = tuple(notes(curve))
+    return [Notices("Before you rely on this", found)] if found else []
+
+
+def _covered(curve: LearningCurve) -> Paragraph:
+    return Paragraph(interval_coverage_text(curve), label="covers")
 
 
 def notes(curve: LearningCurve) -> Iterator[str]:
@@ -141,17 +171,29 @@ def sizes_table(curve: LearningCurve) -> Table:
 
 def page(curve: LearningCurve) -> str:
     """Return the curve as one HTML document, in which every string of data is inert."""
-    return page_text(
-        TEMPLATE,
-        has_media=False,
-        curve=curve,
-        answer=doubling_text(curve),
-        measured=last_gain_text(curve),
-        covered=interval_coverage_text(curve),
-        notes=list(notes(curve)),
-        chart=chart(curve),
-        table=sizes_table(curve),
-        seeds=seed_list(curve.seeds),
+    caption = (
+        "Dots: seeds. Line: their mean, with its 95 % interval shaded. Dashed: twice the labels, "
+        "extrapolated."
+    )
+    settings = Markup("<code>{}</code>").format(isolated(curve.settings))
+    blocks: list[Block] = [Figure(chart(curve), (caption,)), sizes_table(curve)]
+    return html_page(
+        Page(
+            kind="curve",
+            title=f"Learning curve of {curve.name}",
+            kicker=("Learning curve: ", Quote(curve.name)),
+            headline=doubling_text(curve),
+            lead=_lead(curve),
+            notices=_notices(curve),
+            sections=[
+                Section("curve", "Score by number of labels", blocks),
+                Section(
+                    "covered",
+                    "What the intervals cover",
+                    [_covered(curve), Paragraph(("Settings of all runs: ", settings))],
+                ),
+            ],
+        )
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 from markupsafe import Markup
 
@@ -19,43 +18,132 @@ from ampft.lab.doctor.show import (
     module_table,
     range_text,
 )
-from ampft.text import page
 from ampft.text.charts import Axis, Plot, element, picture, power_of_two_label, text
-from ampft.text.numbers import or_dash, percent
-from ampft.text.tables import Name, Quote, Table, isolated
-
-TEMPLATE = Path(__file__).with_name("doctor.html.j2")
+from ampft.text.numbers import counted, or_dash, percent
+from ampft.text.page import (
+    Block,
+    Facts,
+    Figure,
+    Notices,
+    Page,
+    Paragraph,
+    Section,
+    Subheading,
+    html_page,
+    html_text,
+)
+from ampft.text.tables import Cell, Name, Quote, Table, isolated
 
 
 def page_text(diagnosis: Diagnosis) -> str:
     """Return the diagnosis as one HTML document, in which every string is inert."""
-    alignment = diagnosis.alignment
-    return page.page_text(
-        TEMPLATE,
-        d=diagnosis,
-        answer=_with_code(diagnosis_answer(diagnosis)),
-        cure=None if diagnosis.cure is None else _with_code(diagnosis.cure.sentence),
-        faults=[(fault, _fault_table(fault)) for fault in diagnosis.faults],
-        title=_title,
-        exponents=exponent_chart(diagnosis),
-        lost=gradient_underflow_chart(diagnosis),
-        modules=module_table(diagnosis) if diagnosis.ranges else None,
-        updates=_updates_text(diagnosis),
-        bits=_bits_table(diagnosis) if diagnosis.ranges else None,
-        alignment=None
-        if alignment is None
-        else {
-            "chart": alignment_chart(alignment),
-            "table": alignment_table(alignment),
-            "summary": _with_code(alignment_summary(alignment)),
-            "roles": ROLES,
-        },
-        has_media=False,
+    setting, cure = diagnosis.setting, diagnosis.cure
+    processes = f", {setting.processes} processes" if setting.processes > 1 else ""
+    padding = "without padding" if setting.padding_free else "padded"
+    facts = (
+        f"{counted(setting.examples, 'example')} in {counted(setting.batches, 'batch')} of ",
+        *(Quote(setting.data), f"{processes}; {setting.device}, {padding}; "),
+        *(Quote(diagnosis.started), "."),
+    )
+    return html_page(
+        Page(
+            kind="doctor",
+            title=f"{setting.mode}: {setting.model}",
+            kicker=("Doctor: ", Quote(setting.model), f" in {setting.mode}, {setting.execution}"),
+            headline=f"{setting.mode} {'holds' if diagnosis.holds else 'does not hold'}",
+            lead=[Paragraph(_with_code(diagnosis_answer(diagnosis)), "answer")],
+            notices=[
+                *([] if cure is None else [Notices("Cure", [_with_code(cure.sentence)])]),
+                Paragraph(facts, "facts"),
+            ],
+            sections=[each for each in _sections(diagnosis) if each.blocks],
+        )
     )
 
 
-def _title(fault: Fault) -> str:
-    return f"{fault.cause[0].upper()}{fault.cause[1:]}: {fault.module or fault.operation}"
+def _sections(diagnosis: Diagnosis) -> list[Section]:
+    faults: list[Block] = []
+    for number, fault in enumerate(diagnosis.faults, start=1):
+        place = f"{fault.cause[0].upper()}{fault.cause[1:]}: {fault.module or fault.operation}"
+        faults.append(Subheading(Quote(place), "harmless" if fault.is_harmless else ""))
+        faults.append(Facts(_fault_rows(fault), f"Fault {number}"))
+    ranges: list[Block] = []
+    if diagnosis.ranges:
+        ranges = [Paragraph(_updates_text(diagnosis)), _bits_table(diagnosis)]
+    return [
+        Section("faults", "Faults", faults),
+        Section("gradients", "Gradients", _gradient_figures(diagnosis)),
+        Section("alignment", "Compared with float32", _alignment(diagnosis)),
+        Section("modules", "Modules", [module_table(diagnosis)] if diagnosis.ranges else []),
+        Section("others", "What bf16 and fp8 lose", ranges),
+        Section("method", "Method", _method(diagnosis)),
+    ]
+
+
+def _gradient_figures(diagnosis: Diagnosis) -> list[Block]:
+    exponents, lost = exponent_chart(diagnosis), gradient_underflow_chart(diagnosis)
+    if exponents is None:
+        return []
+    figures: list[Block] = [
+        Figure(
+            exponents,
+            (
+                "Entries of the gradient by exponent, in float32, without zeros. The bars above "
+                "show which exponents fp16 has, lighter where its numbers are subnormal; a loss "
+                "scale moves them to the left. Red: lost.",
+            ),
+        )
+    ]
+    if lost is not None:
+        power = Markup("2<sup>\N{MINUS SIGN}24</sup>")
+        caption = (
+            *("Share of the gradient below ", power),
+            " over the loss scale. Dashed: the share that is tolerated. Shaded: scales at which a "
+            "gradient exceeds 65,504.",
+        )
+        figures.append(Figure(lost, caption))
+    return figures
+
+
+def _alignment(diagnosis: Diagnosis) -> list[Block]:
+    """Return the errors of the modules compared with float32."""
+    alignment, cure = diagnosis.alignment, diagnosis.cure
+    if alignment is None:
+        return []
+    summary = _with_code(alignment_summary(alignment))
+    with_cure = " All of this is with the cure." * bool(cure and cure.fp32_modules)
+    blocks: list[Block] = [Paragraph((summary, with_cure))]
+    drawn = alignment_chart(alignment)
+    if drawn is not None:
+        roles = [part for role, words in ROLES.items() for part in (_dot(role), f" {words}. ")]
+        caption = (
+            "Relative error of the output of each module without further modules inside, in the "
+            "order of the forward pass, with its 95 % interval over the batches. ",
+            *(*roles, _dot("gradient"), " Error of the gradient of that output."),
+        )
+        blocks.append(Figure(drawn, caption))
+    return [*blocks, alignment_table(alignment)]
+
+
+def _dot(class_: str) -> Markup:
+    dot = element("circle", cx=5, cy=5, r=4, class_=class_)
+    return picture(dot, height=10, alt=None, class_="key")
+
+
+def _method(diagnosis: Diagnosis) -> list[Block]:
+    setting = diagnosis.setting
+    emulated = ", emulated as a GPU computes it" * (setting.execution == "emulated")
+    versions = ", ".join(f"{package} {version}" for package, version in diagnosis.versions.items())
+    return [
+        Paragraph(
+            "All values were recorded in one float32 pass, forward and backward. Then each batch "
+            f"was computed in {setting.mode}{emulated}, and every operation was watched. A fault "
+            "is the first operation whose result is not finite although its operands are. It was "
+            "repeated in float64, which tells a result that is too large for the format from one "
+            "that does not exist, and its batch was repeated in float32."
+        ),
+        Paragraph(versions, "facts"),
+    ]
 
 
 def _with_code(text: str) -> Markup:
@@ -67,14 +155,14 @@ def _with_code(text: str) -> Markup:
             spans.append(element("code", isolated(part)))
         elif words:  # outer spaces would collapse inside an element
             before, _, after = part.partition(words)
-            spans.append(Markup(before) + page.no_break_units(words) + Markup(after))
+            spans.append(Markup(before) + html_text(words) + Markup(after))
         else:
             spans.append(Markup(part))
     return Markup("").join(spans)
 
 
-def _fault_table(fault: Fault) -> Table:
-    rows: list[tuple[str, str | Name | Quote]] = [
+def _fault_rows(fault: Fault) -> list[tuple[str, Cell]]:
+    rows: list[tuple[str, Cell]] = [
         ("operation", Name(f"{fault.operation}, {fault.direction}")),
         ("module", Name(fault.module or "none: code of the whole model, or of the loss")),
     ]
@@ -88,7 +176,7 @@ def _fault_table(fault: Fault) -> Table:
     if fault.in_float32 is not None:
         rows.append(("in float32", "fails too" if fault.in_float32 else "does not fail"))
     rows.append(("remedy", fault.remedy))
-    return Table(header=("", ""), rows=rows, left=2)
+    return rows
 
 
 def _bits_table(diagnosis: Diagnosis) -> Table:
@@ -112,6 +200,7 @@ def _bits_table(diagnosis: Diagnosis) -> Table:
         note="bf16: distance between neighbouring numbers at the largest value; a sum, a norm or a "
         "softmax cannot resolve less. fp8: share of the values (E4M3) and of the gradient (E5M2) "
         "that become 0 if the tensor is scaled so that its largest value fits.",
+        label="Modules in bf16 and fp8",
         left=2,
     )
 

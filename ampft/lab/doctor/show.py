@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 
 from ampft.lab.doctor.causes import OVERFLOWS
@@ -21,8 +20,8 @@ from ampft.lab.doctor.ranges import BFLOAT16, BINARY16
 from ampft.precision.harm import Harm, ShortTrainingResult
 from ampft.text.escaping import inert
 from ampft.text.numbers import MINUS, counted, number, or_dash, percent
-from ampft.text.tables import Name, Table, terminal_table
-from ampft.text.terminal import WIDTH, labelled
+from ampft.text.page import Block, Paragraph, terminal
+from ampft.text.tables import Name, Table
 
 NAMED = 3  # modules that the text names per role
 TOP_MODULES = 10
@@ -50,14 +49,16 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
         f"{inert(setting.model)} with {inert(setting.data)}: {batches}; {setting.mode}, "
         f"{setting.execution}, on {setting.device}{processes}{padding}"
     )
-    parts = [_wrapped(diagnosis_answer(diagnosis)), labelled("examined", examined)]
-    parts += ["\n".join(fault_lines(fault)) for fault in diagnosis.faults]
+    blocks: list[Block] = [
+        Paragraph(diagnosis_answer(diagnosis)),
+        Paragraph(examined, label="examined"),
+        *(block for fault in diagnosis.faults for block in fault_lines(fault)),
+    ]
     if diagnosis.cure is not None:
-        parts.append(labelled("cure", inert(diagnosis.cure.sentence)))
+        blocks.append(Paragraph(diagnosis.cure.sentence, label="cure"))
     if diagnosis.ranges:
-        table = module_table(diagnosis, limit=TOP_MODULES)
-        parts += [terminal_table(table, rule=True), _wrapped(table.note)]
-    return "\n\n".join(parts)
+        blocks.append(module_table(diagnosis, limit=TOP_MODULES))
+    return terminal(blocks)
 
 
 def diagnosis_answer(diagnosis: Diagnosis) -> str:
@@ -170,18 +171,16 @@ def _margins(diagnosis: Diagnosis) -> str:
     return text
 
 
-def fault_lines(fault: Fault) -> list[str]:
+def fault_lines(fault: Fault) -> list[Paragraph]:
     """Return the lines about one fault."""
     harmless = ", harmless" if fault.is_harmless else ""
-    lines = [labelled("fault", f"{fault.cause}{harmless}, in {_operation(fault)}")]
+    lines = [("fault", f"{fault.cause}{harmless}, in {_operation(fault)}")]
     if fault.source:
-        lines.append(labelled("source", inert(fault.source)))
-    if fault.inputs:
-        lines.append(labelled("inputs", *map(range_text, fault.inputs)))
+        lines.append(("source", fault.source))
+    lines += [("inputs", range_text(values)) for values in fault.inputs]
     if fault.example_ids:
-        lines.append(labelled("examples", examples_text(fault)))
-    lines.append(labelled("remedy", fault.remedy))
-    return lines
+        lines.append(("examples", examples_text(fault)))
+    return [Paragraph(text, label=label) for label, text in (*lines, ("remedy", fault.remedy))]
 
 
 def range_text(values: ValueRange) -> str:
@@ -224,7 +223,7 @@ def module_table(diagnosis: Diagnosis, *, limit: int | None = None) -> Table:
     if limit is not None and len(names) > limit:
         note = f"The {limit} modules with the least headroom, of {len(names):,}. {note}"
     header = ("module", "class", "largest", "headroom", "subnormal", "gradient", "lost")
-    return Table(header=header, rows=rows, note=note, left=2)
+    return Table(header=header, rows=rows, note=note, label="Modules", left=2)
 
 
 def _headroom(values: ModuleRange | None) -> float:
@@ -269,10 +268,6 @@ def _share(share: float | None) -> str:
     if share == 0:
         return "0 %"
     return "<0.1 %" if share < 0.001 else percent(share, 1 if share < 0.1 else 0)
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def innermost_modules_with_error(alignment: Alignment) -> list[ModuleError]:
@@ -328,6 +323,7 @@ def alignment_table(alignment: Alignment) -> Table:
         rows=rows,
         note="Relative errors of the mode, ||x - x32|| / ||x32||: means over the batches, with "
         "half the width of their 95 % intervals.",
+        label="Errors compared with float32",
         left=3,
     )
 

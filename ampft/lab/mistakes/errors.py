@@ -10,7 +10,6 @@ from ampft.arguments.help_text import Help
 from ampft.flag import REQUIRED, flag, positional
 from ampft.ownership import check_page_file, check_replaceable
 
-PRINTED = 8
 PAGE_NAME = "errors.html"
 
 
@@ -38,26 +37,13 @@ def show_errors(line: CommandLine[ErrorsFlags]) -> None:
     else:
         check_replaceable("RUN", run, [PAGE_NAME])
     from ampft.files import special_or_atomic_path, write_text_non_atomically
-    from ampft.lab.mistakes.mistakes import find_mistakes, page_text, pair_table
-    from ampft.text.numbers import counted
-    from ampft.text.tables import terminal_table
+    from ampft.lab.mistakes.mistakes import find_mistakes, mistakes_text, page_text
     from ampft.text.terminal import labelled, print_line
 
     mistakes = find_mistakes(run, line.flags.limit)
     with special_or_atomic_path(output) as temporary:
         write_text_non_atomically(temporary, page_text(mistakes))
-    total = counted(mistakes.cases, "prediction")
-    print_line(f"{mistakes.wrong:,} of {total} on {mistakes.split} are wrong: {mistakes.summary}")
-    for mistake in mistakes.confident[:PRINTED]:
-        text = " | ".join(mistake.inputs.values())
-        print_line(
-            labelled(
-                f"{mistake.confidence:.3f}",
-                f"{mistake.statement} ({mistake.origin}): {text[:160]}{'…' * (len(text) > 160)}",
-            )
-        )
-    if mistakes.pairs:
-        print_line(f"\n{terminal_table(pair_table(mistakes))}\n")
+    print_line(mistakes_text(mistakes))
     print_line(labelled("wrote", str(output)))
 
 

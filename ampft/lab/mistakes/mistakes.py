@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from markupsafe import Markup
 
 from ampft.errors import InputError
 from ampft.kinds.views import CasePrediction
@@ -17,14 +18,24 @@ from ampft.runs.predictions import CaseViewer, is_input, read_predictions, read_
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import problem_of, task_row
 from ampft.tasks.outcome import OutcomeMistakes, main_metrics_text
-from ampft.text import page
-from ampft.text.numbers import percent
+from ampft.text.numbers import counted, percent
+from ampft.text.page import (
+    Block,
+    Card,
+    Cards,
+    Details,
+    Page,
+    Paragraph,
+    Section,
+    html_page,
+    terminal,
+)
 from ampft.text.shown_case import ShownCase
-from ampft.text.tables import Name, Table
+from ampft.text.tables import Cell, Name, Quote, Table, isolated
 
 ORIGINS = ("id", "file", "file_line", "file_row", "position")
 PAIR_EXAMPLES = 3
-TEMPLATE = Path(__file__).with_name("errors.html.j2")
+PRINTED = 8  # errors in a terminal
 PAIRS_WITH_FILES = 6  # pairs whose examples are shown if these are pictures or sounds
 
 
@@ -162,9 +173,61 @@ def _cases_of(
     return cases
 
 
+def mistakes_text(mistakes: Mistakes) -> str:
+    """Return the mistakes for a terminal: the most confident errors, and the confused pairs."""
+    total = counted(mistakes.cases, "prediction")
+    wrong = f"{mistakes.wrong:,} of {total} on {mistakes.split} are wrong: {mistakes.summary}"
+    blocks: list[Block] = [Paragraph(wrong)]
+    for mistake in mistakes.confident[:PRINTED]:
+        text = " | ".join(mistake.inputs.values())
+        shown = f"{mistake.statement} ({mistake.origin}): {text[:160]}{'…' * (len(text) > 160)}"
+        blocks.append(Paragraph(shown, label=f"{mistake.confidence:.3f}"))
+    return terminal([*blocks, *([pair_table(mistakes)] if mistakes.pairs else [])])
+
+
 def page_text(mistakes: Mistakes) -> str:
     """Return the mistakes as one HTML document, in which every string is inert."""
-    return page.page_text(TEMPLATE, m=mistakes, pairs=pair_table(mistakes), has_media=True)
+    model, outcome = mistakes.record.model.name, mistakes.outcome
+    are = "is" if mistakes.wrong == 1 else "are"
+    wrong = f"{mistakes.wrong:,} of {counted(mistakes.cases, 'prediction')} {are} wrong"
+    confident = Section(
+        "confident",
+        outcome.heading,
+        [
+            Paragraph(f"{outcome.ranking} Labels that are wrong themselves are often among these."),
+            Cards(tuple(map(_card, mistakes.confident)), role="cases"),
+        ],
+    )
+    pairs: list[Block] = [pair_table(mistakes)]
+    for pair in mistakes.pairs:
+        if pair.examples:
+            summary = (Quote(pair.label), " predicted as ", Quote(pair.prediction))
+            examples = Cards(tuple(map(_card, pair.examples)), role="cases")
+            pairs.append(Details(summary, [examples]))
+    return html_page(
+        Page(
+            kind="errors",
+            title=f"Errors: {model}",
+            kicker=("Errors: ", Quote(model), " on ", Quote(mistakes.record.data.name)),
+            headline=wrong,
+            lead=[Paragraph((Quote(mistakes.split), f": {mistakes.summary}."), "answer")],
+            sections=[
+                *([confident] if mistakes.confident else []),
+                *([Section("pairs", "Most confused pairs", pairs)] if mistakes.pairs else []),
+            ],
+            has_media=True,
+        )
+    )
+
+
+def _card(mistake: Mistake) -> Card:
+    strong = Markup("<strong>{}</strong>")
+    title: tuple[Cell, ...] = (strong.format(isolated(mistake.prediction)),)
+    if mistake.label:
+        title = (strong.format(isolated(mistake.label)), " predicted as ", *title)
+    facts = filter(None, (mistake.details, mistake.origin))
+    blocks: list[Block] = [mistake.shown, *(Paragraph(text, "facts") for text in facts)]
+    return Card(title, blocks, kind="bad", tag=f"{mistake.confidence:.3f}")
 
 
 def pair_table(mistakes: Mistakes) -> Table:
@@ -183,5 +246,6 @@ def pair_table(mistakes: Mistakes) -> Table:
         header=("label", "predicted as", "count", "of the label", "the other way round"),
         rows=rows,
         note=f"Counts are {mistakes.outcome.unit}.",
+        label="Most confused pairs",
         left=2,
     )

@@ -35,10 +35,8 @@ from ampft.lab.referee.sides import read_sides, stored_sources
 from ampft.ownership import check_page_file
 from ampft.text.charts import Axis, picture
 from ampft.text.numbers import NOT_MEASURED, Units, confidence_percent, counted, percent
-from ampft.text.page import page_text
-from ampft.text.tables import Quote, Table, ValueWithDetail
-
-TEMPLATE = Path(__file__).with_name("ledger.html.j2")
+from ampft.text.page import Block, Page, Paragraph, Section, html_page
+from ampft.text.tables import Cell, Quote, Table, ValueWithDetail, isolated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,46 +218,68 @@ def _change(entry: Entry, trial: JudgedCandidate) -> str:
 
 def page(report: LedgerReport) -> str:
     """Return the ledger as one HTML document, in which every string of data is inert."""
-    state = report.state
+    state, name = report.state, report.folder.resolve().name
     settings = state.settings
-    return page_text(
-        TEMPLATE,
-        has_media=False,
-        name=report.folder.resolve().name,
-        summary=summary(report),
-        judged=f"{state.test.metric.title} on {counted(state.test.examples, 'example')}; "
+    judged = (
+        f"{state.test.metric.title} on {counted(state.test.examples, 'example')}; "
         f"{settings.answers} answers; {percent(settings.error / 100)} error for the sequence, "
-        f"{settings.tries:,} planned tries",
-        strips=_strips(report),
-        table=tries_table(report),
-        sha256=report.sha256,
+        f"{settings.tries:,} planned tries."
+    )
+    headline, *lines = summary(report)
+    sha256 = Markup("<code>{}</code>").format(isolated(report.sha256))
+    intervals = intervals_table(report)
+    tries: list[Block] = [
+        tries_table(report),
+        Paragraph(("Hash of the last entry: ", sha256), "facts"),
+    ]
+    return html_page(
+        Page(
+            kind="ledger",
+            title=f"Ledger {name}",
+            kicker=("Ledger: ", Quote(name)),
+            headline=headline,
+            lead=[*(Paragraph(line, "answer") for line in lines), Paragraph(judged, "facts")],
+            sections=[
+                *([Section("intervals", "Gain of each try", [intervals])] if intervals else []),
+                Section("tries", "Tries", tries),
+            ],
+        )
     )
 
 
-def _strips(report: LedgerReport) -> list[tuple[str, str, Markup]]:
-    """Return number, answer and interval of each try whose numbers are shown."""
+def intervals_table(report: LedgerReport) -> Table | None:
+    """Return number, answer and interval of each try whose numbers are shown; None without any."""
+    units = report.units
     shown = [
         (e, report.numbers[e.number]) for e in report.state.trials if e.number in report.numbers
     ]
     if not shown:
-        return []
-    ends = [end for _, numbers in shown for end in report.units.cut(numbers.interval)]
+        return None
+    ends = [end for _, numbers in shown for end in units.cut(numbers.interval)]
     axis = Axis(min(*ends, 0.0), max(*ends, 0.0), strips.LEFT, strips.RIGHT)
-    found = []
+    rows: list[tuple[Cell, ...]] = []
     for entry, numbers in shown:
         assert entry.trial is not None, "it is a try"
         colour = "a0" if entry.trial.answer == CandidateAnswer.KEEP else "a1"
-        low, high = report.units.cut(numbers.interval)
-        svg = picture(
+        gain = f"gain {units.difference(numbers.gain)} ({units.interval(numbers.interval)})"
+        drawn = picture(
             axis.upright(0.0, 0, "100%", "zero"),
-            axis.level(low, high, "50%", f"whisker {colour}"),
+            axis.level(*units.cut(numbers.interval), "50%", f"whisker {colour}"),
             axis.upright(numbers.gain, "20%", "80%", f"whisker inner {colour}"),
-            height=16,
-            alt=None,
-            class_="chart",
+            height=None,
+            alt=f"try {entry.trial.number}: {gain}",
+            class_="fill",
         )
-        found.append((f"{entry.trial.number}", entry.trial.answer, svg))
-    return found
+        strip = Markup('<div class="strip">{}</div>').format(drawn)
+        rows.append((f"{entry.trial.number}", entry.trial.answer, strip))
+    return Table(
+        header=("try", "answer", f"gain{units.difference_suffix}"),
+        rows=rows,
+        label="Gain of each try",
+        note="95 % interval over seeds and test examples, as if each were the only try; the mark "
+        "is the mean, the line is 0.",
+        left=3,
+    )
 
 
 def write_page(folder: Path, path: Path) -> None:
