@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,18 @@ def _other_family(item) -> bool:
     values = getattr(getattr(item, "callspec", None), "params", {}).values()
     named = {value for value in values if isinstance(value, str)} & families
     return bool(named) and not named & REPRESENTATIVES
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_rows_served_back():
+    """Serve back a few rows of each run, whose other rows take longer than a tiny training."""
+    module = sys.modules.get("ampft.runs.serving_back")
+    if module is None:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ROWS", 3)
+        yield
 
 
 @pytest.fixture

@@ -254,6 +254,11 @@ class EvaluationArguments:
         "also predict the final split in fp32, to tell the effect of training in a precision from "
         "the effect of predicting in it",
     )
+    serve_back: bool = _evaluation(
+        True,
+        "at the end, load the saved folder with transformers.pipeline and ampft predict, and hold "
+        "their answers on up to 40 final rows against the predictions; takes seconds",
+    )
     baseline: bool = _evaluation(
         False,
         "also report two baselines: logistic regression on TF-IDF, and on the embeddings of the "

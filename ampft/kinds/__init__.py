@@ -71,6 +71,9 @@ class Kind:
     # Function that returns what a prediction adds to its rows, from the request and the
     # configuration of the model.
     new_output: Callable[[PredictRequest, Any], RowOutput] = _LABEL_OUTPUT
+    # Function that returns what a pipeline of transformers answers, from a `served.Question`; None
+    # if no pipeline reads the kind.
+    ask: Callable[[Any], Any] | None = None
     # Largest number of rows of a forward pass of prediction; None for no limit.
     max_rows: int | None = None
     # Parts of a case that have classes, in words; None if whole cases have classes.
@@ -123,6 +126,7 @@ TEXT = Kind(
     module="ampft.kinds.text",
     open_rows=lazy_function("ampft.kinds.rows:text_rows"),
     rows_in_memory=lazy_function("ampft.kinds.rows:rows_in_memory", "text"),
+    ask=lazy_function("ampft.kinds.served:ask_text"),
     samples=lazy_function("ampft.kinds.rows:sample_texts"),
     flags=_OF_WORDS,
     has_default_data=True,
@@ -136,6 +140,7 @@ WORDS = Kind(
     module="ampft.kinds.words",
     open_rows=lazy_function("ampft.kinds.words:open_rows"),
     rows_in_memory=lazy_function("ampft.kinds.words:rows_in_memory"),
+    ask=lazy_function("ampft.kinds.served:ask_words"),
     samples=lazy_function("ampft.kinds.rows:sample_sentences"),
     view=lazy_function("ampft.kinds.views:show_sentence"),
     new_output=lazy_function("ampft.kinds.words:sentence_output"),
@@ -151,6 +156,7 @@ IMAGES = Kind(
     module="ampft.kinds.images",
     open_rows=lazy_function("ampft.kinds.rows:media_rows", "image"),
     rows_in_memory=lazy_function("ampft.kinds.rows:rows_in_memory", "image"),
+    ask=lazy_function("ampft.kinds.served:ask_picture"),
     samples=lazy_function("ampft.kinds.rows:sample_pictures"),
     view=lazy_function("ampft.kinds.views:show_picture"),
     flags=frozenset({"augment", "channels_last"}),
@@ -164,6 +170,7 @@ SOUNDS = Kind(
     module="ampft.kinds.sounds",
     open_rows=lazy_function("ampft.kinds.rows:media_rows", "sound"),
     rows_in_memory=lazy_function("ampft.kinds.rows:rows_in_memory", "sound"),
+    ask=lazy_function("ampft.kinds.served:ask_sound"),
     samples=lazy_function("ampft.kinds.rows:sample_sounds"),
     view=lazy_function("ampft.kinds.views:show_sound"),
     flags=frozenset({"augment", "max_length_seconds"}),
@@ -177,6 +184,7 @@ PIXELS = Kind(
     module="ampft.kinds.pixels",
     open_rows=lazy_function("ampft.kinds.rows:mask_rows"),
     rows_in_memory=lazy_function("ampft.kinds.rows:rows_in_memory", "image"),
+    ask=lazy_function("ampft.kinds.served:ask_mask"),
     samples=lazy_function("ampft.kinds.rows:sample_pictures"),
     view=lazy_function("ampft.kinds.views:show_masks"),
     new_output=lazy_function("ampft.kinds.predicted_masks:mask_output"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 from typing import Any
 
+from tokenizers import Tokenizer
 from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoTokenizer
 
 from ampft.errors import InputError
@@ -48,6 +50,9 @@ def load_tokenizer(
             tokenizer = AutoTokenizer.from_pretrained(
                 path, trust_remote_code=trust_remote_code, add_prefix_space=True
             )
+            # The generic class of transformers 5 ignores the argument.
+            if _lacks_space(tokenizer):
+                _put_space_before_words(tokenizer)
     except Exception as error:  # a damaged tokenizer.json: KeyError, TypeError, bare Exception, ...
         raise loading_error(path, error, flag=flag) from error
     # Without its files transformers 5 creates an empty tokenizer, for which every word is unknown.
@@ -98,7 +103,26 @@ def set_padding_for_model(tokenizer: Any, config: Any) -> None:
 def _lacks_space(tokenizer: Any) -> bool:
     """Return whether a tokenizer of bytes puts no space before the first word."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    return backend is not None and "ByteLevel(add_prefix_space=False" in repr(backend.pre_tokenizer)
+    lacks = backend is not None and "ByteLevel(add_prefix_space=False" in repr(
+        backend.pre_tokenizer
+    )
+    return lacks and 'Prepend(prepend=" ")' not in repr(backend.normalizer)
+
+
+def _put_space_before_words(tokenizer: Any) -> None:
+    """Make a tokenizer of bytes put a space before each word of a list, and before a text.
+
+    Where bytes are split by a rule before (Llama's and Qwen's), a prefix there would precede every
+    piece of a word, so that the text itself gets it.
+    """
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    if state["pre_tokenizer"]["type"] == "ByteLevel":
+        state["pre_tokenizer"]["add_prefix_space"] = True
+    else:
+        earlier = [] if state["normalizer"] is None else [state["normalizer"]]
+        prefix = {"type": "Prepend", "prepend": " "}
+        state["normalizer"] = {"type": "Sequence", "normalizers": [*earlier, prefix]}
+    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(state))
 
 
 def max_input_length(requested: int, tokenizer: Any, config: Any) -> int:

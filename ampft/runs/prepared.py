@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -229,8 +229,13 @@ def preprocessing_of(task: Task) -> dict[str, Any]:
     """
     with TemporaryFolder("processor") as folder:
         task.inputs.save_processor(folder)
-        files = sorted(path for path in folder.iterdir() if path.suffix != ".jinja")
-        return {path.name: _content(path) for path in files}
+        names = sorted(path.name for path in folder.iterdir() if path.suffix != ".jinja")
+        return saved_preprocessing(folder, names)
+
+
+def saved_preprocessing(folder: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Return the same of a saved tokenizer or processor; None for a file that is missing."""
+    return {n: _content(folder / n) if (folder / n).is_file() else None for n in names}
 
 
 def _content(path: Path) -> Any:

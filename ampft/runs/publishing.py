@@ -20,7 +20,15 @@ from ampft.runs.finished import FinishedRun
 from ampft.runs.manifest import check_files, model_files
 from ampft.runs.record import RunRecord
 from ampft.runs.redaction import published_record, without_folders
-from ampft.runs.show import best_moment, describe_precision, describe_steps, problem_of, task_row
+from ampft.runs.show import (
+    best_moment,
+    describe_precision,
+    describe_steps,
+    holds_adapters,
+    pipeline_arguments,
+    problem_of,
+    task_row,
+)
 from ampft.tasks.outcome import main_metrics_text
 from ampft.tasks.report import Report
 from ampft.text.escaping import code, metadata_text, prose
@@ -51,6 +59,7 @@ def model_card(
         _introduction(record, report, has_interval=hub_model_id is not None),
         _use(record, hub_model_id or THIS_FOLDER),
         _long_texts(record, has_record=hub_model_id is None),
+        _served_back(record),
         _precision(record),
         _results(record, report),
         _decisions(record),
@@ -79,7 +88,7 @@ def _metadata(record: RunRecord, report: Report) -> ModelCardData:
     ]
     mode = record.precision.resolved.get("mode", record.precision.requested)
     return ModelCardData(
-        library_name="peft" if _is_adapter(record) else "transformers",
+        library_name="peft" if holds_adapters(record) else "transformers",
         pipeline_tag=task_row(record).pipeline_tag,
         base_model=record.model.hub_id,
         datasets=record.data.hub_id,
@@ -127,8 +136,12 @@ def _introduction(record: RunRecord, report: Report, *, has_interval: bool) -> s
 def _use(record: RunRecord, model: str) -> str:
     row = task_row(record)
     example = row.kind.example(len(record.data.input_columns))
-    arguments = ", ".join(filter(None, (example, row.pipeline_arguments)))
-    if _is_adapter(record):
+    named = (
+        f"{name}={json.dumps(value) if isinstance(value, str) else value!r}"
+        for name, value in pipeline_arguments(record).items()
+    )
+    arguments = ", ".join([example, *named])
+    if holds_adapters(record):
         return _use_of_adapter(record, arguments, model)
     imports = "import ampft.models.erfnet  # registers the model\n" * (
         record.model.architecture == "ErfnetForSemanticSegmentation"
@@ -148,8 +161,15 @@ def _long_texts(record: RunRecord, *, has_record: bool) -> str:
     return f"Long texts are not split into windows by a pipeline.{command}"
 
 
-def _is_adapter(record: RunRecord) -> bool:
-    return bool(record.arguments.get("lora_r")) and not record.arguments.get("merge_lora")
+def _served_back(record: RunRecord) -> str:
+    part = record.served_back
+    if part is None:
+        return ""
+    sentences = (
+        f"Asked after the training about rows of {part.split}: {part.text()}.",
+        *part.notes,
+    )
+    return " ".join(map(prose, sentences))
 
 
 def _use_of_adapter(record: RunRecord, arguments: str, model: str) -> str:

@@ -23,6 +23,7 @@ from ampft.machine import versions
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import RECORD_NAME, check_model_files
 from ampft.runs.redaction import redact_command, redact_secrets, without_secrets
+from ampft.runs.served import ServedPart
 from ampft.sealed import Recorded, hashed_text, read_hashed
 from ampft.text.escaping import without_credentials
 from ampft.text.json_io import JSONValue, from_json, read_json_object
@@ -193,6 +194,8 @@ class RunRecord:
     warnings: Mapping[str, str] = field(default_factory=dict)
     # What was fitted on validation, and what it changes on the final split; `None` without.
     decisions: FittedPart | None = None
+    # What plain clients answered from the saved folder; `None` if they were not asked.
+    served_back: ServedPart | None = None
     # Reason why the run stopped early; a finished run has one after `--max_time`.
     reason: str | None = None
     # Hash and size of the files that the run wrote, except this record and the files of trackers,

@@ -30,6 +30,7 @@ NEUTRAL: Mapping[str, Any] = {
     "push_to_hub": False,
     "hub_model_id": None,
     "hub_private_repo": False,
+    "serve_back": False,
 }
 
 

@@ -10,10 +10,13 @@ from ampft.files import write_text
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import describe_files
 from ampft.runs.record import RunRecord, write_record
-from ampft.runs.show import decisions_text, report_with_heading
+from ampft.runs.served import ServedPart
+from ampft.runs.show import decisions_text, report_with_heading, served_text
 from ampft.tasks.outcome import Outcome
 from ampft.tasks.report import Report
 from ampft.text.json_io import json_text
+
+SERVED_BACK = "served_back"  # name of its warning
 
 
 def write_results(
@@ -23,7 +26,8 @@ def write_results(
     write: Callable[[Path, Outcome], None],
     outcome_fp32: Outcome | None = None,
     card: Callable[[RunRecord, Report], str] | None = None,
-) -> None:
+    serve: Callable[[Path, RunRecord], ServedPart] | None = None,
+) -> RunRecord:
     """Write report, predictions, model card and, last, the record of a finished run.
 
     Args:
@@ -33,18 +37,28 @@ def write_results(
         write: `write_predictions` with the inputs of the examples.
         outcome_fp32: Outcome of the same model in fp32; None writes no file for it.
         card: Function that returns the model card; None writes none.
+        serve: Function that asks plain clients about the saved model in a folder; None asks none.
+
+    Returns:
+        The record, with what the clients answered.
     """
     report, stage = outcome.report(), folder.stage()
     selected = bool(record.metrics.get("selected"))
-    text = report_with_heading(report, selected=selected)
-    write_text(stage / "report.txt", text + decisions_text(record))
-    write_text(stage / "report.json", json_text({**report.as_dict(), "selected": selected}))
     write(stage / "predictions.parquet", outcome)
     if outcome_fp32 is not None:
         write(stage / "predictions_fp32.parquet", outcome_fp32)
+    if serve is not None:
+        served = serve(stage, record)
+        warning = served.warning()
+        warnings = {**record.warnings, **({} if warning is None else {SERVED_BACK: warning})}
+        record = replace(record, served_back=served, warnings=warnings)
+    text = report_with_heading(report, selected=selected)
+    write_text(stage / "report.txt", text + decisions_text(record) + served_text(record))
+    write_text(stage / "report.json", json_text({**report.as_dict(), "selected": selected}))
     if card is not None:
         write_text(stage / "README.md", card(record, report))
     publish(folder, record)
+    return record
 
 
 def publish(folder: RunFolder, record: RunRecord) -> None:

@@ -246,6 +246,7 @@ MAY_CHANGE = frozenset(
         *("push_to_hub", "hub_model_id", "hub_private_repo"),
         *(
             "baseline",
+            "serve_back",
             "evaluate_fp32",
             "fail_on_leak",
             "inspect_data",

@@ -45,6 +45,7 @@ from ampft.runs.prepared import Prepared
 from ampft.runs.publishing import model_card
 from ampft.runs.record import RunRecord
 from ampft.runs.results import write_results
+from ampft.runs.serving_back import serve_back
 from ampft.runs.show import decisions_text, report_with_heading, result_line
 from ampft.runs.state import RunState, predict
 from ampft.tasks.outcome import Outcome
@@ -153,7 +154,8 @@ def _write_final_results(
         origins=partial(task.origins, split),
         groups=dependent_groups(task.data, split),
     )
-    write_results(folder, record, outcome, write, outcome_fp32, model_card)
+    serve = partial(serve_back, outcome=outcome, data=task.data) if args.serve_back else None
+    record = write_results(folder, record, outcome, write, outcome_fp32, model_card, serve)
     chance = constant_summary(task, constant)
     return _result_lines(folder.path, record, prepared, outcome, chance, baselines)
 
@@ -217,6 +219,9 @@ def _result_lines(
     report = report_with_heading(outcome.report(), selected=selected)
     lines = [("chance", chance)]
     lines += [("baseline", line) for line in baselines]
+    if (served := record.served_back) is not None:
+        lines.append(("served back  ", served.text()))
+        lines += [("note", note) for note in served.notes]
     lines += [("warning", warning) for warning in record.warnings.values()]
     if record.reason:
         lines.append(("stopped", record.reason))

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ampft.engine.launch_bound import launch_bound_note
 from ampft.errors import InputError
@@ -17,7 +18,7 @@ from ampft.runs.record import ResumePart, RunRecord, read_record
 from ampft.tasks import OWN_TASKS, TASKS, TaskRow
 from ampft.tasks.outcome import Problem, main_metrics_text
 from ampft.tasks.report import Report, report_from_json
-from ampft.text.escaping import inert
+from ampft.text.escaping import inert, inert_lines
 from ampft.text.json_io import read_json_object
 from ampft.text.numbers import byte_size, counted, duration
 
@@ -55,6 +56,7 @@ def format_run(folder: str | os.PathLike[str]) -> str:
         chance = main_metrics_text(problem_of(record), record.metrics_chance)
         notes.insert(0, ("chance:", f"{chance}, from the class frequencies of train"))
     lines = [f"{name} {text}\n" for name, text in notes]
+    lines.append(inert_lines(served_text(record)))
     return f"{heading(record)}\n\n{table}{''.join(lines)}{closing_line(record, report)}"
 
 
@@ -173,6 +175,26 @@ def task_row(record: RunRecord) -> TaskRow:
 def problem_of(record: RunRecord) -> type[Problem]:
     """Return the type of problem of a run's task; see `task_row`."""
     return task_row(record).problem_type()
+
+
+def holds_adapters(record: RunRecord) -> bool:
+    """Return whether the folder of a run holds adapters (LoRA) without their base model."""
+    return bool(record.arguments.get("lora_r")) and not record.arguments.get("merge_lora")
+
+
+def pipeline_arguments(record: RunRecord) -> dict[str, Any]:
+    """Return the arguments, besides the case, with which a pipeline reads it as the run did."""
+    row = task_row(record)
+    truncates = row.kind.has_texts and record.arguments.get("long_text") != "windows"
+    return {**row.pipeline_arguments, **({"truncation": True} if truncates else {})}
+
+
+def served_text(record: RunRecord) -> str:
+    """Return what plain clients answered from the folder, and notes; empty if none was asked."""
+    part = record.served_back
+    if part is None:
+        return ""
+    return "".join(f"{line}\n" for line in (f"served back: {part.text()}", *part.notes))
 
 
 def result_line(record: RunRecord) -> str:

@@ -6,9 +6,10 @@ labels). Each has its own file; the table `TASKS` combines them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ampft.kinds import IMAGES, OWN, PIXELS, SOUNDS, TEXT, WORDS, Kind, import_object
 
@@ -26,7 +27,8 @@ class TaskRow:
     pipeline_tag: str  # Name of the task on the hub, and for `transformers.pipeline`.
     # Whether an example can have any number of labels; otherwise it has one.
     several_labels: bool = False
-    pipeline_arguments: str = ""  # Other arguments of a call of that pipeline, as Python source.
+    # Other arguments of a call of that pipeline.
+    pipeline_arguments: Mapping[str, Any] = field(default_factory=dict)
     # Whether each case has probabilities and a prediction of its own; otherwise its units do, such
     # as words.
     decides_per_case: bool = True
@@ -45,11 +47,11 @@ TASKS = {
     ),
     "multi-label": TaskRow(
         TEXT, "ampft.tasks.multi_label:MultiLabel", "AutoModelForSequenceClassification",
-        "text-classification", several_labels=True, pipeline_arguments="top_k=None",
+        "text-classification", several_labels=True, pipeline_arguments={"top_k": None},
     ),
     "tokens": TaskRow(
         WORDS, "ampft.tasks.token_labels:TokenLabels", "AutoModelForTokenClassification",
-        "token-classification", pipeline_arguments='aggregation_strategy="first"',
+        "token-classification", pipeline_arguments={"aggregation_strategy": "first"},
         decides_per_case=False,
     ),
     "images": TaskRow(
@@ -62,7 +64,7 @@ TASKS = {
     ),
     "pixels": TaskRow(
         PIXELS, "ampft.tasks.pixel_labels:PixelLabels", "AutoModelForSemanticSegmentation",
-        "image-segmentation", decides_per_case=False,
+        "image-segmentation", pipeline_arguments={"subtask": "semantic"}, decides_per_case=False,
     ),
 }  # fmt: skip
 

@@ -26,7 +26,7 @@ NOT_COMPARED = frozenset(
         *("checkpointing_steps", "checkpoint_total_limit", "resume_from_checkpoint"),
         *("async_checkpoints", "allow_topology_change"),
         *("push_to_hub", "hub_model_id", "hub_private_repo"),
-        *("baseline", "fail_on_leak", "trust_remote_code", "use_cpu", "cpu_threads"),
+        *("baseline", "serve_back", "fail_on_leak", "trust_remote_code", "use_cpu", "cpu_threads"),
     }
 )
 MODEL = "model_name_or_path"

@@ -248,6 +248,8 @@ class ComparisonSession:
         elif not self._user_wants_checkpoints:
             continuation = [*CHECKPOINTING, *continuation]
         output = ["--output_dir", str(run_folder(self.folder.path, run))]
+        if not keeps_model(self.plan, run, self.command.settings.keep_models):
+            output.append("--no-serve_back")  # nobody loads a model that is removed
         if self.plan.design.draws:
             output += ["--data_seed", str(run.seed)]
         program = ("-m", "ampft", "train") if self.recipe is None else (str(self.recipe),)
