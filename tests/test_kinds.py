@@ -17,7 +17,7 @@ ASKED = {"kind", "data_kind", "task"}
 # Modules that know no single kind: tables, protocols, rows of any kind.
 GENERAL = {
     *("ampft.kinds", "ampft.kinds.inputs", "ampft.kinds.prediction", "ampft.kinds.rows"),
-    *("ampft.kinds.logits", "ampft.kinds.settings", "ampft.kinds.views"),
+    *("ampft.kinds.logits", "ampft.kinds.served", "ampft.kinds.settings", "ampft.kinds.views"),
     *("ampft.tasks", "ampft.tasks.outcome", "ampft.tasks.task", "ampft.tasks.report"),
 }
 

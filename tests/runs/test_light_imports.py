@@ -39,6 +39,7 @@ HEAVY = {
         "loop_state",
         "environment",
         "recorded_arguments",
+        "serving_back",
     ),
 }
 

@@ -141,7 +141,7 @@ def test_pairs_have_an_example_of_a_pair(make_record, make_report):
     record = make_record()
     data = replace(record.data, input_columns=("sentence1", "sentence2"))
     card = model_card(replace(record, data=data), make_report())
-    assert 'classify({"text": "one text", "text_pair": "another"})' in card
+    assert 'classify({"text": "one text", "text_pair": "another"}, truncation=True)' in card
 
 
 def test_the_card_contains_no_local_path(make_record, make_report):
