@@ -21,6 +21,7 @@ from PIL import Image
 from ampft.data.dataset import ClassificationData
 from ampft.data.media import undecoded_column
 from ampft.data.sounds import open_sound
+from ampft.text.units import TextUnits, Word
 
 Answer = npt.NDArray[Any]
 NO_CLASS = -1  # of a pixel for which a pipeline gives no class
@@ -52,7 +53,12 @@ class Question:
     def texts(self) -> list[str]:
         """The texts that a user would type."""
         cells = self.cells
-        return [typed_sentence(cells[0])[0]] if isinstance(cells[0], list) else cells
+        return [self.sentence[0]] if isinstance(cells[0], list) else cells
+
+    @property
+    def sentence(self) -> tuple[str, list[Word]]:
+        """The text of a list of words that a user would type, and the places of the words."""
+        return (self.data.text_units or TextUnits()).joined(self.cells[0])
 
     @property
     def file(self) -> Any:
@@ -80,20 +86,12 @@ def ask_text(question: Question) -> Answer:
     return question.probabilities(scores)
 
 
-def typed_sentence(words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
-    """Return words as a text with a space between them, and the start and end of each."""
-    ends = np.cumsum([len(word) + 1 for word in words]) - 1
-    return " ".join(words), [
-        (int(end) - len(word), int(end)) for word, end in zip(words, ends, strict=True)
-    ]
-
-
 def ask_words(question: Question) -> Answer:
     """Return the (words, K) probabilities of a sentence, in which only the best class is known.
 
     A word has the class of its first token, as in the training.
     """
-    text, places = typed_sentence(question.cells[0])
+    text, places = question.sentence
     tokenizer = question.pipe.tokenizer
     if len(tokenizer(text)["input_ids"]) > tokenizer.model_max_length:
         limit = tokenizer.model_max_length
@@ -102,15 +100,15 @@ def ask_words(question: Question) -> Answer:
     answer = np.full((len(places), len(question.label_names)), np.nan)
     index = {name: code for code, name in enumerate(question.label_names)}
     after, position = 0, 0
-    for word, (_, end) in enumerate(places):
+    for word, place in enumerate(places):
         while position < len(tokens) and tokens[position]["end"] <= after:
             position += 1
         first = tokens[position] if position < len(tokens) else None
-        if first is None or first["start"] >= end or first["entity"] not in index:
+        if first is None or first["start"] >= place.end or first["entity"] not in index:
             answer[word] = np.inf  # no token, or an unknown class
         else:
             answer[word, index[first["entity"]]] = first["score"]
-        after = end
+        after = place.end
     return answer
 
 
@@ -121,10 +119,10 @@ def entities_differ(question: Question, entities: Sequence[tuple[str, int, int]]
         question: The sentence.
         entities: Type, first word and end of each entity, from the tags of the run.
     """
-    text, places = typed_sentence(question.cells[0])
+    text, places = question.sentence
     found = question.pipe(text, **question.arguments)
     theirs = [(each["entity_group"], each["start"], each["end"]) for each in found]
-    return theirs != [(name, places[a][0], places[b - 1][1]) for name, a, b in entities]
+    return theirs != [(name, places[a].start, places[b - 1].end) for name, a, b in entities]
 
 
 def ask_picture(question: Question) -> Answer:

@@ -103,10 +103,9 @@ def set_padding_for_model(tokenizer: Any, config: Any) -> None:
 def _lacks_space(tokenizer: Any) -> bool:
     """Return whether a tokenizer of bytes puts no space before the first word."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    lacks = backend is not None and "ByteLevel(add_prefix_space=False" in repr(
-        backend.pre_tokenizer
-    )
-    return lacks and 'Prepend(prepend=" ")' not in repr(backend.normalizer)
+    if backend is None or 'Prepend(prepend=" ")' in repr(backend.normalizer):
+        return False
+    return "ByteLevel(add_prefix_space=False" in repr(backend.pre_tokenizer)
 
 
 def _put_space_before_words(tokenizer: Any) -> None:
