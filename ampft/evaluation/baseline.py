@@ -1,10 +1,13 @@
-"""Baselines without fine-tuning: logistic regression on TF-IDF and on the model's embeddings."""
+"""Simple methods without fine-tuning: logistic regression on TF-IDF and on frozen features.
+
+Frozen features are the mean hidden states of texts, and otherwise what the model's head reads.
+"""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,32 +19,34 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 
 from ampft.data.dataset import ClassificationData
+from ampft.data.splits import dependent_groups
+from ampft.data.steps import ids_of_varied_length
 from ampft.errors import InputError
+from ampft.evaluation.probe import BATCH, MAX_UNITS, probe_decoded, with_probed_head
+from ampft.evaluation.simple_methods import (
+    BAG_OF_WORDS,
+    FREQUENCIES,
+    FROZEN,
+    SimpleMethod,
+)
+from ampft.kinds.inputs import PredictedMasks
 from ampft.kinds.logits import model_inputs
-from ampft.metrics.paired import paired_gain
+from ampft.metrics.paired import paired_interval
+from ampft.metrics.sums import CaseSums
 from ampft.models.packing.install import packing_of
-from ampft.tasks.outcome import Outcome, main_metrics_text
+from ampft.tasks.outcome import Outcome
 from ampft.tasks.task import Task
 
-EMBEDDING_BATCH = 32  # examples
+SHARE, LEAST_SECONDS = 0.1, 5.0  # of the training that a method may take, and allowed anyway
+# Seconds per entry and class that regressions took on two cores of a CPU; entries are those of the
+# features that are not 0. They only decide whether a method fits the time.
+SECONDS_PER_WORD, SECONDS_PER_FEATURE = 2e-6, 3e-8
 # scikit-learn's default of 1 regularises a few thousand unit-length rows too strongly.
 INVERSE_REGULARISATION = 10.0
+Check = Callable[[float], None]
 
 
-def check_has_texts(task: Task, flag: str) -> None:
-    """Check that the data consist of texts, which a flag needs.
-
-    Raises:
-        InputError: The inputs are not texts.
-    """
-    if not task.row.kind.has_texts:
-        raise InputError(
-            f"{flag} supports only texts, and {task.data.name} contains {task.data.kind} data. "
-            "Remove the flag."
-        )
-
-
-def bag_of_words_baseline(task: Task, split: str) -> Outcome:
+def bag_of_words_baseline(task: Task, split: str, check: Check = lambda seconds: None) -> Outcome:
     """Fit TF-IDF (words and pairs of words, logarithmic counts) with logistic regression.
 
     It is fitted on the training split. The two texts of a pair are joined. With several labels per
@@ -50,20 +55,25 @@ def bag_of_words_baseline(task: Task, split: str) -> Outcome:
     Args:
         task: Task on texts or pairs of texts.
         split: Split to predict.
+        check: Function that refuses the expected seconds.
 
     Raises:
-        InputError: The texts contain no words.
+        InputError: The texts contain no words, or it would take too long.
     """
     texts, targets = joined_texts(task.data, "train"), np.asarray(task.labels["train"])
     try:
-        predict = bag_of_words_model(texts, targets, len(task.label_names), "--baseline")
+        predict = bag_of_words_model(texts, targets, len(task.label_names), "--baseline", check)
     except InputError as error:
         raise InputError(str(error).replace(": ", f": {task.data.name}: ", 1)) from None
     return task.outcome(split, {"probabilities": predict(joined_texts(task.data, split))})
 
 
 def bag_of_words_model(
-    texts: Sequence[str], targets: npt.NDArray[Any], classes: int, flag: str
+    texts: Sequence[str],
+    targets: npt.NDArray[Any],
+    classes: int,
+    flag: str,
+    check: Check = lambda seconds: None,
 ) -> Callable[[Sequence[str]], npt.NDArray[np.float32]]:
     """Fit the baseline; return the function that predicts (n, classes) probabilities.
 
@@ -72,6 +82,7 @@ def bag_of_words_model(
         targets: Their labels, (n,) or (n, classes).
         classes: Number of classes; those that no text has get a probability of 0.
         flag: Flag that asks for it, for the message.
+        check: Function that refuses the expected seconds.
 
     Raises:
         InputError: The texts contain no words.
@@ -81,6 +92,7 @@ def bag_of_words_model(
         words = vectorizer.fit_transform(texts)
     except ValueError as error:
         raise InputError(f"{flag}: {error}. Remove the flag.") from None
+    check(SECONDS_PER_WORD * words.nnz * classes)
     predict = _logistic_regression(words, targets, classes)
     return lambda new: predict(vectorizer.transform(new))
 
@@ -108,41 +120,71 @@ def _logistic_regression(
     return predict
 
 
-def embedding_baseline(task: Task, split: str, device: torch.device) -> Outcome:
-    """Fit logistic regression on the embeddings of the model before fine-tuning.
+def frozen_encoder_baseline(
+    task: Task, split: str, device: torch.device, seed: int, check: Check
+) -> Outcome:
+    """Fit logistic regression on features of the model before fine-tuning.
 
-    An embedding is the mean of the last hidden states of an example's tokens, in float32 and of
-    unit length, as sentence-transformers computes it for all-MiniLM-L6-v2.
+    The features of a text are the mean of the last hidden states of its tokens, in float32 and of
+    unit length, as sentence-transformers computes it for all-MiniLM-L6-v2. Other inputs, texts in
+    windows and models with a decoder have the features that the head reads.
 
     Args:
-        task: Task on texts or pairs of texts.
+        task: Task whose head is linear.
         split: Split to predict.
         device: Device of the encoder.
+        seed: Seed of the parameters that are drawn at random.
+        check: Function that refuses the expected seconds.
 
     Raises:
-        InputError: The model has no hidden states per token, or the examples are split into windows
-            or words.
+        InputError: The model has no linear head, or it would take too long.
     """
-    loaded = task.load_model()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        loaded = task.load_model()
     model: Any = loaded.model.to(device).eval()
-    if loaded.padding_free:
+    train, targets = task.examples("train"), np.asarray(task.labels["train"])
+    has_means = task.row.kind.has_texts and not model.config.is_encoder_decoder
+    has_means = has_means and len(train.lengths) == len(targets)
+    if has_means and loaded.padding_free:
         packing_of(model).remove()  # its last layer may compute only what the head reads
-    if model.config.is_encoder_decoder:
-        raise InputError(f"{type(model).__name__} has no encoder of its own")
-    train, new = (_embeddings(model, task.examples(name)) for name in ("train", split))
-    targets = np.asarray(task.labels["train"])
-    if len(train) != len(targets):
-        raise InputError("long texts are split into windows")
-    predict = _logistic_regression(train, targets, len(task.label_names))
-    return task.outcome(split, {"probabilities": predict(new)})
+    rows = min(len(train.lengths), MAX_UNITS) + len(task.labels[split])
+    check(rows * _seconds_per_row(task, model) + SECONDS_PER_FEATURE * _entries(task, model))
+    if not has_means:
+        probed = with_probed_head(task, loaded, device, name="--baseline")
+        return task.outcome(split, probe_decoded(task, probed.model.to(device).eval(), split))
+    chosen = np.random.default_rng(0).permutation(len(targets))[:MAX_UNITS]
+    predict = _logistic_regression(
+        _embeddings(model, train, chosen), targets[chosen], len(task.label_names)
+    )
+    new = task.examples(split)
+    everything = np.arange(len(new.lengths))
+    return task.outcome(split, {"probabilities": predict(_embeddings(model, new, everything))})
 
 
-def _embeddings(model: Any, examples: Any) -> npt.NDArray[np.float32]:
-    order = np.argsort(examples.lengths, kind="stable")
+def _seconds_per_row(task: Task, model: Any) -> float:
+    examples = task.examples("train")
+    ids = ids_of_varied_length(examples.lengths)
+    seconds = []
+    with torch.no_grad():
+        for _ in range(2):  # the first call can be slower
+            started = time.perf_counter()
+            task.logits(model, examples.collate(ids))
+            seconds.append(time.perf_counter() - started)
+    return min(seconds) / len(ids)
+
+
+def _entries(task: Task, model: Any) -> int:
+    width = getattr(model.config, "hidden_size", None) or 1024
+    return min(len(task.labels["train"]), MAX_UNITS) * width * len(task.label_names)
+
+
+def _embeddings(model: Any, examples: Any, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    order = np.argsort(examples.lengths[ids], kind="stable")
     rows = []
     with torch.no_grad():
-        for start in range(0, len(order), EMBEDDING_BATCH):
-            batch = model_inputs(examples.collate(order[start : start + EMBEDDING_BATCH]))
+        for start in range(0, len(order), BATCH):
+            batch = model_inputs(examples.collate(ids[order[start : start + BATCH]]))
             inputs = {name: value.to(model.device) for name, value in batch.items()}
             states = model.base_model(**inputs)[0].float()
             real = inputs["attention_mask"].unsqueeze(-1)
@@ -158,36 +200,67 @@ def joined_texts(data: ClassificationData, split: str) -> list[str]:
     return ["\n".join(texts) for texts in zip(*columns, strict=True)]
 
 
-def baseline_summaries(task: Task, outcome: Outcome, device: torch.device) -> list[str]:
-    """Return the metrics of both baselines as text, or why one failed, and which beats the model.
+def baselines(
+    task: Task, outcome: Outcome, device: torch.device, seed: int, seconds: float | None
+) -> dict[str, Callable[[], Outcome]]:
+    """Return functions that predict the rows of an outcome by the methods that fit its task.
 
     Args:
-        task: Task on texts or pairs of texts.
-        outcome: Outcome of the fine-tuned model on the split to predict.
+        task: Task of the run.
+        outcome: Outcome of the fine-tuned model.
         device: Device of the encoder.
+        seed: Seed of the run.
+        seconds: Time that each method may take; None for no limit.
     """
     split = outcome.split
-    baselines: dict[str, Callable[[], Outcome]] = {
-        "TF-IDF": lambda: bag_of_words_baseline(task, split),
-        "frozen encoder": lambda: embedding_baseline(task, split, device),
-    }
-    summaries, better = [], []
-    for name, predict in baselines.items():
-        started, found = time.perf_counter(), None
+
+    def check(expected: float) -> None:
+        if seconds is not None and expected > seconds:
+            raise InputError(
+                f"it would take about {expected:.0f} s, more than a tenth of the training. "
+                "--baseline computes it"
+            )
+
+    methods: dict[str, Callable[[], Outcome]] = {}
+    if not isinstance(outcome, PredictedMasks):
+        methods[FROZEN] = lambda: frozen_encoder_baseline(task, split, device, seed, check)
+    if task.row.kind.has_texts:
+        methods[BAG_OF_WORDS] = lambda: bag_of_words_baseline(task, split, check)
+    return methods
+
+
+def compared_methods(
+    task: Task, outcome: Outcome, methods: Mapping[str, Callable[[], Outcome]]
+) -> tuple[SimpleMethod, ...]:
+    """Return the figures of simple methods, compared with an outcome on the same rows.
+
+    A method that fails has a reason instead of a result: it must not fail a run whose model is
+    already trained.
+
+    Args:
+        task: Task of the run.
+        outcome: Outcome of the fine-tuned model.
+        methods: Functions that return the outcomes of the methods, by name.
+    """
+    problem, groups = task.problem, dependent_groups(task.data, outcome.split)
+    metric = problem.metrics[problem.printed[0]]
+
+    def sums(found: Outcome) -> CaseSums:
+        of_cases = found.sums(metric.name)
+        return of_cases if groups is None else of_cases.grouped(groups.ids)
+
+    def figures(name: str, predict: Callable[[], Outcome]) -> SimpleMethod:
+        started = time.perf_counter()
         try:
             found = predict()
-            result = main_metrics_text(task.problem, found.metrics())
-        except InputError as error:  # must not fail a run whose model is already trained
-            result = f"none: {error}"
-        seconds = time.perf_counter() - started
-        summaries.append(f"{name} with logistic regression: {result}, {seconds:.1f} s")
-        if found is not None:
-            ours, theirs = (each.correct.astype(np.float64) for each in (outcome, found))
-            gain = paired_gain(theirs, ours, np.ones(len(outcome)))
-            if gain.is_beyond_chance:
-                better.append(
-                    f"{name} is better than the fine-tuned model by more than chance: it is right "
-                    f"on {100 * gain.mean:.1f} % more of the {len(outcome)} examples. Use it, or "
-                    "train longer or on more rows"
-                )
-    return [*summaries, *better]
+        except (InputError, ValueError, RuntimeError) as error:
+            return SimpleMethod(name=name, metrics={}, reason=str(error).rstrip("."))
+        metrics = found.metrics()
+        return SimpleMethod(
+            name=name,
+            metrics={key: metrics.get(key) for key in problem.printed},
+            difference=paired_interval(metric, sums(found), sums(outcome)),
+            seconds=None if name == FREQUENCIES else time.perf_counter() - started,
+        )
+
+    return tuple(figures(name, predict) for name, predict in methods.items())

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ampft.errors import TrainingStopped
 from ampft.metrics.sums import class_counts
-from ampft.tasks.outcome import Outcome, main_metrics_text
+from ampft.tasks.outcome import Outcome
 from ampft.tasks.task import Task
 
 EXPLODED = "exploded"
@@ -38,12 +38,6 @@ def constant_outcome(task: Task, split: str) -> Outcome:
     """Return the outcome of predicting the class frequencies of `train` for each example."""
     problem = task.problem
     return task.outcome(split, problem.constant(task.labels["train"], task.labels[split]))
-
-
-def constant_summary(task: Task, constant: Outcome) -> str:
-    """Return a text such as "accuracy 0.1312, macro F1 0.0193, always 'email'"."""
-    metrics = main_metrics_text(task.problem, constant.metrics())
-    return f"{metrics}, always {constant.only_prediction!r}"
 
 
 def chance_loss(task: Task) -> float:

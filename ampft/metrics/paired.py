@@ -1,4 +1,4 @@
-"""Whether one model is better than another on the same cases, by a paired t-test."""
+"""Differences between two models on the same cases: a paired t-test, and a 95 % interval."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from ampft.metrics.sums import CaseSums, Metric
+from ampft.text.numbers import signed_number
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -49,3 +52,55 @@ def paired_gain(higher: FloatArray, lower: FloatArray, units: FloatArray) -> Pai
     residuals = difference - mean * units
     error = math.sqrt(n / (n - 1) * float(residuals @ residuals)) / float(units.sum())
     return PairedGain(mean, error, n)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A difference between two models, with its 95 % interval for these two models."""
+
+    value: float  # Difference of a metric, in its unit.
+    low: float
+    high: float
+    cases: int  # Number of independent cases.
+
+    def text(self, scale: float = 1.0) -> str:
+        """Return "-0.4, -2.1 to +1.3" with typographic signs.
+
+        Args:
+            scale: Factor on the numbers; 100 prints a share in points.
+        """
+        decimals = 1 if scale == 100 else 4
+        value, low, high = (
+            signed_number(scale * each, decimals) for each in (self.value, self.low, self.high)
+        )
+        return f"{value}, {low} to {high}"
+
+
+def paired_interval(metric: Metric, sums: CaseSums, other: CaseSums) -> Interval | None:
+    """Return `metric` of the first model minus that of the other one, with its interval.
+
+    The standard error is the jackknife's over cases, with Student's t. Where few cases differ it is
+    too small, and the half-width is at least the effect of the share of cases that can differ
+    without one of n doing so, 1 - 0.05^(1/n) (the rule of three).
+
+    Args:
+        metric: A function of sums over cases.
+        sums: Sums of the n cases with the first model.
+        other: Sums of the same cases with the other one.
+
+    Returns:
+        The interval; None if there are fewer than two cases, or the metric is undefined.
+    """
+    from scipy.special import stdtrit
+
+    n, value = len(sums), metric.value(sums) - metric.value(other)
+    if n < 2 or not math.isfinite(value):
+        return None
+    left_out = metric.leave_one_out(sums)[sums.pattern_of]
+    left_out = left_out - metric.leave_one_out(other)[other.pattern_of]
+    error = math.sqrt((n - 1) / n * float(((left_out - left_out.mean()) ** 2).sum()))
+    unseen = n * metric.effect_of_changed_case(sums) * (1 - LEVEL ** (1 / n))
+    half = max(float(stdtrit(n - 1, 1 - LEVEL / 2)) * error, unseen)
+    if not math.isfinite(half):
+        return None
+    return Interval(value, value - half, value + half, n)

@@ -105,6 +105,12 @@ class TrainedPartSettings:
         joined=True,
         excludes=_FROZEN_BY_ADAPTERS,
     )
+    head_init: str = _trained(
+        "random",
+        "how the last layer of the head begins: random (or as in the model, if that was trained "
+        "for the same labels), or probe, which fits logistic regression on what the layer reads",
+        choices=("random", "probe"),
+    )
     train_layers: int | None = _trained(
         None,
         "train only the head and this many layers below it; 0 trains the head (linear probing)",

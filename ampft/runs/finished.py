@@ -13,7 +13,7 @@ from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
 from ampft.runs.manifest import check_files, check_model_files
 from ampft.runs.record import RunRecord, read_record
-from ampft.runs.show import format_run, heading, read_report
+from ampft.runs.show import format_run, heading, read_report, simple_methods_table
 from ampft.tasks.report import Report
 from ampft.text.tables import html_tables
 
@@ -118,6 +118,8 @@ class FinishedRun:
         """Return heading and report as HTML, in which nothing from the data is active."""
         parts = [Markup("<pre>{}</pre>").format(heading(self.record))]
         tables = () if self.record.decisions is None else self.record.decisions.tables()
-        parts.append(html_tables((*self.report.tables(), *tables)))
+        simple = simple_methods_table(self.record)
+        both = (*self.report.tables(), *tables, *filter(None, (simple,)))
+        parts.append(html_tables(both))
         parts += [Markup("<p>warning: {}</p>").format(w) for w in self.record.warnings.values()]
         return str(Markup("\n").join(parts))

@@ -26,6 +26,7 @@ from ampft.engine.trained_parameters import (
     allow_unused_parameters,
     check_optimizer_updates_parameters,
 )
+from ampft.evaluation.probe import PROBE, with_probed_head
 from ampft.features.contention import CpuTime
 from ampft.features.trackers import installed_trackers
 from ampft.machine import resident_peak
@@ -35,11 +36,13 @@ from ampft.precision.accelerator import (
     check_world_size,
     forget_accelerator,
     make_accelerator,
+    numerics,
     prepare_training_objects,
     training_device,
 )
 from ampft.precision.compilation import configured_backend
 from ampft.precision.float32_modules import check_float32_modules
+from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.runs.folder import choose_folder
 from ampft.runs.graphs import uses_graphs
@@ -140,7 +143,12 @@ def prepare_training(
             parameter of the prepared model.
     """
     set_seed(args.seed)
-    loaded = loaded or task.load_model()
+    if loaded is None:
+        loaded = task.load_model()
+        if args.head_init == PROBE:
+            print_phase("fitting the head")
+            with numerics(resolve(BASELINE, accelerator.device)):
+                loaded = with_probed_head(task, loaded, accelerator.device)
     check_float32_modules(loaded.model, precision)
     loaded = cast_weights(loaded, precision)
     args = args.with_learning_rate(loaded.model.config)

@@ -24,7 +24,6 @@ from ampft.engine.optimizer import OPTIMIZERS
 from ampft.engine.out_of_memory import RandomAndBufferSnapshot, reset_peak_memory
 from ampft.engine.step import ScaledGradient, descending_loss_scales, first_finite_gradient
 from ampft.errors import InputError
-from ampft.evaluation.baseline import check_has_texts
 from ampft.evaluation.evaluate import check_float32_possible, in_float32
 from ampft.features.decisions import validation_halves
 from ampft.files import check_disk_space
@@ -100,10 +99,11 @@ def check_prepared(prepared: Prepared) -> tuple[str, ...]:
     _check_trained_part(prepared)
     check_cuda_graphs(prepared)
     _check_gathers(prepared)
-    if args.inspect_data:
-        check_has_texts(prepared.task, "--inspect_data")
-    if args.baseline:
-        check_has_texts(prepared.task, "--baseline")
+    if args.inspect_data and not prepared.task.row.kind.has_texts:
+        raise InputError(
+            f"--inspect_data supports only texts, and {data.name} contains {data.kind} data. "
+            "Remove the flag."
+        )
     if args.evaluate_fp32:
         check_float32_possible(prepared.precision)
     if (args.checkpointing_steps or args.resume_from_checkpoint) and not prepared.can_resume:

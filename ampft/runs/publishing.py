@@ -13,6 +13,7 @@ import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 
 from ampft.errors import InputError
+from ampft.evaluation.simple_methods import answer
 from ampft.features.decision_figures import USE
 from ampft.features.feature import Feature
 from ampft.hub import hub_problem
@@ -27,6 +28,7 @@ from ampft.runs.show import (
     holds_adapters,
     pipeline_arguments,
     problem_of,
+    simple_methods_table,
     task_row,
 )
 from ampft.tasks.outcome import main_metrics_text
@@ -215,7 +217,11 @@ def _precision(record: RunRecord) -> str:
 def _results(record: RunRecord, report: Report) -> str:
     parts = [f"**Warning:** {prose(text)}" for text in record.warnings.values()]
     parts += map(markdown_table, report.tables())
-    if record.metrics_chance is not None:
+    if (table := simple_methods_table(record)) is not None:
+        parts.append(markdown_table(table))
+        text = answer(problem_of(record), record.simple_methods)
+        parts += [] if text is None else [f"{prose(text[0].upper() + text[1:])}."]
+    elif record.metrics_chance is not None:
         chance = main_metrics_text(problem_of(record), record.metrics_chance)
         parts.append(f"Predicting the class frequencies of the training data gives {chance}.")
     return "\n\n".join(["## Results", *parts])

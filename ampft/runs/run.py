@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,18 +15,18 @@ from ampft.data.steps import StepBatches
 from ampft.engine.ending import end_training
 from ampft.engine.launch_bound import data_waiting_note, doubled_batch_timings, launch_bound_note
 from ampft.errors import TrainingStopped
-from ampft.evaluation.baseline import baseline_summaries
+from ampft.evaluation.baseline import LEAST_SECONDS, SHARE, baselines, compared_methods
 from ampft.evaluation.evaluate import in_float32
 from ampft.evaluation.sanity import (
     EXPLODED,
     NOT_BETTER,
     chance_loss,
     constant_outcome,
-    constant_summary,
     result_warnings,
     stop_if_far_above_chance,
     validation_warnings,
 )
+from ampft.evaluation.simple_methods import FREQUENCIES, SimpleMethod
 from ampft.features.feature import required_feature
 from ampft.features.validations import Validations, all_metrics
 from ampft.files import check_disk_space
@@ -46,7 +46,12 @@ from ampft.runs.publishing import model_card
 from ampft.runs.record import RunRecord
 from ampft.runs.results import write_results
 from ampft.runs.serving_back import serve_back
-from ampft.runs.show import decisions_text, report_with_heading, result_line
+from ampft.runs.show import (
+    decisions_text,
+    report_with_heading,
+    result_line,
+    simple_methods_text,
+)
 from ampft.runs.state import RunState, predict
 from ampft.tasks.outcome import Outcome
 from ampft.text.terminal import labelled, print_line
@@ -134,18 +139,18 @@ def _write_final_results(
     _save(state, folder, model, weights)
     task.save_pictures(folder.stage() / PICTURES_NAME, outcome)
     required_feature(state.features, Validations).best.path.unlink(missing_ok=True)
-    device = prepared.accelerator.device
-    baselines = baseline_summaries(task, outcome, device) if args.baseline else ()
     metrics, metrics_fp32 = _metrics(prepared, outcome), None
     if args.evaluate_fp32:
         metrics_fp32 = metrics if outcome_fp32 is None else _metrics(prepared, outcome_fp32)
+    timings = _timings(state, model)
     record = replace(
         state.record("finished"),
-        timings=_timings(state, model),
+        timings=timings,
         memory=memory,
         metrics=metrics,
         metrics_chance=constant.metrics(),
         metrics_fp32=metrics_fp32,
+        simple_methods=_simple_methods(prepared, outcome, constant, timings),
         warnings=warnings,
     )
     write = partial(
@@ -156,8 +161,20 @@ def _write_final_results(
     )
     serve = partial(serve_back, outcome=outcome, data=task.data) if args.serve_back else None
     record = write_results(folder, record, outcome, write, outcome_fp32, model_card, serve)
-    chance = constant_summary(task, constant)
-    return _result_lines(folder.path, record, prepared, outcome, chance, baselines)
+    return _result_lines(folder.path, record, prepared, outcome)
+
+
+def _simple_methods(
+    prepared: Prepared, outcome: Outcome, constant: Outcome, timings: Mapping[str, Any]
+) -> tuple[SimpleMethod, ...]:
+    args = prepared.args
+    methods: dict[str, Callable[[], Outcome]] = {FREQUENCIES: lambda: constant}
+    if args.baseline is not False:
+        training = timings.get("training_seconds") or 0.0
+        seconds = None if args.baseline else max(SHARE * training, LEAST_SECONDS)
+        device = prepared.accelerator.device
+        methods = baselines(prepared.task, outcome, device, args.seed, seconds) | methods
+    return compared_methods(prepared.task, outcome, methods)
 
 
 def _final_warnings(state: RunState, outcome: Outcome, constant: Outcome) -> dict[str, str]:
@@ -211,14 +228,11 @@ def _result_lines(
     record: RunRecord,
     prepared: Prepared,
     outcome: Outcome,
-    chance: str,
-    baselines: Iterable[str],
 ) -> list[str]:
-    """Return the lines to print: report, what it compares with, warnings, where the results are."""
+    """Return the lines to print: report, simple methods, warnings, where the results are."""
     selected = bool(record.metrics["selected"])
     report = report_with_heading(outcome.report(), selected=selected)
-    lines = [("chance", chance)]
-    lines += [("baseline", line) for line in baselines]
+    lines = []
     if (served := record.served_back) is not None:
         lines.append(("served back  ", served.text()))
         lines += [("note", note) for note in served.notes]
@@ -238,4 +252,5 @@ def _result_lines(
         lines.append(("waiting", note_on_waiting))
     lines.append(("wrote", f"{folder}: model, report, predictions, history, record"))
     labels = [labelled(name, text) for name, text in lines]
-    return [f"\n{report}{decisions_text(record)}", *labels, result_line(record)]
+    simple = simple_methods_text(record)
+    return [f"\n{report}{decisions_text(record)}", *simple, *labels, result_line(record)]

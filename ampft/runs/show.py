@@ -11,6 +11,7 @@ from typing import Any
 
 from ampft.engine.launch_bound import launch_bound_note
 from ampft.errors import InputError
+from ampft.evaluation.simple_methods import answer, methods_table
 from ampft.features.resources import PeakMemory
 from ampft.runs.history import read_history
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
@@ -21,6 +22,8 @@ from ampft.tasks.report import Report, report_from_json
 from ampft.text.escaping import inert, inert_lines
 from ampft.text.json_io import read_json_object
 from ampft.text.numbers import byte_size, counted, duration
+from ampft.text.tables import Table, terminal_section
+from ampft.text.terminal import labelled
 
 REPORT_NAME = "report.json"
 
@@ -52,10 +55,11 @@ def format_run(folder: str | os.PathLike[str]) -> str:
         steps = replace(record.steps, applied=len(rows) - skipped, skipped=skipped)
         record = replace(record, steps=steps)
     notes = [("warning:", inert(text)) for text in record.warnings.values()]
-    if record.metrics_chance is not None:
+    if record.metrics_chance is not None and not record.simple_methods:
         chance = main_metrics_text(problem_of(record), record.metrics_chance)
         notes.insert(0, ("chance:", f"{chance}, from the class frequencies of train"))
-    lines = [f"{name} {text}\n" for name, text in notes]
+    lines = [f"{line}\n" for line in simple_methods_text(record)]
+    lines += [f"{name} {text}\n" for name, text in notes]
     lines.append(inert_lines(served_text(record)))
     return f"{heading(record)}\n\n{table}{''.join(lines)}{closing_line(record, report)}"
 
@@ -155,6 +159,24 @@ def report_with_heading(report: Report, *, selected: bool) -> str:
 def decisions_text(record: RunRecord) -> str:
     """Return what was fitted on validation, and what it changes; empty if nothing was."""
     return "" if record.decisions is None else f"\n{record.decisions.text()}\n"
+
+
+def simple_methods_table(record: RunRecord) -> Table | None:
+    """Return the table of the fine-tuned model and simple methods; None without any."""
+    if not record.simple_methods:
+        return None
+    seconds = record.timings.get("training_seconds")
+    return methods_table(problem_of(record), record.metrics, seconds, record.simple_methods)
+
+
+def simple_methods_text(record: RunRecord) -> list[str]:
+    """Return the table of simple methods and the answer, as printed; empty without any."""
+    table = simple_methods_table(record)
+    if table is None:
+        return []
+    text = answer(problem_of(record), record.simple_methods)
+    lines = [f"{terminal_section(table)}\n"]
+    return lines if text is None else [*lines, labelled("answer", text)]
 
 
 def task_row(record: RunRecord) -> TaskRow:

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -11,15 +12,17 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
-from ampft.evaluation import baseline
 from ampft.evaluation.baseline import (
     bag_of_words_baseline,
-    baseline_summaries,
-    check_has_texts,
-    embedding_baseline,
+    baselines,
+    compared_methods,
+    frozen_encoder_baseline,
 )
+from ampft.evaluation.sanity import constant_outcome
+from ampft.evaluation.simple_methods import BAG_OF_WORDS, FREQUENCIES, answer, methods_table
 from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
+from ampft.text.tables import terminal_section
 
 CPU = torch.device("cpu")
 
@@ -46,12 +49,9 @@ def test_it_equals_a_scikit_learn_pipeline():
     metrics = bag_of_words_baseline(task, "test").metrics()
     assert metrics["accuracy"] == twin.score(test["text"][:], test["label"][:])
     assert 0.3 < metrics["macro_f1"] < 0.9
-    expected = f"accuracy {metrics['accuracy']:.4f}, macro F1 {metrics['macro_f1']:.4f}"
-    words, _ = baseline_summaries(task, bag_of_words_baseline(task, "test"), CPU)
-    assert words.startswith(f"TF-IDF with logistic regression: {expected}")
 
 
-def test_a_baseline_that_is_clearly_better_than_the_model_is_named(monkeypatch, tiny_bert):
+def test_the_answer_names_the_best_method_with_a_paired_interval(tiny_bert):
     task = tiny_task(tiny_bert, train=40, validation=40)
     truth = np.asarray(task.labels["validation"])
 
@@ -59,14 +59,45 @@ def test_a_baseline_that_is_clearly_better_than_the_model_is_named(monkeypatch, 
         chosen = np.where(np.arange(len(truth)) < right, truth, (truth + 1) % 3)
         return task.outcome("validation", {"probabilities": np.eye(3, dtype=np.float32)[chosen]})
 
-    found = outcome(30)
-    monkeypatch.setattr(baseline, "bag_of_words_baseline", lambda task, split: found)
-    monkeypatch.setattr(baseline, "embedding_baseline", lambda task, split, device: outcome(22))
-    lines = baseline_summaries(task, outcome(20), CPU)
-    assert len(lines) == 3, "two more right answers are no more than chance"
-    assert lines[2].startswith("TF-IDF is better than the fine-tuned model by more than chance: it")
-    assert "on 25.0 % more of the 40 examples" in lines[2]
-    assert len(baseline_summaries(task, outcome(30), CPU)) == 2
+    def found(ours, theirs):
+        methods = {BAG_OF_WORDS: lambda: outcome(theirs), FREQUENCIES: lambda: outcome(5)}
+        return compared_methods(task, outcome(ours), methods)
+
+    better, _ = found(20, 32)
+    per_case = np.r_[np.zeros(20), np.ones(12), np.zeros(8)]
+    error = per_case.std(ddof=1) / np.sqrt(40)
+    half = float(scipy.stats.t.ppf(0.975, 39)) * error
+    assert better.difference.value == pytest.approx(0.3)
+    assert better.difference.low == pytest.approx(0.3 - half)
+    assert better.difference.high == pytest.approx(0.3 + half)
+    assert answer(task.problem, found(20, 32)).startswith(f"{BAG_OF_WORDS} is better (+30.0, +15.")
+    assert answer(task.problem, found(20, 22)).startswith(
+        f"{BAG_OF_WORDS} is as good, as far as 40"
+    )
+    assert answer(task.problem, found(32, 20)).startswith(
+        f"fine-tuning is worth it: {BAG_OF_WORDS}"
+    )
+    # Equal predictions prove no more than the rule of three does.
+    equal, _ = found(30, 30)
+    assert equal.difference.high == pytest.approx(1 - 0.05 ** (1 / 40))
+
+
+def test_a_method_that_takes_too_long_or_fails_has_a_reason(tiny_bert):
+    task = tiny_task(tiny_bert, train=40, validation=40)
+    constant = constant_outcome(task, "validation")
+
+    def broken():
+        raise RuntimeError("out of memory")
+
+    methods = baselines(task, constant, CPU, 0, seconds=0.0) | {"broken": broken}
+    frozen, words, other = compared_methods(task, constant, methods)
+    for each in (frozen, words):
+        assert not each.metrics
+        assert "more than a tenth of the training. --baseline computes it" in each.reason
+    assert other.reason == "out of memory"
+    table = terminal_section(methods_table(task.problem, constant.metrics(), 1.0, (other,)))
+    assert "No result of broken: out of memory." in table
+    assert answer(task.problem, (frozen, words, other)) is None
 
 
 @pytest.mark.slow
@@ -87,7 +118,7 @@ def test_the_frozen_encoder_equals_its_twin(tiny_bert):
     regression = LogisticRegression(C=10.0, solver="newton-cg")
     regression.fit(embed("train"), np.asarray(task.labels["train"]))
     expected = regression.predict_proba(embed("validation"))
-    outcome = embedding_baseline(task, "validation", CPU)
+    outcome = frozen_encoder_baseline(task, "validation", CPU, 0, lambda seconds: None)
     np.testing.assert_allclose(outcome.probabilities, expected, atol=1e-5)
     assert task.load_model().model.training == model.training
 
@@ -106,16 +137,6 @@ def test_a_class_without_rows_counts_as_zero():
         task_of([("good", 0), ("bad", 1)] * 5, ("a",)), "test"
     ).metrics()
     assert metrics["macro_f1"] == pytest.approx(2 / 3)
-
-
-@pytest.mark.slow
-def test_images_have_no_words():
-    with pytest.raises(
-        InputError, match=r"--baseline supports only texts, and digits contains image data"
-    ):
-        check_has_texts(
-            make_task(load_data(DataRequest(dataset_name="digits")), TaskSettings()), "--baseline"
-        )
 
 
 @pytest.mark.slow

@@ -10,11 +10,7 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from running import WORDS, rows
 
-from ampft.arguments import ClassifyArguments
 from ampft.data.dataset import ClassificationData
-from ampft.data.load import load_data
-from ampft.errors import InputError
-from ampft.evaluation.baseline import check_has_texts
 from ampft.features.label_errors import (
     _confidently_other,
     find_label_errors,
@@ -98,9 +94,3 @@ def test_the_rule_is_that_of_confident_learning():
         [0.0, 0.3, 0.7],
     ])  # fmt: skip
     assert _confidently_other(labels, probabilities) == [(1, 1)]
-
-
-def test_images_are_refused():
-    task = make_task(load_data(ClassifyArguments(dataset_name="digits")), TaskSettings())
-    with pytest.raises(InputError, match=r"--inspect_data supports only texts, and digits"):
-        check_has_texts(task, "--inspect_data")

@@ -166,7 +166,7 @@ def test_a_baseline_without_words_does_not_fail_the_run(files, tiny_model, tmp_p
             "--num_train_epochs", 1,
         )
     )  # fmt: skip
-    assert "baseline   TF-IDF with logistic regression: none: --baseline" in done.stdout
+    assert "No result of TF-IDF + regression: --baseline" in done.stdout
     assert record_of(folder)["status"] == "finished"
 
 

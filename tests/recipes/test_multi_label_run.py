@@ -63,7 +63,10 @@ def test_it_learns_and_reports(run):
     for name in ("macro_f1", "samples_f1", "subset_accuracy", "hamming_loss"):
         assert 0 <= report[name] <= 1
     assert f"micro F1 {report['micro_f1']:.4f}" in run.stdout.splitlines()[-1]
-    assert "baseline   TF-IDF with logistic regression: micro F1 " in run.stdout
+    methods = {each["name"]: each for each in run.record["simple_methods"]}
+    assert methods["TF-IDF + regression"]["metrics"]["micro_f1"] > 0.8
+    assert methods["TF-IDF + regression"]["difference"]["cases"] > 2
+    assert "answer  " in run.stdout
     assert run.record["metrics"]["macro_average_precision"] > 0.9
     assert run.record["best"]["metric"] == "micro_f1"
 

@@ -162,7 +162,6 @@ def test_a_batch_cut_later_because_memory_ran_out_is_warned_of(data, tmp_path):
         (("--image_size", "4,4"), "--image_size: received '4,4'"),
         (("--gradient_checkpointing",), "ErfnetForSemanticSegmentation does not support it"),
         (("--class_weights", "1,2"), "3 positive numbers"),
-        (("--baseline",), "--baseline supports only text"),
     ],
 )
 def test_refusals(data, tmp_path, more, message):

@@ -1,0 +1,232 @@
+"""Logistic regression on the features that a model's head reads, and as the start of the head.
+
+The features are the inputs of the head's last layer, pooled and joined over windows or words as its
+logits are. Fine-tuning from such a head distorts the pretrained features less (Kumar et al., 2022,
+"Fine-Tuning can Distort Pretrained Features and Underperform Out-of-Distribution").
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.model_selection import StratifiedKFold
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ampft.errors import InputError
+from ampft.evaluation.evaluate import as_array
+from ampft.kinds.logits import NO_LABEL
+from ampft.models.freezing import head_names, is_inside_any
+from ampft.models.weights import LoadedModel
+from ampft.tasks.task import LabelledExamples, Task
+from ampft.text.numbers import counted
+
+BATCH = 32  # examples per forward pass; fixed, so that no setting of a run changes the weights
+MAX_UNITS = 20_000  # examples, or words, that a regression is fitted on
+# Inverses of the strength of regularisation, for features whose mean squared norm is 1.
+STRENGTHS = (1.0, 10.0, 100.0)
+FOLDS, FOLDED_UNITS = 3, 2_000  # that choose among them
+ITERATIONS = 200
+SAME_LOGITS = 1e-3  # largest relative difference between a head and its regression, in float32
+PROBE = "probe"
+
+
+def with_probed_head(
+    task: Task, loaded: LoadedModel, device: torch.device, *, name: str = "--head_init probe"
+) -> LoadedModel:
+    """Set the last layer of a model's head to logistic regression on the features that it reads.
+
+    It draws no random number, and the model is on the CPU and in training mode as before.
+
+    Args:
+        task: Task whose training split the regression is fitted on.
+        loaded: Model in float32.
+        device: Device that computes the features.
+        name: Flag that asks for it, for the messages.
+
+    Raises:
+        InputError: The head has no single last linear layer that is trained.
+    """
+    model, layer = loaded.model, _last_layer(loaded.model, len(task.label_names), name)
+    before, was_training = next(model.parameters()).device, model.training
+    if before != device:
+        model.to(device)
+    model.eval()
+    try:
+        features, labels = _training_features(task, model, layer)
+        weight, bias, strength = fit_regression(features, labels, len(task.label_names))
+        with torch.no_grad():
+            layer.weight.copy_(weight)
+            if layer.bias is not None:
+                layer.bias.copy_(bias)
+        _check(task, model, layer)
+    finally:
+        if before != device:
+            model.to(before)
+        model.train(was_training)
+    note = (
+        f"the head begins as logistic regression on {counted(len(features), 'feature vector')} of "
+        f"the training split (inverse regularisation {strength:g}, chosen by folds)"
+    )
+    return replace(loaded, notes=(*loaded.notes, note))
+
+
+def _last_layer(model: nn.Module, classes: int, flag: str) -> nn.Linear:
+    head = head_names(model)
+    found = [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+        and module.out_features == classes
+        and module.weight.requires_grad
+        and is_inside_any(name, head)
+    ]
+    if len(found) != 1:
+        raise InputError(
+            f"{flag}: the head of {type(model).__name__} has {len(found) or 'no'} linear layers "
+            f"that are trained and return {classes} logits, and exactly one is needed. Remove the "
+            "flag."
+        )
+    return found[0]
+
+
+@contextmanager
+def _returning_features(layer: nn.Linear) -> Iterator[None]:
+    """Make a layer return its inputs, so that a model's logits are the features of its head."""
+    former = layer.__dict__.get("forward")
+    layer.forward = lambda input: input  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del layer.forward
+        if former is not None:
+            layer.forward = former  # type: ignore[method-assign]
+
+
+def _batches(
+    task: Task, model: nn.Module, examples: LabelledExamples, order: npt.NDArray[np.int64]
+) -> Iterator[tuple[Tensor, Mapping[str, Tensor]]]:
+    with torch.no_grad():
+        for start in range(0, len(order), BATCH):
+            inputs = examples.collate(order[start : start + BATCH])
+            yield task.logits(model, inputs), inputs
+
+
+def _training_features(task: Task, model: nn.Module, layer: nn.Linear) -> tuple[Tensor, Tensor]:
+    """Return the (u, H) features and the labels of examples, or words, of the training split."""
+    examples = task.examples("train")
+    order = np.random.default_rng(0).permutation(len(examples.lengths))
+    features: list[Tensor] = []
+    labels: list[Tensor] = []
+    with _returning_features(layer):
+        for rows, inputs in _batches(task, model, examples, order):
+            targets = inputs["labels"]
+            counts = slice(None) if targets.ndim > 1 else targets != NO_LABEL
+            features.append(rows.cpu().double()[counts])
+            labels.append(targets[counts])
+            if sum(map(len, labels)) >= MAX_UNITS:
+                break
+    return torch.cat(features), torch.cat(labels)
+
+
+def fit_regression(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor, float]:
+    """Fit logistic regression, regularised as strongly as folds of the rows ask for.
+
+    The bias is not regularised, as in scikit-learn, whose loss this is.
+
+    Args:
+        features: (n, H) float64.
+        labels: (n,) classes, or (n, K) whether an example has a label.
+        classes: Number of classes, K.
+
+    Returns:
+        (K, H) weights, (K,) biases, and the chosen inverse strength.
+    """
+    scale = float(features.square().sum(1).mean().sqrt().clamp(min=1e-12))
+    scaled = features / scale
+    strength = _strength(scaled[:FOLDED_UNITS], labels[:FOLDED_UNITS], classes)
+    weight, bias = _fit(scaled, labels, classes, strength)
+    return weight / scale, bias, strength
+
+
+def _strength(features: Tensor, labels: Tensor, classes: int) -> float:
+    strata = labels.numpy() if labels.ndim == 1 else labels.numpy().argmax(1)
+    if np.unique(strata, return_counts=True)[1].max() < FOLDS:
+        return STRENGTHS[1]
+    losses = np.zeros(len(STRENGTHS))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+        folds = list(StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(strata, strata))
+    for train, held_out in folds:
+        for place, strength in enumerate(STRENGTHS):
+            weight, bias = _fit(features[train], labels[train], classes, strength)
+            logits = features[held_out] @ weight.T + bias
+            losses[place] += float(_loss(logits, labels[held_out]))
+    return STRENGTHS[int(losses.argmin())]
+
+
+def _loss(logits: Tensor, labels: Tensor) -> Tensor:
+    if labels.ndim == 1:
+        return functional.cross_entropy(logits, labels.long(), reduction="sum")
+    return functional.binary_cross_entropy_with_logits(
+        logits, labels.to(logits.dtype), reduction="sum"
+    )
+
+
+def _fit(features: Tensor, labels: Tensor, classes: int, strength: float) -> tuple[Tensor, Tensor]:
+    """Minimise strength * loss + |weights|^2 / 2 by L-BFGS, from zeros."""
+    weight = torch.zeros(classes, features.shape[1], dtype=torch.float64, requires_grad=True)
+    bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS(
+        [weight, bias], max_iter=ITERATIONS, tolerance_grad=1e-6, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        penalty = weight.square().sum() / (2 * strength)
+        # A class without rows, or with all of them, would send its bias to infinity.
+        penalty = penalty + 1e-4 * bias.square().sum()
+        loss = _loss(features @ weight.T + bias, labels) + penalty
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return weight.detach(), bias.detach()
+
+
+def _check(task: Task, model: nn.Module, layer: nn.Linear) -> None:
+    """Check on a batch that the model's logits are the regression's.
+
+    Raises:
+        InputError: They are not, so that the layer is not the last one.
+    """
+    examples = task.examples("train")
+    order = np.arange(min(BATCH, len(examples.lengths)))
+    ((logits, _),) = _batches(task, model, examples, order)
+    with _returning_features(layer):
+        ((features, _),) = _batches(task, model, examples, order)
+    expected = functional.linear(features.float(), layer.weight, layer.bias)
+    if (logits - expected).abs().max() > SAME_LOGITS * expected.abs().max().clamp(min=1.0):
+        raise InputError(
+            f"--head_init probe: the logits of {type(model).__name__} are not those of its last "
+            "linear layer. Remove the flag."
+        )
+
+
+def probe_decoded(task: Task, model: Any, split: str) -> dict[str, npt.NDArray[Any]]:
+    """Return the decoded predictions of a model for a split, in the order of its examples."""
+    examples = task.examples(split)
+    order = np.argsort(examples.lengths, kind="stable")
+    parts = [
+        {name: as_array(rows) for name, rows in task.problem.decode(logits, inputs).items()}
+        for logits, inputs in _batches(task, model, examples, order)
+    ]
+    back = np.argsort(order)
+    return {name: np.concatenate([part[name] for part in parts])[back] for name in parts[0]}

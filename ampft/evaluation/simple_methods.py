@@ -1,0 +1,90 @@
+"""What simple methods reach on the final split of a run: figures, their table and the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ampft.metrics.paired import Interval
+from ampft.tasks.outcome import Problem
+from ampft.text.numbers import or_dash
+from ampft.text.tables import Table
+
+FROZEN, BAG_OF_WORDS = "frozen encoder + regression", "TF-IDF + regression"
+FREQUENCIES, FINE_TUNED = "class frequencies", "fine-tuned model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimpleMethod:
+    """A method without fine-tuning, on the final split."""
+
+    name: str
+    metrics: Mapping[str, float | None]  # Empty if there is no result.
+    # 95 % interval of its primary metric minus the fine-tuned model's, on the same cases; None if
+    # there is no result.
+    difference: Interval | None = None
+    seconds: float | None = None  # Time that it took; None if it takes none.
+    reason: str | None = None  # Why there is no result.
+
+
+def methods_table(
+    problem: type[Problem] | Problem,
+    fine_tuned: Mapping[str, float | None],
+    seconds: float | None,
+    methods: Sequence[SimpleMethod],
+) -> Table:
+    """Return the table of the fine-tuned model and the simple methods.
+
+    Args:
+        problem: Problem of the task, which has the metrics.
+        fine_tuned: Metrics of the fine-tuned model.
+        seconds: Seconds of its training.
+        methods: Simple methods.
+    """
+    names = problem.printed[:2]
+    percent = problem.metrics[names[0]].is_share
+    unit, scale = ("points", 100) if percent else (problem.metrics[names[0]].title, 1)
+
+    def row(
+        name: str, metrics: Mapping[str, float | None], gain: Interval | None, time: float | None
+    ) -> tuple[str, ...]:
+        values = [or_dash(metrics.get(key), "{:.4f}".format) for key in names]
+        return name, *values, or_dash(gain, lambda g: g.text(scale)), or_dash(time, "{:.1f}".format)
+
+    missing = [f"No result of {each.name}: {each.reason}." for each in methods if each.reason]
+    return Table(
+        header=(
+            "method",
+            *(problem.metrics[name].title for name in names),
+            f"minus the fine-tuned ({unit}, 95 %)",
+            "seconds",
+        ),
+        rows=[
+            row(FINE_TUNED, fine_tuned, None, seconds),
+            *(row(m.name, m.metrics, m.difference, m.seconds) for m in methods if m.metrics),
+        ],
+        title="Simple methods on the same rows",
+        note=" ".join(missing),
+    )
+
+
+def answer(problem: type[Problem] | Problem, methods: Sequence[SimpleMethod]) -> str | None:
+    """Return in one sentence whether the best simple method is as good; None without any."""
+    metric = problem.metrics[problem.printed[0]]
+    sign = 1 if metric.higher_is_better else -1
+    known = [each for each in methods if each.difference is not None and each.name != FREQUENCIES]
+    if not known:
+        return None
+    best = max(known, key=lambda each: sign * (each.metrics[metric.name] or 0))
+    assert best.difference is not None
+    gain = best.difference
+    figures = f"{best.difference.text(100 if metric.is_share else 1)} in {metric.title}"
+    low, high = sorted((sign * gain.low, sign * gain.high))
+    if low > 0:
+        return f"{best.name} is better ({figures}): use it, or train longer or on more rows"
+    if high < 0:
+        return f"fine-tuning is worth it: {best.name} is worse ({figures})"
+    return (
+        f"{best.name} is as good, as far as {gain.cases} cases show ({figures}): it is cheaper to "
+        "train and to change"
+    )

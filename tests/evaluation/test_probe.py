@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from tiny_text import tiny_task
+
+from ampft.data.load import load_data
+from ampft.data.request import DataRequest
+from ampft.errors import InputError
+from ampft.evaluation.probe import STRENGTHS, fit_regression, probe_decoded, with_probed_head
+from ampft.models.weights import weights_hash
+from ampft.tasks.settings import TaskSettings
+from ampft.tasks.task import make_task
+
+CPU = torch.device("cpu")
+
+
+def test_the_regression_equals_scikit_learns():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 90)
+    features = rng.normal(size=(90, 5)) + np.eye(3, 5)[labels]
+    weight, bias, strength = fit_regression(torch.tensor(features), torch.tensor(labels), 3)
+    assert strength in STRENGTHS
+    scale = np.sqrt((features**2).sum(1).mean())
+    twin = LogisticRegression(C=strength, tol=1e-8, max_iter=1000).fit(features / scale, labels)
+    expected = twin.predict_log_proba(features / scale)
+    logits = torch.tensor(features) @ weight.T + bias
+    np.testing.assert_allclose(logits.log_softmax(1).numpy(), expected, atol=2e-3)
+
+
+def test_a_label_that_no_row_has_stays_finite_and_improbable():
+    features = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)).double()
+    labels = torch.zeros(20, 3)
+    labels[:10, 1] = 1
+    weight, bias, _ = fit_regression(features, labels, 3)
+    assert torch.isfinite(weight).all()
+    assert (features @ weight.T + bias)[:, 0].max() < -3
+
+
+def test_the_head_is_the_regression_on_what_it_reads(tiny_bert):
+    """A twin by hand: the features are collected with a hook on the classifier."""
+    task = tiny_task(tiny_bert, train=40, validation=20)
+    torch.manual_seed(0)
+    loaded = task.load_model()
+    state = torch.get_rng_state()
+    features = []
+    handle = loaded.model.classifier.register_forward_pre_hook(
+        lambda module, args: features.append(args[0].detach().double())
+    )
+    examples = task.examples("train")
+    loaded.model.eval()
+    with torch.no_grad():
+        for index in range(40):
+            task.logits(loaded.model, examples.collate(np.array([index])))
+    handle.remove()
+    loaded.model.train()
+    probed = with_probed_head(task, loaded, CPU)
+    assert torch.equal(torch.get_rng_state(), state), "nothing is drawn, so dropout is the same"
+    assert probed.model.training
+    assert "begins as logistic regression on 40 feature vectors" in probed.notes[-1]
+    order = np.random.default_rng(0).permutation(40)
+    weight, bias, _ = fit_regression(
+        torch.cat(features)[order], torch.from_numpy(np.asarray(task.labels["train"])[order]), 3
+    )
+    assert torch.allclose(probed.model.classifier.weight.double(), weight, atol=2e-3)
+    assert torch.allclose(probed.model.classifier.bias.double(), bias, atol=2e-3)
+    torch.manual_seed(0)
+    again = with_probed_head(task, task.load_model(), CPU)
+    assert weights_hash(again.model) == weights_hash(probed.model), "same seed, same weights"
+
+
+def test_it_learns_before_training(tiny_bert):
+    task = tiny_task(tiny_bert, train=60, validation=60)
+    model = with_probed_head(task, task.load_model(), CPU).model.eval()
+    truth = np.asarray(task.labels["validation"])
+    probabilities = probe_decoded(task, model, "validation")["probabilities"]
+    assert (probabilities.argmax(1) == truth).mean() > 0.5
+
+
+@pytest.mark.slow
+def test_images_have_a_probe_too():
+    data = load_data(DataRequest(dataset_name="digits", max_train_samples=200))
+    task = make_task(data, TaskSettings())
+    torch.manual_seed(0)
+    model = with_probed_head(task, task.load_model(), CPU).model.eval()
+    outcome = task.outcome("test", probe_decoded(task, model, "test"))
+    assert outcome.metrics()["accuracy"] > 0.5
+
+
+def test_a_head_without_a_linear_layer_is_refused(tiny_bert):
+    task = tiny_task(tiny_bert, train=12)
+    loaded = task.load_model()
+    loaded.model.classifier.requires_grad_(False)
+    with pytest.raises(InputError, match=r"--head_init probe: .* has no linear layers that are tr"):
+        with_probed_head(task, loaded, CPU)
