@@ -22,7 +22,7 @@ from ampft.tasks.report import Report, report_from_json
 from ampft.text.escaping import inert, inert_lines
 from ampft.text.json_io import read_json_object
 from ampft.text.numbers import byte_size, counted, duration
-from ampft.text.tables import Table, terminal_section
+from ampft.text.tables import Table, terminal_table
 from ampft.text.terminal import labelled
 
 REPORT_NAME = "report.json"
@@ -175,7 +175,8 @@ def simple_methods_text(record: RunRecord) -> list[str]:
     if table is None:
         return []
     text = answer(problem_of(record), record.simple_methods)
-    lines = [f"{terminal_section(table)}\n"]
+    parts = filter(None, (table.title, terminal_table(table), table.note))
+    lines = ["\n\n".join(parts) + "\n"]
     return lines if text is None else [*lines, labelled("answer", text)]
 
 

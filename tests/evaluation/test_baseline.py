@@ -22,7 +22,6 @@ from ampft.evaluation.sanity import constant_outcome
 from ampft.evaluation.simple_methods import BAG_OF_WORDS, FREQUENCIES, answer, methods_table
 from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
-from ampft.text.tables import terminal_section
 
 CPU = torch.device("cpu")
 
@@ -95,8 +94,8 @@ def test_a_method_that_takes_too_long_or_fails_has_a_reason(tiny_bert):
         assert not each.metrics
         assert "more than a tenth of the training. --baseline computes it" in each.reason
     assert other.reason == "out of memory"
-    table = terminal_section(methods_table(task.problem, constant.metrics(), 1.0, (other,)))
-    assert "No result of broken: out of memory." in table
+    table = methods_table(task.problem, constant.metrics(), 1.0, (other,))
+    assert table.note == "No result of broken: out of memory."
     assert answer(task.problem, (frozen, words, other)) is None
 
 
