@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import cache
+from pathlib import Path
 from threading import Thread
 from urllib.parse import urlsplit
 
@@ -54,3 +56,8 @@ def connection_problem(endpoint: str) -> str | None:
     thread.start()
     thread.join(SECONDS_TO_ANSWER)
     return outcome[0] if outcome else f"no answer within {SECONDS_TO_ANSWER:.0f} seconds"
+
+
+def is_folder_or_hub_id(name: str) -> bool:
+    """Return whether a name is an existing folder or has the form of a hub id."""
+    return Path(name).is_dir() or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is not None

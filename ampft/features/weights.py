@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,8 +20,15 @@ from ampft.engine.checkpoints.writing import without_prefix, write_tensors
 from ampft.errors import InputError
 from ampft.features.feature import Feature, SavedFeature, StepRecord
 from ampft.files import FileDigest, atomic_path, check_disk_space
-from ampft.models.adapters import merge_adapters
-from ampft.models.weights import gather_model_state, load_into_sharded_model
+from ampft.hub import is_folder_or_hub_id
+from ampft.models.adapters import (
+    adapter_files,
+    lora_config,
+    merge_adapters,
+    write_files,
+)
+from ampft.models.settings import ADAPTER_FOLDER
+from ampft.models.weights import LoadedModel, gather_model_state, load_into_sharded_model
 from ampft.ownership import private_file
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.executed import dtype_name
@@ -276,13 +283,28 @@ def _check_fits(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, 
 
 @dataclass
 class AdapterMerging(Feature):
-    """Merges the adapters, so that the model that is saved is the one that is evaluated."""
+    """Merges the adapters, so that the model that is saved is the one that is evaluated.
+
+    transformers and PEFT load a folder of adapters with the labels of the base model, or not at
+    all, so that a whole model is saved, and the adapters in a subfolder.
+    """
 
     name = "merged_adapters"
 
     model: Any  # Model without what Accelerate added.
+    loaded: LoadedModel  # Model as it was loaded.
+    _files: Mapping[str, bytes] = field(default_factory=dict)
 
     def choose_weights(self) -> bool:
         """Merge the adapters, which cannot be undone."""
+        base = self.loaded.name
+        if lora_config(self.model) is not None and is_folder_or_hub_id(base):
+            base_hash = self.loaded.base_sha256
+            self._files = adapter_files(self.model, base=base, base_hash=base_hash)
         merge_adapters(self.model)
         return False
+
+    def save(self, folder: Path, model: nn.Module) -> None:
+        """Write the adapters into a subfolder, if their base can be loaded again."""
+        if self._files:
+            write_files(folder / ADAPTER_FOLDER, self._files)

@@ -197,15 +197,14 @@ def base_sha256(model: nn.Module) -> str:
     )
 
 
-def save_adapter(model: nn.Module, folder: Path, *, base: str, base_hash: str) -> None:
-    """Save adapters and head as PEFT does, so that `PeftModel.from_pretrained` loads them.
+def adapter_files(model: nn.Module, *, base: str, base_hash: str) -> dict[str, bytes]:
+    """Return adapters and head as files, by name, which `PeftModel.from_pretrained` loads.
 
     The metadata of the weights also hold the model's configuration, which has the labels, and the
     hash of the base.
 
     Args:
         model: Model with adapters.
-        folder: Folder for the two files.
         base: Folder or hub id of the model to which the adapters were added.
         base_hash: `base_sha256` of that model in float32.
     """
@@ -227,12 +226,21 @@ def save_adapter(model: nn.Module, folder: Path, *, base: str, base_hash: str) -
         "exclude_modules": sorted(adapters.exclude_modules),
         "modules_to_save": list(head),
     }
-    (folder / ADAPTER_CONFIG).write_text(json_text(values), encoding="utf-8")
     config: Any = model.config
     metadata = {"format": "pt", "config": config.to_json_string(), "base_sha256": base_hash}
     if has_4bit_layers(model):
         metadata["base_storage"] = "nf4"
-    (folder / ADAPTER_WEIGHTS).write_bytes(_reproducible(save(tensors, metadata)))
+    return {
+        ADAPTER_CONFIG: json_text(values).encode(),
+        ADAPTER_WEIGHTS: _reproducible(save(tensors, metadata)),
+    }
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files, by name, into a folder, which is created if it does not exist."""
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
 
 
 def _reproducible(content: bytes) -> bytes:
@@ -259,7 +267,7 @@ def _saved_names(model: nn.Module) -> dict[str, str]:
 class SavedAdapter:
     """Adapters and head in a folder, to be loaded into their base."""
 
-    folder: Path  # Folder that `save_adapter` wrote.
+    folder: Path  # Folder with the files of `adapter_files`.
     base: str  # Folder or hub id of the base.
     part: TrainedPartSettings  # Rank, size and place of the adapters.
     config: Mapping[str, Any]  # Values of the model's configuration.
@@ -296,7 +304,7 @@ def read_adapter(folder: Path) -> SavedAdapter | None:
     """Return the adapters in a folder; None if it holds none.
 
     Raises:
-        InputError: A file is missing or not one that `save_adapter` wrote.
+        InputError: A file is missing or not one of `adapter_files`.
     """
     if not (folder / ADAPTER_CONFIG).is_file():
         return None
@@ -392,4 +400,5 @@ def save_model_or_adapters(
     if lora_config(model) is None:
         model.save_pretrained(folder, state_dict=weights)
     else:
-        save_adapter(model, folder, base=loaded.name, base_hash=loaded.base_sha256)
+        files = adapter_files(model, base=loaded.name, base_hash=loaded.base_sha256)
+        write_files(folder, files)

@@ -132,8 +132,8 @@ def load_config(path: str, *, trust_remote_code: bool, flag: str = MODEL_NAME_FL
     check_model_name(path, flag=flag)
     if (Path(path) / ADAPTER_CONFIG).is_file() and not (Path(path) / "config.json").exists():
         raise InputError(
-            f"{flag} {path}: this folder holds adapters without their base model. Train with "
-            "--merge_lora, which saves a whole model, or give the base model."
+            f"{flag} {path}: this folder holds adapters without their base model. Give the folder "
+            "of the run that merged them, train with --merge_lora, or give the base model."
         )
     try:
         values, _ = PreTrainedConfig.get_config_dict(path)
@@ -167,11 +167,6 @@ def check_model_name(path: str, *, flag: str = MODEL_NAME_FLAG) -> None:
     problem = hub_problem()
     if problem is not None and not isinstance(cached, str):
         raise InputError(f"{flag} {path}: no such folder, not in the cache, and {problem}")
-
-
-def is_folder_or_hub_id(name: str) -> bool:
-    """Return whether a name is an existing folder or has the form of a hub id."""
-    return Path(name).is_dir() or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is not None
 
 
 def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> Any:

@@ -7,6 +7,7 @@ from functools import partial
 
 from ampft.flag import MODEL, TRAINED, flag
 
+ADAPTER_FOLDER = "adapter"  # subfolder of a run whose adapters were merged
 _model = partial(flag, group=MODEL)
 _trained = partial(flag, group=TRAINED)
 _FROZEN_BY_ADAPTERS = {
@@ -143,9 +144,11 @@ class TrainedPartSettings:
         joined=True,
         needs=("lora_r",),
     )
-    merge_lora: bool = _trained(
-        False,
-        "add the adapters to the weights after training, and save a whole model without adapters",
+    merge_lora: bool | None = _trained(
+        None,
+        "add the adapters to the weights after training, and save a whole model that any client "
+        "loads, with the adapters in the subfolder adapter; if neither flag is passed, unless the "
+        "base has 4 bits",
         needs=("lora_r",),
     )
     load_in_4bit: bool = _trained(
@@ -154,6 +157,12 @@ class TrainedPartSettings:
         "(QLoRA); needs the package bitsandbytes",
         needs=("lora_r",),
     )
+
+    @property
+    def merges_lora(self) -> bool:
+        """Whether adapters are added to the weights after training."""
+        merges = not self.load_in_4bit if self.merge_lora is None else self.merge_lora
+        return self.lora_r is not None and merges
 
     @property
     def trains_all(self) -> bool:

@@ -27,9 +27,9 @@ from ampft.errors import InputError
 from ampft.evaluation.evaluate import check_float32_possible, in_float32
 from ampft.features.decisions import validation_halves
 from ampft.files import check_disk_space
+from ampft.hub import is_folder_or_hub_id
 from ampft.kinds.logits import model_inputs
 from ampft.models.packing.verification import check_packing, evaluation_mode
-from ampft.models.pretrained import is_folder_or_hub_id
 from ampft.models.weights import weights_size
 from ampft.precision.accelerator import (
     check_equal_weights,
@@ -161,7 +161,7 @@ def _check_trained_part(prepared: Prepared) -> None:
             f"--load_in_4bit: {mode} stores all weights in 16 bits. Remove the flag, or use "
             "--mixed_precision bf16, which multiplies 4-bit weights in bfloat16."
         )
-    if not args.merge_lora and not is_folder_or_hub_id(name):
+    if not args.merges_lora and not is_folder_or_hub_id(name):
         raise InputError(
             f"--lora_r {args.lora_r}: the adapters would be saved without their base model, "
             f"which cannot be loaded again ({name}). Add --merge_lora."

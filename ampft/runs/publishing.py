@@ -16,7 +16,8 @@ from ampft.errors import InputError
 from ampft.evaluation.simple_methods import answer
 from ampft.features.decision_figures import USE
 from ampft.features.feature import Feature
-from ampft.hub import hub_problem
+from ampft.hub import hub_problem, is_folder_or_hub_id
+from ampft.models.settings import ADAPTER_FOLDER
 from ampft.runs.finished import FinishedRun
 from ampft.runs.manifest import check_files, model_files
 from ampft.runs.record import RunRecord
@@ -152,6 +153,7 @@ def _use(record: RunRecord, model: str) -> str:
         f"## Use\n\n```python\n{imports}from transformers import pipeline\n\n"
         f'classify = pipeline("{row.pipeline_tag}", model="{model}")\n'
         f"classify({arguments})\n```"
+        + (f"\n\n{beside}" if (beside := _adapter_beside(record, model)) else "")
     )
 
 
@@ -174,11 +176,34 @@ def _served_back(record: RunRecord) -> str:
     return " ".join(map(prose, sentences))
 
 
+def _adapter_beside(record: RunRecord, model: str) -> str:
+    """Return how PEFT loads the adapters of a merged run from their subfolder."""
+    if not record.arguments.get("lora_r") or not is_folder_or_hub_id(record.model.name):
+        return ""
+    model_class = task_row(record).model_class
+    base = record.model.hub_id or "path/to/the/base/model"
+    return (
+        f"The model is whole: its adapters (LoRA) were added to the weights. `{ADAPTER_FOLDER}` "
+        "holds the adapters and the head alone. PEFT adds them to the base model, which does not "
+        "know the labels (`pip install peft`):\n\n```python\nfrom peft import PeftModel\n"
+        f"from transformers import {model_class}\n\nnames = {_names_as_source(record)}\n"
+        f'base = {model_class}.from_pretrained("{base}", id2label=dict(enumerate(names)))\n'
+        f'model = PeftModel.from_pretrained(base, "{model}/{ADAPTER_FOLDER}")\n```'
+    )
+
+
+def _names_as_source(record: RunRecord) -> str:
+    """Return the labels as a list of JSON, which is one of Python.
+
+    ASCII without backticks cannot end the block of the card.
+    """
+    return json.dumps(list(record.label_names)).replace("`", "\\u0060")
+
+
 def _use_of_adapter(record: RunRecord, arguments: str, model: str) -> str:
     row = task_row(record)
     model_class, processor = row.model_class, row.kind.processor
-    # A list of JSON is one of Python; ASCII without backticks cannot end the block.
-    names = json.dumps(list(record.label_names)).replace("`", "\\u0060")
+    names = _names_as_source(record)
     base = record.model.hub_id or "path/to/the/base/model"
     arguments_of_base = f'"{base}", id2label=dict(enumerate(names))'
     packages, imports, quantized, merged = "peft", "", "", ".merge_and_unload()"
@@ -432,7 +457,8 @@ def push_run(
     user = check_account(flag, hub_model_id)
     name = hub_model_id or f"{user}/{run.folder.resolve().name}"
     files = run.record.files
-    names = sorted({*model_files(run.folder, files), *REPORTS})
+    beside = (name for name in files if name.startswith(f"{ADAPTER_FOLDER}/"))
+    names = sorted({*model_files(run.folder, files), *beside, *REPORTS})
     check_files(run.folder, files, names)
     card = model_card(run.record, run.report, hub_model_id=name, comparison=comparison)
     operations: list[Any] = [CommitOperationAdd(CARD_NAME, card.encode())]

@@ -10,13 +10,11 @@ from ampft.files import write_text
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import describe_files
 from ampft.runs.record import RunRecord, write_record
-from ampft.runs.served import ServedPart
-from ampft.runs.show import decisions_text, report_with_heading, served_text
+from ampft.runs.served import SERVED_BACK, ServedPart
+from ampft.runs.show import decisions_text, report_with_heading
 from ampft.tasks.outcome import Outcome
 from ampft.tasks.report import Report
 from ampft.text.json_io import json_text
-
-SERVED_BACK = "served_back"  # name of its warning
 
 
 def write_results(
@@ -53,7 +51,7 @@ def write_results(
         warnings = {**record.warnings, **({} if warning is None else {SERVED_BACK: warning})}
         record = replace(record, served_back=served, warnings=warnings)
     text = report_with_heading(report, selected=selected)
-    write_text(stage / "report.txt", text + decisions_text(record) + served_text(record))
+    write_text(stage / "report.txt", text + decisions_text(record))
     write_text(stage / "report.json", json_text({**report.as_dict(), "selected": selected}))
     if card is not None:
         write_text(stage / "README.md", card(record, report))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+SERVED_BACK = "served_back"  # name of its warning
 PIPELINE, PREDICT = "transformers.pipeline", "ampft predict"
 
 

@@ -111,6 +111,7 @@ class _Served:
     other_entities: int = 0  # Sentences in which a pipeline joins words to other entities.
     source: str = ""  # What ampft predict reads.
     reader: Any = None  # Conversion of rows by ampft predict.
+    unasked: list[str] = field(default_factory=list)  # Clients that were not asked, and why.
     inputs: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     pipe: Any = None
 
@@ -160,6 +161,8 @@ class _Served:
                     unlike = row
             if unlike is not None:
                 self.causes += self._causes(client, unlike)
+        except NotAsked as reason:
+            self.unasked.append(f"{client} was not asked: {reason}.")
         except Exception as error:  # whatever a plain client meets in this folder
             problem = _reason(error)
         return ServedClient(
@@ -194,7 +197,7 @@ class _Served:
     def predict_answers(self) -> Iterator[tuple[int, Answer, Any]]:
         """Yield the answers of ampft predict in float32, for the rows in the user's file."""
         if int(self.record.topology.num_processes) > 1:
-            raise InputError("it was not asked, because the run has several processes")
+            raise NotAsked("the run has several processes")
         predictor = Predictor.of_run(self.folder, self.record, BASELINE, BATCH)
         self.reader, self.config = predictor.reader, predictor.config
         self.inputs, self.source = self._user_rows()
@@ -302,6 +305,8 @@ class _Served:
 
     def _adapters(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the model as the card of adapters without their base says."""
+        if self.record.arguments.get("load_in_4bit"):
+            raise NotAsked("the folder holds adapters for a base in 4 bits")
         from peft import PeftModel
 
         names = self.record.label_names
@@ -349,6 +354,7 @@ class _Served:
 
     def notes(self) -> Iterator[str]:
         """Yield what a pipeline does not do."""
+        yield from self.unasked
         for reason, count in self.left_out.items():
             yield f"Not asked in {PIPELINE}: {count} {reason}."
         asked = len(self.rows) - self.left_out.total()

@@ -202,7 +202,11 @@ def problem_of(record: RunRecord) -> type[Problem]:
 
 def holds_adapters(record: RunRecord) -> bool:
     """Return whether the folder of a run holds adapters (LoRA) without their base model."""
-    return bool(record.arguments.get("lora_r")) and not record.arguments.get("merge_lora")
+    given = record.arguments
+    merges = given.get("merge_lora")
+    if merges is None:
+        merges = not given.get("load_in_4bit")
+    return bool(given.get("lora_r")) and not merges
 
 
 def pipeline_arguments(record: RunRecord) -> dict[str, Any]:

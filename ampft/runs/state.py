@@ -87,7 +87,7 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
             metric,
             torch.zeros(rows, dtype=torch.float64) if by_loss else None,
         ),
-        AdapterMerging(prepared.plain_model) if args.merge_lora else None,
+        AdapterMerging(prepared.plain_model, prepared.loaded) if args.merges_lora else None,
         UtilisationMeasurement(
             accelerator,
             prepared.plain_model,

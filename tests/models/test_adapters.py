@@ -18,14 +18,15 @@ from transformers import (
 
 from ampft.errors import InputError
 from ampft.models.adapters import (
+    adapter_files,
     add_lora,
     base_sha256,
     check_whole_layers,
     merge_adapters,
     restrict_training,
-    save_adapter,
     save_model_or_adapters,
     target_layers,
+    write_files,
 )
 from ampft.models.freezing import cache_frozen_casts
 from ampft.models.packing.install import install_packing
@@ -173,7 +174,7 @@ def saved(tmp_path):
     digest = base_sha256(model)
     with_adapters(model, lora_target_modules="all-linear", lora_dropout=0.1)
     assert base_sha256(model) == digest
-    save_adapter(model, folder, base=str(base), base_hash=digest)
+    write_files(folder, adapter_files(model, base=str(base), base_hash=digest))
     return base, folder, model.eval()
 
 
@@ -255,7 +256,7 @@ def test_the_batch_norms_of_the_base_keep_their_statistics(tmp_path):
 def test_equal_adapters_are_equal_files(tmp_path):
     model = with_adapters(tiny("bert"))
     for _ in range(6):
-        save_adapter(model, tmp_path, base="x", base_hash="ab")
+        write_files(tmp_path, adapter_files(model, base="x", base_hash="ab"))
         (tmp_path / f"{len(list(tmp_path.iterdir()))}.copy").write_bytes(
             (tmp_path / "adapter_model.safetensors").read_bytes()
         )

@@ -26,13 +26,13 @@ def run(files, model, folder, *flags) -> Finished:
 @pytest.fixture(scope="module")
 def lora(files, tiny_model, tmp_path_factory) -> Finished:
     folder = tmp_path_factory.mktemp("runs") / "lora"
-    return run(files, tiny_model, folder, *LORA, "--checkpointing_steps", 20)
+    return run(files, tiny_model, folder, *LORA, "--no-merge_lora", "--checkpointing_steps", 20)
 
 
 @pytest.fixture(scope="module")
 def merged(files, tiny_model, tmp_path_factory) -> Finished:
     folder = tmp_path_factory.mktemp("runs") / "merged"
-    return run(files, tiny_model, folder, *LORA, "--merge_lora")
+    return run(files, tiny_model, folder, *LORA)
 
 
 def test_it_learns_and_says_what_is_trained(lora, merged):
@@ -75,6 +75,43 @@ def test_merging_saves_a_plain_model_that_a_pipeline_loads(merged):
     assert [found["label"] for found in classify(rows["text"])] == rows["prediction"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("classes", [2, 6])
+def test_a_run_with_adapters_is_a_model_for_plain_clients(classes, tiny_model, tmp_path):
+    """Its folder for a pipeline and AutoModel, its subfolder for PEFT, with the run's names."""
+    from peft import AutoPeftModelForSequenceClassification, PeftModel
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+    names = [f"class {number}" for number in range(classes)]
+    table = [(f"apple iron {i} {i % classes}", names[i % classes]) for i in range(20 * classes)]
+    train = write_csv(tmp_path / "train.csv", table, ("text", "label"))
+    folder = tmp_path / "run"
+    words = ("--train_file", train, "--model_name_or_path", tiny_model, "--output_dir", folder)
+    lora = ("--lora_r", 4, "--learning_rate", 3e-2, "--max_train_steps", 8)
+    succeeded(call_here(CLASSIFY, *words, *lora, "--use_cpu"))
+    rows = pq.read_table(folder / "predictions.parquet").to_pydict()
+    expected = torch.tensor(rows["probabilities"])
+    texts, tokenizer = rows["text"], AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer(texts, truncation=True, padding=True, return_tensors="pt")
+    labels = dict(enumerate(names))
+    base = AutoModelForSequenceClassification.from_pretrained(tiny_model, id2label=labels)
+    auto_peft = AutoPeftModelForSequenceClassification
+    models = {
+        "folder": AutoModelForSequenceClassification.from_pretrained(folder),
+        "card": PeftModel.from_pretrained(base, str(folder / "adapter")),
+        "auto": auto_peft.from_pretrained(str(folder / "adapter"), id2label=labels),
+    }
+    for name, model in models.items():
+        with torch.no_grad():
+            found = model.eval()(**inputs).logits.softmax(dim=-1)
+        assert model.config.id2label == labels, name
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    classify = pipeline("text-classification", model=str(folder), device="cpu")
+    assert [found["label"] for found in classify(texts, truncation=True)] == rows["prediction"]
+    card = (folder / "README.md").read_text()
+    assert 'PeftModel.from_pretrained(base, "path/to/this/folder/adapter")' in card
+
+
 @pytest.mark.parametrize("kind", ["lora", "merged"])
 def test_predict_gives_the_predictions_of_the_report(kind, request, tmp_path):
     done = request.getfixturevalue(kind)
@@ -104,7 +141,13 @@ def test_an_audit_confirms_the_run(kind, request):
 def test_a_resumed_run_ends_with_the_same_adapters(lora, files, tiny_model, tmp_path):
     checkpoint = lora.folder / "checkpoints" / "step-20"
     resumed = run(
-        files, tiny_model, tmp_path / "resumed", *LORA, "--resume_from_checkpoint", checkpoint
+        files,
+        tiny_model,
+        tmp_path / "resumed",
+        *LORA,
+        "--no-merge_lora",
+        "--resume_from_checkpoint",
+        checkpoint,
     )
     ours, theirs = (
         load_file(f / "adapter_model.safetensors") for f in (resumed.folder, lora.folder)

@@ -383,7 +383,7 @@ def _validation(prepared: Prepared) -> Outcome:
 
 def _weights(prepared: Prepared) -> dict[str, HashedTensor]:
     weights = gather_model_state(prepared.accelerator, prepared.model)
-    if prepared.args.merge_lora:
+    if prepared.args.merges_lora:
         plain = prepared.accelerator.unwrap_model(prepared.model, keep_torch_compile=False)
         merged = copy.deepcopy(plain)
         merge_adapters(merged)

@@ -46,6 +46,7 @@ from ampft.runs.prepared import Prepared
 from ampft.runs.publishing import model_card
 from ampft.runs.record import RunRecord, StepIdsHash
 from ampft.runs.run import BATCH_NORM
+from ampft.runs.served import SERVED_BACK
 from ampft.runs.show import REPORT_NAME, decisions_text, problem_of, report_with_heading
 from ampft.sealed import read_hashed
 from ampft.tasks.outcome import Outcome, TunableOutcome
@@ -295,7 +296,7 @@ def check_warnings(
         expected |= decision_warnings(task.settings, outcome.decisions)
     problems = [
         f"the warning {name!r} is {'missing' if name in expected else 'unfounded'}"
-        for name in sorted(expected.keys() ^ record.warnings.keys() - {BATCH_NORM})
+        for name in sorted(expected.keys() ^ record.warnings.keys() - {BATCH_NORM, SERVED_BACK})
     ]
     return check_from_problems(
         "warnings", problems, f"{counted(len(expected), 'warning')}, as recorded"

@@ -104,7 +104,7 @@ def test_kept_weights_are_compared_without_a_copy(monkeypatch):
     trained, saved = nn.Linear(3, 2), nn.Linear(3, 2)
     saved.load_state_dict(trained.state_dict())
     prepared: Any = SimpleNamespace(
-        accelerator=None, model=trained, args=SimpleNamespace(merge_lora=False)
+        accelerator=None, model=trained, args=SimpleNamespace(merges_lora=False)
     )
     monkeypatch.setattr(steps, "gather_model_state", lambda accelerator, model: model.state_dict())
     kept = steps._weights(prepared)
