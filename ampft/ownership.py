@@ -21,6 +21,7 @@ from filelock import lock_descriptor, unlock_descriptor
 
 from ampft.errors import InputError
 from ampft.files import remove, rename, sync, write
+from ampft.signals import deferred, note_own_files
 from ampft.text.json_io import read_json_object
 
 OWNER_NAME = ".ampft-owner"
@@ -46,6 +47,7 @@ def write_token(folder: Path, token: str, name: str | None = None) -> None:
     Raises:
         FileExistsError: The folder already contains a file of that name.
     """
+    note_own_files()
     with (folder / OWNER_NAME).open("xb") as file:
         write(file, _TEXT.format(name or folder.name, token).encode())
     sync(folder / OWNER_NAME)
@@ -321,17 +323,18 @@ class TemporaryFolder:
         self._token = new_token()
         self.path = place / f"{prefix}{self._token}"
         new = self.path.with_name(f"{self.path.name}.tmp")
-        new.mkdir(mode=0o700)
-        try:
-            write_token(new, self._token, self.path.name)
-            self.descriptor = os.open(new / OWNER_NAME, os.O_RDWR)
-            lock_descriptor(self.descriptor, blocking=False)  # before another process can find it
-            rename(new, self.path)
-        except BaseException:  # a full disk
-            shutil.rmtree(new, ignore_errors=True)
-            raise
         self._process = os.getpid()
-        atexit.register(self.remove)
+        with deferred():  # a signal is heard once the folder will be removed
+            new.mkdir(mode=0o700)
+            try:
+                write_token(new, self._token, self.path.name)
+                self.descriptor = os.open(new / OWNER_NAME, os.O_RDWR)
+                lock_descriptor(self.descriptor, blocking=False)  # before others can find it
+                rename(new, self.path)
+            except BaseException:  # a full disk
+                shutil.rmtree(new, ignore_errors=True)
+                raise
+            atexit.register(self.remove)
 
     def __enter__(self) -> Path:
         """Return a folder in it that is empty."""
@@ -344,10 +347,11 @@ class TemporaryFolder:
 
     def remove(self) -> None:
         """Remove the folder, unless this process is a fork of the one that created it."""
-        atexit.unregister(self.remove)
-        if self._process == os.getpid() and read_token(self.path) == self._token:
-            shutil.rmtree(self.path, ignore_errors=True)
-            os.close(self.descriptor)
+        with deferred():
+            atexit.unregister(self.remove)
+            if self._process == os.getpid() and read_token(self.path) == self._token:
+                shutil.rmtree(self.path, ignore_errors=True)
+                os.close(self.descriptor)
 
 
 def temporary_folder(purpose: str) -> Path:

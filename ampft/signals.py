@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -13,17 +14,25 @@ from types import FrameType
 STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")
 # Files in which `except:` swallows whatever is raised, so that nothing is raised there.
 _SWALLOWING = ("datasets/fingerprint.py", "dill/_dill.py", "multiprocess/__init__.py")
+# Part of every import: a library in C++ that is being loaded aborts if something is raised in it.
+_IMPORTING = ("<frozen importlib._bootstrap>",)
 _SECONDS_BETWEEN_TRIES = 0.02
 
 
 @dataclass
 class _Heard:
-    """The signal that was heard since the outermost `hearing` began; 0 for none."""
+    """What has been heard in this process."""
 
-    number: int = 0
+    number: int = 0  # Signal since the outermost `hearing` began; 0 for none.
+    owns_files: bool = False  # Whether this process has files that it must remove at its end.
 
 
 _heard = _Heard()
+
+
+def note_own_files() -> None:
+    """Note that this process has files that it must remove at its end."""
+    _heard.owns_files = True
 
 
 @contextlib.contextmanager
@@ -54,11 +63,13 @@ def handling(
 
 
 @contextlib.contextmanager
-def hearing(names: tuple[str, ...] = STOPPING) -> Iterator[None]:
-    """Raise as soon as a signal arrives, but not where a library would swallow it.
+def hearing(names: tuple[str, ...] = STOPPING, *, ends_imports: bool = False) -> Iterator[None]:
+    """Raise as soon as a signal arrives, but not where a library would swallow it or abort.
 
     Args:
         names: Signals to hear.
+        ends_imports: Whether the process ends at once in an import, if it has no files yet that it
+            must remove. Otherwise the signal is heard after the import.
 
     Raises:
         KeyboardInterrupt: SIGINT.
@@ -67,7 +78,12 @@ def hearing(names: tuple[str, ...] = STOPPING) -> Iterator[None]:
 
     def hear(number: int, frame: FrameType | None) -> None:
         _heard.number = number
-        if _would_swallow(frame):
+        is_importing = _is_inside(frame, _IMPORTING)
+        if is_importing and ends_imports and not _heard.owns_files:
+            if number == signal.SIGINT:
+                os.write(2, b"\ninterrupted\n")
+            os._exit(128 + number)
+        if is_importing or _is_inside(frame, _SWALLOWING):
             again = threading.Timer(_SECONDS_BETWEEN_TRIES, _thread.interrupt_main, (number,))
             again.daemon = True
             again.start()
@@ -82,9 +98,9 @@ def hearing(names: tuple[str, ...] = STOPPING) -> Iterator[None]:
         _heard.number = before
 
 
-def _would_swallow(frame: FrameType | None) -> bool:
+def _is_inside(frame: FrameType | None, files: tuple[str, ...]) -> bool:
     while frame is not None:
-        if frame.f_code.co_filename.replace("\\", "/").endswith(_SWALLOWING):
+        if frame.f_code.co_filename.replace("\\", "/").endswith(files):
             return True
         frame = frame.f_back
     return False

@@ -243,12 +243,12 @@ def write_plan(folder: Path, words: list[str]) -> None:
 
     from ampft.arguments import parse_compare_arguments
     from ampft.comparison.execution.planning import redacted_settings
-    from ampft.text.json_io import json_text
+    from ampft.sealed import hashed_text
 
     command = parse_compare_arguments(words[1:])
     plan, _ = plan_of(3, 1)
     plan = replace(plan, design=command.design, arguments=redacted_settings(command))
-    (folder / "plan.tmp").write_text(json_text(plan), encoding="utf-8")
+    (folder / "plan.tmp").write_text(hashed_text(plan), encoding="utf-8")
     (folder / "plan.tmp").rename(folder / "plan.json")
 
 

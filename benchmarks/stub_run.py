@@ -44,8 +44,8 @@ SECONDS = 0.15  # of a step, so that faults hit runs that have sent a checkpoint
 def words_of(*argv: str) -> list[str]:
     """Return the command of a stub in the place of `-m ampft train` or of a canary."""
     if argv[:3] == ("-m", "ampft", "train"):
-        return [sys.executable, __file__, "run", *argv[3:]]
-    return [sys.executable, __file__, "canary", *argv[2:]]
+        return [__file__, "run", *argv[3:]]
+    return [__file__, "canary", *argv[2:]]
 
 
 def launch_stub(config_file: str | None, *argv: str, launcher_flags: object = ()) -> list[str]:

@@ -268,7 +268,7 @@ def interrupt(run: Path) -> None:
             (run / name).unlink()
     record |= {"status": "preempted", "files": {}, "metrics": {}}
     (run / "run.json").write_text(signed(record))
-    newest = max((run / "checkpoints").iterdir(), key=lambda path: int(path.name[5:]))
+    newest = max((run / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
     shutil.rmtree(newest)
 
 

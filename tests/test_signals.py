@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import datasets
@@ -90,3 +92,65 @@ def test_another_error_stays_one():
 
     with pytest.raises(ImportError, match="a part"):
         run_main(main)
+
+
+IMPORTS = """
+import os, signal, sys
+from ampft.ownership import TemporaryFolder
+from ampft.text.terminal import run_main
+
+def main():
+    if {owns}:
+        folder = TemporaryFolder("test")
+    sys.path.insert(0, {place!r})
+    import interrupted_module, time
+    time.sleep(1)
+
+sys.exit(run_main(main))
+"""
+MODULE = """
+import os, signal, time
+try:
+    os.kill(os.getpid(), signal.{name})
+    time.sleep(0.05)
+finally:
+    print("imported", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("owns", [False, True])
+def test_a_signal_in_an_import_ends_a_command_at_once_or_after_it(tmp_path, name, owns):
+    """It ends at once if nothing is to be removed; an error in C++ would abort it."""
+    (tmp_path / "interrupted_module.py").write_text(MODULE.format(name=name))
+    words = [sys.executable, "-c", IMPORTS.format(owns=owns, place=str(tmp_path))]
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )  # fmt: skip
+    number = getattr(signal, name)
+    assert (done.returncode, done.stdout) == (128 + number, "imported\n" if owns else "")
+    assert done.stderr == ("\ninterrupted\n" if name == "SIGINT" else "")
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_an_interruption_before_the_command_begins_is_no_traceback(tmp_path):
+    script = """
+import builtins, os, signal
+original = builtins.__import__
+def interrupting(name, *rest):
+    if name == "ampft.cli":
+        os.kill(os.getpid(), signal.SIGINT)
+    return original(name, *rest)
+builtins.__import__ = interrupting
+from ampft.__main__ import main
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

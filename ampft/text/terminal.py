@@ -73,7 +73,7 @@ def run_main(main: Callable[[], None]) -> int:
     # where nothing could be heard.
     names = STOPPING if os.environ.get("WORLD_SIZE", "1") == "1" else ("SIGINT",)
     try:
-        with hearing(names):
+        with hearing(names, ends_imports=True):
             return _exit_code(main)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
