@@ -6,12 +6,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 
 from ampft.data.request import DataRequest
 from ampft.data.row_labels import LabelParser
-from ampft.data.sources.table import SourceTable, as_text
+from ampft.data.sources.table import SAMPLE_ROWS, SourceTable, as_text
+from ampft.data.sources.text_lists import list_or_cell
 from ampft.data.splits import GROUP_COLUMN, ID_COLUMN
+from ampft.data.words import is_span
 from ampft.errors import InputError, did_you_mean, listed, quoted, quoted_list
 from ampft.text.units import TextUnits
 
@@ -41,8 +43,10 @@ EXTRA_FLAGS = {GROUP_COLUMN: "--group_column", ID_COLUMN: "--id_column"}
 
 WORD_COLUMNS = ("tokens", "words")
 TAG_COLUMNS = ("ner_tags", "tags", "labels", "label", "upos", "pos_tags")
-TEXT_COLUMNS = ("text", "sentence", "content")
+TEXT_COLUMNS = ("text", "sentence", "content", "data")
 SPAN_COLUMNS = ("spans", "entities")
+LABELS_OR_SPANS = ("label", "labels")
+ANSWER, ACCEPTED, ANSWERS = "answer", "accept", ("accept", "reject", "ignore")  # of Prodigy
 JOIN = "+"
 BLANK = " "  # between the parts of a joined text
 # The input column of prepared words with tags: words as the data have them, or words of a text.
@@ -156,6 +160,24 @@ class DataColumns:
             require_columns((column,), available, EXTRA_FLAGS[name], origin=origin)
 
 
+def refuse_rejected(table: SourceTable, columns: DataColumns) -> None:
+    """Raise InputError when Prodigy's column `answer` rejects rows, whose labels do not hold."""
+    used = {*InputColumns.of(columns.inputs, table.columns).sources, *columns.labels.columns}
+    if ANSWER not in table.columns or ANSWER in used:
+        return
+    rejected = []
+    for number, (answer,) in table.read((ANSWER,)):
+        if answer not in ANSWERS:
+            return
+        if answer != ACCEPTED:
+            rejected.append(number)
+    if rejected:
+        raise InputError(
+            f"{table.place(*rejected)}: the column {ANSWER!r} says that the labels of these rows"
+            f" do not hold. Keep only rows with the answer {ACCEPTED!r}, or remove the column."
+        )
+
+
 def extra_columns(request: DataRequest) -> dict[str, str]:
     """Return the named columns of groups and ids, by their name in a split."""
     columns = {GROUP_COLUMN: request.group_column, ID_COLUMN: request.id_column}
@@ -220,6 +242,8 @@ def header_hint(columns: Sequence[str]) -> str:
     hint = (
         " If these are not column names, the file lacks a header: add a first line with the names."
     )
+    if {"data", "annotations"} <= {*columns}:
+        return " This seems to be Label Studio's nested export: export JSON-MIN or CSV instead."
     if len(columns) == 1:
         for delimiter, name in DELIMITERS.items():
             if delimiter in columns[0]:
@@ -230,27 +254,47 @@ def header_hint(columns: Sequence[str]) -> str:
     return hint
 
 
-def are_token_columns(columns: Sequence[str]) -> bool:
+def are_token_columns(table: SourceTable) -> bool:
     """Return whether columns show that they hold words with tags, or a text with spans.
 
-    A text with spans that also has a label can be meant as either.
+    A text with spans that also has a label can be meant as either, unless the label is the spans.
     """
 
     def has(names: Sequence[str]) -> bool:
-        return any(name in columns for name in names)
+        return any(name in table.columns for name in names)
 
     if has(WORD_COLUMNS) and not has(TEXT_COLUMNS):
         return has(TAG_COLUMNS)
-    return has(TEXT_COLUMNS) and has(SPAN_COLUMNS) and not {"label", "labels"} & set(columns)
+    if not has(TEXT_COLUMNS) or not has(LABELS_OR_SPANS):
+        return has(TEXT_COLUMNS) and has(SPAN_COLUMNS)
+    return not {*LABELS_OR_SPANS}.isdisjoint(span_columns(table))
+
+
+def span_columns(table: SourceTable, named: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the columns of spans by their names, and those whose cells are spans.
+
+    Args:
+        table: The rows.
+        named: Columns that may hold labels or spans, besides those called label or labels.
+    """
+    usual = [name for name in SPAN_COLUMNS if name in table.columns]
+    found: dict[str, bool] = {}
+    names = [n for n in dict.fromkeys((*LABELS_OR_SPANS, *named)) if n in table.columns]
+    for _, row in islice(table.read(names), SAMPLE_ROWS) if names else ():
+        for name, cell in zip(names, row, strict=True):
+            spans = list_or_cell(cell)
+            if isinstance(spans, list) and spans:
+                found.setdefault(name, is_span(spans[0]))
+    return (*usual, *(name for name in names if found.get(name)))
 
 
 def choose_token_columns(
-    available: Sequence[str], request: DataRequest, *, origin: str
+    table: SourceTable, request: DataRequest, *, origin: str
 ) -> tuple[DataColumns, str]:
     """Return the requested columns, or columns with usual names, and a note on them.
 
     Args:
-        available: All columns.
+        table: The training rows.
         request: The user's choices.
         origin: The file or data set, for the messages.
 
@@ -258,6 +302,7 @@ def choose_token_columns(
         InputError: A column is missing.
     """
     named_words, named_tags = request.text_columns, request.label_columns
+    available, of_spans = table.columns, span_columns(table, named_tags or ())
     flag = INPUT_FLAGS["token"]
     if named_words is not None and len(named_words) > 1:
         raise InputError(
@@ -267,8 +312,10 @@ def choose_token_columns(
     require_columns(named_words or (), available, flag, origin=origin)
     require_columns(named_tags or (), available, LABEL_FLAG, origin=origin)
     candidates = named_words or [n for n in (*WORD_COLUMNS, *TEXT_COLUMNS) if n in available]
+    if of_spans and not named_words and not {*TAG_COLUMNS} - {*of_spans} & {*available}:
+        candidates = [n for n in candidates if n in TEXT_COLUMNS] or candidates  # Prodigy has both
     words = candidates[0] if candidates else None
-    usual = SPAN_COLUMNS if words in TEXT_COLUMNS else (*TAG_COLUMNS, *SPAN_COLUMNS)
+    usual = of_spans if words in TEXT_COLUMNS else (*TAG_COLUMNS, *of_spans)
     found = named_tags or [name for name in usual if name in available]
     if words is None or not found:
         missing = f"{flag}: {origin} has no column of words"
@@ -281,7 +328,7 @@ def choose_token_columns(
             " A file with a word and its tag per line needs the ending .conll."
         )
     tags = found[0]
-    are_spans = tags in SPAN_COLUMNS or words in TEXT_COLUMNS
+    are_spans = tags in of_spans or words in TEXT_COLUMNS
     kinds = ("texts", "spans") if are_spans else ("words", "tags")
     how = "as --task says" if request.labels_tokens else "found from the columns"
     note = f"Task tokens, {how}: {kinds[0]} from {words!r}, {kinds[1]} from {tags!r}."

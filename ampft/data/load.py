@@ -90,10 +90,10 @@ def load_splits(data: DatasetDict, request: DataRequest, name: str) -> Classific
             data = data.cast_column(column, Audio(decode=False))
     origin = str(request.dataset_name)
     has_tokens = request.labels_tokens
-    if has_tokens is None:
-        has_tokens = are_token_columns(first.column_names)
     splits, notes = standard_splits(data, origin)
     tables = {s: [split_table(part, f"{origin}, split {s}")] for s, part in splits.items()}
+    if has_tokens is None:
+        has_tokens = are_token_columns(tables["train"][0])
     read = read_token_tables if has_tokens else read_tables
     rows, columns, notes = read(tables, request, notes)
     return assemble(rows, columns, request, name=name, notes=notes)

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from ampft.data.masks import Masks
 from ampft.data.sources.table import as_text
-from ampft.data.sources.text_lists import list_in_text, seems_to_be_list
+from ampft.data.sources.text_lists import list_in_text, list_or_cell, seems_to_be_list
+from ampft.data.words import is_span
 from ampft.errors import InputError, quoted, quoted_list
 
 IntArray = npt.NDArray[np.int64]
@@ -206,6 +207,7 @@ class LabelParser:
             parts = cell.split(self.separator) if parts is None else parts
         if not isinstance(parts, list | tuple):
             return [parts]
+        self._refuse_spans(parts, location)
         codes = {str(part).strip().lower() for part in parts}
         if len(codes) < len(parts) and codes <= YES | NO:
             raise InputError(
@@ -227,12 +229,21 @@ class LabelParser:
                 )
             return self.declared[cell]
         is_list = isinstance(cell, list | tuple)
+        self._refuse_spans(list_or_cell(cell), location)
         if not self.several and (is_list or (isinstance(cell, str) and list_in_text(cell))):
             raise InputError(
                 f"{location}: several labels, {quoted(cell)}. Add --task multi-label, or keep"
                 " one label per row."
             )
         return as_text(cell, location, self.columns[0])
+
+    def _refuse_spans(self, cell: object, location: str) -> None:
+        if isinstance(cell, list | tuple) and any(map(is_span, cell)):
+            raise InputError(
+                f"{location}: column {quoted(self.columns[0])} holds spans of characters,"
+                f" {quoted(cell)}. Add --task tokens, and name the column of the texts with"
+                " --text_column_names."
+            )
 
     @staticmethod
     def _is_yes(name: str, cell: object, location: str) -> bool:

@@ -24,6 +24,7 @@ from ampft.data.columns import (
     case_folded_name,
     extra_columns,
     header_hint,
+    refuse_rejected,
     rename_columns,
     require_columns,
 )
@@ -72,6 +73,7 @@ def read_tables(
         parts[:] = [rename_columns(table, (*sources, *columns.labels.columns)) for table in parts]
         for table in parts:
             columns.require_in(table.columns, origin=table.origin)
+            refuse_rejected(table, columns)
         if split != "train" and _is_unlabelled(parts[0], columns.labels.columns[0]):
             unlabelled.append(f"The {split} split has no labels and is left out.")
             continue

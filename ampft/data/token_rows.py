@@ -25,6 +25,8 @@ from ampft.data.columns import (
     DataColumns,
     are_token_columns,
     choose_token_columns,
+    refuse_rejected,
+    span_columns,
 )
 from ampft.data.dataset import cells
 from ampft.data.masks import read_class_names
@@ -35,6 +37,7 @@ from ampft.data.sources.conll import CONLL_SUFFIXES, CONLLU_SUFFIX
 from ampft.data.sources.files import FLAGS, open_table
 from ampft.data.sources.rows import write_arrow
 from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
+from ampft.data.sources.text_lists import list_or_cell
 from ampft.data.table_rows import Loaded
 from ampft.data.unit_choice import units_of_spans, units_of_words
 from ampft.data.words import (
@@ -76,10 +79,12 @@ def are_token_files(request: DataRequest) -> bool:
     suffix = first.suffix.lower()
     if suffix in (*CONLL_SUFFIXES, CONLLU_SUFFIX):
         return True
-    if suffix not in NESTING_SUFFIXES or request.label_columns or request.several_labels:
+    if suffix not in NESTING_SUFFIXES or request.several_labels:
         return False
     table = open_table(first, flag=FLAGS["train"], encoding=request.encoding)
-    return are_token_columns(table.columns)
+    if request.label_columns is not None:
+        return request.label_columns[0] in span_columns(table, request.label_columns)
+    return are_token_columns(table)
 
 
 def read_token_tables(
@@ -101,10 +106,11 @@ def read_token_tables(
     """
     first = tables["train"][0]
     origin = first.origin if first.dataset is None else str(request.dataset_name)
-    columns, note = choose_token_columns(first.columns, request, origin=origin)
+    columns, note = choose_token_columns(first, request, origin=origin)
     every = list(chain.from_iterable(tables.values()))
     for table in every:
         columns.require_in(table.columns, origin=table.origin)
+        refuse_rejected(table, columns)
     unused = ("drop_missing_labels", "image_column_name", "audio_column_name")
     refuse_unused_options(request, unused, "words with tags")
     chosen = None if request.text_units is None else TextUnits(request.text_units)
@@ -143,7 +149,8 @@ def _texts_with_spans(
 ) -> Iterator[tuple[str, list[EntitySpan]]]:
     """Yield the texts and spans of rows; what cannot be read is refused when the rows are read."""
     for table in tables:
-        for _, (text, spans) in table.read((columns.inputs[0], columns.labels.title)):
+        for _, (text, cell) in table.read((columns.inputs[0], columns.labels.title)):
+            spans = list_or_cell(cell)
             if isinstance(text, str) and isinstance(spans, list | tuple | None):
                 with contextlib.suppress(ValueError):
                     found = [EntitySpan.of(span) for span in spans or ()]
@@ -176,8 +183,8 @@ def _read_table(table: SourceTable, columns: DataColumns, request: DataRequest) 
             place = table.place(number)
             words, tags, more = _read_cells(words_cell, tags_cell, columns, declared, place)
             extended += more
-            if declared is None and isinstance(tags_cell, list | tuple) and not columns.are_spans:
-                kinds.update(type(tag) for tag in tags_cell)
+            if declared is None and not columns.are_spans:
+                kinds.update(type(tag) for tag in list_or_cell(tags_cell))
             if int in kinds and len(kinds) > 1:
                 raise InputError(
                     f"{place}: column {quoted(tag_column)} holds numbers in some rows and names of "
@@ -267,8 +274,10 @@ def _read_cells(
     words: Any, tags: Any, columns: DataColumns, declared: tuple[str, ...] | None, place: str
 ) -> tuple[list[str], list[str], int]:
     """Return the words of a row, their tags, and how many spans were extended to whole words."""
+    tags = list_or_cell(tags)
     if columns.are_spans:
         return _words_of_text(words, tags, columns, place)
+    words = list_or_cell(words)
     (word_column,), tag_column = columns.inputs, columns.labels.title
     for cell, column in ((words, word_column), (tags, tag_column)):
         if not isinstance(cell, list | tuple):
@@ -326,6 +335,8 @@ def _words_of_text(
     words = columns.units.split(text)
     try:
         found = [EntitySpan.of(span) for span in spans]
+        for span in found:
+            span.check_text(text)
         tags, extended = tag_words(words, found, len(text))
     except ValueError as error:
         raise InputError(f"{place}: {error}. Fix the spans.") from None

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from ampft.errors import quoted
 from ampft.text.units import Word
 
-LABEL_KEYS = ("label", "type", "entity", "entity_group", "entity_type", "tag")  # of a span
+# Of a span, as doccano, Label Studio, Prodigy and pipelines of transformers write it.
+LABEL_KEYS = ("label", "labels", "type", "entity", "entity_group", "entity_type", "tag")
+START_KEYS = ("start", "start_offset", "start_char", "begin")
+END_KEYS = ("end", "end_offset", "end_char")
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class EntitySpan:
     start: int
     end: int
     label: str
+    says: str | None = field(default=None, compare=False)  # What the source says it contains.
 
     @classmethod
     def of(cls, value: Any) -> EntitySpan:
@@ -38,18 +42,42 @@ class EntitySpan:
         start: Any = None
         end: Any = None
         label: Any = None
+        says: Any = None
         if isinstance(value, Mapping):
-            label = next((value[key] for key in LABEL_KEYS if value.get(key) is not None), None)
-            start, end = value.get("start"), value.get("end")
+            start, end, label = (
+                next((value[key] for key in keys if value.get(key) is not None), None)
+                for keys in (START_KEYS, END_KEYS, LABEL_KEYS)
+            )
+            says = value.get("text")
         elif isinstance(value, list | tuple) and len(value) == 3:
             start, end, label = value
-        is_place = isinstance(start, int) and isinstance(end, int)
+        if isinstance(label, list) and len(label) == 1:  # Label Studio
+            (label,) = label
+        is_place = type(start) is int and type(end) is int
         if not (is_place and isinstance(label, str) and label):
             raise ValueError(f"{quoted(value)} is not a span, which needs start, end and label")
-        return cls(start, end, label)
+        return cls(start, end, label, says if isinstance(says, str) else None)
+
+    def check_text(self, text: str) -> None:
+        """Raise ValueError when a text has other characters there than the source says."""
+        found = text[self.start : self.end]
+        if self.says is not None and found != self.says:
+            raise ValueError(
+                f"the span {self} is said to be {quoted(self.says)}, but these characters are"
+                f" {quoted(found)}. Characters count from 0, and the end is not included"
+            )
 
     def __str__(self) -> str:
         return f"{self.start} to {self.end} ({quoted(self.label)})"
+
+
+def is_span(value: object) -> bool:
+    """Return whether a value is a span, as `EntitySpan.of` reads it."""
+    try:
+        EntitySpan.of(value)
+    except ValueError:
+        return False
+    return True
 
 
 def tag_words(

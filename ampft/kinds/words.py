@@ -21,18 +21,19 @@ from transformers import DataCollatorWithPadding
 from ampft.data.columns import (
     INPUT_FLAGS,
     LABEL_FLAG,
-    SPAN_COLUMNS,
     TAG_COLUMNS,
     TEXT,
     TEXT_COLUMNS,
     WORD_COLUMNS,
     DataColumns,
     require_columns,
+    span_columns,
 )
 from ampft.data.dataset import ClassificationData, row_labels
 from ampft.data.sources.conll import CONLL_SEPARATORS, CONLL_SUFFIXES, read_as_conll
 from ampft.data.sources.files import open_table
 from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
+from ampft.data.sources.text_lists import list_or_cell
 from ampft.data.token_rows import TagReader
 from ampft.data.words import entities, is_bio
 from ampft.errors import InputError, quoted
@@ -185,6 +186,8 @@ def sentence_of(cell: Any, trained: TrainingInfo) -> Sentence:
         InputError: The cell is neither.
     """
     units = units_of_training(trained)
+    if trained.input_columns != (TEXT,):
+        cell = list_or_cell(cell)
     if isinstance(cell, list | tuple):
         text, words = units.joined([str(word) for word in cell])
         return Sentence(text, tuple(words))
@@ -250,7 +253,7 @@ def _labels(
         require_columns((requested,), table.columns, LABEL_FLAG, origin=table.origin)
     are_spans = trained.input_columns == (TEXT,) and column not in WORD_COLUMNS
     named = requested or trained.arguments.get("label_column_name")
-    usual = SPAN_COLUMNS if are_spans else TAG_COLUMNS
+    usual = span_columns(table) if are_spans else TAG_COLUMNS
     names = [name for name in (named, *usual) if name in table.columns]
     if not names:
         return None

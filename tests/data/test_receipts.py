@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 
 import numpy as np
 import pytest
@@ -191,3 +192,66 @@ def test_a_first_column_without_words_is_refused(tmp_path):
     text = "".join(f"bc/a {i} {word} O\n" for i, word in enumerate("abcde"))
     with pytest.raises(InputError, match=r"t\.conll: the first column has one value in each"):
         load(tmp_path, text, "t.conll")
+
+
+SPANS = [(0, 4, "PER"), (13, 17, "LOC")]
+FLIGHT = "Rita flew to Oslo"
+SPAN_ROWS = {
+    "lists in label": {"label": [list(span) for span in SPANS]},
+    "lists in another column": {"marks": [list(span) for span in SPANS]},
+    "offsets": {
+        "entities": [
+            {"id": 1, "start_offset": a, "end_offset": b, "label": t} for a, b, t in SPANS
+        ],
+        "Comments": [],
+    },
+    "Label Studio": {
+        "label": [{"start": a, "end": b, "text": FLIGHT[a:b], "labels": [t]} for a, b, t in SPANS]
+    },
+    "Prodigy": {
+        "tokens": [{"text": word, "id": i} for i, word in enumerate(FLIGHT.split())],
+        "spans": [{"start": a, "end": b, "label": t, "token_end": 0} for a, b, t in SPANS],
+        "answer": "accept",
+    },
+}
+
+
+@pytest.mark.parametrize("case", SPAN_ROWS)
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_exports_with_spans(tmp_path, case, ending):
+    row = {"text": FLIGHT, **SPAN_ROWS[case]}
+    options = {"label_column_name": "marks"} if "marks" in row else {}
+    if ending == "csv":
+        row["text"], options = FLIGHT, {**options, "task": "tokens"}
+        content = delimited([], ",").replace("text,label", ",".join(row))
+        file = io.StringIO()
+        csv.writer(file).writerow([str(cell) for cell in row.values()])
+        content += file.getvalue() * 3
+    else:
+        content = "\n".join([json.dumps(row)] * 3)
+    data = load(tmp_path, content, f"t.{ending}", **options)
+    part = data.splits["train"][2]
+    assert part["text"] == FLIGHT.split()
+    assert [data.label_names[code] for code in part["label"]] == ["B-PER", "O", "O", "B-LOC"]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"spans": [{"start": 0, "end": 3, "label": "PER", "text": "Rita"}]},
+            "characters are 'Rit'",
+        ),
+        ({"spans": [[0, 4, "PER"]], "answer": "reject"}, "lines 1, 2: the column 'answer' says"),
+        ({"label": "a", "answer": "ignore"}, "lines 1, 2: the column 'answer' says"),
+        (
+            {"body": "x", "label": [[0, 4, "PER"]], "text": None},
+            "holds spans .* Add --task tokens",
+        ),
+        ({"data": {}, "annotations": [], "text": 0}, "export JSON-MIN"),
+    ],
+)
+def test_exports_that_do_not_hold(tmp_path, row, message):
+    row = {key: value for key, value in {"text": FLIGHT, **row}.items() if value is not None}
+    with pytest.raises(InputError, match=message):
+        load(tmp_path, f"{json.dumps(row)}\n" * 2, "t.jsonl")

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 # A list of Python or NumPy in brackets, with commas or, as NumPy writes it, blanks between values.
 _OUTSIDE = re.compile(r"([\[({])(.*)([\])}])", re.S)
@@ -37,6 +38,17 @@ def list_in_text(cell: str) -> list[object] | None:
         return None  # words in brackets
     found = list(_values(outside[2]))
     return None if None in found else [value for pair in found if pair for value in pair]
+
+
+def list_or_cell(cell: Any) -> Any:
+    """Return the list that a text holds, also of lists or objects; any other cell unchanged."""
+    if not isinstance(cell, str) or not cell.lstrip().startswith("["):
+        return cell
+    found = list_in_text(cell)
+    if found is None:
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            found = ast.literal_eval(cell.strip())
+    return cell if found is None else found
 
 
 def seems_to_be_list(cell: str) -> bool:
