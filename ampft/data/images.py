@@ -18,7 +18,9 @@ from PIL import ExifTags, Image, ImageOps
 
 from ampft.errors import InputError, did_you_mean
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
+IMAGE_SUFFIXES = (
+    *(".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".bmp", ".webp", ".avif", ".tif", ".tiff"),
+)
 MAX_16_BIT = 65535
 IN_MEMORY = "an image in memory"
 NEARLY_BLACK = 16  # of 255; 12-bit values in 16-bit images reach it
@@ -38,7 +40,8 @@ def open_image(value: Any) -> Image.Image:
         The image; its `filename` is the path, if it has one.
 
     Raises:
-        InputError: It cannot be read; the message names the file.
+        InputError: It cannot be read, or has a transparent colour with 16 bits per channel, of
+            which Pillow reads 8; the message names the file.
     """
     if isinstance(value, Image.Image):
         return value
@@ -49,6 +52,7 @@ def open_image(value: Any) -> Image.Image:
             # Pillow would keep the file of an animation open.
             content = Path(path).read_bytes()
         image = Image.open(io.BytesIO(content))
+        has_16_bits = any("16" in str(tile.args) for tile in image.tile)
         image.load()
     except DECODING_ERRORS as error:
         name = path if isinstance(path, str | Path) else IN_MEMORY
@@ -56,6 +60,12 @@ def open_image(value: Any) -> Image.Image:
         if reason.startswith("cannot identify image file"):  # followed by the address of a buffer
             reason = "not an image file"
         raise InputError(f"{name}: not a readable image ({reason}).") from None
+    if has_16_bits and image.mode == "RGB" and "transparency" in image.info:
+        name = path if isinstance(path, str | Path) else IN_MEMORY
+        raise InputError(
+            f"{name}: a transparent colour with 16 bits per channel, which is not read exactly."
+            " Save the image with 8 bits, or with an alpha channel."
+        )
     image.filename = str(path) if isinstance(path, str | Path) else ""
     return image
 
@@ -82,7 +92,10 @@ def as_rgb(image: Image.Image) -> Image.Image:
         _refuse_outside(values, full_scale, image)
         if _tiff_tags(image).get(PHOTOMETRIC) == 0:  # white is zero; Pillow inverts only 8 bits
             values = full_scale - values
-        upright = Image.fromarray(np.rint(values * (255 / full_scale)).astype(np.uint8))
+        pixels = np.rint(values * (255 / full_scale)).astype(np.uint8)
+        if isinstance(transparent := image.info.get("transparency"), int):
+            pixels[np.asarray(upright) == transparent] = 255
+        upright = Image.fromarray(pixels)
     if upright.mode == "La":
         upright = upright.convert("LA")
     if upright.has_transparency_data:

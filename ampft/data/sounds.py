@@ -20,6 +20,9 @@ SOUND_SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".ai
 # some decibels. Integers that were stored as floats exceed it by much more.
 MAX_SAMPLE = 8.0
 
+STREAMED = 0x7FFF0000  # bytes of samples that a program announces if it cannot know their number
+MAX_HEADER = 128  # bytes; some programs count the header as samples
+
 Samples = npt.NDArray[np.float32]
 
 
@@ -69,8 +72,12 @@ def open_sound(value: Any) -> Sound:
         raise InputError(f"{name}: not a readable sound ({reason}).") from None
     if len(samples) == 0:
         raise InputError(f"{name}: the sound has no samples.")
+    announced = max(announced, _announced_frames(content, len(samples)))
     if len(samples) < announced:
-        raise InputError(f"{name}: the file ends after {len(samples)} of {announced} frames.")
+        raise InputError(
+            f"{name}: the file ends after {len(samples)} of {announced} frames that its header"
+            " announces. It is cut off: copy it again, or save what is left as a new file."
+        )
     if not np.isfinite(samples).all():
         raise InputError(f"{name}: the sound has samples that are NaN or infinite.")
     low, high = samples.min(), samples.max()
@@ -80,6 +87,44 @@ def open_sound(value: Any) -> Sound:
             "-1 to 1. Divide samples that were 16-bit integers by 32768, or save them as such."
         )
     return Sound(samples, rate, encoding)
+
+
+def _announced_frames(content: bytes, frames: int) -> int:
+    """Return how many frames the header of a WAV or AIFF file announces; 0 if it does not say.
+
+    libsndfile reads as many as there are, so that half a file is read without an error. A program
+    that writes into a pipe does not know the number, and announces none or the largest one.
+
+    Args:
+        content: The file.
+        frames: Number of frames that it has.
+    """
+    form, order, wanted = content[:4], "little", b"data"
+    if form == b"FORM":
+        order, wanted = "big", b"SSND"
+    elif form == b"RIFX":
+        order = "big"
+    elif form not in (b"RIFF", b"RF64"):
+        return 0
+    start, large = 12, 0
+    while start + 8 <= len(content):
+        name, size = content[start : start + 4], _number(content, start + 4, 4, order)
+        start += 8
+        if name == b"ds64":  # of RF64: sizes of the file and of the samples, with 64 bits
+            large = _number(content, start + 8, 8, order)
+        if name == wanted:
+            present = len(content) - start
+            size = large or size
+            is_unknown = size == 0 or STREAMED <= size < 2**32
+            if is_unknown or size - present <= MAX_HEADER or not present:
+                return 0
+            return round(frames * size / present)
+        start += size + size % 2
+    return 0
+
+
+def _number(content: bytes, start: int, length: int, order: Any) -> int:
+    return int.from_bytes(content[start : start + length], order)
 
 
 def sound_library() -> ModuleType:

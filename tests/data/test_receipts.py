@@ -5,14 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
+import struct
+import zlib
 
 import numpy as np
 import pytest
-from PIL import Image
+import soundfile
+from PIL import Image, features
 from tiny_files import GOOD, ROWS, csv_of, load, rows_of
 
 from ampft.arguments import ClassifyArguments
+from ampft.data.images import as_rgb, open_image
 from ampft.data.load import load_data
+from ampft.data.masks import MaskError, mask_values
+from ampft.data.sounds import open_sound
 from ampft.errors import InputError
 
 SHAPE = (4, 6)
@@ -255,3 +261,64 @@ def test_exports_that_do_not_hold(tmp_path, row, message):
     row = {key: value for key, value in {"text": FLIGHT, **row}.items() if value is not None}
     with pytest.raises(InputError, match=message):
         load(tmp_path, f"{json.dumps(row)}\n" * 2, "t.jsonl")
+
+
+SOUND = np.random.default_rng(0).normal(scale=0.1, size=4000).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "chunk"), [("WAV", b"data"), ("RF64", b"data"), ("AIFF", b"SSND"), ("WAVEX", b"data")]
+)
+def test_frames_that_a_header_announces(kind, chunk):
+    file = io.BytesIO()
+    soundfile.write(file, SOUND, 8000, format=kind, subtype="PCM_16")
+    whole = file.getvalue()
+    assert len(open_sound(whole).samples) == 4000
+    with pytest.raises(InputError, match=r"ends after \d+ of (39|40)\d\d frames"):
+        open_sound(whole[: len(whole) // 2])
+    start = whole.index(chunk) + 4
+    for size in (0x7FFFFFFF, 0xFFFFFFFF, len(whole)):  # of pipes, and with the header counted in
+        if kind in ("WAV", "WAVEX"):
+            streamed = whole[:start] + size.to_bytes(4, "little") + whole[start + 4 :]
+            assert len(open_sound(streamed).samples) == 4000
+
+
+def png_of_16_bits(values, transparent, color):
+    """PNG by hand (Portable Network Graphics specification, sections 4 and 11)."""
+
+    def chunk(name, content):
+        return struct.pack(">I", len(content)) + name + content + struct.pack(
+            ">I", zlib.crc32(name + content)
+        )  # fmt: skip
+
+    height, width = values.shape[:2]
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    header = struct.pack(">IIBBBBB", width, height, 16, color, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + b"".join([
+        chunk(b"IHDR", header), chunk(b"tRNS", np.array(transparent).astype(">u2").tobytes()),
+        chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""),
+    ])  # fmt: skip
+
+
+def test_transparent_values_of_16_bits():
+    values = np.array([[1234, 1235, 65535, 0]])
+    image = open_image(png_of_16_bits(values, [1234], 0))
+    assert np.asarray(as_rgb(image))[0, :, 0].tolist() == [255, 5, 255, 0]
+    colors = np.array([[[1234, 5, 60000], [1, 2, 3]]])
+    with pytest.raises(InputError, match="a transparent colour with 16 bits per channel"):
+        open_image(png_of_16_bits(colors, [1234, 5, 60000], 2))
+
+
+@pytest.mark.parametrize(("ending", "kind"), [("jfif", "JPEG"), ("jpe", "JPEG"), ("avif", "AVIF")])
+def test_other_endings_of_images(tmp_path, ending, kind):
+    if kind == "AVIF" and not features.check("avif"):
+        pytest.skip("this Pillow has no AVIF")
+    for row in range(4):
+        folder = tmp_path / "ab"[row % 2]
+        folder.mkdir(exist_ok=True)
+        Image.new("RGB", (16, 16), (60 * row, 0, 200)).save(folder / f"{row}.{ending}", format=kind)
+    none = {"validation_fraction": 0.0, "test_fraction": 0.0}
+    data = load_data(ClassifyArguments(dataset_name=tmp_path, **none))
+    assert (data.kind, data.label_names, len(data.splits["train"])) == ("image", ("a", "b"), 4)
+    with pytest.raises(MaskError, match="whose compression changes"):
+        mask_values(open_image(next((tmp_path / "a").iterdir())))
