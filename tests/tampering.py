@@ -185,7 +185,7 @@ SCENARIOS: dict[str, tuple[str, str, tuple[str, ...], str | None, str]] = {
     ),
     "compare, repeated": (
         "cmp", "cmp", ("compare", "--modes", "fp32,bf16", "--seeds", "3", "--anyway",
-        "--output_dir", "cmp", "--", *TRAIN), "cmp/comparison.json", "*",
+        "--output_dir", "cmp", "--", *TRAIN), None, "*",
     ),
     "report CURVE": ("curve", "curve", ("report", "curve"), None, "*"),
     "curve, repeated (a run)": (
@@ -199,7 +199,7 @@ SCENARIOS: dict[str, tuple[str, str, tuple[str, ...], str | None, str]] = {
     "judge": ("ledger", "ledger", JUDGE, None, "**/*"),
     "judge (a judged run)": ("ledger", "cmp/runs/bf16-seed43", JUDGE, None, "*"),
     "doctor RUN": (
-        "diverged", "diverged", ("doctor", "diverged", "--steps", "1"), None, "**/*",
+        "diverged", "diverged", ("doctor", "diverged"), None, "**/*",
     ),
 }  # fmt: skip
 # What is built by which command, after what.

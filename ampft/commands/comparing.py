@@ -157,7 +157,7 @@ def _train_and_compare(line: CommandLine[CompareFlags]) -> None:
 def _compare_runs(line: CommandLine[CompareFlags]) -> Comparison:
     """Compare runs. A single folder with a plan is compared as planned."""
     flags, folders = line.flags, [Path(run) for run in line.flags.runs]
-    from ampft.comparison.execution.plan import read_plan
+    from ampft.comparison.execution.plan import PLAN_NAME, read_plan
 
     plan = read_plan(folders[0]) if len(folders) == 1 else None
     if plan is not None:
@@ -176,7 +176,17 @@ def _compare_runs(line: CommandLine[CompareFlags]) -> Comparison:
             baseline=flags.baseline,
         )
     from ampft.comparison.analysis.compare_folders import compare_folders
+    from ampft.comparison.analysis.loading import RUNS_NAME
+    from ampft.comparison.findings import COMPARISON_NAME
 
+    for folder in folders:
+        was_planned = (folder / RUNS_NAME).is_dir() and (folder / COMPARISON_NAME).is_file()
+        if was_planned and not (folder / PLAN_NAME).is_file():
+            raise InputError(
+                f"RUN {folder}: this is the folder of a comparison, but its plan.json is gone, "
+                "which says how many analyses there were. Restore it from a copy, or pass the "
+                f"folders in {folder / RUNS_NAME}."
+            )
     return compare_folders(
         folders,
         metric=flags.metric,

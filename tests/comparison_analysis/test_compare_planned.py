@@ -164,3 +164,14 @@ def test_a_plan_that_cannot_be_read(tmp_path, capsys):
     values = json.loads((folder / PLAN_NAME).read_text(encoding="utf-8"))
     (folder / PLAN_NAME).write_text(json.dumps({**values, "schema": 99}), encoding="utf-8")
     assert "has schema version 99" in refused(capsys, folder)
+
+
+@pytest.mark.slow
+def test_a_comparison_whose_plan_is_gone_is_not_compared_as_unplanned_runs(tmp_path, capsys):
+    folder, runs = planned(tmp_path)
+    (folder / "comparison.json").write_text("{}", encoding="utf-8")
+    assert cli.main(["compare", str(folder)]) == 0
+    capsys.readouterr()
+    (folder / PLAN_NAME).unlink()
+    assert "its plan.json is gone" in refused(capsys, folder)
+    assert cli.main(["compare", *map(str, runs)]) == 0
