@@ -18,6 +18,7 @@ PACKAGE = REPOSITORY / "ampft"
 LAYERS = (
     ("errors",),
     ("laboratory",),
+    ("decision",),
     ("text", "files", "flag", "ownership", "sealed", "signals", "processes", "machine", "hub"),
     ("precision",),
     ("data",),

@@ -44,16 +44,15 @@ from ampft.data.words import (
     BIO,
     IOB1,
     IOBES,
-    OUTSIDE,
     PLAIN,
     EntitySpan,
     Tag,
     TagError,
     as_bio,
-    bio_tags,
     find_scheme,
     tag_words,
 )
+from ampft.decision import OUTSIDE, bio_tags
 from ampft.errors import InputError, quoted
 from ampft.text.numbers import counted
 from ampft.text.units import TextUnits

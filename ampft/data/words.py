@@ -9,11 +9,12 @@ entities of one word (S-, U- or W-). All other words have O.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from ampft.decision import BEGIN, INSIDE, OUTSIDE, is_bio
 from ampft.errors import quoted
 from ampft.text.units import Word
 
@@ -127,9 +128,7 @@ def tag_words(
     return tags, extended
 
 
-OUTSIDE = "O"
 BIO, IOB1, IOBES, PLAIN = "BIO", "IOB1", "IOBES or BILOU", "plain"
-BEGIN, INSIDE = "B", "I"
 
 _PREFIXED = re.compile(r"([BIMELSUW])-(.+)", re.DOTALL)
 _BEGINS = frozenset("BSUW")
@@ -219,11 +218,6 @@ def as_bio(tags: Sequence[str], scheme: str) -> list[str]:
     return result
 
 
-def bio_tags(types: Sequence[str]) -> tuple[str, ...]:
-    """Return all tags over these types: O, then B- and I- of each."""
-    return (OUTSIDE, *(f"{prefix}-{name}" for name in types for prefix in (BEGIN, INSIDE)))
-
-
 def entity_types(tags: Iterable[str]) -> tuple[str, ...]:
     """Return the types of the entities; with plain tags, all tags.
 
@@ -232,23 +226,3 @@ def entity_types(tags: Iterable[str]) -> tuple[str, ...]:
     """
     names = tuple(tags)
     return tuple(name[2:] for name in names[1::2]) if is_bio(names) else names
-
-
-def is_bio(tags: Sequence[str]) -> bool:
-    """Return whether these are all tags of BIO over some types, in the order of `bio_tags`."""
-    return len(tags) > 1 and tuple(tags) == bio_tags([name[2:] for name in tags[1::2]])
-
-
-def entities(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    """Yield type, first word and word after the last of each entity, by the strict rule of BIO.
-
-    An entity begins with B-. An I- that does not continue an entity of its type belongs to none, as
-    in the mode "strict" of seqeval with the scheme IOB2.
-    """
-    start, current = 0, ""
-    for word, text in enumerate([*tags, OUTSIDE]):
-        if current and text != f"{INSIDE}-{current}":
-            yield current, start, word
-            current = ""
-        if text.startswith(f"{BEGIN}-"):
-            start, current = word, text[2:]

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from ampft.decision import Abstention, Decisions
 from ampft.metrics.abstention import ValidationHalves, exact_interval
 from ampft.metrics.bootstrap import Statistic, difference_interval, interval, resampled_sums
 from ampft.metrics.calibration import BINS
 from ampft.metrics.targets import parse_threshold_target
-from ampft.tasks.decisions import Abstention, Decisions
 from ampft.tasks.loss_settings import ValidationFitSettings
 from ampft.tasks.outcome import TunableOutcome
 from ampft.tasks.tuning import calibration_error, label_columns, proper_scores, with_decisions

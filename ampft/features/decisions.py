@@ -11,8 +11,10 @@ from typing import Any
 from torch import nn
 
 from ampft.data.splits import dependent_groups
+from ampft.decision import CONTRACT_NAME, Abstention, Contract, Decisions
 from ampft.features.decision_figures import FittedPart, fitted_part
 from ampft.features.feature import Feature
+from ampft.files import write_text
 from ampft.metrics.abstention import (
     ValidationHalves,
     candidate_confidences,
@@ -20,7 +22,6 @@ from ampft.metrics.abstention import (
     split_in_halves,
 )
 from ampft.metrics.calibration import HIGHEST, LOWEST
-from ampft.tasks.decisions import Abstention, Decisions
 from ampft.tasks.loss_settings import ValidationFitSettings
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.tasks.task import Task
@@ -96,10 +97,11 @@ class FittedDecisions(Feature):
         )
 
     def save(self, folder: Path, model: nn.Module) -> None:
-        """Write the decisions into the configuration of the model."""
+        """Add the decisions to the contract in a folder."""
         assert self._decisions is not None, "the final split is predicted before"
-        config: Any = model.config
-        config.update(self._decisions.entries(self.task.label_names))
+        contract = Contract.read(folder)
+        rule = replace(contract.rule, decisions=self._decisions)
+        write_text(folder / CONTRACT_NAME, replace(contract, rule=rule).text())
 
     def record(self) -> Mapping[str, Any]:
         """Return what was fitted, and what it changes on the final split."""

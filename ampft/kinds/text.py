@@ -18,6 +18,7 @@ from transformers import DataCollatorWithPadding
 from ampft.data.dataset import ROWS_AT_A_TIME, TOKEN, ClassificationData
 from ampft.data.row_labels import unit_indices
 from ampft.data.steps import IntArray, ids_of_varied_length
+from ampft.decision import Tokenization
 from ampft.errors import InputError
 from ampft.kinds.logits import model_inputs
 from ampft.kinds.settings import InputSettings
@@ -27,7 +28,7 @@ from ampft.kinds.windows import (
     POSITIONS,
     WINDOW_COUNTS,
     add_example_indices,
-    encode_texts,
+    row_columns,
     window_overlap,
     word_selection,
 )
@@ -44,7 +45,14 @@ from ampft.models.pretrained import (
     load_config,
     load_pretrained,
 )
-from ampft.models.tokenizer import load_tokenizer, max_input_length, set_padding_for_model
+from ampft.models.tokenizer import (
+    is_plain,
+    load_tokenizer,
+    max_input_length,
+    saved_tokenization,
+    set_padding_for_model,
+    tokenization_of,
+)
 from ampft.models.weights import LoadedModel
 
 # Difference of float32 logits, relative to the largest: rounding is at most 1e-6, a wrong mask at
@@ -60,17 +68,17 @@ class TextReader:
     """A tokenizer, and what it does with long texts."""
 
     collator: DataCollatorWithPadding  # Pads the tokens of texts to one length.
-    max_length: int  # Number of tokens of a text or window, with special tokens.
-    # Number of tokens that neighbouring windows share; None truncates texts.
-    stride: int | None = None
+    tokenization: Tokenization  # How texts become tokens.
 
     def encode(self, columns: Sequence[Sequence[str]]) -> dict[str, list[Any]]:
         """Return the tokens of texts or pairs, or of windows with their text as `example`."""
         tokenizer: Any = self.collator.tokenizer
-        if self.stride is None:
-            return dict(tokenizer(*columns, truncation=True, max_length=self.max_length))
-        (texts,) = columns
-        return encode_texts(tokenizer, texts, max_length=self.max_length, stride=self.stride)
+        read = self.tokenization
+        if not is_plain(tokenizer):
+            return dict(tokenizer(*columns, truncation=True, max_length=read.max_length))
+        texts = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        tokens = read.encode(tokenizer.backend_tokenizer, texts)
+        return tokens.columns if read.stride is None else row_columns(tokens)
 
     def length(self, row: tuple[Any, ...]) -> int:
         """Return the number of characters."""
@@ -151,7 +159,12 @@ class TextInputs:
     model_name: str
     tokenizer: Any = field(repr=False)
     splits: Mapping[str, TextExamples] = field(repr=False)
-    max_length: int
+    reads: Tokenization
+
+    @property
+    def tokenization(self) -> Tokenization | None:
+        """How texts become tokens; None if only transformers has the tokenizer."""
+        return self.reads if is_plain(self.tokenizer) else None
 
     def load_model(
         self, model_class: str, label_arguments: Mapping[str, Any], settings: InputSettings
@@ -224,7 +237,7 @@ class TextInputs:
 
     def save_processor(self, folder: Path) -> None:
         """Save the tokenizer, which truncates as in training when it is asked to truncate."""
-        self.tokenizer.model_max_length = self.max_length
+        self.tokenizer.model_max_length = self.reads.max_length
         self.tokenizer.save_pretrained(folder)
 
 
@@ -248,20 +261,21 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
 
     tokens: dict[str, TextExamples] = {}
     notes: list[str] = []
+    max_length, stride = reader.tokenization.max_length, reader.tokenization.stride
     for name, split in data.splits.items():
-        if reader.stride is not None:
+        if stride is not None:
             tokens[name] = windowed_examples(split, encode_windows, collator, name)
-            notes += window_notes(name, tokens[name], reader.max_length, reader.stride)
+            notes += window_notes(name, tokens[name], max_length, stride)
             continue
         rows, lengths, truncated = _tokenize(name, split, data.input_columns, reader)
         if truncated:
             share = f"{truncated} of {len(lengths)} texts ({truncated / len(lengths):.1%})"
-            notes.append(f"{name}: {share} truncated to {reader.max_length} tokens")
+            notes.append(f"{name}: {share} truncated to {max_length} tokens")
         tokens[name] = TextExamples(rows, lengths, collator)
-    if reader.stride is not None:
+    if stride is not None:
         notes.append("the logits of a text are the mean of those of its windows")
     return TextInputs(
-        data, tuple(notes), model_path, model_name, tokenizer, tokens, reader.max_length
+        data, tuple(notes), model_path, model_name, tokenizer, tokens, reader.tokenization
     )
 
 
@@ -269,6 +283,9 @@ def saved_reader(folder: Path, arguments: Mapping[str, Any], config: Any) -> Tex
     """Return the conversion of texts for a saved model, see `inputs.KindModule`."""
     tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG)
     set_padding_for_model(tokenizer, config)
+    stored = saved_tokenization(tokenizer, folder)
+    if stored is not None:
+        return TextReader(DataCollatorWithPadding(tokenizer), stored)
     settings = InputSettings(
         max_seq_length=int(arguments["max_seq_length"]),
         long_text=arguments.get("long_text", "truncate"),
@@ -302,13 +319,14 @@ def text_reader(
                 "only single texts can be split. Remove the flag."
             )
         shared = window_overlap(settings.stride, max_length, collator.tokenizer)
-        return TextReader(collator, max_length, shared)
+        read = tokenization_of(collator.tokenizer, max_length, stride=shared)
+        return TextReader(collator, read)
     if settings.stride is not None:
         raise InputError(
             f"--stride {settings.stride} has no effect on texts that are truncated. Add"
             " --long_text windows, or remove the flag."
         )
-    return TextReader(collator, max_length)
+    return TextReader(collator, tokenization_of(collator.tokenizer, max_length))
 
 
 def windowed_examples(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ampft.data.images import DECODING_ERRORS, as_rgb, open_image
 from ampft.data.sounds import open_sound, resample
-from ampft.data.words import OUTSIDE, entities, is_bio
+from ampft.decision import OUTSIDE, entities, is_bio
 from ampft.errors import InputError
 from ampft.text.shown_case import ShownCase, ShownPicture, ShownSound, Span, Tagging
 

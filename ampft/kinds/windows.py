@@ -14,7 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ampft.decision import Tokens
 from ampft.errors import InputError
+from ampft.models.tokenizer import is_plain
 from ampft.precision.transfer import to_device
 
 IntArray = npt.NDArray[np.int64]
@@ -36,7 +38,7 @@ def window_overlap(stride: int | None, max_length: int, tokenizer: Any) -> int:
     Raises:
         InputError: Windows would not advance, or the tokenizer cannot split texts.
     """
-    if not tokenizer.is_fast:
+    if not is_plain(tokenizer):
         raise InputError(
             "--model_name_or_path: the model has a slow tokenizer, written in Python, which cannot"
             " split texts into windows. Choose a model with a fast tokenizer (tokenizer.json)."
@@ -58,75 +60,10 @@ def window_overlap(stride: int | None, max_length: int, tokenizer: Any) -> int:
     return chosen
 
 
-def encode_texts(
-    tokenizer: Any, texts: Sequence[str], *, max_length: int, stride: int
-) -> dict[str, list[Any]]:
-    """Return the tokens of the windows of texts, with the index of its text as `example`."""
-    encoded = tokenizer(
-        list(texts),
-        truncation=True,
-        max_length=max_length,
-        stride=stride,
-        return_overflowing_tokens=True,
-    )
-    columns = dict(encoded)
-    columns[EXAMPLE] = columns.pop("overflow_to_sample_mapping")
-    return columns
-
-
-def encode_words(
-    tokenizer: Any, sentences: Sequence[Sequence[str]], *, max_length: int, stride: int
-) -> tuple[dict[str, list[Any]], int]:
-    """Return the tokens of the windows of sentences, and how many words have no token.
-
-    The column `positions` has the position of the first token of each word that the window
-    predicts: those for which it has the most context. A word without a token, such as a lone
-    control character, is read as the unknown token.
-
-    Args:
-        tokenizer: Fast tokenizer.
-        sentences: Words of each sentence.
-        max_length: Number of tokens of a window, with special tokens.
-        stride: Number of tokens that neighbouring windows share.
-
-    Raises:
-        InputError: A word has no token, and the tokenizer has no unknown token.
-    """
-    words = [list(sentence) for sentence in sentences]
-    replaced = 0
-    while True:
-        encoded = tokenizer(
-            words,
-            is_split_into_words=True,
-            truncation=True,
-            max_length=max_length,
-            stride=stride,
-            return_overflowing_tokens=True,
-        )
-        owners = np.array(encoded["overflow_to_sample_mapping"])
-        word_ids = [
-            np.array([-1 if i is None else i for i in encoded.word_ids(row)], dtype=np.int64)
-            for row in range(len(owners))
-        ]
-        missing = _without_tokens(words, word_ids, owners)
-        if not missing:
-            break
-        if tokenizer.unk_token is None or replaced:
-            sentence, word = missing[0]
-            raise InputError(
-                f"--model_name_or_path: its tokenizer has no token for the word"
-                f" {sentences[sentence][word]!r}. Remove the word, or use another model."
-            )
-        for sentence, word in missing:
-            words[sentence][word] = tokenizer.unk_token
-        replaced = len(missing)
-    columns = dict(encoded)
-    columns[EXAMPLE] = columns.pop("overflow_to_sample_mapping")
-    positions: list[list[int]] = []
-    for rows in np.split(np.arange(len(owners)), np.flatnonzero(np.diff(owners)) + 1):
-        positions += word_positions([word_ids[row] for row in rows], stride)
-    columns[POSITIONS] = positions
-    return columns, replaced
+def row_columns(tokens: Tokens) -> dict[str, list[Any]]:
+    """Return the columns of rows of tokens, with their examples and the positions of words."""
+    columns: dict[str, list[Any]] = {**tokens.columns, EXAMPLE: tokens.owners}
+    return columns if tokens.positions is None else {**columns, POSITIONS: tokens.positions}
 
 
 def add_example_indices(
@@ -135,50 +72,6 @@ def add_example_indices(
     """Return a batch of windows with their lengths and the indices of their examples."""
     examples = [indices[local] for local in columns[EXAMPLE]]
     return {**columns, EXAMPLE: examples, LENGTH: [len(ids) for ids in columns["input_ids"]]}
-
-
-def _without_tokens(
-    words: Sequence[Sequence[str]], word_ids: Sequence[IntArray], owners: IntArray
-) -> list[tuple[int, int]]:
-    """Return the sentence and index of each word that has no token."""
-    seen = [np.zeros(len(sentence) + 1, dtype=bool) for sentence in words]
-    for ids, owner in zip(word_ids, owners, strict=True):
-        seen[owner][ids] = True  # special tokens have -1, the last entry
-    return [
-        (sentence, int(word))
-        for sentence, has in enumerate(seen)
-        for word in np.flatnonzero(~has[:-1])
-    ]
-
-
-def word_positions(windows: Sequence[IntArray], stride: int) -> list[list[int]]:
-    """Return for each window of a sentence the positions of the words that it predicts.
-
-    A word is predicted at its first token, in the window with the most tokens on the side where it
-    has fewer; the ends of the sentence count as unlimited context. Of equal windows, it is the
-    first.
-
-    Args:
-        windows: Word of each token of each window, -1 for special tokens.
-        stride: Number of tokens that neighbouring windows share.
-    """
-    contents = [ids[ids >= 0] for ids in windows]
-    prefixes = [int(np.argmax(ids >= 0)) for ids in windows]
-    starts = np.arange(len(windows)) * (len(contents[0]) - stride)
-    ends = starts + [len(content) for content in contents]
-    words = np.full(int(ends[-1]), -1)
-    for start, content in zip(starts, contents, strict=True):
-        words[start : start + len(content)] = content
-    firsts = np.flatnonzero(np.diff(words, prepend=-1))
-    left = np.where(starts > 0, firsts[:, None] - starts, np.inf)
-    right = np.where(ends < ends[-1], ends - 1 - firsts[:, None], np.inf)
-    context = np.minimum(left, right)
-    context[(firsts[:, None] < starts) | (firsts[:, None] >= ends)] = -1
-    chosen = context.argmax(axis=1)
-    return [
-        (firsts[chosen == window] - starts[window] + prefixes[window]).tolist()
-        for window in range(len(windows))
-    ]
 
 
 def word_selection(

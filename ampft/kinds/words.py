@@ -13,7 +13,6 @@ from typing import Any
 
 import datasets
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from torch import Tensor
 from transformers import DataCollatorWithPadding
@@ -35,7 +34,7 @@ from ampft.data.sources.files import open_table
 from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
 from ampft.data.sources.text_lists import list_or_cell
 from ampft.data.token_rows import TagReader
-from ampft.data.words import entities, is_bio
+from ampft.decision import ENTITIES, Rule, Sentence, Tokenization
 from ampft.errors import InputError, quoted
 from ampft.kinds.prediction import InputRows, PredictedRows, PredictRequest, RowOutput, TrainingInfo
 from ampft.kinds.rows import STANDARD_INPUT, lines_as_table, texts_as_table
@@ -47,14 +46,19 @@ from ampft.kinds.text import (
     window_notes,
     windowed_examples,
 )
-from ampft.kinds.windows import EXAMPLE, encode_words, window_overlap
+from ampft.kinds.windows import EXAMPLE, row_columns, window_overlap
 from ampft.models.minilm import default_model
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_config
-from ampft.models.tokenizer import load_tokenizer, max_input_length, set_padding_for_model
+from ampft.models.tokenizer import (
+    load_tokenizer,
+    max_input_length,
+    saved_tokenization,
+    set_padding_for_model,
+    tokenization_of,
+)
 from ampft.text.numbers import counted
 from ampft.text.units import PIECES, TextUnits, Word
 
-ENTITIES = "entities"
 ENTITIES_TYPE = pa.list_(  # the first rows may have no entity that shows it
     pa.struct(
         {
@@ -66,14 +70,6 @@ ENTITIES_TYPE = pa.list_(  # the first rows may have no entity that shows it
         }
     )
 )
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """A row: its text, or its words with a blank between them, and the places of the words."""
-
-    text: str
-    words: tuple[Word, ...]
 
 
 def sentence_output(request: PredictRequest, config: Any) -> RowOutput:
@@ -91,38 +87,8 @@ def _columns(rows: Sequence[tuple[Any, ...]], predictions: PredictedRows) -> dic
         predictions: Their predictions, with probabilities (words, K) of each.
     """
     sentences: list[Sentence] = [sentence for (sentence,) in rows]
-    probabilities = list(predictions.decoded["probabilities"])
-    names = predictions.label_names
-    tags = [[names[code] for code in each.argmax(axis=1)] for each in probabilities]
-    columns: dict[str, list[Any]] = {
-        "words": [[word.text for word in sentence.words] for sentence in sentences],
-        "prediction": tags,
-        "confidence": [round(value, 6) for value in predictions.confidence],
-    }
-    if is_bio(names):
-        columns[ENTITIES] = [
-            _entities(*each) for each in zip(sentences, tags, probabilities, strict=True)
-        ]
-    return columns
-
-
-def _entities(
-    sentence: Sentence, tags: Sequence[str], probabilities: npt.NDArray[np.float32]
-) -> list[dict[str, Any]]:
-    """Return the entities of a sentence; their confidence is the mean over their words."""
-    best, found = probabilities.max(axis=1), []
-    for label, first, end in entities(tags):
-        inside = sentence.words[first:end]
-        found.append(
-            {
-                "start": inside[0].start,
-                "end": inside[-1].end,
-                "label": label,
-                "text": sentence.text[inside[0].start : inside[-1].end],
-                "confidence": round(float(best[first:end].mean()), 6),
-            }
-        )
-    return found
+    rule = Rule(predictions.label_names)
+    return rule.word_columns(sentences, list(predictions.decoded["probabilities"]))
 
 
 def _conll_text(cells: Sequence[Any]) -> str:
@@ -268,8 +234,7 @@ class WordReader:
     """A tokenizer of words, and the windows of long sentences."""
 
     collator: DataCollatorWithPadding  # Pads the tokens of windows to one length.
-    max_length: int  # Number of tokens of a window, with special tokens.
-    stride: int  # Number of tokens that neighbouring windows share.
+    tokenization: Tokenization  # How words become the tokens of windows.
 
     @classmethod
     def of(
@@ -284,13 +249,24 @@ class WordReader:
             stride: Number of tokens that neighbouring windows share; None for a quarter.
         """
         length = max_input_length(max_length, collator.tokenizer, config)
-        return cls(collator, length, window_overlap(stride, length, collator.tokenizer))
+        shared = window_overlap(stride, length, collator.tokenizer)
+        return cls(collator, tokenization_of(collator.tokenizer, length, stride=shared, words=True))
 
     def encode(self, sentences: Sequence[Sequence[str]]) -> tuple[dict[str, list[Any]], int]:
-        """Return the tokens of the windows of sentences, and how many words have no token."""
-        return encode_words(
-            self.collator.tokenizer, sentences, max_length=self.max_length, stride=self.stride
-        )
+        """Return the tokens of the windows of sentences, and how many words have no token.
+
+        Raises:
+            InputError: A word has no token, and the tokenizer has no unknown token.
+        """
+        tokenizer: Any = self.collator.tokenizer
+        try:
+            tokens = self.tokenization.encode(tokenizer.backend_tokenizer, sentences)
+        except ValueError as error:
+            raise InputError(
+                f"--model_name_or_path: its tokenizer has {error}. Remove the word, or use another "
+                "model."
+            ) from None
+        return row_columns(tokens), tokens.replaced
 
     def length(self, row: tuple[Any, ...]) -> int:
         """Return the number of characters."""
@@ -326,15 +302,16 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
     reader = WordReader.of(collator, config, settings.max_seq_length, settings.stride)
     (column,) = data.input_columns
+    read = reader.tokenization
     tokens, notes = {}, list[str]()
     for split, rows in data.splits.items():
         tokens[split], unknown = _tokenize(split, rows, column, reader)
         notes += window_notes(
-            split, tokens[split], reader.max_length, reader.stride, noun="sentences"
+            split, tokens[split], read.max_length, read.stride or 0, noun="sentences"
         )
         if unknown:
             notes.append(f"{split}: {counted(unknown, 'word')} without a token read as unknown")
-    return TextInputs(data, tuple(notes), path, name, tokenizer, tokens, reader.max_length)
+    return TextInputs(data, tuple(notes), path, name, tokenizer, tokens, read)
 
 
 def saved_reader(folder: Path, arguments: Mapping[str, Any], config: Any) -> WordReader:
@@ -342,6 +319,9 @@ def saved_reader(folder: Path, arguments: Mapping[str, Any], config: Any) -> Wor
     tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG, reads_words=True)
     set_padding_for_model(tokenizer, config)
     collator = DataCollatorWithPadding(tokenizer)
+    stored = saved_tokenization(tokenizer, folder)
+    if stored is not None:
+        return WordReader(collator, stored)
     length, stride = int(arguments["max_seq_length"]), arguments.get("stride")
     return WordReader.of(collator, config, length, stride)
 

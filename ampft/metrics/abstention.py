@@ -23,7 +23,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-CONFIDENCE = 0.95  # of the promise
+from ampft.decision import PROMISE_CONFIDENCE
+
+CONFIDENCE = PROMISE_CONFIDENCE
 STEPS = 20  # of the sequence, if it begins with no row and ends with all
 PROMISE_SEED = 0
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ampft.decision import sigmoid, softmax
 from ampft.metrics.bootstrap import Statistic
 
 BINS = 15  # the number that Guo et al. (2017) use throughout
@@ -106,22 +107,6 @@ def expected_calibration_error(
 
 LOWEST, HIGHEST = 0.05, 20.0  # outside: the model makes no errors to fit
 FloatArray = npt.NDArray[np.float64]
-
-
-def softmax(logits: npt.NDArray[Any], temperature: float = 1.0) -> FloatArray:
-    """Return the (n, K) probabilities of classes that exclude each other, float64."""
-    scaled = logits.astype(np.float64) / temperature
-    powers = np.exp(scaled - scaled.max(axis=1, keepdims=True))
-    shares: FloatArray = powers / powers.sum(axis=1, keepdims=True)
-    return shares
-
-
-def sigmoid(logits: npt.NDArray[Any], temperature: float = 1.0) -> FloatArray:
-    """Return the (n, K) probabilities of labels that do not exclude each other, float64."""
-    from scipy.special import expit
-
-    shares: FloatArray = expit(logits.astype(np.float64) / temperature)
-    return shares
 
 
 def fit_temperature(

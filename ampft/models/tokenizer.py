@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import inspect
 import json
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
-from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoTokenizer
+from transformers import (
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
 
+from ampft.decision import CONTRACT_NAME, TOKENIZER_NAME, Contract, Tokenization
 from ampft.errors import InputError
 from ampft.models.packing.families import FAMILIES
-from ampft.models.pretrained import MODEL_NAME_FLAG, check_model_name, loading_error
+from ampft.models.pretrained import (
+    MODEL_NAME_FLAG,
+    SAVED_MODEL_FLAG,
+    check_model_name,
+    loading_error,
+)
 
 # Families that call transformers' `create_position_ids_from_input_ids`: their positions start at
 # padding_idx + 1, so that a table of n rows has n - padding_idx - 1 positions.
@@ -79,6 +90,75 @@ def load_tokenizer(
     if reads_words:  # the places of words and windows are counted from the start of a row
         tokenizer.padding_side = tokenizer.truncation_side = "right"
     return tokenizer
+
+
+def is_plain(tokenizer: Any) -> bool:
+    """Return whether its file tokenizer.json says everything that a tokenizer does with a text."""
+    plain = PreTrainedTokenizerFast
+    kind = type(tokenizer)
+    return (
+        isinstance(tokenizer, plain)
+        and kind.__call__ is plain.__call__
+        and kind._encode_plus is plain._encode_plus
+        and set(tokenizer.model_input_names) <= {"input_ids", "token_type_ids", MASK}
+    )
+
+
+def tokenization_of(
+    tokenizer: Any, max_length: int, *, stride: int | None = None, words: bool = False
+) -> Tokenization:
+    """Return how a tokenizer is used.
+
+    Args:
+        tokenizer: Tokenizer of transformers.
+        max_length: Largest number of tokens of a row.
+        stride: Number of tokens that neighbouring windows share; None truncates.
+        words: Whether it reads lists of words.
+    """
+    return Tokenization(
+        max_length=max_length,
+        stride=stride,
+        words=words,
+        inputs=tuple(tokenizer.model_input_names),
+        truncation_side=tokenizer.truncation_side,
+        splits_special_tokens=bool(getattr(tokenizer, "split_special_tokens", False)),
+        unknown=tokenizer.unk_token if words else None,
+    )
+
+
+def saved_tokenization(tokenizer: Any, folder: Path) -> Tokenization | None:
+    """Return how the tokenizer of a saved model is used; None if the folder does not say so.
+
+    The tokenizer then computes what its file says, which transformers may build anew otherwise.
+
+    Raises:
+        InputError: A file is damaged.
+    """
+    contract = saved_contract(folder)
+    if contract is None or contract.tokenization is None:
+        return None
+    try:
+        tokenizer._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_NAME))
+    except Exception as error:  # a bare Exception of the tokenizer's library
+        raise loading_error(str(folder), error, flag=SAVED_MODEL_FLAG) from error
+    return contract.tokenization
+
+
+def saved_contract(folder: Path) -> Contract | None:
+    """Return the contract of a saved model; None if it has none.
+
+    Raises:
+        InputError: It is damaged.
+    """
+    try:
+        return Contract.read(folder)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{SAVED_MODEL_FLAG} {folder}: {CONTRACT_NAME} is damaged ({error}). Restore the "
+            "folder from a copy, or repeat the run."
+        ) from error
 
 
 def set_padding_for_model(tokenizer: Any, config: Any) -> None:

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from ampft.decision import CONTRACT_NAME
 from ampft.engine.checkpoints.store import HISTORY_NAME as HISTORY_NAME
 from ampft.engine.checkpoints.store import STORE_NAME, CheckpointStore
 from ampft.errors import InputError
@@ -37,7 +38,7 @@ WEIGHT_FILES = (
     *("adapter_model.*", "raw_weights.safetensors"),
 )
 MODEL_FILES = (
-    "config.json",
+    *("config.json", CONTRACT_NAME),
     *("generation_config.json", "preprocessor_config.json", "processor_config.json"),
     *WEIGHT_FILES[:-1],
     "adapter_config.json",

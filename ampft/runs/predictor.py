@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from ampft.decision import CONTRACT_NAME, UNTOUCHED, Decisions, Rule
 from ampft.engine.out_of_memory import is_out_of_memory
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
@@ -23,7 +23,8 @@ from ampft.kinds.logits import forward_logits, logits_of_rows
 from ampft.kinds.prediction import PredictedRows
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
-from ampft.models.pretrained import load_saved
+from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
+from ampft.models.tokenizer import saved_contract
 from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import make_accelerator, numerics, training_device
 from ampft.precision.compilation import turn_compilation_off
@@ -32,22 +33,33 @@ from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import resolve
 from ampft.runs.record import RunRecord
 from ampft.runs.show import problem_of, task_row
-from ampft.tasks.decisions import Decisions, fitted_config_entries
 from ampft.tasks.outcome import Problem
 
 IntArray = npt.NDArray[np.int64]
 
 
-def saved_problem(record: RunRecord, config: Any) -> Problem:
-    """Return the problem of a saved model, with the decisions in its configuration.
+def saved_problem(record: RunRecord, folder: Path) -> Problem:
+    """Return the problem of a saved model, with the rule in its contract.
 
     Args:
         record: Record of the run.
-        config: Configuration of its model.
+        folder: Folder of the model.
+
+    Raises:
+        InputError: The folder has no contract, or a damaged one.
     """
-    fitted = fitted_config_entries(config)
-    problem_type = problem_of(record)
-    return problem_type.from_arguments(tuple(record.label_names), {**record.arguments, **fitted})
+    problem_type, contract = problem_of(record), saved_contract(folder)
+    if contract is None:
+        if hasattr(problem_type, "rule"):
+            raise InputError(
+                f"{SAVED_MODEL_FLAG} {folder}: {CONTRACT_NAME}, which says how the model decides, "
+                "is missing. An earlier version of ampft trained it: repeat the run."
+            )
+        return problem_type.from_arguments(tuple(record.label_names), record.arguments)
+    rule = contract.rule
+    decided = {"threshold": rule.threshold, "label_separator": rule.separator}
+    decided |= rule.decisions.entries(rule.label_names)
+    return problem_type.from_arguments(rule.label_names, decided)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +91,7 @@ class Predictor:
         tensors = row.kind.tensors  # registers the models of the kind
         model = load_saved(getattr(transformers, row.model_class), str(folder))
         config = model.config
-        problem = saved_problem(record, config)
+        problem = saved_problem(record, folder)
         reader = tensors.saved_reader(folder, record.arguments, config)
         check_float32_modules(model, precision)
         cast_in_place(model, precision.storage_dtype)
@@ -100,10 +112,11 @@ class Predictor:
             f" in this precision. {remedy}",
         )
 
-    @cached_property
+    @property
     def decisions(self) -> Decisions:
         """What was fitted on validation."""
-        return Decisions.from_entries(fitted_config_entries(self.config), self.problem.label_names)
+        rule: Rule | None = getattr(self.problem, "rule", None)
+        return UNTOUCHED if rule is None else rule.decisions
 
     def __call__(self, columns: Sequence[Sequence[Any]]) -> PredictedRows:
         """Predict rows, in batches of similar length.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ampft.data.splits import dependent_groups
 from ampft.data.steps import StepBatches
+from ampft.decision import CONTRACT_NAME
 from ampft.engine.ending import end_training
 from ampft.engine.launch_bound import data_waiting_note, doubled_batch_timings, launch_bound_note
 from ampft.errors import TrainingStopped
@@ -29,7 +30,7 @@ from ampft.evaluation.sanity import (
 from ampft.evaluation.simple_methods import FREQUENCIES, SimpleMethod
 from ampft.features.feature import required_feature
 from ampft.features.validations import Validations, all_metrics
-from ampft.files import check_disk_space
+from ampft.files import check_disk_space, write_text
 from ampft.models.adapters import save_model_or_adapters
 from ampft.models.training_mode import batch_norm_note
 from ampft.models.weights import gather_sharded_weights, weights_size
@@ -200,6 +201,9 @@ def _save(
     prepared, stage = state.prepared, folder.stage()
     plain = prepared.accelerator.unwrap_model(model, keep_torch_compile=False)
     check_disk_space(folder.path, weights_size(plain), "saving the model")
+    contract = prepared.task.contract
+    if contract is not None:
+        write_text(stage / CONTRACT_NAME, contract.text())
     for feature in state.features:
         feature.save(stage, plain)
     save_model_or_adapters(plain, stage, prepared.loaded, weights)

@@ -24,7 +24,7 @@ from PIL import Image
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.splits import FILE_COLUMN, NUMBER_COLUMNS
-from ampft.data.words import entities, is_bio
+from ampft.decision import CONTRACT_NAME, Contract, entities, is_bio
 from ampft.errors import InputError
 from ampft.kinds.prediction import PredictRequest
 from ampft.kinds.served import Answer, NotAsked, Question, entities_differ
@@ -40,7 +40,6 @@ from ampft.runs.prepared import configuration_of, saved_preprocessing
 from ampft.runs.record import RunRecord
 from ampft.runs.served import PIPELINE, PREDICT, ServedClient, ServedPart
 from ampft.runs.show import holds_adapters, pipeline_arguments, task_row
-from ampft.tasks.decisions import fitted_config_entries
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.text.escaping import inert
 from ampft.text.terminal import quiet_libraries
@@ -341,8 +340,9 @@ class _Served:
         if isinstance(self.outcome, TunableOutcome):
             decided = self._with_temperature(answer)[0]
             if self.row.several_labels:
-                limits = np.asarray(self.outcome.decisions.thresholds or self.outcome.threshold)
-                is_other = not np.array_equal(answer[0] >= 0.5, decided >= limits)
+                shares, limit = decided.astype(np.float32), self.outcome.threshold
+                has = self.outcome.decisions.labels(shares, limit)
+                is_other = not np.array_equal(answer[0] >= 0.5, has)
             else:
                 classes = self.outcome.decisions.classes(decided[None].astype(np.float32))
                 is_other = bool(answer[0].argmax() != classes[0])
@@ -383,10 +383,10 @@ class _Served:
             ours = ", ".join(self.record.label_names[:LISTED])
             theirs = ", ".join(names[:LISTED])
             found.append(f"config.json has the classes {theirs}; the run has {ours}.")
-        entries = {k: v for k, v in fitted_config_entries(config).items() if v is not None}
         if isinstance(self.outcome, TunableOutcome):
+            rule = Contract.read(self.folder).rule
             fitted = self.outcome.decisions.entries(self.record.label_names)
-            found += _unequal("config.json", fitted, entries)
+            found += _unequal(CONTRACT_NAME, fitted, rule.decisions.entries(rule.label_names))
         trained = self.record.model.preprocessing or {}
         for name, values in saved_preprocessing(self.folder, list(trained)).items():
             found += _unequal(name, trained[name], values)

@@ -15,6 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ampft.decision import (
+    UNTOUCHED,
+    Decisions,
+    Rule,
+    decision_confidence,
+    least_certain,
+    unambiguous_separator,
+)
 from ampft.errors import InputError
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
 from ampft.metrics.scores import Average, Scores, label_scores
@@ -27,7 +35,6 @@ from ampft.metrics.sums import (
     mean_sums,
 )
 from ampft.precision.transfer import cached_device_constant
-from ampft.tasks.decisions import UNTOUCHED, Decisions
 from ampft.tasks.loss import constant_loss, parse_class_weights, summed_binary_cross_entropy
 from ampft.tasks.multi_label_report import (
     MEANS,
@@ -53,7 +60,6 @@ if TYPE_CHECKING:
 BoolArray = npt.NDArray[np.bool_]
 
 AVERAGES: tuple[Average, ...] = ("micro", "macro", "weighted", "samples")
-OTHER_SEPARATORS = (";", "|")  # of a printed prediction, if a label contains the chosen one
 METRICS = {metric.name: metric for metric in (MICRO_F1, MACRO_F1, WEIGHTED_F1, *MEANS)}
 
 
@@ -102,8 +108,7 @@ class MultiLabelPredictions:
     @property
     def predicted(self) -> BoolArray:
         """Whether a label is predicted, shape (n, K)."""
-        limits = self.threshold if self.thresholds is None else self.thresholds
-        return self.probabilities >= np.asarray(limits, dtype=np.float32)
+        return self.decisions.labels(self.probabilities, self.threshold)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -132,16 +137,12 @@ class MultiLabelPredictions:
     @property
     def decision_confidence(self) -> FloatArray:
         """The probability of each decision for or against a label, shape (n, K), float32."""
-        return np.where(self.predicted, self.probabilities, 1 - self.probabilities)
+        return decision_confidence(self.probabilities, self.predicted)
 
     @property
     def confidence(self) -> FloatArray:
-        """Probability of the least certain decision of an example, shape (n,), float32.
-
-        A joint probability would approach 0 with the number of labels, however certain the model.
-        """
-        least: FloatArray = self.decision_confidence.min(axis=1)
-        return least
+        """Probability of the least certain decision of an example, shape (n,), float32."""
+        return least_certain(self.probabilities, self.predicted)
 
     @property
     def only_prediction(self) -> str | None:
@@ -383,12 +384,16 @@ class MultiLabel:
             focal_gamma=self.focal_gamma,
         )
 
-    def decode(self, logits: Tensor, inputs: Any = None) -> dict[str, Tensor]:
-        """Return the (m, K) sigmoid probabilities of float32 logits, and the logits if kept."""
-        temperature = self.decisions.temperature
-        scaled = logits if temperature is None else logits / temperature
-        kept = {"logits": logits} if self.keeps_logits else {}
-        return {"probabilities": scaled.sigmoid(), **kept}
+    @property
+    def rule(self) -> Rule:
+        """How logits become probabilities and answers."""
+        return Rule(self.label_names, True, self.threshold, self.separator, self.decisions)
+
+    def decode(self, logits: Tensor, inputs: Any = None) -> dict[str, FloatArray]:
+        """Return the (m, K) sigmoid probabilities of logits, and the logits if kept."""
+        values = logits.detach().cpu().numpy()
+        kept = {"logits": values} if self.keeps_logits else {}
+        return {"probabilities": self.rule.probabilities(values), **kept}
 
     def outcome(
         self, split: str, targets: BoolArray, decoded: Mapping[str, npt.NDArray[Any]]
@@ -415,14 +420,8 @@ class MultiLabel:
 
     def predicted(self, decoded: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
         """Return the joined predicted labels of each example, and its confidence."""
-        unknown = np.zeros(decoded["probabilities"].shape, dtype=bool)
-        outcome = self.outcome("prediction", unknown, decoded)
-        names = np.asarray(self.label_names, dtype=object)
-        separator = _separator(self.separator, self.label_names)
-        return [
-            (separator.join(names[row]), float(confidence))
-            for row, confidence in zip(outcome.predicted, outcome.confidence, strict=True)
-        ]
+        found = self.rule.answers(decoded["probabilities"])
+        return list(zip(found.labels, found.confidence.tolist(), strict=True))
 
     @staticmethod
     def has_class(truth: BoolArray, label_names: Sequence[str], index: int) -> BoolArray:
@@ -441,13 +440,7 @@ class MultiLabel:
         return _shown_separator(label_names).join(names) or "(none)"
 
 
-def _separator(first: str, label_names: Sequence[str]) -> str:
-    """Return the first separator that no label contains, or `first`."""
-    every = "".join(label_names)
-    return next((each for each in (first, *OTHER_SEPARATORS) if each not in every), first)
-
-
 def _shown_separator(label_names: Sequence[str]) -> str:
     """Return what separates labels in a sentence: ", " unless a label contains a comma."""
-    separator = _separator(",", label_names)
+    separator = unambiguous_separator(",", label_names)
     return ", " if separator == "," else f" {separator} "

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkab
 import numpy as np
 import numpy.typing as npt
 
+from ampft.decision import Decisions
 from ampft.errors import listed
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import CaseSums, Metric
-from ampft.tasks.decisions import Decisions
 from ampft.tasks.report import Report
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class Problem(Protocol):
         """
 
     def decode(self, logits: Any, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return predictions from float32 logits: tensors (m, ...), or arrays of m objects.
+        """Return predictions from logits: arrays (m, ...), or tensors.
 
         Args:
             logits: (m, K, ...) float32.

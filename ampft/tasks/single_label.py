@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ampft.decision import UNTOUCHED, Decisions, Rule
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
 from ampft.metrics.scores import (
     MAX_MATRIX_CLASSES,
@@ -42,7 +43,6 @@ from ampft.metrics.sums import (
 )
 from ampft.precision.transfer import cached_device_constant
 from ampft.tasks.classification_report import ClassificationReport
-from ampft.tasks.decisions import UNTOUCHED, Decisions
 from ampft.tasks.loss import constant_loss, parse_class_weights, summed_cross_entropy
 from ampft.tasks.outcome import (
     FloatArray,
@@ -390,12 +390,16 @@ class SingleLabel:
             ignore_index=ignore_index,
         )
 
-    def decode(self, logits: Tensor, inputs: Any = None) -> dict[str, Tensor]:
-        """Return the (m, K) softmax probabilities of float32 logits, and the logits if kept."""
-        temperature = self.decisions.temperature
-        scaled = logits if temperature is None else logits / temperature
-        kept = {"logits": logits} if self.keeps_logits else {}
-        return {"probabilities": scaled.softmax(dim=-1), **kept}
+    @property
+    def rule(self) -> Rule:
+        """How logits become probabilities and answers."""
+        return Rule(self.label_names, decisions=self.decisions)
+
+    def decode(self, logits: Tensor, inputs: Any = None) -> dict[str, FloatArray]:
+        """Return the (m, K) softmax probabilities of logits, and the logits if kept."""
+        values = logits.detach().cpu().numpy()
+        kept = {"logits": values} if self.keeps_logits else {}
+        return {"probabilities": self.rule.probabilities(values), **kept}
 
     def outcome(
         self, split: str, targets: IntArray, decoded: Mapping[str, npt.NDArray[Any]]
@@ -425,10 +429,8 @@ class SingleLabel:
 
     def predicted(self, decoded: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
         """Return the predicted class of each example, and its probability."""
-        unknown = np.zeros(len(decoded["probabilities"]), dtype=np.int64)
-        outcome = self.outcome("prediction", unknown, decoded)
-        pairs = zip(outcome.predicted, outcome.confidence, strict=True)
-        return [(self.label_names[index], float(confidence)) for index, confidence in pairs]
+        found = self.rule.answers(decoded["probabilities"])
+        return list(zip(found.labels, found.confidence.tolist(), strict=True))
 
     @staticmethod
     def has_class(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ampft.data.steps import (
     MicroBatch,
     ScaledExamples,
 )
+from ampft.decision import Contract
 from ampft.errors import InputError
 from ampft.kinds.inputs import Inputs, LabellingInputs, PicturedInputs, PredictedMasks
 from ampft.kinds.logits import forward_logits
@@ -91,6 +92,20 @@ class Task:
         return self.problem.label_names
 
     @property
+    def contract(self) -> Contract | None:
+        """Everything between an input and its answer; None if the problem has no such rule."""
+        rule = getattr(self.problem, "rule", None)
+        if rule is None:
+            return None
+        return Contract(
+            self.name,
+            tuple(self.data.input_columns),
+            rule,
+            getattr(self.inputs, "tokenization", None),
+            None if self.data.text_units is None else asdict(self.data.text_units),
+        )
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Sentences to print, such as how many texts were truncated."""
         return self.inputs.notes
@@ -126,7 +141,7 @@ class Task:
         return forward_logits(model, inputs)
 
     def decode(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Return the decoded predictions: tensors (m, ...) on its device, or arrays of objects."""
+        """Return the decoded predictions: arrays (m, ...)."""
         return self.problem.decode(self.logits(model, inputs), inputs)
 
     def outcome(self, split: str, decoded: Mapping[str, npt.NDArray[Any]]) -> Outcome:

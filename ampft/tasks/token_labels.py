@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.data.row_labels import UnitLabels, padded_codes
-from ampft.data.words import entities, entity_types, is_bio
+from ampft.data.words import entity_types
+from ampft.decision import Rule, entities, is_bio
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
 from ampft.metrics.entities import (
     SentenceLayout,
@@ -375,8 +376,13 @@ class TokenLabels:
         """
         return self.words.loss(logits, targets)
 
+    @property
+    def rule(self) -> Rule:
+        """How the logits of words become probabilities and answers."""
+        return self.words.rule
+
     def decode(self, logits: Tensor, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return for each sentence the softmax probabilities of its words, on the CPU.
+        """Return for each sentence the softmax probabilities of its words.
 
         Args:
             logits: (m, K) float32 of all words of the sentences.
@@ -385,7 +391,7 @@ class TokenLabels:
         from ampft.kinds.windows import WORD_COUNTS
 
         assert inputs is not None, "a batch of sentences says how many words each has"
-        probabilities = self.words.decode(logits)["probabilities"].cpu().numpy()
+        probabilities = self.words.decode(logits)["probabilities"]
         return {"probabilities": _per_sentence(probabilities, inputs[WORD_COUNTS].numpy())}
 
     def outcome(

@@ -8,12 +8,12 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from ampft.decision import Decisions, Rule
 from ampft.metrics.bootstrap import Statistic
-from ampft.metrics.calibration import calibration_statistic, fit_temperature, sigmoid, softmax
+from ampft.metrics.calibration import calibration_statistic, fit_temperature
 from ampft.metrics.scores import case_binary_log_losses, case_brier_scores, case_log_losses
 from ampft.metrics.targets import parse_threshold_target
 from ampft.metrics.thresholds import best_threshold
-from ampft.tasks.decisions import Decisions
 from ampft.tasks.loss_settings import ValidationFitSettings
 from ampft.tasks.outcome import IntArray, Outcome, TunableOutcome
 
@@ -55,8 +55,9 @@ def with_decisions(outcome: T, decisions: Decisions) -> T:
     probabilities = outcome.probabilities
     if decisions.temperature is not None:
         assert outcome.logits is not None, "kept with --calibrate"
-        shares = sigmoid if is_multi_label(outcome) else softmax
-        probabilities = shares(outcome.logits, decisions.temperature).astype(np.float32)
+        several = is_multi_label(outcome)
+        rule = Rule(outcome.label_names, several=several, decisions=decisions)
+        probabilities = rule.probabilities(outcome.logits)
     return _changed(outcome, probabilities=probabilities, decisions=decisions)
 
 

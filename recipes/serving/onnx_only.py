@@ -1,37 +1,44 @@
-"""Predict texts with an ONNX artifact: onnxruntime, tokenizers and numpy, without PyTorch."""
+"""Predict texts with an ONNX artifact: onnxruntime, tokenizers and numpy, without PyTorch.
+
+Each line is the answer of `ampft predict` as JSON. The artifact brings decision.py, which decides.
+"""
 
 import json
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import onnxruntime
 from tokenizers import Tokenizer
 
 
+def load(path: Path) -> Any:
+    """Return a module of the artifact."""
+    spec: Any = spec_from_file_location(path.stem, path)
+    module = module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 def main(folder: Path, texts: list[str]) -> None:
-    """Print the most probable label of each text, and its probability."""
+    """Print the answer for each text; for a model of pairs, for each two texts."""
     about = json.loads((folder / "artifact.json").read_text(encoding="utf-8"))
-    text = about["text"] or {"stride": 0}
-    if about["decision"] or about["task"] != "text" or text["stride"] is not None:
-        sys.exit(
-            f"{folder}: the model decides by fitted thresholds, a temperature or abstention, reads "
-            "windows, or gives several labels, which this script does not do. Use ampft predict."
-        )
-    if len(about["input_columns"]) > 1:
-        sys.exit(f"{folder}: the model reads pairs of texts. Use ampft predict.")
+    contract = load(folder / "decision.py").Contract.read(folder)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.enable_truncation(about["text"]["max_length"])
     session = onnxruntime.InferenceSession(str(folder / about["model"]))
-    for text in texts:  # one at a time, so nothing is padded
-        encoded = tokenizer.encode(text)
-        columns = (encoded.ids, encoded.attention_mask, encoded.type_ids)
-        names = ("input_ids", "attention_mask", "token_type_ids")
-        inputs = {name: np.array([column]) for name, column in zip(names, columns, strict=True)}
-        (logits,) = session.run(["logits"], {name: inputs[name] for name in about["inputs"]})
-        scores = np.exp(logits[0] - logits[0].max())
-        label = about["label_names"][scores.argmax()]
-        print(label, f"{scores.max() / scores.sum():.4f}", text, sep="\t")
+    names = [each.name for each in session.get_inputs()]
+
+    def run(arrays: dict[str, Any]) -> Any:
+        return session.run(["logits"], {name: arrays[name] for name in names})[0]
+
+    units = None
+    if contract.units is not None:
+        units = load(folder / "units.py").TextUnits(**contract.units)
+    columns = contract.answer(contract.rows(texts), tokenizer, run, units=units)
+    for row in zip(*columns.values(), strict=True):
+        print(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False))
 
 
 if __name__ == "__main__":

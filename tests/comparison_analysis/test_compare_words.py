@@ -9,7 +9,7 @@ from run_folders import SEEDS, assert_has_interval, write_outcomes
 from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.report.files import read_comparison, terminal_text, write_comparison
 from ampft.comparison.report.sections import subgroup_losses
-from ampft.data.words import bio_tags
+from ampft.decision import bio_tags
 from ampft.errors import InputError
 from ampft.runs.record import DataPart
 from ampft.tasks.token_labels import METRICS, TokenPredictions

@@ -11,10 +11,11 @@ from tiny_words import tiny_sentences, tiny_word_task
 from torch import nn
 from transformers import AutoTokenizer
 
+from ampft.decision import word_positions
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import evaluate
-from ampft.kinds.windows import encode_texts, encode_words, word_positions
-from ampft.models.tokenizer import load_tokenizer
+from ampft.kinds.windows import row_columns
+from ampft.models.tokenizer import load_tokenizer, tokenization_of
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.resolve import resolve
 
@@ -22,6 +23,16 @@ pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
 SENTENCES, EFFECTIVE = 23, 16
 CPU = torch.device("cpu")
+
+
+def encode_texts(tokenizer, texts, *, max_length, stride, words=False):
+    read = tokenization_of(tokenizer, max_length, stride=stride, words=words)
+    tokens = read.encode(tokenizer.backend_tokenizer, texts)
+    return row_columns(tokens)
+
+
+def encode_words(tokenizer, sentences, **settings):
+    return encode_texts(tokenizer, sentences, words=True, **settings)
 
 
 def loaded(task):
@@ -101,7 +112,7 @@ def test_windows_hold_every_token_of_a_long_sentence(tiny_bert):
     (words,) = tiny_sentences(1, seed=3, longest=200)["tokens"]
     (whole,) = tokenizer([words], is_split_into_words=True, add_special_tokens=False)["input_ids"]
     for columns in (
-        encode_words(tokenizer, [words], max_length=16, stride=5)[0],
+        encode_words(tokenizer, [words], max_length=16, stride=5),
         encode_texts(tokenizer, [" ".join(words)], max_length=16, stride=5),
     ):
         rows = [ids[1:-1] for ids in columns["input_ids"]]
@@ -118,7 +129,7 @@ def test_windows_do_not_depend_on_the_side_at_which_the_tokenizer_truncates(tiny
     left, right = (
         encode_words(
             load_tokenizer(str(folder), reads_words=True), [words], max_length=16, stride=5
-        )[0]
+        )
         for folder in (tmp_path, tiny_bert)
     )
     assert len(right["positions"]) > 5
@@ -127,8 +138,8 @@ def test_windows_do_not_depend_on_the_side_at_which_the_tokenizer_truncates(tiny
 
 def test_a_word_without_a_token_is_read_as_unknown(tiny_bert):
     tokenizer = load_tokenizer(str(tiny_bert), reads_words=True)
-    columns, replaced = encode_words(tokenizer, [["w1", "\u200d", "w2"]], max_length=9, stride=0)
-    assert replaced == 1
+    columns = encode_words(tokenizer, [["w1", "\u200d", "w2"]], max_length=9, stride=0)
+    assert sum(ids.count(tokenizer.unk_token_id) for ids in columns["input_ids"]) == 1
     assert columns["positions"] == [[1, 2, 3]]
     assert columns["input_ids"][0][2] == tokenizer.unk_token_id
 
@@ -153,7 +164,7 @@ def by_hand(task, ids, model):
     tokenizer, losses = task.inputs.tokenizer, []
     for row in ids:
         words, tags = (task.data.splits["train"][int(row)][name] for name in ("tokens", "label"))
-        columns, _ = encode_words(tokenizer, [words], **{"max_length": 16, "stride": 5})
+        columns = encode_words(tokenizer, [words], **{"max_length": 16, "stride": 5})
         logits = [
             model(input_ids=torch.tensor([window])).logits[0, places]
             for window, places in zip(columns["input_ids"], columns["positions"], strict=True)
@@ -294,7 +305,7 @@ def test_a_tokenizer_of_bytes_puts_a_blank_before_each_word(tmp_path):
     vocabulary = {word: index for index, word in enumerate(words)}
     RobertaTokenizer(vocab=vocabulary, merges=[("Ġ", "a")]).save_pretrained(tmp_path)
     RobertaConfig().save_pretrained(tmp_path)
-    columns, _ = encode_words(
+    columns = encode_words(
         load_tokenizer(str(tmp_path), reads_words=True), [["a", "b", "a"]], max_length=16, stride=0
     )
     assert [words[i] for i in columns["input_ids"][0]] == ["<s>", "Ġa", "Ġ", "b", "Ġa", "</s>"]

@@ -11,13 +11,13 @@ import pytest
 from sklearn.metrics import log_loss, precision_score, recall_score
 
 from ampft.arguments import parse_classify_arguments
+from ampft.decision import Abstention, Decisions
 from ampft.errors import InputError
 from ampft.features.decision_figures import FittedPart, abstention_sentence
 from ampft.features.decisions import FittedDecisions
 from ampft.metrics.abstention import rows_needed, split_in_halves
 from ampft.metrics.targets import ThresholdTarget, parse_threshold_target
 from ampft.metrics.thresholds import best_threshold
-from ampft.tasks.decisions import Abstention, Decisions
 from ampft.tasks.loss_settings import ValidationFitSettings
 from ampft.tasks.multi_label import MultiLabelPredictions
 from ampft.tasks.settings import check_data_for_decisions
@@ -235,7 +235,7 @@ def test_a_saved_model_decides_as_the_run_did(monkeypatch):
     outcome, _, _ = fitted(settings, validation, test, monkeypatch)
     entries = outcome.decisions.entries(TWO)
     problem = SingleLabel.from_arguments(TWO, {**entries, "label_thresholds": None})
-    decoded = {n: t.numpy() for n, t in problem.decode(torch.tensor(test.logits)).items()}
+    decoded = problem.decode(torch.tensor(test.logits))
     assert np.allclose(decoded["probabilities"], outcome.probabilities, atol=1e-6)
     names, confidence = zip(*problem.predicted(decoded), strict=True)
     assert list(names) == [TWO[k] for k in outcome.predicted]

@@ -10,7 +10,7 @@ from seqeval.metrics import classification_report
 from seqeval.scheme import IOB2
 
 from ampft.data.row_labels import UnitLabels
-from ampft.data.words import bio_tags, entities
+from ampft.decision import bio_tags, entities
 from ampft.features.trackers import confusion_table
 from ampft.metrics.scores import label_scores
 from ampft.tasks.report import report_from_json

@@ -7,7 +7,8 @@ import pytest
 from scipy.optimize import minimize_scalar
 from sklearn.metrics import log_loss
 
-from ampft.metrics.calibration import fit_temperature, sigmoid, softmax
+from ampft.decision import sigmoid, softmax
+from ampft.metrics.calibration import fit_temperature
 
 SEEDS = range(5)
 

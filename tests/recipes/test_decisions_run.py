@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from running import BIN, call_here, printed, rows, succeeded
 
 import ampft
-from ampft.tasks.decisions import ENTRIES, Decisions
+from ampft.decision import Contract, Decisions
 
 pytestmark = pytest.mark.slow
 
@@ -55,14 +54,13 @@ def run(train, folder):
     return train(**splits, output_dir=folder / "run", checkpointing_steps=8, **FITTED)
 
 
-def entries(run) -> dict:
-    config = json.loads((run.folder / "config.json").read_text())
-    return {name: config[name] for name in ENTRIES if name in config}
+def decisions_of(run) -> Decisions:
+    return Contract.read(run.folder).rule.decisions
 
 
 def test_everything_is_saved_and_reported(run):
     part = run.record.decisions
-    decisions = Decisions.from_entries(entries(run), run.record.label_names)
+    decisions = decisions_of(run)
     assert part.temperature == decisions.temperature
     assert part.labels[0].threshold == decisions.positive_threshold
     assert part.abstention.least_confidence == decisions.abstention.least_confidence
@@ -120,7 +118,7 @@ def test_a_resumed_run_fits_the_same(run, train, folder):
         **splits, output_dir=folder / "again", checkpointing_steps=8, **FITTED,
         resume_from_checkpoint=run.folder / "checkpoints/step-8",
     )  # fmt: skip
-    assert entries(again) == entries(run)
+    assert decisions_of(again) == decisions_of(run)
     assert again.record.decisions == run.record.decisions
 
 

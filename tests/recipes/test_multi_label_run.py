@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 
 import pyarrow.parquet as pq
 import pytest
@@ -21,6 +20,8 @@ from running import (
     write_csv,
 )
 from test_saved_model import FLOAT32_TOLERANCE
+
+from ampft.decision import Contract
 
 pytestmark = pytest.mark.slow
 
@@ -118,7 +119,7 @@ def tuned(tiny_model, tmp_path_factory) -> Finished:
 
 
 def test_tuned_thresholds_are_saved_reported_and_used(tuned, tmp_path):
-    thresholds = json.loads((tuned.folder / "config.json").read_text())["label_thresholds"]
+    thresholds = list(Contract.read(tuned.folder).rule.decisions.thresholds)
     assert tuned.report["label_thresholds"] == thresholds
     assert len(set(thresholds)) == 3
     assert 0.5 not in thresholds

@@ -10,7 +10,7 @@ import pytest
 from running import BIN, CLASSIFY, Finished, call_here, printed, succeeded, write_csv
 from tiny_words import TAGS, write_sentences
 
-from ampft.data.words import entities
+from ampft.decision import entities
 from ampft.runs.finished import FinishedRun
 from ampft.runs.predictions import read_predictions
 

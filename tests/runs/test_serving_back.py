@@ -130,11 +130,12 @@ def test_swapped_labels_are_seen_by_both_clients(text_run, tmp_path):
 
 @pytest.mark.slow
 def test_another_temperature_is_seen_by_ampft_predict_which_uses_it(text_run, tmp_path):
-    values = json.loads((text_run / "config.json").read_text())
-    tripled = 3 * values["logit_temperature"]
-    part = served(text_run, changed(text_run, tmp_path, "config.json", logit_temperature=tripled))
+    rule = json.loads((text_run / "decision.json").read_text())["rule"]
+    tripled = 3 * rule["decisions"]["logit_temperature"]
+    rule["decisions"]["logit_temperature"] = tripled
+    part = served(text_run, changed(text_run, tmp_path, "decision.json", rule=rule))
     assert equal_rows(part) == {PIPELINE: SOME, PREDICT: 0}
-    assert f"config.json has logit_temperature {tripled}, not" in part.warning()
+    assert f"decision.json has logit_temperature {tripled}, not" in part.warning()
 
 
 @pytest.mark.slow

@@ -209,8 +209,7 @@ def test_balanced_weights_need_both_answers():
 def test_a_saved_problem_keeps_threshold_and_separator():
     problem = MultiLabel.from_arguments(NAMES, {"threshold": 0.3, "label_separator": "|"})
     logits = torch.logit(torch.tensor([[0.31, 0.9, 0.29, 0.1, 0.2], [0.1] * 5]))
-    kept = {name: tensor.numpy() for name, tensor in problem.decode(logits).items()}
-    (first, sure), (second, _) = problem.predicted(kept)
+    (first, sure), (second, _) = problem.predicted(problem.decode(logits))
     assert (first, second) == ("joy|fear", "")
     assert sure == pytest.approx(0.31)  # of the least certain decision
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from ampft.data.sources.table import Row, SourceTable
 from ampft.data.sources.text_files import opened_text
-from ampft.data.words import OUTSIDE, Tag
+from ampft.data.words import Tag
+from ampft.decision import OUTSIDE
 from ampft.errors import InputError
 from ampft.text.numbers import counted
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from ampft import decision
 from ampft.errors import InputError
 from ampft.files import FileDigest, write_text
 from ampft.kinds.inputs import Reader
@@ -45,20 +46,8 @@ PAGE_NAME = "certificate.html"
 # Written after the verification, of which they state the result.
 _OF_CERTIFICATE = (CARD_NAME, CERTIFICATE_NAME, PAGE_NAME)
 SOURCE_NAME = "source"  # folder with the record of the run, which is not taken for a run itself
-SCHEMA = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenizationSettings:
-    """How texts become tokens: at most `max_length` of them, special tokens included.
-
-    Longer texts are truncated if `stride` is None; otherwise they are split into windows that share
-    `stride` tokens. The logits of a text are then the mean over its windows; a word is predicted in
-    the window with most context.
-    """
-
-    max_length: int
-    stride: int | None = None
+MODULE_NAMES = ("decision.py", "decision.js")  # carry out decision.json in a server, in a browser
+SCHEMA = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +68,6 @@ class ArtifactManifest:
     files: Mapping[str, FileDigest]
     runtime: str  # Package that runs it.
     versions: Mapping[str, str]  # Versions of the packages that wrote it, and of the runtime.
-    # How texts become tokens; None for other kinds of data.
-    text: TokenizationSettings | None = None
-    # Entries of the configuration that turn logits into predictions, such as tuned thresholds;
-    # empty if the most probable class is predicted.
-    decision: Mapping[str, Any] = field(default_factory=dict)
     # What the tokenizer or processor does, as in the record of the run.
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     # How activations become int8, one of `INT8_SCHEMES`; None if there is no choice.
@@ -99,6 +83,11 @@ class ArtifactManifest:
         """One hash over all files but those that state the result of the verification."""
         own = {n: part.sha256 for n, part in self.files.items() if n not in _OF_CERTIFICATE}
         return values_hash(own)
+
+
+def module_text(name: str) -> str:
+    """Return a module that carries out decision.json, as it lies in every artifact."""
+    return (Path(decision.__file__).parent / name).read_text(encoding="utf-8")
 
 
 def artifact_files(folder: Path) -> dict[str, FileDigest]:
@@ -189,7 +178,7 @@ class Artifact:
         return Predictor(
             model=self.model,
             config=self.config,
-            problem=saved_problem(self.record, self.config),
+            problem=saved_problem(self.record, self.folder),
             reader=self.reader,
             batch_size=min(batch_size, most),
             numerics=numerics(resolve(BASELINE, torch.device("cpu"))),

@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
+from ampft.decision import CONTRACT_NAME
 from ampft.errors import InputError
 from ampft.files import describe_file, rename, sync, write_errors_explained, write_text
 from ampft.lab.export.artifact import (
+    MODULE_NAMES,
     SOURCE_NAME,
     ArtifactManifest,
-    TokenizationSettings,
     artifact_files,
+    module_text,
     write_manifest,
 )
 from ampft.lab.export.formats import FORMATS, FP32, Write
@@ -28,7 +29,6 @@ from ampft.runs.predict import run_classifier
 from ampft.runs.record import read_record
 from ampft.runs.redaction import published_record
 from ampft.sealed import hashed_text
-from ampft.tasks.decisions import fitted_config_entries
 
 # Files of a model that its format replaces: the others are of its tokenizer or processor.
 OF_MODEL = ("config.json", "generation_config.json", "adapter_config.json", *WEIGHT_FILES)
@@ -75,6 +75,9 @@ def write_artifact(folder: Path, source: ExportSource, write: Write) -> Artifact
         )
         if own.is_file() and is_of_processor:
             shutil.copyfile(own, folder / own.name)
+    if (request.run / CONTRACT_NAME).is_file():
+        for name in MODULE_NAMES:
+            write_text(folder / name, module_text(name))
     (folder / SOURCE_NAME).mkdir()
     published = published_record(read_record(request.run))
     write_text(folder / SOURCE_NAME / RECORD_NAME, hashed_text(published))
@@ -83,9 +86,6 @@ def write_artifact(folder: Path, source: ExportSource, write: Write) -> Artifact
     path.parent.mkdir(exist_ok=True)
     write(path, source.kept)
     packages = ("ampft", "torch", "transformers", *row.packages(request.precision))
-    reader: Any = source.reader
-    max_length = getattr(reader, "max_length", None)  # readers of images and sounds have none
-    decision = fitted_config_entries(source.model.config).items()
     manifest = ArtifactManifest(
         format=row.name,
         precision=request.precision,
@@ -98,10 +98,6 @@ def write_artifact(folder: Path, source: ExportSource, write: Write) -> Artifact
         files=artifact_files(folder),
         runtime=row.runtime,
         versions={name: version(name) for name in packages},
-        text=None
-        if max_length is None
-        else TokenizationSettings(max_length=max_length, stride=reader.stride),
-        decision={name: value for name, value in decision if value is not None},
         preprocessing=record.model.preprocessing or {},
         int8=request.scheme,
         keep_float=source.kept,

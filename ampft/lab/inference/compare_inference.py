@@ -266,8 +266,7 @@ def _predict(
             found = f"{counted(wrong, 'prediction')} of a batch of {len(logits)} are not finite"
             arm.failure = arm.failure or found
             return
-        decoded = predictor.problem.decode(logits)
-        parts.append({name: rows.cpu().numpy() for name, rows in decoded.items()})
+        parts.append(predictor.problem.decode(logits))
     back = np.argsort(order)
     rows = {name: np.concatenate([part[name] for part in parts])[back] for name in parts[0]}
     outcome = predictor.problem.outcome(cases.split, cases.truth, rows)

@@ -152,7 +152,7 @@ class SavedModel:
         model = quantize(self.model) if mode == INT8 else copy.deepcopy(self.model)
         check_float32_modules(model, precision)
         cast_in_place(model, precision.storage_dtype)
-        problem = saved_problem(self.record, self.model.config)
+        problem = saved_problem(self.record, self.folder)
         return ModelInPrecision(mode, precision, model.to(device).eval(), problem)
 
     def tokens(self, columns: Sequence[Sequence[str]], rows: Sequence[int]) -> dict[str, Tensor]:

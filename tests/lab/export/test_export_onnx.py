@@ -22,6 +22,7 @@ from torch import nn
 from transformers.modeling_outputs import ModelOutput
 
 from ampft.cli import main
+from ampft.decision import Contract
 from ampft.errors import InputError
 from ampft.files import describe_file
 from ampft.kinds.prediction import PredictRequest
@@ -55,8 +56,8 @@ def test_the_manifest_says_what_the_artifact_is(text_run, onnx_text):
     assert (manifest.format, manifest.precision, manifest.task) == ("onnx", "fp32", "text")
     assert manifest.label_names == ("ant", "bee", "cow")
     assert manifest.run_sha256 == describe_file(text_run / "run.json").sha256
-    assert manifest.text.max_length == 24
-    assert manifest.text.stride is None
+    read = Contract.read(onnx_text).tokenization
+    assert (read.max_length, read.stride) == (24, None)
     assert manifest.runtime == "onnxruntime"
     assert manifest.versions["onnxruntime"].count(".") == 2
     found = {p.relative_to(onnx_text).as_posix() for p in onnx_text.rglob("*") if p.is_file()}
@@ -244,7 +245,7 @@ def test_windows_are_averaged_as_in_the_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("windows")
     run = train_texts(folder, long_text="windows", stride=4, max_seq_length=12)
     artifact = open_artifact(artifact_of(run, folder, "onnx", "fp32"))
-    assert artifact.manifest.text.stride == 4
+    assert Contract.read(artifact.folder).tokenization.stride == 4
     expected = logits_of_run(run, [TEXTS])
     found = artifact.logits(TEXTS, 8)
     np.testing.assert_allclose(found, expected, rtol=0, atol=ROUNDING)

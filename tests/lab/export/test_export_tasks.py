@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 
 import numpy as np
@@ -18,6 +17,7 @@ from exported import (
     train_words,
 )
 
+from ampft.decision import Contract
 from ampft.errors import InputError
 from ampft.kinds.prediction import PredictRequest
 from ampft.lab.export import open_artifact
@@ -74,10 +74,10 @@ def test_the_logits_of_a_task(tmp_path, name):
 
 
 def check_thresholds(run, artifact, folder) -> None:
-    """Tuned thresholds are in the manifest, and decide what is predicted."""
-    thresholds = artifact.manifest.decision["label_thresholds"]
-    assert len(thresholds) == 3
-    assert thresholds == json.loads((run / "config.json").read_text())["label_thresholds"]
+    """Tuned thresholds are in the contract, and decide what is predicted."""
+    contract = Contract.read(artifact.folder)
+    assert len(contract.rule.decisions.thresholds) == 3
+    assert contract == Contract.read(run)
     table = folder / "test.jsonl"
     with_artifact = partial(predict_file, classifier=artifact_classifier)
     for model, predict in ((run, predict_file), (artifact.folder, with_artifact)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import json
 from importlib.util import find_spec
 
 import pytest
@@ -12,6 +13,7 @@ from running import REPOSITORY, call_here, succeeded
 
 from ampft.cli import main
 from ampft.lab.export import open_artifact
+from ampft.lab.export.artifact import module_text
 
 pytestmark = pytest.mark.slow
 
@@ -19,28 +21,21 @@ SERVING = REPOSITORY / "recipes" / "serving"
 TEXTS = [row["text"] for row in rows(6, seed=9)]
 
 
-def test_onnxruntime_alone_predicts_the_same(onnx_text):
-    artifact = open_artifact(onnx_text)
-    predictor = artifact.predictor(1)
-    with predictor.numerics:
-        expected = predictor([TEXTS])
-    done = succeeded(call_here(SERVING / "onnx_only.py", onnx_text, *TEXTS))
-    labels, probabilities, texts = zip(
-        *(line.split("\t") for line in done.stdout.splitlines()), strict=True
-    )
-    assert list(labels) == expected.labels
-    assert [float(text) for text in probabilities] == pytest.approx(expected.confidence, abs=6e-5)
-    assert list(texts) == TEXTS
-    assert len(set(probabilities)) == len(TEXTS)
-
-
 def test_the_script_needs_neither_ampft_nor_torch():
     tree = ast.parse((SERVING / "onnx_only.py").read_text(encoding="utf-8"))
-    imported = {
-        alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names
-    }
-    imported |= {str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-    assert imported == {"json", "sys", "pathlib", "numpy", "onnxruntime", "tokenizers"}
+    allowed = {"json", "sys", "importlib.util", "pathlib", "typing", "onnxruntime", "tokenizers"}
+    assert imports(tree) == allowed
+
+
+def test_the_module_of_an_artifact_imports_only_numpy():
+    tree = ast.parse(module_text("decision.py"))
+    standard = {"json", "collections.abc", "dataclasses", "pathlib", "typing", "__future__"}
+    assert imports(tree) - standard == {"numpy", "numpy.typing"}
+
+
+def imports(tree: ast.AST) -> set[str]:
+    found = {alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
+    return found | {str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
 
 
 def test_the_application_answers(onnx_text, monkeypatch):
@@ -63,21 +58,29 @@ def test_the_application_answers(onnx_text, monkeypatch):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"several": True, "task": "multi-label"},
+        {},
+        {"several": True, "task": "multi-label", "tune_thresholds": "f1", "calibrate": True},
         {"max_seq_length": 10, "long_text": "windows"},
+        {"abstain": 0.45, "calibrate": True},
+        {"pairs": True},
     ],
+    ids=["one label", "several labels", "windows", "abstention", "pairs"],
 )
-def test_servers_decide_as_predict_or_refuse(tmp_path, settings, capsys):
+def test_servers_answer_as_predict(tmp_path, settings, capsys):
     run = train_texts(tmp_path, **settings)
     folder = artifact_of(run, tmp_path, "onnx", "fp32")
     words = ["predict", "--model", str(folder), *(w for text in TEXTS for w in ("--text", text))]
     capsys.readouterr()
     assert main(words) == 0
     expected = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-    found = open_artifact(folder).predict(TEXTS, 32)  # what fastapi_app.py answers
-    shown = [tuple(row) for row in zip(found["prediction"], found["confidence"], strict=True)]
-    assert [str(label) for label, _ in shown] == [row["prediction"] for row in expected]
-    done = call_here(SERVING / "onnx_only.py", folder, *TEXTS)
-    # In this process, the exit code is the message.
-    assert "which this script does not do. Use ampft predict." in str(done.returncode)
-    assert done.stdout == ""
+    rows = list(zip(TEXTS[::2], TEXTS[1::2], strict=True)) if "pairs" in settings else TEXTS
+    columns = open_artifact(folder).predict(rows, 32)  # what fastapi_app.py answers
+    done = succeeded(call_here(SERVING / "onnx_only.py", folder, *TEXTS))
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(expected) == len(rows)
+    for number, (answer, row) in enumerate(zip(answers, expected, strict=True)):
+        assert answer.keys() == columns.keys()
+        for found in (answer, {name: values[number] for name, values in columns.items()}):
+            assert found["prediction"] == row["prediction"]
+            assert found["confidence"] == pytest.approx(float(row["confidence"]), abs=2e-6)
+            assert str(found.get("answered")) == row.get("answered", "None")

@@ -18,7 +18,7 @@ from tiny_masks import mask_outcome, write_folders
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
-from ampft.data.words import bio_tags
+from ampft.decision import bio_tags
 from ampft.kinds.predicted_masks import colored_mask, default_palette
 from ampft.lab.mistakes.mistakes import find_mistakes, page_text
 from ampft.runs.folder import RunFolder
