@@ -203,6 +203,8 @@ def _save(
     check_disk_space(folder.path, weights_size(plain), "saving the model")
     contract = prepared.task.contract
     if contract is not None:
+        rule = replace(contract.rule, separator=prepared.args.label_separator)
+        contract = replace(contract, rule=rule)
         write_text(stage / CONTRACT_NAME, contract.text())
     for feature in state.features:
         feature.save(stage, plain)

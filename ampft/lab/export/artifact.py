@@ -31,6 +31,7 @@ from ampft.runs.predictor import Predictor, saved_problem
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import task_row
 from ampft.sealed import Sealed, hashed_text, read_hashed
+from ampft.text import units
 from ampft.text.escaping import inert_lines, one_line
 from ampft.text.json_io import (
     from_json,
@@ -46,7 +47,12 @@ PAGE_NAME = "certificate.html"
 # Written after the verification, of which they state the result.
 _OF_CERTIFICATE = (CARD_NAME, CERTIFICATE_NAME, PAGE_NAME)
 SOURCE_NAME = "source"  # folder with the record of the run, which is not taken for a run itself
-MODULE_NAMES = ("decision.py", "decision.js")  # carry out decision.json in a server, in a browser
+# What carries out decision.json in a server and in a browser, and divides texts into words.
+MODULES = {
+    "decision.py": Path(decision.__file__),
+    "decision.js": Path(decision.__file__).with_suffix(".js"),
+    "units.py": Path(units.__file__),
+}
 SCHEMA = 2
 
 
@@ -83,11 +89,6 @@ class ArtifactManifest:
         """One hash over all files but those that state the result of the verification."""
         own = {n: part.sha256 for n, part in self.files.items() if n not in _OF_CERTIFICATE}
         return values_hash(own)
-
-
-def module_text(name: str) -> str:
-    """Return a module that carries out decision.json, as it lies in every artifact."""
-    return (Path(decision.__file__).parent / name).read_text(encoding="utf-8")
 
 
 def artifact_files(folder: Path) -> dict[str, FileDigest]:

@@ -12,11 +12,10 @@ from ampft.decision import CONTRACT_NAME
 from ampft.errors import InputError
 from ampft.files import describe_file, rename, sync, write_errors_explained, write_text
 from ampft.lab.export.artifact import (
-    MODULE_NAMES,
+    MODULES,
     SOURCE_NAME,
     ArtifactManifest,
     artifact_files,
-    module_text,
     write_manifest,
 )
 from ampft.lab.export.formats import FORMATS, FP32, Write
@@ -76,8 +75,8 @@ def write_artifact(folder: Path, source: ExportSource, write: Write) -> Artifact
         if own.is_file() and is_of_processor:
             shutil.copyfile(own, folder / own.name)
     if (request.run / CONTRACT_NAME).is_file():
-        for name in MODULE_NAMES:
-            write_text(folder / name, module_text(name))
+        for name, module in MODULES.items():
+            shutil.copyfile(module, folder / name)
     (folder / SOURCE_NAME).mkdir()
     published = published_record(read_record(request.run))
     write_text(folder / SOURCE_NAME / RECORD_NAME, hashed_text(published))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import ast
 import csv
 import json
+import sys
 from importlib.util import find_spec
 
 import pytest
-from exported import artifact_of, rows, train_texts
+from exported import artifact_of, rows, train_texts, train_words
 from running import REPOSITORY, call_here, succeeded
 
 from ampft.cli import main
 from ampft.lab.export import open_artifact
-from ampft.lab.export.artifact import module_text
+from ampft.lab.export.artifact import MODULES
 
 pytestmark = pytest.mark.slow
 
@@ -27,10 +28,14 @@ def test_the_script_needs_neither_ampft_nor_torch():
     assert imports(tree) == allowed
 
 
-def test_the_module_of_an_artifact_imports_only_numpy():
-    tree = ast.parse(module_text("decision.py"))
-    standard = {"json", "collections.abc", "dataclasses", "pathlib", "typing", "__future__"}
-    assert imports(tree) - standard == {"numpy", "numpy.typing"}
+@pytest.mark.parametrize(
+    ("name", "others"), [("decision.py", {"numpy", "numpy.typing"}), ("units.py", {"regex"})]
+)
+def test_the_modules_of_an_artifact_need_no_ampft(name, others):
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    assert {
+        each for each in imports(tree) if each.split(".")[0] not in sys.stdlib_module_names
+    } == others
 
 
 def imports(tree: ast.AST) -> set[str]:
@@ -84,3 +89,23 @@ def test_servers_answer_as_predict(tmp_path, settings, capsys):
             assert found["prediction"] == row["prediction"]
             assert found["confidence"] == pytest.approx(float(row["confidence"]), abs=2e-6)
             assert str(found.get("answered")) == row.get("answered", "None")
+
+
+def test_a_server_finds_words_and_entities_as_predict(tmp_path):
+    folder = artifact_of(train_words(tmp_path), tmp_path, "onnx", "fp32")
+    texts = ["Ann (of Bern) sleeps near the Rhine, w1 w2 w3 w4 w5 w6 w7 w8 w9.", "w1"]
+    output = tmp_path / "found.jsonl"
+    words = [w for text in texts for w in ("--text", text)]
+    assert main(["predict", "--model", str(folder), "--output_file", str(output), *words]) == 0
+    expected = [json.loads(line) for line in output.read_text().splitlines()]
+    done = succeeded(call_here(SERVING / "onnx_only.py", folder, *texts))
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers[0]["words"]) > 16
+    for answer, row in zip(answers, expected, strict=True):
+        assert {"words", "prediction", "confidence", "entities"} == answer.keys()
+        for name in ("words", "prediction"):
+            assert answer[name] == row[name]
+        assert [(e["start"], e["end"], e["label"], e["text"]) for e in answer["entities"]] == [
+            (e["start"], e["end"], e["label"], e["text"]) for e in row["entities"]
+        ]
+        assert answer["confidence"] == pytest.approx(row["confidence"], abs=2e-6)
