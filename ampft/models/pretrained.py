@@ -22,6 +22,7 @@ from ampft.files import is_safe_relative_path
 from ampft.hub import hub_problem
 from ampft.models.adapters import ADAPTER_CONFIG, SavedAdapter, read_adapter
 from ampft.models.freezing import POOLER, base_model_of, has_weights, head_names, is_inside_any
+from ampft.models.head_rows import head_modules, reorder_head
 from ampft.models.minilm import HUB_ID, default_model
 from ampft.models.size import check_sizes, check_weights_fit_memory
 from ampft.models.training_mode import check_kernel_supports_dropout
@@ -73,12 +74,19 @@ def load_pretrained(
     model, loading = _load(auto_class, source, config, arguments)
     differences = _differences(loading)
     source.check_weights(_in_encoder(model, differences))
-    old_labels = _mismatched_labels(config, tuple(label_arguments["id2label"].values()))
+    labels = tuple(label_arguments["id2label"].values())
+    old_labels = _mismatched_labels(config, labels)
+    unexpected, is_reordered = loading["unexpected_keys"], False
     if old_labels is not None:
-        _reinitialize_head(model)
+        is_reordered = not differences and reorder_head(model, old_labels, labels)
+        if not is_reordered:
+            _reinitialize_head(model)
     check_weights_finite(model, source)
     check_kernel_supports_dropout(model)
-    return model, _head_notes(old_labels, differences, loading["unexpected_keys"])
+    if is_reordered:
+        note = "head kept: its rows are put in the order of these labels"
+        return model, (note, *_head_notes(None, (), unexpected))
+    return model, _head_notes(old_labels, differences, unexpected)
 
 
 def load_or_create(
@@ -368,13 +376,14 @@ def _is_pooler(name: str) -> bool:
 
 
 def _head_notes(
-    old_labels: str | None, missing: Iterable[str], unexpected: Iterable[str]
+    old_labels: Sequence[str] | None, missing: Iterable[str], unexpected: Iterable[str]
 ) -> tuple[str, ...]:
     notes = []
     poolers = sorted(name for name in missing if _is_pooler(name))
     head = sorted(set(missing) - set(poolers))
     if old_labels is not None:
-        notes.append(f"new head: the old one was trained for {old_labels}")
+        names = ", ".join(old_labels[:NAMED]) + (", ..." if len(old_labels) > NAMED else "")
+        notes.append(f"new head: the old one was trained for {names}")
     elif head:
         notes.append(f"new head, initialized at random: {_listed(head)}")
     if poolers:
@@ -414,15 +423,13 @@ def loading_error(path: str, error: Exception, *, flag: str = MODEL_NAME_FLAG) -
     return InputError(f"{flag} {path}: cannot be loaded ({reason}). {REMEDIES[flag]}")
 
 
-def _mismatched_labels(config: Any, label_names: tuple[str, ...]) -> str | None:
+def _mismatched_labels(config: Any, label_names: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return the labels that the head was trained for, or None if it has none or they match."""
     architectures = getattr(config, "architectures", None) or []
     if not any(name.endswith(("Classification", "Segmentation")) for name in architectures):
         return None
     old_labels = tuple(config.id2label[index] for index in sorted(config.id2label))
-    if old_labels == label_names:
-        return None
-    return ", ".join(old_labels[:4]) + (", ..." if len(old_labels) > 4 else "")
+    return None if old_labels == label_names else old_labels
 
 
 def _reinitialize_head(model: nn.Module) -> None:
@@ -431,11 +438,9 @@ def _reinitialize_head(model: nn.Module) -> None:
     The model family's own initialization is used where it has one: `reset_parameters` draws from
     another distribution, and draws the biases too.
     """
-    encoder = getattr(model, str(getattr(model, "base_model_prefix", "")), None)
-    encoder_modules = set(encoder.modules()) if isinstance(encoder, nn.Module) else set()
     init_weights: Any = getattr(model, "_init_weights", None)
-    for module in model.modules():
-        if module in encoder_modules or not list(module.parameters(recurse=False)):
+    for module in head_modules(model):
+        if not list(module.parameters(recurse=False)):
             continue
         if callable(getattr(module, "reset_parameters", None)):
             module.reset_parameters()  # type: ignore[operator]
