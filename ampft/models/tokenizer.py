@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tokenizers import Tokenizer
+from tokenizers.normalizers import Prepend, Sequence
+from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     AutoTokenizer,
@@ -32,6 +34,7 @@ OFFSET_POSITIONS = frozenset({
 })  # fmt: skip
 WORD_BOUNDARY = "▁"  # the only word of a sentencepiece tokenizer whose files are missing
 MASK = "attention_mask"
+PROBE = ("a", "b", "a")  # words, which a text has with spaces between them
 RARE_CHARACTER = "\ua66e"  # multiocular O, of one manuscript
 
 
@@ -48,22 +51,21 @@ def load_tokenizer(
         path: Folder or hub id.
         flag: Flag that received the path, for the error message.
         trust_remote_code: Whether code from the model's repository may run.
-        reads_words: Whether it reads lists of words. A tokenizer of bytes (GPT-2's and RoBERTa's)
-            must then put a space before each, and it pads and truncates on the right.
+        reads_words: Whether it reads lists of words. It must then read each as after a space in a
+            text, and it pads and truncates on the right. The tokenizer of a saved model is not
+            changed: it reads words as in its training.
 
     Raises:
-        InputError: The tokenizer cannot be loaded, has no vocabulary, or cannot pad.
+        InputError: The tokenizer cannot be loaded, has no vocabulary, cannot pad, or does not read
+            words as in a text.
     """
     check_model_name(path, flag=flag)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-        if reads_words and _lacks_space(tokenizer):
-            tokenizer = AutoTokenizer.from_pretrained(
-                path, trust_remote_code=trust_remote_code, add_prefix_space=True
-            )
-            # The generic class of transformers 5 ignores the argument.
-            if _lacks_space(tokenizer):
-                _put_space_before_words(tokenizer)
+        if reads_words and flag != SAVED_MODEL_FLAG and _lacks_space(tokenizer):
+            tokenizer = _with_space_before_words(path, trust_remote_code=trust_remote_code)
+    except InputError:
+        raise
     except Exception as error:  # a damaged tokenizer.json: KeyError, TypeError, bare Exception, ...
         raise loading_error(path, error, flag=flag) from error
     # Without its files transformers 5 creates an empty tokenizer, for which every word is unknown.
@@ -181,27 +183,55 @@ def set_padding_for_model(tokenizer: Any, config: Any) -> None:
 
 
 def _lacks_space(tokenizer: Any) -> bool:
-    """Return whether a tokenizer of bytes puts no space before the first word."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None or 'Prepend(prepend=" ")' in repr(backend.normalizer):
-        return False
-    return "ByteLevel(add_prefix_space=False" in repr(backend.pre_tokenizer)
+    """Return whether a tokenizer reads words in a list otherwise than after spaces in a text."""
+    return tokenizer.is_fast and _read_as_text(tokenizer) != _read_as_words(tokenizer)
 
 
-def _put_space_before_words(tokenizer: Any) -> None:
-    """Make a tokenizer of bytes put a space before each word of a list, and before a text.
+def _read_as_text(tokenizer: Any) -> list[int]:
+    return list(tokenizer(" ".join(PROBE), add_special_tokens=False)["input_ids"])
 
-    Where bytes are split by a rule before (Llama's and Qwen's), a prefix there would precede every
-    piece of a word, so that the text itself gets it.
+
+def _read_as_words(tokenizer: Any) -> list[int]:
+    ids = tokenizer(list(PROBE), is_split_into_words=True, add_special_tokens=False)["input_ids"]
+    return list(ids)
+
+
+def _with_space_before_words(path: str, *, trust_remote_code: bool) -> Any:
+    """Return a tokenizer that puts a space before each word, also after it is saved and loaded.
+
+    A tokenizer that splits texts by a pattern of its own (Llama 3) needs the space before that. One
+    that does not mark words by spaces is returned as it is.
+
+    Args:
+        path: Folder or hub id.
+        trust_remote_code: Whether code from the model's repository may run.
+
+    Raises:
+        InputError: It is a tokenizer of bytes, and cannot be changed.
     """
-    state = json.loads(tokenizer.backend_tokenizer.to_str())
-    if state["pre_tokenizer"]["type"] == "ByteLevel":
-        state["pre_tokenizer"]["add_prefix_space"] = True
-    else:
-        earlier = [] if state["normalizer"] is None else [state["normalizer"]]
-        prefix = {"type": "Prepend", "prepend": " "}
-        state["normalizer"] = {"type": "Sequence", "normalizers": [*earlier, prefix]}
-    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(state))
+    load, trusted = AutoTokenizer.from_pretrained, trust_remote_code
+    tokenizer = load(path, trust_remote_code=trusted, add_prefix_space=True)
+    backend = tokenizer.backend_tokenizer
+    if _lacks_space(tokenizer):  # the option had no effect
+        if isinstance(backend.pre_tokenizer, ByteLevel):
+            backend.pre_tokenizer.add_prefix_space = True
+        else:
+            own = [] if backend.normalizer is None else [backend.normalizer]
+            backend.normalizer = Sequence([Prepend(" "), *own])
+    if not _lacks_space(tokenizer):
+        with TemporaryDirectory() as folder:
+            tokenizer.save_pretrained(folder)
+            loaded = load(folder, trust_remote_code=trusted)
+        if _read_as_words(loaded) == _read_as_text(loaded) == _read_as_text(tokenizer):
+            return tokenizer
+    if "ByteLevel" in repr(backend.pre_tokenizer):
+        raise InputError(
+            f"{MODEL_NAME_FLAG}: its tokenizer ({type(tokenizer).__name__}) reads a word in a list"
+            " without the space before it in a text, and add_prefix_space=True has no effect on it,"
+            " so that other programs would get other results from the trained model. Choose a"
+            " model with another tokenizer."
+        )
+    return load(path, trust_remote_code=trusted)
 
 
 def max_input_length(requested: int, tokenizer: Any, config: Any) -> int:
