@@ -209,8 +209,10 @@ def _with_space_before_words(path: str, *, trust_remote_code: bool) -> Any:
     Raises:
         InputError: It is a tokenizer of bytes, and cannot be changed.
     """
-    load, trusted = AutoTokenizer.from_pretrained, trust_remote_code
-    tokenizer = load(path, trust_remote_code=trusted, add_prefix_space=True)
+    trusted = trust_remote_code
+    tokenizer = AutoTokenizer.from_pretrained(
+        path, trust_remote_code=trusted, add_prefix_space=True
+    )
     backend = tokenizer.backend_tokenizer
     if _lacks_space(tokenizer):  # the option had no effect
         if isinstance(backend.pre_tokenizer, ByteLevel):
@@ -221,7 +223,7 @@ def _with_space_before_words(path: str, *, trust_remote_code: bool) -> Any:
     if not _lacks_space(tokenizer):
         with TemporaryDirectory() as folder:
             tokenizer.save_pretrained(folder)
-            loaded = load(folder, trust_remote_code=trusted)
+            loaded = AutoTokenizer.from_pretrained(folder, trust_remote_code=trusted)
         if _read_as_words(loaded) == _read_as_text(loaded) == _read_as_text(tokenizer):
             return tokenizer
     if "ByteLevel" in repr(backend.pre_tokenizer):
@@ -231,7 +233,7 @@ def _with_space_before_words(path: str, *, trust_remote_code: bool) -> Any:
             " so that other programs would get other results from the trained model. Choose a"
             " model with another tokenizer."
         )
-    return load(path, trust_remote_code=trusted)
+    return AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
 
 
 def max_input_length(requested: int, tokenizer: Any, config: Any) -> int:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
 from ampft.data.unit_choice import units_of_spans, units_of_words
-from ampft.data.words import EntitySpan, entities, tag_words
+from ampft.data.words import EntitySpan, tag_words
+from ampft.decision import entities
 from ampft.errors import InputError
 from ampft.text.units import KINDS, TextUnits, graphemes, script_of
 
