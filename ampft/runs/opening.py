@@ -10,6 +10,7 @@ import torch
 from accelerate import Accelerator
 
 from ampft.arguments.classify import ADAMW
+from ampft.data.receipt import receipt_lines
 from ampft.engine.optimizer import OPTIMIZERS
 from ampft.models.four_bit import has_4bit_layers, weights_per_parameter
 from ampft.precision.accelerator import is_sharded
@@ -91,6 +92,7 @@ def plan_lines(prepared: Prepared) -> list[str]:
             *task.data.notes,
             *task.notes,
         ),
+        *([labelled("read", *lines)] if (lines := receipt_lines(task.data)) else []),
         labelled(
             "steps",
             f"{steps} {in_epochs(steps, len(batches))}; effective batch "

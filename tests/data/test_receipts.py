@@ -18,6 +18,7 @@ from ampft.arguments import ClassifyArguments
 from ampft.data.images import as_rgb, open_image
 from ampft.data.load import load_data
 from ampft.data.masks import MaskError, mask_values
+from ampft.data.receipt import receipt_lines
 from ampft.data.sounds import open_sound
 from ampft.errors import InputError
 
@@ -322,3 +323,25 @@ def test_other_endings_of_images(tmp_path, ending, kind):
     assert (data.kind, data.label_names, len(data.splits["train"])) == ("image", ("a", "b"), 4)
     with pytest.raises(MaskError, match="whose compression changes"):
         mask_values(open_image(next((tmp_path / "a").iterdir())))
+
+
+def test_the_plan_reads_cells_back(tmp_path):
+    rows = [("row\u202e 0 " + "x" * 80, "b"), *ROWS]
+    lines = receipt_lines(load(tmp_path, csv_of(rows)))
+    assert lines[0] == "b 51.2 %, a 48.8 % of 41 training rows"
+    assert lines[1].startswith("first  line 2   b  row\\u202e 0 xxx")
+    assert lines[1].endswith("x...")
+    assert lines[2] == "last   line 42  b  text 39"
+    lines = receipt_lines(load(tmp_path, GERMEVAL * 2, "t.conll"))
+    assert lines[0].startswith("O 33.3 %, B-ORG 33.3 %")
+    assert lines[2] == "last   line 7  im FC/B-ORG Ulm/I-ORG"
+    none = {"validation_fraction": 0.0, "test_fraction": 0.0}
+    assert not receipt_lines(load_data(ClassifyArguments(max_train_samples=20)))
+    load_masks(tmp_path, grey(0, 255), BLACK_AND_WHITE)
+    names = tmp_path / "names.txt"
+    data = load_data(ClassifyArguments(dataset_name=tmp_path, class_names_file=names, **none))
+    assert receipt_lines(data) == [
+        "ground (0, 0, 0) 70.8 %, lesion (255, 255, 255) 29.2 % of 96 training pixels",
+        "first  images/0.png",
+        "last   images/3.png",
+    ]
