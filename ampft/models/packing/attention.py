@@ -83,8 +83,8 @@ def one_call_kernel(query: Tensor, options: AttentionOptions) -> AttentionKernel
 
     Flash attention has kernels for float16 and bfloat16, heads of 8, 16, ..., 256 elements, and
     compute capability 8.0 and above. Memory-efficient attention has kernels for float32 and
-    float16 on every device, for bfloat16 from 8.0, and for windows that end at the query. Neither
-    takes a bias together with boundaries of sequences.
+    float16 on every device, and for bfloat16 from 8.0, without a window: torch's (2.13) formula
+    of its gradient forgets the window. Neither takes a bias together with boundaries of sequences.
 
     Args:
         query: (N, heads, d), on any device.
@@ -98,8 +98,7 @@ def one_call_kernel(query: Tensor, options: AttentionOptions) -> AttentionKernel
     if is_8_0 and dtype in (torch.float16, torch.bfloat16) and size <= 256:
         return flash_attention
     has_dtype = dtype in (torch.float32, torch.float16) or (is_8_0 and dtype == torch.bfloat16)
-    has_window = options.causal or options.sliding_window is None
-    return efficient_attention if has_dtype and has_window else None
+    return efficient_attention if has_dtype and options.sliding_window is None else None
 
 
 def flash_attention(
@@ -131,11 +130,12 @@ def flash_attention(
 def efficient_attention(
     rows: AttentionOperands, packing: PackedLayout, options: AttentionOptions
 ) -> Tensor:
-    """Compute attention by torch's memory-efficient attention on a CUDA device, without bias.
+    """Compute attention by torch's memory-efficient attention on a CUDA device.
 
-    A sliding window must be causal.
+    It has neither a bias nor a window: torch (2.13) does not give the window to the backward pass.
     """
     assert options.position_bias is None, "boundaries of sequences exclude a bias"
+    assert options.sliding_window is None, "the gradient of a window would be wrong"
     attended: Tensor = torch.ops.aten._efficient_attention_forward(
         *(row.unsqueeze(0) for row in rows),
         None,
@@ -147,7 +147,6 @@ def efficient_attention(
         _CAUSAL if options.causal else _NO_MASK,
         True,  # the sums of the softmax, which the backward pass needs
         scale=options.scale,
-        window_size=options.sliding_window,
     )[0]
     return attended.squeeze(0)
 

@@ -51,9 +51,9 @@ class SequenceGroup:
             repeats the first token of its sequence. Whether a cell is real, (c, L) bool. The
             indices of the real cells, (n,) int64.
         """
-        lengths = torch.tensor(self.lengths)
+        lengths = torch.tensor(self.lengths, device="cpu")
         starts = (lengths.cumsum(0) - lengths)[:, None]
-        columns = torch.arange(self.longest)
+        columns = torch.arange(self.longest, device="cpu")
         is_real = columns < lengths[:, None]
         real = is_real.flatten().nonzero().squeeze(1)
         return torch.where(is_real, starts + columns, starts), is_real, real
@@ -128,7 +128,7 @@ class PackedLayout:
 
     @cached_property
     def _joined(self) -> JoinedTensors:
-        boundaries = torch.tensor((0, *self.lengths)).cumsum(0)
+        boundaries = torch.tensor((0, *self.lengths), device="cpu").cumsum(0)
         host = (self.host_tokens, self.host_columns, self.host_first, boundaries)
         targets = () if self.host_targets is None else (self.host_targets,)
         return JoinedTensors.of((*host, *targets), self.device)
@@ -232,7 +232,7 @@ class PackedLayout:
             replace(group, start=group.start + self.total) for group in similar_lengths(lengths, 0)
         ]
         # Any positions that a text can have.
-        columns = torch.arange(-count, 0) % longest
+        columns = torch.arange(-count, 0, device="cpu") % longest
         return replace(
             self,
             lengths=(*self.lengths, *lengths),
@@ -337,13 +337,13 @@ def pack_layout(
     width = real.shape[1]
     lengths = real.sum(1)
     if bool((lengths == 0).any()) or not bool(
-        (real == (torch.arange(width) < lengths[:, None])).all()
+        (real == (torch.arange(width, device="cpu") < lengths[:, None])).all()
     ):
         return None
     order = lengths.argsort(stable=True)
     ordered = lengths[order]
     starts = ordered.cumsum(0) - ordered
-    columns = torch.arange(int(ordered.sum())) - starts.repeat_interleave(ordered)
+    columns = torch.arange(int(ordered.sum()), device="cpu") - starts.repeat_interleave(ordered)
     first = torch.empty_like(order)
     first[order] = starts
     counts = tuple(ordered.tolist())

@@ -59,8 +59,8 @@ def test_kernels_by_head_size(head_size, expected):
 def test_windows_and_biases():
     assert chosen(torch.bfloat16, 64, causal=True) is flash_attention
     assert chosen(torch.bfloat16, 64, window=4) is flash_attention
-    assert chosen(torch.float32, 64, causal=True, window=4) is efficient_attention
-    # Memory-efficient attention has no window on both sides, and no kernel takes a bias.
+    # The gradient of memory-efficient attention forgets a window, and no kernel takes a bias.
+    assert chosen(torch.float32, 64, causal=True, window=4) is grouped_attention
     assert chosen(torch.float32, 64, window=4) is grouped_attention
     bias = torch.zeros(2, 9, 9)
     assert chosen(torch.bfloat16, 64, position_bias=bias) is grouped_attention

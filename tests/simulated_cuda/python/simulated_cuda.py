@@ -5,6 +5,8 @@ seen with the same memory. Attention has the operators that a GPU has, computed 
 """
 
 import contextlib
+import ctypes
+import functools
 import math
 import os
 import time
@@ -76,18 +78,44 @@ class Event:
 
 
 class _Capture(TorchDispatchMode):
+    """Records operators. They run, but what they change is as before afterwards: a GPU runs none."""
+
     def __init__(self):
         super().__init__()
-        self.calls = []
+        self.calls, self._changed = [], {}
+        self._state = _generator().get_state()
+
+    def _keep(self, func, args, kwargs):
+        values = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+        for argument in func._schema.arguments:
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            for tensor in tree_leaves(values.get(argument.name)):
+                if isinstance(tensor, torch.Tensor) and tensor.numel():
+                    place = tensor.untyped_storage().data_ptr()
+                    if place not in self._changed:
+                        whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+                        whole.set_(tensor.untyped_storage())
+                        self._changed[place] = whole, whole.clone()
+
+    def undo(self):
+        """Restore memory and the generator."""
+        for whole, before in self._changed.values():
+            whole.copy_(before)
+        _generator().set_state(self._state)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if torch.Tag.data_dependent_output in func.tags or func.name() == "aten::_local_scalar_dense":
+        if (
+            torch.Tag.data_dependent_output in func.tags
+            or func.name() == "aten::_local_scalar_dense"
+        ):
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
         if func.name().startswith("aten::_to_copy") or func.name().startswith("aten::copy_"):
             tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
             if any(t.device.type == "cpu" and t.dim() > 0 for t in tensors):
                 raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        self._keep(func, args, kwargs)
         result = func(*args, **kwargs)
         self.calls.append((func, args, kwargs, result))
         return result
@@ -115,6 +143,7 @@ class CUDAGraph:
         """Stop."""
         CUDAGraph.capturing = None
         self._mode.__exit__(None, None, None)
+        self._mode.undo()
         self._calls = self._mode.calls
 
     def pool(self):
@@ -184,15 +213,34 @@ def _properties(device=None):
 
 def _memory_stats(device=None):
     del device
-    import psutil
-
-    used = psutil.Process().memory_info().rss
+    now, peak = _library().simulated_memory_now(), _library().simulated_memory_peak()
     return {
-        "allocated_bytes.all.current": used, "allocated_bytes.all.peak": used,
-        "reserved_bytes.all.current": used, "reserved_bytes.all.peak": used,
-        "requested_bytes.all.peak": used, "num_alloc_retries": 0, "num_ooms": 0,
-        "active_bytes.all.current": used, "inactive_split_bytes.all.current": 0,
+        "allocated_bytes.all.current": now, "allocated_bytes.all.peak": peak,
+        "reserved_bytes.all.current": now, "reserved_bytes.all.peak": peak,
+        "requested_bytes.all.peak": peak, "num_alloc_retries": 0, "num_ooms": 0,
+        "active_bytes.all.current": now, "inactive_split_bytes.all.current": 0,
     }  # fmt: skip
+
+
+@functools.cache
+def _library():
+    """Return the preloaded library of the device."""
+    library = ctypes.CDLL(None)
+    for name in ("now", "peak"):
+        getattr(library, f"simulated_memory_{name}").restype = ctypes.c_size_t
+    library.simulated_memory_limit.argtypes = [ctypes.c_size_t]
+    return library
+
+
+def _limit_memory(fraction, device=None):
+    del device
+    _library().simulated_memory_limit(int(fraction * MEMORY) if fraction < 1 else 2**63)
+
+
+def _synchronize(device=None):
+    del device
+    if CUDAGraph.capturing is not None:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
 
 
 def _generator():
@@ -220,7 +268,7 @@ def install():
         "get_device_capability": lambda device=None: CAPABILITY,
         "get_device_properties": _properties,
         "get_arch_list": lambda: [f"sm_{CAPABILITY[0]}{CAPABILITY[1]}"],
-        "synchronize": _nothing(), "empty_cache": _nothing(), "ipc_collect": _nothing(),
+        "synchronize": _synchronize, "empty_cache": _nothing(), "ipc_collect": _nothing(),
         "current_stream": lambda device=None: _state.stream,
         "default_stream": lambda device=None: _state.default,
         "set_stream": _set_stream, "stream": _stream,
@@ -233,8 +281,8 @@ def install():
         "memory_reserved": lambda d=None: _memory_stats()["reserved_bytes.all.current"],
         "max_memory_reserved": lambda d=None: _memory_stats()["reserved_bytes.all.peak"],
         "mem_get_info": lambda d=None: (MEMORY // 2, MEMORY),
-        "reset_peak_memory_stats": _nothing(), "reset_max_memory_allocated": _nothing(),
-        "set_per_process_memory_fraction": _nothing(),
+        "reset_peak_memory_stats": lambda d=None: _library().simulated_memory_reset_peak(), "reset_max_memory_allocated": _nothing(),
+        "set_per_process_memory_fraction": _limit_memory,
         "get_rng_state": lambda device=None: _generator().get_state(),
         "set_rng_state": lambda state, device=None: _generator().set_state(state),
         "get_rng_state_all": lambda: [_generator().get_state()],
@@ -297,6 +345,7 @@ class Attention:
         if right is not None and right >= 0:
             hidden |= distance > right
         scores = scores.masked_fill(hidden, -math.inf)
+        self.scores, self.dtype = scores, query.dtype
         self.logsumexp = scores.logsumexp(-1)
         self.weights = scores.softmax(-1).nan_to_num(0.0)
         self.mask = None
@@ -310,8 +359,11 @@ class Attention:
         return weights if self.mask is None else weights * self.mask
 
     def output(self):
-        """Return (..., Lq, e), float32."""
-        return self.dropped(self.weights) @ self.value
+        """Return (..., Lq, e), float32; the weights are rounded as the kernels do."""
+        peaks = self.scores.amax(-1, keepdim=True).nan_to_num(neginf=0.0)
+        weights = (self.scores - peaks).exp()
+        rounded = self.dropped(weights).to(self.dtype).float()
+        return rounded @ self.value / weights.sum(-1, keepdim=True).clamp(min=1e-30)
 
     def gradients(self, gradient):
         """Return the gradients of query, key, value and bias."""
@@ -388,7 +440,8 @@ def _sequences(offsets, *tensors):
     """Yield the parts of packed tensors (N, heads, d) as (heads, L, d)."""
     bounds = offsets.tolist()
     for begin, end in zip(bounds, bounds[1:], strict=False):
-        yield tuple(tensor[begin:end].transpose(0, 1) for tensor in tensors)
+        if end > begin:  # rows of a graph can be empty
+            yield tuple(tensor[begin:end].transpose(0, 1) for tensor in tensors)
 
 
 def _packed(query, key, value, offsets, causal, window, dropout, seed, scale):
@@ -408,7 +461,8 @@ def _packed_output(heads, query, value):
 def _packed_gradients(heads, gradient, offsets, tensors):
     results = [torch.zeros_like(tensor) for tensor in tensors]
     bounds = offsets.tolist()
-    for head, begin, end in zip(heads, bounds, bounds[1:], strict=False):
+    places = [(begin, end) for begin, end in zip(bounds, bounds[1:], strict=False) if end > begin]
+    for head, (begin, end) in zip(heads, places, strict=True):
         found = head.gradients(gradient[begin:end].transpose(0, 1))[:3]
         for result, part in zip(results, found, strict=True):
             result[begin:end] = _like(part.transpose(0, 1), result)
