@@ -7,6 +7,7 @@ seen with the same memory. Attention has the operators that a GPU has, computed 
 import contextlib
 import ctypes
 import functools
+import itertools
 import math
 import os
 import time
@@ -78,7 +79,7 @@ class Event:
 
 
 class _Capture(TorchDispatchMode):
-    """Records operators. They run, but what they change is as before afterwards: a GPU runs none."""
+    """Records operators. They run, but what they change is restored: a GPU runs none."""
 
     def __init__(self):
         super().__init__()
@@ -160,12 +161,11 @@ class CUDAGraph:
             for func, args, kwargs, result in self._calls:
                 again = func(*args, **kwargs)
                 for old, new in zip(tree_leaves(result), tree_leaves(again), strict=True):
-                    if isinstance(old, torch.Tensor) and old is not new:
-                        if old.data_ptr() != new.data_ptr():
-                            old.copy_(new)
+                    if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+                        old.copy_(new)
 
 
-class graph:  # noqa: N801  # torch's name
+class graph:  # torch's name
     """Context of a capture."""
 
     def __init__(self, cuda_graph, pool=None, stream=None, capture_error_mode="global", **_):
@@ -281,7 +281,8 @@ def install():
         "memory_reserved": lambda d=None: _memory_stats()["reserved_bytes.all.current"],
         "max_memory_reserved": lambda d=None: _memory_stats()["reserved_bytes.all.peak"],
         "mem_get_info": lambda d=None: (MEMORY // 2, MEMORY),
-        "reset_peak_memory_stats": lambda d=None: _library().simulated_memory_reset_peak(), "reset_max_memory_allocated": _nothing(),
+        "reset_peak_memory_stats": lambda d=None: _library().simulated_memory_reset_peak(),
+        "reset_max_memory_allocated": _nothing(),
         "set_per_process_memory_fraction": _limit_memory,
         "get_rng_state": lambda device=None: _generator().get_state(),
         "set_rng_state": lambda state, device=None: _generator().set_state(state),
@@ -439,7 +440,7 @@ def _sdp_efficient_backward(
 def _sequences(offsets, *tensors):
     """Yield the parts of packed tensors (N, heads, d) as (heads, L, d)."""
     bounds = offsets.tolist()
-    for begin, end in zip(bounds, bounds[1:], strict=False):
+    for begin, end in itertools.pairwise(bounds):
         if end > begin:  # rows of a graph can be empty
             yield tuple(tensor[begin:end].transpose(0, 1) for tensor in tensors)
 
@@ -461,7 +462,7 @@ def _packed_output(heads, query, value):
 def _packed_gradients(heads, gradient, offsets, tensors):
     results = [torch.zeros_like(tensor) for tensor in tensors]
     bounds = offsets.tolist()
-    places = [(begin, end) for begin, end in zip(bounds, bounds[1:], strict=False) if end > begin]
+    places = [(begin, end) for begin, end in itertools.pairwise(bounds) if end > begin]
     for head, (begin, end) in zip(heads, places, strict=True):
         found = head.gradients(gradient[begin:end].transpose(0, 1))[:3]
         for result, part in zip(results, found, strict=True):
@@ -498,7 +499,8 @@ def _efficient(
     *, scale=None, seqlen_k=None, window_size=None,
 ):  # fmt: skip
     del cum_k, compute_logsumexp, seqlen_k
-    assert bias is None and query.shape[0] == 1
+    assert bias is None
+    assert query.shape[0] == 1
     seed, offset = _seed(dropout)
     window = None if window_size is None else (window_size - 1, None)
     rows = query[0], key[0], value[0]
@@ -514,7 +516,8 @@ def _efficient_backward(
     shared_storage_dqdkdv=False,
 ):  # fmt: skip
     del out, cum_k, max_q, max_k, logsumexp, offset, num_splits_key, shared_storage_dqdkdv
-    assert bias is None and not bias_requires_grad
+    assert bias is None
+    assert not bias_requires_grad
     window = None if window_size is None else (window_size - 1, None)
     rows = query[0], key[0], value[0]
     heads = _packed(*rows, cum_q, mask_type == 1, window, dropout, int(seed), scale)
