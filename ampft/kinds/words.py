@@ -57,7 +57,7 @@ from ampft.models.tokenizer import (
     tokenization_of,
 )
 from ampft.text.numbers import counted
-from ampft.text.units import PIECES, TextUnits, Word
+from ampft.text.units import TextUnits, Word
 
 ENTITIES_TYPE = pa.list_(  # the first rows may have no entity that shows it
     pa.struct(
@@ -151,7 +151,7 @@ def sentence_of(cell: Any, trained: TrainingInfo) -> Sentence:
     Raises:
         InputError: The cell is neither.
     """
-    units = units_of_training(trained)
+    units = trained.text_units or TextUnits()
     if trained.input_columns != (TEXT,):
         cell = list_or_cell(cell)
     if isinstance(cell, list | tuple):
@@ -164,13 +164,6 @@ def sentence_of(cell: Any, trained: TrainingInfo) -> Sentence:
         return Sentence(text, tuple(units.split(text)))
     except ValueError as error:
         raise InputError(f"{error}.") from None
-
-
-def units_of_training(trained: TrainingInfo) -> TextUnits:
-    """Return how a run divides texts, also one of an older version, which does not store it."""
-    if trained.text_units is not None:
-        return trained.text_units
-    return TextUnits(PIECES) if trained.input_columns == (TEXT,) else TextUnits()
 
 
 def _table(
@@ -224,7 +217,7 @@ def _labels(
     if not names:
         return None
     tags = str(names[0])
-    units = units_of_training(trained)
+    units = trained.text_units or TextUnits()
     columns = DataColumns.of_tokens(column, tags, are_spans=are_spans, units=units)
     return TagReader(columns, table.classes.get(tags))
 

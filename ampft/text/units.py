@@ -1,8 +1,8 @@
 """One function from a text to its units: what a model of words labels, with their places.
 
 A run stores its `TextUnits`, and each prediction from a text splits it by them, as in training. No
-kind but `characters` and `pieces` divides a grapheme cluster (what a reader sees as one character,
-see Unicode Standard Annex 29). The package `regex` finds these.
+kind but `characters` divides a grapheme cluster (what a reader sees as one character, see Unicode
+Standard Annex 29). The package `regex` finds these.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNSPACED = (
 )
 NUMBERS = "Number"  # stands for the digits of every script in `TextUnits.by_grapheme`
 WORDS, GRAPHEMES, SPACES, BLANKS, GIVEN = "words", "graphemes", "spaces", "blanks", "given"
-CHARACTERS, PIECES = "characters", "pieces"
+CHARACTERS = "characters"
 # Punctuation that is a separate word at either end of a part between spaces, besides brackets,
 # typographic quotation marks, and what ends a sentence or a clause in any script.
 _OPENING = regex.compile(r"[\p{Ps}\p{Pi}\"'<\u00bf\u00a1]")
@@ -49,8 +49,7 @@ class TextUnits:
     # `UNSPACED` scripts. `graphemes`: every grapheme. `characters`: every code point, for corpora
     # that hold vowel signs by themselves. `spaces`: parts between spaces, with punctuation at both
     # ends split off. `blanks`: parts between spaces. `given`: as `blanks`, but the words of a
-    # script without spaces cannot be found in a text. `pieces`: as older versions split texts with
-    # spans.
+    # script without spaces cannot be found in a text.
     kind: str = SPACES
     by_grapheme: tuple[str, ...] = ()  # Other scripts whose graphemes are units, with `words`.
     joiner: str = " "  # Between the words of a list, where their text is shown.
@@ -98,7 +97,6 @@ class TextUnits:
 _PATTERNS: dict[str, Any] = {
     GRAPHEMES: _GRAPHEME,
     CHARACTERS: re.compile(r"\S"),
-    PIECES: re.compile(r"\w+|[^\w\s]"),
     BLANKS: _BLANKS,
     GIVEN: _BLANKS,
 }

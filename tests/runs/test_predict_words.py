@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ from transformers import AutoConfig, AutoTokenizer, BertForTokenClassification
 
 import ampft.runs.predict
 from ampft.data.dataset import TOKEN
+from ampft.decision import CONTRACT_NAME, Contract, Rule
 from ampft.errors import InputError
 from ampft.kinds import words as of_sentences
 from ampft.kinds.prediction import PredictRequest, TrainingInfo
@@ -22,6 +24,7 @@ from ampft.models.by_length import CONFIG_FIELD
 from ampft.runs.predict import predict_file
 from ampft.runs.predictor import Predictor
 from ampft.runs.record import DataPart
+from ampft.text.units import TextUnits
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
@@ -34,6 +37,7 @@ def folder(tiny_bert, tmp_path, monkeypatch):
     torch.manual_seed(0)
     BertForTokenClassification(AutoConfig.from_pretrained(tiny_bert, **names)).save_pretrained(run)
     AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(run)
+    write_contract(run, "tokens", TAGS)
     record = SimpleNamespace(
         status="finished", task="tokens", label_names=TAGS, files={},
         data=DataPart(name="x", kind=TOKEN, input_columns=("tokens",),
@@ -43,6 +47,11 @@ def folder(tiny_bert, tmp_path, monkeypatch):
     )  # fmt: skip
     monkeypatch.setattr(ampft.runs.predict, "read_record", lambda folder: record)
     return run
+
+
+def write_contract(run, task, names):
+    contract = Contract(task, ("tokens",), Rule(names))
+    (run / CONTRACT_NAME).write_text(contract.text(), encoding="utf-8")
 
 
 def write_rows(path, sentences):
@@ -80,9 +89,8 @@ def test_entities_have_a_type_where_the_first_rows_have_none(
     folder, tmp_path, monkeypatch, longest
 ):
     monkeypatch.setattr(ampft.runs.predict, "ROWS_SORTED_AT_ONCE", 2)
-    monkeypatch.setattr(
-        of_sentences, "entities", lambda tags: [("LOC", 0, 2)] if len(tags) > 1 else []
-    )
+    found = [("LOC", 0, 2)]
+    monkeypatch.setattr("ampft.decision.entities", lambda tags: found if len(tags) > 1 else [])
     sentences = [["w1"], ["w2"], ["w1", "w2", "w3"][:longest], ["w4"]]
     predict(folder, write_rows(tmp_path / "rows.jsonl", sentences), tmp_path / "out.parquet")
     table = pq.read_table(tmp_path / "out.parquet")
@@ -100,7 +108,9 @@ def test_a_forward_pass_has_at_most_a_batch_of_windows(
     record = ampft.runs.predict.read_record(folder)
     rows = tiny_sentences(5, seed=1, longest=90)["tokens"]
     if kind == "texts":
-        record.task, record.label_names, folder = "text", LABELS, tiny_bert
+        record.task, record.label_names = "text", LABELS
+        folder = shutil.copytree(tiny_bert, tmp_path / "texts")
+        write_contract(folder, "text", LABELS)
         record.data = DataPart(
             name="x", kind="text", input_columns=("text",), fingerprints={}, examples={}
         )
@@ -131,3 +141,20 @@ def recorded_sizes(model) -> list[int]:
 
     model.register_forward_pre_hook(record_size, with_kwargs=True)
     return sizes
+
+
+def test_a_text_has_the_units_of_the_training():
+    def words(text, units):
+        trained = TrainingInfo(("text",), TAGS, {}, several_labels=False, text_units=units)
+        return [word.text for word in of_sentences.sentence_of(text, trained).words]
+
+    text = "दिल्ली, 北京 Ber\u0301n"
+    assert words(text, TextUnits("words")) == ["दिल्ली", ",", "北", "京", "Ber\u0301n"]
+    assert words(text, TextUnits("graphemes"))[:3] == ["दि", "ल्ली", ","]
+    assert words(text, None) == ["दिल्ली", ",", "北京", "Ber\u0301n"]
+    assert words([*"北京"], TextUnits("graphemes", joiner="")) == ["北", "京"]
+    trained = TrainingInfo(
+        ("tokens",), TAGS, {}, several_labels=False, text_units=TextUnits("given", longest=3)
+    )
+    with pytest.raises(InputError, match=r"position 1 .*: the model was trained on words of a scr"):
+        of_sentences.rows_in_memory(["北京 市", "王小明住在北京市"], trained)
