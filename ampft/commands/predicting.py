@@ -41,6 +41,9 @@ class PredictFlags:
     batch_size: int = flag(
         64, "rows per batch; of texts that are split, windows", group=ROWS, at_least=1
     )
+    trust_remote_code: bool = flag(
+        False, "run code from the folder of the model, as in its training", group=ROWS
+    )
     output_file: str | None = flag(
         None,
         "file for the rows with their predictions: Parquet or JSON Lines if it ends in .parquet or "

@@ -17,6 +17,7 @@ from sklearn.dummy import DummyClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
+from transformers import PreTrainedModel
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.splits import dependent_groups
@@ -146,6 +147,8 @@ def frozen_encoder_baseline(
     train, targets = task.examples("train"), np.asarray(task.labels["train"])
     has_means = task.row.kind.has_texts and not model.config.is_encoder_decoder
     has_means = has_means and len(train.lengths) == len(targets)
+    # The body of a model of own code can be anything, such as a table of embeddings.
+    has_means = has_means and isinstance(model.base_model, PreTrainedModel)
     if has_means and loaded.padding_free:
         packing_of(model).remove()  # its last layer may compute only what the head reads
     rows = min(len(train.lengths), MAX_UNITS) + len(task.labels[split])
@@ -253,8 +256,9 @@ def compared_methods(
         started = time.perf_counter()
         try:
             found = predict()
-        except (InputError, ValueError, RuntimeError) as error:
-            return SimpleMethod(name=name, metrics={}, reason=str(error).rstrip("."))
+        except Exception as error:  # code of a model's repository can raise any kind
+            reason = str(error).rstrip(".") or type(error).__name__
+            return SimpleMethod(name=name, metrics={}, reason=reason)
         metrics = found.metrics()
         return SimpleMethod(
             name=name,

@@ -40,6 +40,7 @@ class PredictRequest:
     label_column_name: str | None = None
     batch_size: int = 64  # Rows per forward pass.
     mixed_precision: str = BASELINE  # Precision of the computation.
+    trust_remote_code: bool = False  # Whether code from the folder of the model may run.
     top_k: int = 0  # Number of most probable labels to add.
     all_probabilities: bool = False  # Whether to add the probability of every label.
     encoding: str = "utf-8"  # Character encoding of CSV, TSV and JSON files.

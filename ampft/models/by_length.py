@@ -22,6 +22,7 @@ TOLERANCE = 1e-4
 # Entries of config.json, so that saved models do the same.
 CONFIG_FIELD = "ampft_runs_by_length"
 MASK_FIELD = "ampft_masks_padding"
+REMOTE_CODE = "transformers_modules."  # prefix of modules from a repository; may need a mask
 
 
 def guard_against_sound_padding(model: Any, features: SoundFeatureExtractor) -> tuple[str, ...]:
@@ -124,7 +125,7 @@ def padding_difference(
         The largest absolute difference, divided by the largest absolute logit.
     """
     real = _real_positions(model, inputs)
-    parts = _equal_lengths(inputs, real)
+    parts = _equal_lengths(model, inputs, real)
     with evaluation_mode(model):
         together = model(**padded).logits
         alone = merged_logits([(rows, model(**part).logits) for rows, part in parts], inputs)
@@ -148,7 +149,7 @@ def parts_by_length(
     plain: Any = getattr(model, "module", model)
     if not getattr(getattr(plain, "config", None), CONFIG_FIELD, False):
         return []
-    return _equal_lengths(inputs, _real_positions(plain, inputs))
+    return _equal_lengths(plain, inputs, _real_positions(plain, inputs))
 
 
 def padded_inputs(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -195,10 +196,11 @@ def _real_positions(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
 
 
 def _equal_lengths(
-    inputs: Mapping[str, Tensor], real: Tensor
+    model: nn.Module, inputs: Mapping[str, Tensor], real: Tensor
 ) -> list[tuple[Tensor, dict[str, Tensor]]]:
     lengths = real.sum(dim=1)
-    sequences = {n: v for n, v in inputs.items() if v.shape[:2] == real.shape and n != MASK}
+    left_out = () if type(model).__module__.startswith(REMOTE_CODE) else (MASK,)
+    sequences = {n: v for n, v in inputs.items() if v.shape[:2] == real.shape and n not in left_out}
     parts = []
     for length in lengths.unique().tolist():
         rows = (lengths == length).nonzero()[:, 0]

@@ -177,7 +177,13 @@ def check_model_name(path: str, *, flag: str = MODEL_NAME_FLAG) -> None:
         raise InputError(f"{flag} {path}: no such folder, not in the cache, and {problem}")
 
 
-def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> Any:
+def load_saved(
+    auto_class: Any,
+    path: str,
+    *,
+    flag: str = SAVED_MODEL_FLAG,
+    trust_remote_code: bool = False,
+) -> Any:
     """Return the saved model of a run, in float32.
 
     Modules that the run kept in float32 are kept in float32 in any precision.
@@ -186,6 +192,7 @@ def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> A
         auto_class: Class of transformers that loads the model.
         path: Folder of the run.
         flag: Flag that received the path, for the error message.
+        trust_remote_code: Whether code in the folder may run.
 
     Raises:
         InputError: The model cannot be loaded, its weights are not finite, or one is missing,
@@ -195,8 +202,13 @@ def load_saved(auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG) -> A
     if adapter is not None:
         return _load_with_adapter(auto_class, adapter, flag)
     source = WeightsSource(path, flag)
-    config = load_config(path, trust_remote_code=False, flag=flag)
-    model, loading = _load(auto_class, source, config, {})
+    if not trust_remote_code and "auto_map" in PreTrainedConfig.get_config_dict(path)[0]:
+        raise InputError(
+            f"{flag} {path}: the model runs code from its folder, as it did in training. Read the "
+            "code, and add --trust_remote_code to ampft predict."
+        )
+    config = load_config(path, trust_remote_code=trust_remote_code, flag=flag)
+    model, loading = _load(auto_class, source, config, {"trust_remote_code": trust_remote_code})
     unexpected = dict.fromkeys(loading["unexpected_keys"], "unexpected")
     source.check_weights(_differences(loading) | unexpected)
     check_weights_finite(model, source)

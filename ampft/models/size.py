@@ -53,7 +53,8 @@ def check_weights_fit_memory(auto_class: Any, config: Any, where: str) -> None:
     """
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            model = auto_class.from_config(config)
+            # False, because None asks the user on the terminal.
+            model = auto_class.from_config(config, trust_remote_code=False)
     except Exception:  # loading fails for the same reason and says so, or needs remote code
         return
     weights = sum(parameter.numel() for parameter in model.parameters())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -67,6 +68,13 @@ def load_tokenizer(
     except InputError:
         raise
     except Exception as error:  # a damaged tokenizer.json: KeyError, TypeError, bare Exception, ...
+        needed = [name for name in ("sentencepiece", "tiktoken") if name in str(error)]
+        if needed and find_spec("sentencepiece") is None:  # transformers then tries tiktoken
+            raise InputError(
+                f"{flag} {path}: its tokenizer is not stored as tokenizer.json, and reading it "
+                "needs the package sentencepiece. Run `pip install sentencepiece protobuf`, or use "
+                "a model with a tokenizer.json."
+            ) from error
         raise loading_error(path, error, flag=flag) from error
     # Without its files transformers 5 creates an empty tokenizer, for which every word is unknown.
     if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens) - {WORD_BOUNDARY}:

@@ -89,7 +89,9 @@ def check_files(folder: Path, files: Mapping[str, FileDigest], names: Iterable[s
 def model_files(folder: Path, files: Mapping[str, FileDigest]) -> set[str]:
     """Return the names of the files that loading the model of a run may read."""
     present = {path.name for path in folder.iterdir()}
-    return {name for name in present | files.keys() if matches_any_pattern(name, MODEL_FILES)}
+    code = {name for name in files if name.endswith(".py") and "/" not in name}
+    found = {name for name in present | files.keys() if matches_any_pattern(name, MODEL_FILES)}
+    return found | code
 
 
 def check_model_files(folder: Path, files: Mapping[str, FileDigest]) -> None:

@@ -59,7 +59,7 @@ def run_classifier(folder: Path) -> SavedClassifier:
     files = {n: (record.files.get(n) or describe_file(folder / n)).sha256 for n in names}
 
     def load(request: PredictRequest) -> Predictor:
-        return Predictor.of_run(folder, record, request.mixed_precision, request.batch_size)
+        return Predictor.of_run(folder, record, request)
 
     return SavedClassifier(record, files, load)
 

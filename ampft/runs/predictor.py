@@ -20,7 +20,7 @@ from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
 from ampft.kinds.inputs import Reader
 from ampft.kinds.logits import forward_logits, logits_of_rows
-from ampft.kinds.prediction import PredictedRows
+from ampft.kinds.prediction import PredictedRows, PredictRequest
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
@@ -75,21 +75,22 @@ class Predictor:
     not_finite: str  # Message for logits that are not finite.
 
     @classmethod
-    def of_run(cls, folder: Path, record: RunRecord, mode: str, batch_size: int) -> Predictor:
+    def of_run(cls, folder: Path, record: RunRecord, request: PredictRequest) -> Predictor:
         """Load the model of a run and its tokenizer or image processor.
 
         Args:
             folder: Folder of a finished run.
             record: Its record.
-            mode: Precision of the computation.
-            batch_size: Inputs per forward pass; of split texts, windows.
+            request: Precision of the computation, and inputs per forward pass; of split texts,
+                windows. What to predict is not read.
         """
-        precision = resolve(canonical_mode(mode), training_device())
+        precision = resolve(canonical_mode(request.mixed_precision), training_device())
         accelerator = make_accelerator(precision)
         turn_compilation_off(accelerator)
         row = task_row(record)
         tensors = row.kind.tensors  # registers the models of the kind
-        model = load_saved(getattr(transformers, row.model_class), str(folder))
+        auto_class, trusts = getattr(transformers, row.model_class), request.trust_remote_code
+        model = load_saved(auto_class, str(folder), trust_remote_code=trusts)
         config = model.config
         problem = saved_problem(record, folder)
         reader = tensors.saved_reader(folder, record.arguments, config)
@@ -106,7 +107,7 @@ class Predictor:
             config=config,
             problem=problem,
             reader=reader,
-            batch_size=min(batch_size, row.kind.max_rows or batch_size),
+            batch_size=min(request.batch_size, row.kind.max_rows or request.batch_size),
             numerics=numerics(precision),
             not_finite=f"--mixed_precision {precision.mode}: the model's predictions are not finite"
             f" in this precision. {remedy}",

@@ -27,6 +27,7 @@ from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.data.steps import StepBatches
 from ampft.features.contention import CpuTime
 from ampft.machine import hardware
+from ampft.models.by_length import REMOTE_CODE
 from ampft.models.four_bit import weights_per_parameter
 from ampft.models.packing.attention import PACKED_NAMES
 from ampft.models.weights import LoadedModel, class_name
@@ -50,7 +51,6 @@ OF_NO_EFFECT = frozenset({
 })  # fmt: skip
 STATE_OF_TOKENIZER = frozenset({"truncation", "padding"})  # as its last call left them
 LONGEST_VALUE = 100  # characters of JSON; a longer value is replaced by its SHA-256
-REMOTE_CODE = "transformers_modules."  # prefix of modules from a model's repository
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ class _Served:
         except NotAsked as reason:
             self.unasked.append(f"{client} was not asked: {reason}.")
         except Exception as error:  # whatever a plain client meets in this folder
-            problem = _reason(error)
+            problem = _reason(error).replace(str(self.folder), "the folder")
         return ServedClient(
             client=client,
             source=self.source if client == PREDICT else "",
@@ -197,7 +197,9 @@ class _Served:
         """Yield the answers of ampft predict in float32, for the rows in the user's file."""
         if int(self.record.topology.num_processes) > 1:
             raise NotAsked("the run has several processes")
-        predictor = Predictor.of_run(self.folder, self.record, BASELINE, BATCH)
+        trusts = bool(self.record.arguments.get("trust_remote_code"))
+        request = PredictRequest(batch_size=BATCH, trust_remote_code=trusts)
+        predictor = Predictor.of_run(self.folder, self.record, request)
         self.reader, self.config = predictor.reader, predictor.config
         self.inputs, self.source = self._user_rows()
         end = time.monotonic() + SECONDS

@@ -342,4 +342,7 @@ def test_tags_and_types_of_entities_may_contain_blanks():
 def test_the_model_runs_padded_where_the_training_did(folder, recorded, attention):
     record = ampft.runs.predict.read_record(folder)
     record.model.padding_free = recorded
-    assert Predictor.of_run(folder, record, "fp32", 4).config._attn_implementation == attention
+    assert (
+        Predictor.of_run(folder, record, PredictRequest(batch_size=4)).config._attn_implementation
+        == attention
+    )

@@ -119,7 +119,9 @@ def test_a_forward_pass_has_at_most_a_batch_of_windows(
     else:
         trained = TrainingInfo(("tokens",), TAGS, {}, several_labels=False)
         rows = [of_sentences.sentence_of(words, trained) for words in rows]
-    several, few = (Predictor.of_run(folder, record, "fp32", size) for size in (1000, 3))
+    several, few = (
+        Predictor.of_run(folder, record, PredictRequest(batch_size=size)) for size in (1000, 3)
+    )
     sizes = {}
     for predictor in (several, few):
         setattr(predictor.config, CONFIG_FIELD, by_length)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ampft.data.sources.table import NamedColumns, Row, SourceTable, refuse_duplicates
 from ampft.errors import InputError, quoted_list
+from ampft.text.numbers import counted
 
 if TYPE_CHECKING:
     from openpyxl.worksheet._read_only import ReadOnlyWorksheet
@@ -23,8 +25,17 @@ if TYPE_CHECKING:
 ROWS_AT_A_TIME = 4096
 WORKBOOK_SUFFIXES = (".xlsx", ".xlsm")
 MAX_COLUMNS = 16_384  # of a sheet
+END_OF_CELLS = b"</sheetData>"
 # Values of cells with a failed formula (ECMA-376, part 1, 18.18.11).
 ERRORS = frozenset({"#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!", "#DIV/0!"})
+
+
+class MergedRows(NamedTuple):
+    """Rows of a sheet, from 1, whose cells in a column, from 0, are merged."""
+
+    first: int
+    last: int
+    column: int
 
 
 @contextmanager
@@ -118,13 +129,15 @@ def read_workbook(path: Path, *, flag: str, sheet: str | None) -> SourceTable:
     with _opened_sheet(path, sheet) as (worksheet, names):
         header = next(_filled_rows(worksheet, path), None)
         title, width = worksheet.title, worksheet.max_column or MAX_COLUMNS
+        merged = _merged_rows(worksheet, path)
     if header is None:
         raise InputError(f"{path}: sheet {title!r} is empty. Its first row must be a header.")
     columns = NamedColumns.of(["" if n is None else str(n) for n in header[1]], str(path))
 
     def filled() -> Iterator[tuple[int, list[Any]]]:
         with _opened_sheet(path, title) as (worksheet, _):
-            yield from islice(_filled_rows(worksheet, path), 1, None)
+            rows = islice(_filled_rows(worksheet, path), 1, None)
+            yield from _with_merged_cells(rows, merged)
 
     def read(wanted: Sequence[str]) -> Iterator[Row]:
         indices = [columns.places[name] for name in wanted]
@@ -134,6 +147,11 @@ def read_workbook(path: Path, *, flag: str, sheet: str | None) -> SourceTable:
 
     note = f"{path}: read from sheet {title!r}, the first of {len(names)} (--sheet_name)."
     notes = [note] if sheet is None and len(names) > 1 else []
+    if merged:
+        notes.append(
+            f"{path}: {counted(len(merged), 'merged area')} of cells: each row has the value of the"
+            " first."
+        )
     notes += columns.unread_note(str(path), (values for _, values in filled()), width)
     return SourceTable(
         columns=columns.names, read=read, unit="row", origin=str(path), notes=(*notes,)
@@ -180,6 +198,49 @@ def _filled_rows(worksheet: Any, path: Path) -> Iterator[tuple[int, list[Any]]]:
         length = max((i for i, v in enumerate(values, start=1) if v not in (None, "")), default=0)
         if length:
             yield number, list(values[:length])
+
+
+def _merged_rows(worksheet: Any, path: Path) -> list[MergedRows]:
+    """Return the merged cells of a sheet that span rows. They follow the cells in its file."""
+    from openpyxl.utils.cell import range_boundaries
+
+    found, is_after, tail = b"", False, b""
+    try:
+        with worksheet.parent._archive.open(worksheet._worksheet_path) as file:
+            while chunk := file.read(2**20):
+                if is_after:
+                    found += chunk
+                    continue
+                _, end, after = (tail + chunk).partition(END_OF_CELLS)
+                found, is_after, tail = after, bool(end), chunk[-len(END_OF_CELLS) :]
+        areas = re.findall(rb'<(?:\w+:)?mergeCell ref="([A-Z0-9:]+)"', found)
+        places: list[Any] = [range_boundaries(area.decode()) for area in areas]
+    except Exception as error:  # of a damaged archive, as of its cells
+        raise _unreadable(path, error) from None
+    return [
+        MergedRows(first, last, column - 1) for column, first, _, last in places if last > first
+    ]
+
+
+def _with_merged_cells(
+    rows: Iterator[tuple[int, list[Any]]], merged: Sequence[MergedRows]
+) -> Iterator[tuple[int, list[Any]]]:
+    """Yield rows in which each merged cell has the value of its first row."""
+    values_of: dict[MergedRows, Any] = {}
+    starts = sorted(merged)
+    for number, values in rows:
+        while starts and starts[0].first <= number:
+            area = starts.pop(0)
+            values_of[area] = None
+            if area.first == number and area.column < len(values):
+                values_of[area] = values[area.column]
+        for area in [area for area in values_of if area.last < number]:
+            del values_of[area]
+        for area, value in values_of.items():
+            values += [None] * (area.column + 1 - len(values))
+            if values[area.column] is None:
+                values[area.column] = value
+        yield number, values
 
 
 def _cell_value(value: Any, path: Path, row: int) -> object:
