@@ -4,6 +4,7 @@ import datetime
 import sys
 import zipfile
 
+import openpyxl
 import pytest
 from openpyxl import Workbook
 from tiny_files import GOOD, NO_SPLITS, ROWS, load, rows_of
@@ -36,6 +37,26 @@ def test_the_first_sheet_is_read_like_a_csv_file(tmp_path):
     assert data.splits["train"]["ampft_row"][:2] == [2, 3]
     assert data.fingerprints == load(tmp_path, GOOD).fingerprints
     assert f"{path}: read from sheet 'Data', the first of 2 (--sheet_name)." in data.notes
+
+
+def test_merged_cells_have_the_value_of_their_first_row(tmp_path):
+    rows = sorted(ROWS, key=lambda row: row[1])
+    path = workbook(tmp_path / "merged.xlsx", Data=[("text", "label"), *rows])
+    book = openpyxl.load_workbook(path)
+    count = sum(label == rows[0][1] for _, label in rows)
+    book["Data"].merge_cells(start_row=2, end_row=1 + count, start_column=2, end_column=2)
+    book.save(path)
+    assert book["Data"]["B3"].value is None
+    data = load_workbook(path)
+    assert rows_of(data) == rows
+    assert f"{path}: 1 merged area of cells: each row has the value of the first." in data.notes
+
+
+def test_empty_cells_that_are_not_merged_stay_empty(tmp_path):
+    rows = [("text", "label"), ("one", "a"), ("two", None), ("three", "b"), ("four", "b")]
+    path = workbook(tmp_path / "train.xlsx", Data=rows)
+    with pytest.raises(InputError, match="row 3: no label"):
+        load_workbook(path)
 
 
 def test_a_sheet_can_be_named(tmp_path):

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -234,18 +235,14 @@ def test_a_model_of_own_code(files, tiny_model, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_tokenizer_of_sentencepiece_without_that_package(
-    files, tiny_model, tmp_path, monkeypatch
-):
-    import importlib.util
-
+def test_a_tokenizer_of_sentencepiece_without_that_package(files, tiny_model, tmp_path):
     of_family("DebertaV2")(tmp_path / "model", tiny_model)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "model" / name).unlink()
     (tmp_path / "model" / "spm.model").write_bytes(
         b"\x0a\x0e\x0a\x05<unk>\x15\x00\x00\x00\x00\x18\x02"
     )
-    if importlib.util.find_spec("sentencepiece") is not None:
+    if find_spec("sentencepiece") is not None:
         pytest.skip("sentencepiece is installed")
     data = ("--train_file", files / "train.csv", "--output_dir", tmp_path / "run")
     done = call_here(CLASSIFY, *data, "--model_name_or_path", tmp_path / "model")
