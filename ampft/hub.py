@@ -1,17 +1,33 @@
-"""Whether the Hugging Face hub can be reached: asked once, without retries."""
+"""The Hugging Face hub: whether it can be reached, asked once; and where downloads are kept."""
 
 from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Thread
 from urllib.parse import urlsplit
 
+from ampft.flag import MODEL, flag
+
 SECONDS_TO_CONNECT = 3.0
 SECONDS_TO_ANSWER = 4.0  # includes the look-up of the host's name, which has no separate limit
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+
+@dataclass(frozen=True)
+class HubSettings:
+    """Where models and data sets of the hub are kept."""
+
+    cache_dir: str | None = flag(
+        None,
+        "folder for what --model_name_or_path and --dataset_name download; if none, that of "
+        "HF_HOME",
+        group=MODEL,
+        metavar="DIR",
+    )
 
 
 @cache

@@ -21,6 +21,7 @@ from ampft.arguments.other_scripts import (
     choice_hint,
     suggestion,
 )
+from ampft.arguments.transformers_flags import own_settings
 from ampft.errors import InputError
 from ampft.flag import flag
 
@@ -411,7 +412,18 @@ def _read_config(path: str, known: Fields, hints: Mapping[str, Any]) -> dict[str
     for key in keys:
         if keys.count(key) > 1:
             raise InputError(f"--config {path}: {key} is set twice. Remove one of them.")
-    return {str(k): _checked_setting(path, str(k), v, known, hints) for k, v in content.items()}
+    settings = {str(name): value for name, value in content.items()}
+    foreign: list[str] = []
+    if "num_train_epochs" in known:
+        settings, foreign = own_settings(
+            settings, {n: value_type(hints[n]) is bool for n in known}, path
+        )
+    own = {
+        name: _checked_setting(path, name, value, known, hints) for name, value in settings.items()
+    }
+    for given in given_flags(foreign, known, hints):
+        _store(own, known[given.name], hints[given.name], given)
+    return own
 
 
 def _checked_setting(

@@ -43,8 +43,6 @@ REPLACEMENTS = {
         "train_batch_size": "per_device_train_batch_size",
         "eval_batch_size": "per_device_eval_batch_size",
         "batch_size": "per_device_train_batch_size",
-        "per_gpu_train_batch_size": "per_device_train_batch_size",
-        "per_gpu_eval_batch_size": "per_device_eval_batch_size",
         "gradient_clipping": "max_grad_norm",
         "label_smoothing": "label_smoothing_factor",
         "log_with": "report_to",

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from ampft.errors import InputError
-from ampft.text.terminal import labelled
+from ampft.text.terminal import labelled, print_line
 
+_Item = tuple[str, str, tuple[str, ...]]  # Name, value and words of a flag.
 Given = Mapping[str, str]  # Values of the flags on the command line, "true" for a bare switch.
 
 TAKEN, CONVERTED, HARMLESS, REFUSED = "taken", "converted", "harmless", "refused"
@@ -26,6 +27,7 @@ _TRUE, _FALSE = ("true", "yes", "1", "y", "t"), ("false", "no", "0", "n", "f")
 _SWITCH, _VALUE, _LIST = "switch", "value", "list"
 GLUE = ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli")
 _WORD_TASKS = ("ner", "pos", "chunk")
+REPORTED = ("accuracy", "f1", "precision", "recall", "seqeval", "mean_iou")  # by every report
 _STEPS = 500  # the Trainer's default of --save_steps, --eval_steps and --logging_steps
 
 
@@ -233,6 +235,14 @@ def _optimizer(value: str, given: Given) -> list[str]:
     )
 
 
+def _adafactor(value: str, given: Given) -> list[str]:
+    if not is_true(value):
+        return []
+    if given.get("optim", "adafactor") != "adafactor":
+        raise _RefusedError(f"--optim {given['optim']} is set too. Keep one of them.")
+    return [] if "optim" in given else ["--optim", "adafactor"]
+
+
 def _best_metric(value: str, given: Given) -> list[str]:
     name = value.removeprefix("eval_")
     return ["--metric_for_best_model", {"loss": "log_loss"}.get(name, name)]
@@ -272,6 +282,47 @@ def _task_name(value: str, given: Given) -> list[str]:
     raise _RefusedError(f"received {value!r}; known are {', '.join((*GLUE, *_WORD_TASKS))}.")
 
 
+def _text_columns(value: str, given: Given) -> list[str]:
+    """Convert `a,b,c` of run_classification, which joins columns; `a,b` alone is a pair here."""
+    if "text_column_delimiter" in given or value.count(",") > 1:
+        value = "+".join(part.strip() for part in value.split(","))
+    return ["--text_column_names", value]
+
+
+def _delimiter(value: str, given: Given) -> list[str]:
+    if value.replace("\\n", " ").replace("\\t", " ").strip():
+        raise _RefusedError(f"received {value!r}; columns are joined with a space.")
+    return []
+
+
+def _config_name(value: str, given: Given) -> list[str]:
+    if value == given.get("model_name_or_path"):
+        return []
+    raise _RefusedError(
+        "weights and configuration are one. Copy the model's folder, change its config.json, and "
+        "pass it with --model_name_or_path."
+    )
+
+
+def _metric_name(value: str, given: Given) -> list[str]:
+    return [] if value in REPORTED else ["--metric", value]
+
+
+def _train_language(value: str, given: Given) -> list[str]:
+    if "language" not in given:
+        raise _RefusedError("it needs --language, the language of the test. Add it.")
+    return []
+
+
+def _language(value: str, given: Given) -> list[str]:
+    for other in ("dataset_name", "train_file", "task_name"):
+        if other in given:
+            raise _RefusedError(f"it is for XNLI, and --{other} names other data. Remove one.")
+    train = given.get("train_language", value)
+    words = ["--dataset_name", "facebook/xnli", "--dataset_config_name", train]
+    return words if train == value else [*words, "--eval_dataset_config_name", value]
+
+
 def _train_folder(value: str, given: Given) -> list[str]:
     validation = given.get("validation_dir")
     if validation is None:
@@ -304,11 +355,8 @@ _PUSH = "the model is pushed once, at the end"
 _TOKEN = "the token comes from `hf auth login` or HF_TOKEN, so that it stands in no record"
 _EVALUATION = "logits are reduced on the device, and a split is never held in memory"
 _CACHE = "tokens are not cached on disk"
-_DOWNLOAD = "set HF_HOME, which holds models and data sets"
-_PARTS = "the model's own folder holds configuration, tokenizer and processor. Save them there."
 _COMPILE = "Use accelerate launch --dynamo_backend inductor."
 _SHARD = "Use accelerate launch --config_file accelerate_configs/fsdp2.yaml."
-_SPLITS = "rename the splits of the data set to train, validation and test"
 
 # The fields of TrainingArguments that have the same name and meaning here.
 SAME = (
@@ -319,11 +367,12 @@ SAME = (
     "gradient_checkpointing", "push_to_hub", "hub_private_repo", "use_cpu", "overwrite_output_dir",
     # Of the scripts.
     "model_name_or_path", "model_revision", "trust_remote_code", "dataset_name",
-    "dataset_config_name", "train_file", "validation_file", "test_file", "text_column_names",
+    "dataset_config_name", "train_file", "validation_file", "test_file",
     "label_column_name", "max_seq_length", "max_train_samples", "max_eval_samples",
     "max_predict_samples", "image_column_name",
     "audio_column_name", "max_length_seconds", "num_warmup_steps", "max_train_steps",
-    "with_tracking", "checkpointing_steps",
+    "with_tracking", "checkpointing_steps", "cache_dir", "train_split_name",
+    "validation_split_name", "test_split_name", "remove_splits",
 )  # fmt: skip
 DIFFERENT_DEFAULTS = {
     "learning_rate": "1e-4 up to a hidden size of 512, ten times as much for a head or LoRA; there "
@@ -350,6 +399,7 @@ ROWS: dict[str, Row] = {
         CONVERTED, "--num_warmup_steps, or --warmup_ratio below 1", convert=_warmup
     ),
     "optim": Row(CONVERTED, "AdamW in each spelling; adafactor; muon", convert=_optimizer),
+    "adafactor": Row(CONVERTED, "--optim adafactor if true", _SWITCH, _adafactor),
     "eval_strategy": Row(
         CONVERTED,
         "epoch: as always; steps: --eval_steps; no: --no-load_best_model_at_end",
@@ -382,7 +432,13 @@ ROWS: dict[str, Row] = {
     ),
     "no_cuda": Row(CONVERTED, "--use_cpu", _SWITCH, _if_true("--use_cpu")),
     "max_length": _renamed("max_seq_length"),
-    "text_column_name": _renamed("text_column_names"),
+    "text_column_name": Row(CONVERTED, "--text_column_names", convert=_text_columns),
+    "text_column_names": Row(
+        CONVERTED,
+        "--text_column_names",
+        convert=_text_columns,
+        differs=DIFFERENT_DEFAULTS["text_column_names"],
+    ),
     "eval_file": _renamed("validation_file"),
     "train_val_split": _renamed("validation_fraction"),
     "push_to_hub_model_id": _renamed("hub_model_id"),
@@ -487,6 +543,25 @@ ROWS: dict[str, Row] = {
     "use_auth_token": _harmless(_TOKEN, _SWITCH),
     "overwrite_cache": _harmless(_CACHE, _SWITCH),
     "preprocessing_num_workers": _harmless(_CACHE),
+    # Of earlier versions.
+    **dict.fromkeys(
+        ("half_precision_backend", "fp16_backend"),
+        _only(("auto", "cuda_amp", "cpu_amp"), "apex is not supported; PyTorch's own is used."),
+    ),
+    "fp16_opt_level": _only(("o1",), "levels are those of apex. PyTorch's own is used, as O1."),
+    "save_safetensors": _only(_TRUE, "weights are only written as safetensors.", _SWITCH),
+    "per_gpu_train_batch_size": _renamed("per_device_train_batch_size"),
+    "per_gpu_eval_batch_size": _renamed("per_device_eval_batch_size"),
+    "use_mps_device": _harmless("a GPU is used if there is one", _SWITCH),
+    "include_inputs_for_metrics": _harmless(_EVALUATION, _SWITCH),
+    "include_tokens_per_second": _harmless(_LOGGING, _SWITCH),
+    "use_ipex": _refused("it is not needed: PyTorch has its operations.", _SWITCH),
+    "jit_mode_eval": _refused(_COMPILE, _SWITCH),
+    "torchdynamo": _refused(_COMPILE),
+    "sharded_ddp": _refused(_SHARD),
+    "fsdp_min_num_params": _refused(_SHARD),
+    "fsdp_transformer_layer_cls_to_wrap": _refused(_SHARD),
+    "tpu_num_cores": _refused("TPUs are not supported."),
     # What does not exist here.
     "lr_scheduler_kwargs": _refused("schedules have no further settings here."),
     "optim_args": _refused("optimizers have no further settings here."),
@@ -522,28 +597,21 @@ ROWS: dict[str, Row] = {
         "the labels of a data set are found; --label_column_name names the column.", _LIST
     ),
     "do_regression": _refused("only classes here.", _SWITCH),
-    "config_name": _refused(_PARTS),
-    "tokenizer_name": _refused(_PARTS),
-    "feature_extractor_name": _refused(_PARTS),
-    "image_processor_name": _refused(_PARTS),
+    "config_name": Row(
+        REFUSED, "unless it is the model's: weights and configuration are one", convert=_config_name
+    ),
+    "tokenizer_name": _renamed("processor_name"),
+    "feature_extractor_name": _renamed("processor_name"),
+    "image_processor_name": _renamed("processor_name"),
     "model_type": _refused("save a model with random weights to a folder, and pass the folder."),
-    "cache_dir": _refused(_DOWNLOAD + "."),
-    "train_split_name": _only(("train",), _SPLITS + "."),
-    "validation_split_name": _only(("validation", "dev"), _SPLITS + "."),
-    "eval_split_name": _only(("validation", "dev"), _SPLITS + "."),
-    "test_split_name": _only(("test",), _SPLITS + "."),
-    "remove_splits": _refused(_SPLITS + ", and remove others."),
+    "eval_split_name": _renamed("validation_split_name"),
     "remove_columns": _harmless("columns that are not named are not read"),
-    "text_column_delimiter": _only(
-        (" ",), "join columns with +, as in --text_column_names title+body; a space stands between."
+    "text_column_delimiter": Row(
+        CONVERTED, "joins the columns of --text_column_names, with a space", convert=_delimiter
     ),
-    "metric_name": _refused(
-        "the report has the metrics of the task; --metric_for_best_model chooses."
-    ),
-    "language": _refused("the languages of training and test are one data set here: pass files."),
-    "train_language": _refused(
-        "the languages of training and test are one data set here: pass files."
-    ),
+    "metric_name": Row(CONVERTED, "--metric, unless the report has it", convert=_metric_name),
+    "language": Row(CONVERTED, "of XNLI: --eval_dataset_config_name", convert=_language),
+    "train_language": Row(CONVERTED, "of XNLI: --dataset_config_name", convert=_train_language),
     "do_lower_case": _only(_FALSE, "the tokenizer of the model decides.", _SWITCH),
     "label_all_tokens": _only(_FALSE, "the first token of a word has its label here.", _SWITCH),
     "freeze_feature_encoder": Row(
@@ -572,8 +640,50 @@ def translate(argv: Sequence[str], switches: Mapping[str, bool], *, program: str
         InputError: Some flags cannot be converted. The message lists all, and the other flags as a
             command.
     """
+    translation, problems = _translate(argv, switches)
+    if problems:
+        what = "it" if len(problems) == 1 else "them"
+        rest = f"{program} {shlex.join(translation.words)}"
+        raise InputError("\n".join([*problems, f"Without {what}: {rest}"]))
+    return translation
+
+
+def own_settings(
+    settings: Mapping[str, Any], switches: Mapping[str, bool], path: str
+) -> tuple[dict[str, Any], list[str]]:
+    """Return ampft's settings in a file, and those of transformers' scripts as words.
+
+    Args:
+        settings: Values by name.
+        switches: Own flags by name, and whether each is a switch.
+        path: The file, for messages.
+
+    Raises:
+        InputError: Some settings cannot be converted. The message lists all.
+    """
+    foreign = {n for n, row in ROWS.items() if row.convert is not None or n not in switches}
+    words = _words_of({name: value for name, value in settings.items() if name in foreign})
+    context = _words_of(settings)
+    translation, problems = _translate(words, switches, _items(context, switches))
+    if problems:
+        raise InputError("\n".join(f"--config {path}: {problem}" for problem in problems))
+    for line in translation.lines:
+        print_line(line)
+    return {n: v for n, v in settings.items() if n not in foreign}, translation.words
+
+
+def _translate(
+    argv: Sequence[str], switches: Mapping[str, bool], context: Iterable[_Item] = ()
+) -> tuple[Translation, list[str]]:
+    """Return a command line in ampft's flags, and a sentence for each flag that has no counterpart.
+
+    Args:
+        argv: Command line arguments.
+        switches: Own flags by name, and whether each is a switch.
+        context: Flags that are set too, on which a conversion can depend.
+    """
     items = list(_items(argv, switches))
-    given = {name: value for name, value, _ in items if name}
+    given = {name: value for name, value, _ in (*context, *items) if name}
     words: list[str] = []
     converted, harmless, problems = [], [], list(_set_twice(items, switches))
     for name, value, typed in items:
@@ -592,17 +702,12 @@ def translate(argv: Sequence[str], switches: Mapping[str, bool], *, program: str
         words += new
         if row.kind == HARMLESS or not new:
             harmless.append(" ".join(typed))
-        elif new != list(typed) and new != [typed[0]]:
+        elif " ".join(new) != " ".join(typed).replace("=", " ", 1):
             converted.append((" ".join(typed), " ".join(new)))
-    if problems:
-        what = "it" if len(problems) == 1 else "them"
-        raise InputError("\n".join([*problems, f"Without {what}: {program} {shlex.join(words)}"]))
-    return Translation(words, converted, harmless)
+    return Translation(words, converted, harmless), problems
 
 
-def _set_twice(
-    items: Sequence[tuple[str, str, tuple[str, ...]]], switches: Mapping[str, bool]
-) -> Iterator[str]:
+def _set_twice(items: Sequence[_Item], switches: Mapping[str, bool]) -> Iterator[str]:
     """Yield a sentence for each converted flag with two values; the parser finds own flags."""
     seen: dict[str, tuple[str, tuple[str, ...]]] = {}
     for name, value, typed in items:
@@ -627,8 +732,12 @@ def words_of_file(path: str) -> list[str]:
         raise InputError(f"{path}: the file cannot be read as JSON ({error}).") from error
     if not isinstance(content, dict):
         raise InputError(f"{path}: the file must map flag names to values.")
+    return _words_of(content)
+
+
+def _words_of(settings: Mapping[str, Any]) -> list[str]:
     words = []
-    for name, value in content.items():
+    for name, value in settings.items():
         if isinstance(value, dict | list) and (isinstance(value, dict) or not value):
             words.append(f"--{name}={json.dumps(value)}")
         elif isinstance(value, list):
@@ -662,9 +771,7 @@ def settings_of(training_arguments: Any) -> dict[str, Any]:
     return found
 
 
-def _items(
-    argv: Sequence[str], switches: Mapping[str, bool]
-) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+def _items(argv: Sequence[str], switches: Mapping[str, bool]) -> Iterator[_Item]:
     """Yield the name, the value and the words of each flag; other words have no name."""
     position = 0
     while position < len(argv):

@@ -204,6 +204,26 @@ def random_crop(image: Array, random: np.random.Generator) -> Array:
     return padded[:, y : y + height, x : x + width]
 
 
+def random_resized_crop(image: Array, random: np.random.Generator) -> Array:
+    """Return a part of a (C, H, W) image, scaled to its size.
+
+    Of ten tries, the first part that fits is taken: 8 to 100 % of the area, with a ratio of the
+    sides from 3/4 to 4/3; otherwise the whole image. Source: Szegedy et al. (2015), "Going Deeper
+    with Convolutions", section 6, and torchvision's `RandomResizedCrop`, whose numbers these are.
+    """
+    _, height, width = image.shape
+    for _ in range(10):
+        area = height * width * random.uniform(0.08, 1.0)
+        ratio = np.exp(random.uniform(np.log(3 / 4), np.log(4 / 3)))
+        w, h = round(np.sqrt(area * ratio)), round(np.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            y, x = random.integers(0, height - h + 1), random.integers(0, width - w + 1)
+            part = Image.fromarray(image[:, y : y + h, x : x + w].transpose(1, 2, 0))
+            scaled = part.resize((width, height), Image.Resampling.BILINEAR)
+            return np.asarray(scaled).transpose(2, 0, 1)
+    return image
+
+
 def random_time_shift(samples: Array, random: np.random.Generator) -> Array:
     """Return (frames,) samples moved in time by up to a tenth of their length, with silence."""
     most = len(samples) // SHIFT
@@ -219,7 +239,7 @@ def random_volume(samples: Array, random: np.random.Generator) -> Array:
 
 
 CHANGES: Mapping[str, Mapping[str, Change]] = {
-    "image": {"flip": random_flip, "crop": random_crop},
+    "image": {"flip": random_flip, "crop": random_crop, "resized_crop": random_resized_crop},
     "pixels": {"flip": random_flip},  # a crop would change how many pixels count
     "sound": {"shift": random_time_shift, "volume": random_volume},
 }

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from datasets import Audio, DatasetDict
+from datasets import Audio, ClassLabel, DatasetDict, Features, Image, Value
 
 from ampft.data.assembly import assemble, assemble_masks, finalize
-from ampft.data.columns import are_token_columns
+from ampft.data.columns import LABELS, are_token_columns
 from ampft.data.dataset import ClassificationData
-from ampft.data.pixels import find_mask_folders, read_masks
-from ampft.data.request import DataRequest, refuse_unused_options
+from ampft.data.pixels import KIND, MASK_NAMES, find_mask_folders, read_masks
+from ampft.data.request import DATA_SET_OPTIONS, DataRequest, refuse_unused_options
 from ampft.data.sources.built_in import CONFIGURATIONS, load_digits, load_stdlib
 from ampft.data.sources.conll import read_as_conll
 from ampft.data.sources.data_sets import INDEX_COLUMN, load_data_set, split_table, standard_splits
@@ -23,6 +23,8 @@ from ampft.errors import InputError
 from ampft.files import describe_file
 
 IN_MEMORY = "data in memory"
+WITHOUT_MASKS = "data without masks (--task pixels)"
+SEVERAL = "multi-label"  # the task of examples with several labels
 COLUMN_OPTIONS = (
     *("text_column_names", "label_column_name", "image_column_name", "audio_column_name"),
     *("group_column", "id_column"),
@@ -33,8 +35,17 @@ _OF_OWN_DATA = (
     *("class_names_file", "text_units"),
     *(*COLUMN_OPTIONS, *DROPS, "validation_fraction", "test_fraction"),
     *("folds", "fold", "ignore_label", "fail_on_leak", "sheet_name", "encoding"),
+    *DATA_SET_OPTIONS[1:],
 )
 UNUSED_OPTIONS = {"stdlib": _OF_OWN_DATA, "digits": (*_OF_OWN_DATA, "dataset_config_name")}
+
+
+class DeclaredTask(Exception):
+    """The types of the columns of a data set show its task, and the user named none."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(task)
+        self.task = task
 
 
 def load_data(request: DataRequest, data: DatasetDict | None = None) -> ClassificationData:
@@ -49,13 +60,18 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
 
     Raises:
         InputError: The data or the options must be corrected; each problem has one message.
+        DeclaredTask: The data are for another task than the default.
     """
     if data is not None:
         request = replace(request, dataset_name=IN_MEMORY)
     masks = read_masks(request, data)
     if masks is not None:
         return assemble_masks(*masks, request)
-    refuse_unused_options(request, ("ignore_index",), "data without masks (--task pixels)")
+    may_declare_masks = data is not None or not (
+        request.files or request.data_kind or request.dataset_name in (None, *UNUSED_OPTIONS)
+    )
+    if not may_declare_masks:
+        refuse_unused_options(request, ("ignore_index",), WITHOUT_MASKS)
     if data is not None:
         if request.id_column is None and INDEX_COLUMN in next(iter(data.values())).column_names:
             request = replace(request, id_column=INDEX_COLUMN)
@@ -67,7 +83,8 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
         return load_built_in(name, request)
     refuse_unused_options(request, ("sheet_name",), name)
     if kind := folder_kind(name, request.data_kind):
-        unused = (*COLUMN_OPTIONS, *DROPS, "dataset_config_name", "encoding", "text_units")
+        unused = (*COLUMN_OPTIONS, *DROPS, *DATA_SET_OPTIONS, "encoding", "ignore_index")
+        unused = (*unused, "text_units")
         refuse_unused_options(request, unused, "a folder of class folders")
         rows, columns, notes = load_folder(request, kind)
         return assemble(rows, columns, request, name=name, notes=notes)
@@ -76,9 +93,10 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
             f"--dataset_name {name}: the folder contains images with masks, which need --task "
             "pixels. Pass this task, or remove the flag."
         )
-    data = load_data_set(name, request.dataset_config_name)
+    data = load_data_set(request)
     if request.dataset_config_name:
-        name += f" ({request.dataset_config_name})"
+        configurations = [request.dataset_config_name, request.eval_dataset_config_name]
+        name += f" ({', '.join(dict.fromkeys(filter(None, configurations)))})"
     return load_splits(data, request, name)
 
 
@@ -90,13 +108,34 @@ def load_splits(data: DatasetDict, request: DataRequest, name: str) -> Classific
             data = data.cast_column(column, Audio(decode=False))
     origin = str(request.dataset_name)
     has_tokens = request.labels_tokens
-    splits, notes = standard_splits(data, origin)
+    splits, notes = standard_splits(data, request)
     tables = {s: [split_table(part, f"{origin}, split {s}")] for s, part in splits.items()}
     if has_tokens is None:
         has_tokens = are_token_columns(tables["train"][0])
+        task = None if has_tokens else declared_task(first.features, request)
+        if task is not None:
+            raise DeclaredTask(task)
+    refuse_unused_options(request, ("ignore_index",), WITHOUT_MASKS)
     read = read_token_tables if has_tokens else read_tables
     rows, columns, notes = read(tables, request, notes)
     return assemble(rows, columns, request, name=name, notes=notes)
+
+
+def declared_task(features: Features, request: DataRequest) -> str | None:
+    """Return the task that the types of columns show: masks, or lists of labels."""
+    images = [name for name, feature in features.items() if isinstance(feature, Image)]
+    named = {request.image_column_name, request.label_column_name} - {None}
+    masks = [name for name in images if name.lower() in MASK_NAMES]
+    if len(images) == 2 and len(masks) == 1 and named <= {*images}:
+        return KIND
+    labels = request.label_column_name
+    if labels is None:
+        labels = next((name for name in LABELS if name in features), None)
+    if labels not in features or request.several_labels:
+        return None
+    names = getattr(features[labels], "feature", None)
+    is_text = isinstance(names, Value) and names.dtype in ("string", "large_string")
+    return SEVERAL if isinstance(names, ClassLabel) or is_text else None
 
 
 def load_files(request: DataRequest) -> Loaded:

@@ -35,7 +35,7 @@ from ampft.data.masks import (
     classes_of_file,
     classes_of_values,
 )
-from ampft.data.request import DataRequest, refuse_unused_options
+from ampft.data.request import DATA_SET_OPTIONS, DataRequest, refuse_unused_options
 from ampft.data.sources.data_sets import SPLIT_NAMES, load_data_set, standard_splits
 from ampft.data.sources.folders import files_in
 from ampft.data.sources.table import POSITION, location
@@ -50,7 +50,7 @@ UNUSED_OPTIONS = (
     *("drop_missing_text", "drop_missing_labels", "ignore_label", "sheet_name"),
     "audio_column_name",
 )
-COLUMN_OPTIONS = ("image_column_name", "label_column_name", "dataset_config_name")
+COLUMN_OPTIONS = ("image_column_name", "label_column_name", *DATA_SET_OPTIONS)
 # Columns of a checked split: hashes of the image and of image and mask, and pixels per class.
 IMAGE_HASH, PAIR_HASH, PIXELS = "ampft_image_hash", "ampft_pair_hash", "ampft_pixels"
 
@@ -121,14 +121,14 @@ def read_masks(
         name = ", ".join(map(str, request.files.values()))
         data = _read_parquet_files(request.paths())
     elif data is None and request.dataset_name is not None:
-        data = load_data_set(name, request.dataset_config_name)
+        data = load_data_set(request)
     if data is None:
         raise InputError(
             "--task pixels: no data. Pass a folder with --dataset_name, which contains "
             f"{LAYOUTS}; a data set with a column of images and one of masks; or --train_file "
             "x.parquet."
         )
-    found, notes = standard_splits(data, name)
+    found, notes = standard_splits(data, request)
     image, mask = _find_columns(found["train"].features, request, name)
     notes.append(f"Images are read from {image!r}, masks from {mask!r}.")
     return _read_columns(found, image, mask, name, unit=unit), name, notes

@@ -10,12 +10,19 @@ from pathlib import Path
 from ampft.data.sources.file_names import named_files
 from ampft.errors import InputError
 from ampft.flag import DATA, MAX_SEED, flag, split_names
+from ampft.hub import HubSettings
 
 _flag = partial(flag, group=DATA)
 
+# What chooses among the configurations, revisions and splits of a data set.
+DATA_SET_OPTIONS = (
+    *("dataset_config_name", "eval_dataset_config_name", "dataset_revision", "remove_splits"),
+    *("train_split_name", "validation_split_name", "test_split_name"),
+)
+
 
 @dataclass(frozen=True)
-class DataRequest:
+class DataRequest(HubSettings):
     """Which data to read, and how. `--help` describes each setting.
 
     With neither `dataset_name` nor a file, the standard library's docstrings are read.
@@ -30,6 +37,31 @@ class DataRequest:
     )
     dataset_config_name: str | None = _flag(
         None, "configuration of the data set; stdlib has summary and full"
+    )
+    eval_dataset_config_name: str | None = _flag(
+        None,
+        "configuration of the validation and test splits, such as another language; if none, that "
+        "of training",
+        needs=("dataset_config_name",),
+    )
+    dataset_revision: str | None = _flag(
+        None,
+        "branch, tag or commit of the data set on the hub; if none, its main branch",
+        needs=("dataset_name",),
+    )
+    train_split_name: str | None = _flag(
+        None, "split to train on; if none, train or training", needs=("dataset_name",)
+    )
+    validation_split_name: str | None = _flag(
+        None,
+        "split for validation; if none, validation, valid, val or dev",
+        needs=("dataset_name",),
+    )
+    test_split_name: str | None = _flag(
+        None, "split for the final report; if none, test", needs=("dataset_name",)
+    )
+    remove_splits: str | None = _flag(
+        None, "splits of the data set to leave out: a,b", joined=True, needs=("dataset_name",)
     )
     train_file: str | None = _flag(
         None,
@@ -157,6 +189,16 @@ class DataRequest:
     def ignored_labels(self) -> tuple[str, ...]:
         """Labels whose rows are left out and counted. `-100` and `-1` are an error otherwise."""
         return split_names(self.ignore_label) or ()
+
+    @property
+    def split_names(self) -> dict[str, str]:
+        """The splits that the user chose, by their use."""
+        names = {
+            "train": self.train_split_name,
+            "validation": self.validation_split_name,
+            "test": self.test_split_name,
+        }
+        return {use: name for use, name in names.items() if name is not None}
 
     @property
     def labels_tokens(self) -> bool | None:

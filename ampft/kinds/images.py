@@ -214,9 +214,11 @@ def _load_processor(size: tuple[int, int], settings: InputSettings) -> tuple[Any
         side = min(*size, MAX_DEFAULT_SIZE) // 8 * 8 or 8
         return ViTImageProcessorPil(size={"height": side, "width": side}), ()
     config = load_config(name, trust_remote_code=settings.trust_remote_code)
+    if settings.processor_name is not None:
+        return load_image_processor(settings), ()
     if Path(name).is_dir() and not any((Path(name) / file).exists() for file in PROCESSOR_FILES):
         return _default_processor(name, config)
-    return load_image_processor(name, trust_remote_code=settings.trust_remote_code), ()
+    return load_image_processor(settings), ()
 
 
 def _default_processor(name: str, config: Any) -> tuple[Any, tuple[str, ...]]:

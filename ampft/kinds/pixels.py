@@ -225,7 +225,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> PixelIn
     if is_new_erfnet(path):
         processor = SegformerImageProcessorPil()
     else:
-        processor = load_image_processor(path, trust_remote_code=settings.trust_remote_code)
+        processor = load_image_processor(settings)
     size = _size(processor, data, settings)
     processor.size = {"height": size[0], "width": size[1]}
     for name in ("do_center_crop", "do_pad", "do_reduce_labels"):

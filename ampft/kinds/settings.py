@@ -15,8 +15,9 @@ class InputSettings(ModelSettings):
 
     augment: str | None = flag(
         None,
-        "random changes of training examples, comma-separated: flip, crop for images; flip for "
-        "images with masks; shift, volume for sounds",
+        "random changes of training examples, comma-separated: flip, crop, resized_crop for "
+        "images (transformers' script has resized_crop,flip); flip for images with masks; shift, "
+        "volume for sounds",
         group=DATA,
     )
     max_length_seconds: float | None = flag(

@@ -231,7 +231,11 @@ def _extractor(seconds: FloatArray, settings: InputSettings) -> tuple[Any, tuple
     """Return the feature extractor of the model, or one for the small AST."""
     path = settings.model_path
     if path is not None:
-        return load_feature_extractor(path, trust_remote_code=settings.trust_remote_code)
+        return load_feature_extractor(
+            str(settings.processor_path),
+            trust_remote_code=settings.trust_remote_code,
+            flag=settings.processor_flag,
+        )
     patches = int(np.ceil(seconds.max() / SECONDS_PER_FRAME / PATCH))
     frames = min(max(patches, 2) * PATCH, MAX_DEFAULT_FRAMES)
     extractor = ASTFeatureExtractor(

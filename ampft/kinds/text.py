@@ -250,7 +250,11 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
     """
     model_path, model_name = default_model(settings.model_path)
     config = load_config(model_path, trust_remote_code=settings.trust_remote_code)
-    tokenizer = load_tokenizer(model_path, trust_remote_code=settings.trust_remote_code)
+    tokenizer = load_tokenizer(
+        settings.processor_path or model_path,
+        flag=settings.processor_flag,
+        trust_remote_code=settings.trust_remote_code,
+    )
     set_padding_for_model(tokenizer, config)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
     reader = text_reader(collator, config, settings, data.input_columns)

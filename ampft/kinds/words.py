@@ -290,7 +290,12 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
     """
     path, name = default_model(settings.model_path)
     config = load_config(path, trust_remote_code=settings.trust_remote_code)
-    tokenizer = load_tokenizer(path, trust_remote_code=settings.trust_remote_code, reads_words=True)
+    tokenizer = load_tokenizer(
+        settings.processor_path or path,
+        flag=settings.processor_flag,
+        trust_remote_code=settings.trust_remote_code,
+        reads_words=True,
+    )
     set_padding_for_model(tokenizer, config)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
     reader = WordReader.of(collator, config, settings.max_seq_length, settings.stride)

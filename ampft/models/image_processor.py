@@ -11,6 +11,7 @@ from PIL import Image
 from transformers import AutoImageProcessor
 
 from ampft.models.pretrained import check_model_name, loading_error
+from ampft.models.settings import ModelSettings
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -19,21 +20,20 @@ NO_GEOMETRY = {"do_resize": False, "do_center_crop": False, "do_pad": False}
 NO_NUMBERS = {"do_rescale": False, "do_normalize": False}
 
 
-def load_image_processor(path: str, *, trust_remote_code: bool) -> Any:
-    """Return the image processor of a model.
-
-    Args:
-        path: Folder or hub id.
-        trust_remote_code: Whether code from the model's repository may run.
+def load_image_processor(settings: ModelSettings) -> Any:
+    """Return the image processor that settings name.
 
     Raises:
         InputError: It cannot be loaded.
     """
-    check_model_name(path)
+    path, flag = str(settings.processor_path), settings.processor_flag
+    check_model_name(path, flag=flag)
     try:
-        return AutoImageProcessor.from_pretrained(path, trust_remote_code=trust_remote_code)
+        return AutoImageProcessor.from_pretrained(
+            path, trust_remote_code=settings.trust_remote_code
+        )
     except Exception as error:  # a damaged file can raise any exception
-        raise loading_error(path, error) from error
+        raise loading_error(path, error, flag=flag) from error
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ REMEDIES = {
     MODEL_NAME_FLAG: "Pass a folder written by save_pretrained, or a hub id that is available.",
     SAVED_MODEL_FLAG: _FINISHED_RUN,
     CHECKPOINTS_FLAG: _FINISHED_RUN,
+    "--processor_name": "Pass a folder written by save_pretrained, or a hub id.",
 }
 
 

@@ -13,10 +13,15 @@ _NOT_NEEDED = ("*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.ot", "*.onnx", 
 
 
 @cache
-def pinned_folder(name: str, revision: str) -> Path:
+def pinned_folder(name: str, revision: str | None, cache_dir: str | None) -> Path:
     """Return the folder in the hub's cache that holds a revision of a model, downloaded if needed.
 
     Its name is the commit, so that a branch that moves later is another folder.
+
+    Args:
+        name: Hub id of the model.
+        revision: Branch, tag or commit; None for the main branch.
+        cache_dir: Folder of the cache; None for the usual one.
 
     Raises:
         InputError: The model is a folder, or the revision cannot be had.
@@ -30,11 +35,15 @@ def pinned_folder(name: str, revision: str) -> Path:
         )
     problem = hub_problem()
     try:
-        folder = snapshot_download(name, revision=revision, ignore_patterns=list(_NOT_NEEDED))
+        folder = snapshot_download(
+            name, revision=revision, cache_dir=cache_dir, ignore_patterns=list(_NOT_NEEDED)
+        )
     except Exception as error:  # the client raises many kinds
         reason = problem or " ".join(str(error).split())
+        what = f"--cache_dir {cache_dir}: {name}"
+        if revision is not None:
+            what = f"--model_revision {revision}: this revision of {name}"
         raise InputError(
-            f"--model_revision {revision}: this revision of {name} is not in the cache, and cannot "
-            f"be downloaded: {reason}"
+            f"{what} is not in the cache, and cannot be downloaded: {reason}"
         ) from error
     return Path(folder)

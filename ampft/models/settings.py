@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from ampft.flag import MODEL, TRAINED, flag
+from ampft.hub import HubSettings
 
 ADAPTER_FOLDER = "adapter"  # subfolder of a run whose adapters were merged
 _model = partial(flag, group=MODEL)
@@ -17,7 +19,7 @@ _FROZEN_BY_ADAPTERS = {
 
 
 @dataclass(frozen=True)
-class ModelSettings:
+class ModelSettings(HubSettings):
     """The model, and how it runs. `--help` describes each setting."""
 
     model_name_or_path: str | None = _model(
@@ -28,6 +30,12 @@ class ModelSettings:
     model_revision: str | None = _model(
         None,
         "branch, tag or commit of the model on the hub; if none, its main branch",
+        needs=("model_name_or_path",),
+    )
+    processor_name: str | None = _model(
+        None,
+        "folder or hub id of the tokenizer, image processor or feature extractor; if none, the "
+        "model's",
         needs=("model_name_or_path",),
     )
     max_seq_length: int = _model(
@@ -81,18 +89,39 @@ class ModelSettings:
 
     @property
     def model_path(self) -> str | None:
-        """The folder or hub id to load: of a pinned revision, its folder in the hub's cache.
+        """The folder or hub id to load: of a revision, or with `--cache_dir`, its folder there.
 
         Raises:
             InputError: The revision cannot be had.
         """
-        name, revision = self.model_name_or_path, self.model_revision
-        if revision is None:
+        return self._place(self.model_name_or_path, self.model_revision)
+
+    @property
+    def processor_path(self) -> str | None:
+        """The folder or hub id of the tokenizer or processor.
+
+        Raises:
+            InputError: It cannot be had.
+        """
+        name = self.processor_name
+        return self.model_path if name is None else self._place(name, None)
+
+    @property
+    def processor_flag(self) -> str:
+        """The flag that names the tokenizer or processor, for messages."""
+        return "--model_name_or_path" if self.processor_name is None else "--processor_name"
+
+    def _place(self, name: str | None, revision: str | None) -> str | None:
+        is_usual = revision is None and self.cache_dir is None
+        if (
+            name is None
+            or is_usual
+            or (revision is None and (Path(name).exists() or name[0] in "./"))
+        ):
             return name
-        assert name is not None, "--model_revision needs it"
         from ampft.models.revision import pinned_folder
 
-        return str(pinned_folder(name, revision))
+        return str(pinned_folder(name, revision, self.cache_dir))
 
 
 @dataclass(frozen=True)

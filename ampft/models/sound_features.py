@@ -15,7 +15,7 @@ from transformers import AutoFeatureExtractor, Wav2Vec2FeatureExtractor
 
 from ampft.data.sounds import Samples, Sound, resample
 from ampft.errors import InputError
-from ampft.models.pretrained import MODEL_NAME_FLAG, load_config, loading_error
+from ampft.models.pretrained import MODEL_NAME_FLAG, check_model_name, load_config, loading_error
 
 Floats = npt.NDArray[np.float32]
 
@@ -111,9 +111,10 @@ def load_feature_extractor(
     Raises:
         InputError: It cannot be loaded, or is missing and the model does not hear waveforms.
     """
-    config = load_config(path, trust_remote_code=trust_remote_code, flag=flag)
+    check_model_name(path, flag=flag)
     folder = Path(path)
     if folder.is_dir() and not any((folder / name).exists() for name in PROCESSOR_FILES):
+        config = load_config(path, trust_remote_code=trust_remote_code, flag=flag)
         return _default_extractor(path, config, flag)
     try:
         extractor = AutoFeatureExtractor.from_pretrained(path, trust_remote_code=trust_remote_code)

@@ -15,7 +15,7 @@ from accelerate.utils import set_seed
 from datasets import DatasetDict
 
 from ampft.arguments import ClassifyArguments
-from ampft.data.load import load_data
+from ampft.data.load import DeclaredTask, load_data
 from ampft.data.steps import MicroBatch, StepBatches
 from ampft.engine.ending import exit_together_on_failure
 from ampft.engine.optimizer import OPTIMIZERS, make_optimizer, make_schedule
@@ -53,7 +53,7 @@ from ampft.runs.record import check_saved_model
 from ampft.runs.resume import find_resume_point, refuse_finished
 from ampft.tasks import TASKS
 from ampft.tasks.task import Task, make_task
-from ampft.text.terminal import print_phase, quiet_libraries
+from ampft.text.terminal import labelled, print_line, print_phase, quiet_libraries
 
 
 def prepare(
@@ -86,6 +86,8 @@ def prepare(
         print_phase("reading the data")
         with accelerator.main_process_first():  # only one process downloads files
             task = load_task(args, data)
+        assert isinstance(task.settings, ClassifyArguments), "load_task() takes it"
+        args = task.settings  # with the task that the data declare
         print_phase("loading the model")
         prepared = prepare_training(
             args, precision, accelerator, task, started=started, output_dir=output_dir
@@ -113,8 +115,19 @@ def load_task(args: ClassifyArguments, data: DatasetDict | None = None) -> Task:
         InputError: The data or the model is invalid.
     """
     check_saved_model(args.model_name_or_path)
-    load = load_data if args.task is None else TASKS[args.task].kind.load
-    return make_task(load(args, data), args)
+    if args.task is None:
+        try:
+            return make_task(load_data(args, data), args)
+        except DeclaredTask as declared:
+            args = replace(args, task=declared.task)
+            # Only how evaluation is batched: what changes the training stays as it was asked for.
+            size = TASKS[declared.task].kind.defaults.get("per_device_eval_batch_size")
+            if size is not None:
+                args = replace(
+                    args, per_device_eval_batch_size=min(size, args.per_device_eval_batch_size)
+                )
+        print_line(labelled("task", f"{args.task}, by the types of the columns"))
+    return make_task(TASKS[str(args.task)].kind.load(args, data), args)
 
 
 def prepare_training(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from ampft.data.request import DATA_SET_OPTIONS
 from ampft.engine.checkpoints.store import (
     MANIFEST_NAME,
     STORE_NAME,
@@ -257,6 +258,9 @@ MAY_CHANGE = frozenset(
         *(
             "model_name_or_path",
             "model_revision",
+            "processor_name",
+            "cache_dir",
+            *DATA_SET_OPTIONS[1:],
             "dataset_name",
             "train_file",
             "validation_file",

@@ -119,7 +119,7 @@ class Task:
         handle = apply_patterns(loaded.model, self.settings.fp32_patterns)
         check_whole_layers(loaded.model, handle.names)
         kept = description(handle)
-        if self.settings.model_revision is not None:
+        if self.settings.model_path != self.settings.model_name_or_path:  # pinned
             commit = Path(str(self.settings.model_path)).name
             loaded = replace(loaded, name=f"{self.settings.model_name_or_path}@{commit}")
         return replace(loaded, notes=(*loaded.notes, kept)) if kept else loaded

@@ -149,7 +149,6 @@ def test_an_empty_file_changes_nothing(tmp_path):
         ("learning_rate: -1", "--learning_rate: received -1.0"),
         ("baseline: 'on'", "baseline is 'on'; it must be true or false"),
         ("output_dir: ' '", "--output_dir: received ' '"),
-        ("fp16: true", "unknown setting 'fp16'. Here it is: --mixed_precision fp16 if true"),
     ],
 )
 def test_a_file_is_checked_like_flags(tmp_path, content, match):

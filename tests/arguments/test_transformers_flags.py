@@ -119,10 +119,11 @@ def test_what_documented_commands_mean(capsys):
     assert arguments.with_tracking
 
 
-def test_two_languages_are_refused_with_the_reason():
-    with pytest.raises(InputError, match="the languages of training and test") as error:
-        parse(XNLI)
-    assert "--num_train_epochs 2 --max_seq_length 128" in str(error.value)
+def test_two_languages_are_two_configurations():
+    arguments = parse(XNLI)
+    assert arguments.dataset_name == "facebook/xnli"
+    assert arguments.dataset_config_name == "en"
+    assert arguments.eval_dataset_config_name == "de"
 
 
 @pytest.mark.parametrize(
@@ -177,6 +178,19 @@ def test_two_languages_are_refused_with_the_reason():
         ("--report_to=tensorboard --no-with_tracking",
          "--report_to tensorboard --no-with_tracking"),
         ("--learning_rate=2e-5 --padding", "--learning_rate=2e-5 --padding"),
+        ("--adafactor True", "--optim adafactor"),
+        ("--adafactor --optim adafactor", "--optim adafactor"),
+        ("--adafactor False", ""),
+        ("--half_precision_backend auto", ""),
+        ("--tokenizer_name other", "--processor_name other"),
+        ("--config_name m --model_name_or_path m", "--model_name_or_path m"),
+        ("--text_column_name a,b,c", "--text_column_names a+b+c"),
+        ("--text_column_names a,b", "--text_column_names a,b"),
+        ("--text_column_names a,b --text_column_delimiter '\\n'", "--text_column_names a+b"),
+        ("--language de", "--dataset_name facebook/xnli --dataset_config_name de"),
+        ("--eval_split_name dev", "--validation_split_name dev"),
+        ("--metric_name f1", ""),
+        ("--do_reduce_labels", "--ignore_index 0"),
     ],
 )  # fmt: skip
 def test_values(typed, expected):
@@ -203,6 +217,12 @@ def test_values(typed, expected):
         ("--task_name stsb", "regression"),
         ("--do_train False", "a run always trains"),
         ("--dataloader_drop_last True", "every example counts once"),
+        ("--half_precision_backend apex", "apex is not supported"),
+        ("--adafactor --optim adamw_torch", "--optim adamw_torch is set too"),
+        ("--config_name other --model_name_or_path m", "weights and configuration are one"),
+        ("--text_column_names a,b --text_column_delimiter ;", "joined with a space"),
+        ("--train_language en", "it needs --language"),
+        ("--language de --train_file a.csv", "--train_file names other data"),
         ("--deepspeed ds.json", "DeepSpeed is not supported"),
         ("--fsdp full_shard", "fsdp2.yaml"),
         ("--neftune_noise_alpha 5", "noise on embeddings"),
@@ -240,6 +260,28 @@ def test_a_file_as_the_only_argument(tmp_path):
     path.write_text("[1]", encoding="utf-8")
     with pytest.raises(InputError, match="must map flag names to values"):
         parse_classify_arguments([str(path)])
+
+
+def test_a_file_of_settings_is_converted_by_value(tmp_path, capsys):
+    path = tmp_path / "settings.yaml"
+    path.write_text(
+        "train_file: a.csv\nfp16: true\nnum_train_epochs: 2.0\nevaluation_strategy: steps\n"
+        "eval_steps: 20\nreport_to: [tensorboard]\nwarmup_steps: 0.1\ndo_train: true\n"
+        "optim: adamw_torch_fused\nmetric_for_best_model: eval_loss\nhub_token: null\nseed: 7\n"
+    )
+    arguments = parse(f"--config {path}")
+    assert (arguments.mixed_precision, arguments.num_train_epochs) == ("fp16", 2)
+    assert (arguments.eval_steps, arguments.warmup_ratio, arguments.seed) == (20, 0.1, 7)
+    assert (arguments.optim, arguments.metric_for_best_model) == ("adamw_torch", "log_loss")
+    assert arguments.with_tracking
+    assert "--warmup_steps=0.1 -> --warmup_ratio 0.1" in " ".join(capsys.readouterr().out.split())
+    assert parse(f"--config {path} --bf16").mixed_precision == "bf16"  # the command line wins
+    path.write_text("fp16: true\nbf16: true\ndeepspeed: x.json\nfsdp: ''\n")
+    with pytest.raises(InputError) as error:
+        parse(f"--config {path}")
+    lines = str(error.value).splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith(f"--config {path}: --") for line in lines)
 
 
 @pytest.mark.slow

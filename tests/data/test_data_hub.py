@@ -1,10 +1,10 @@
 """Data sets of the hub, with folders in their place."""
 
 import pytest
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, List, Value
 from PIL import Image as PILImage
 
-from ampft.data.load import load_data
+from ampft.data.load import DeclaredTask, declared_task, load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
 
@@ -154,3 +154,74 @@ def test_an_image_that_would_fill_the_memory_is_named(tmp_path, monkeypatch):
 def test_a_dataset_out_of_reach_says_what_to_do(configuration):
     with pytest.raises(InputError, match=r"cannot load 'nobody/nothing'.*--dataset_name stdlib"):
         load("nobody/nothing", dataset_config_name=configuration)
+
+
+def odd_splits(folder):
+    """A data set whose splits have unusual names."""
+    parts = {
+        split: Dataset.from_dict({"text": [f"{split} {n}" for n in "ab"], "label": [0, 1]}, CLASSES)
+        for split in ("fit", "dev", "check", "unused")
+    }
+    DatasetDict(parts).save_to_disk(folder / "odd")
+    return str(folder / "odd")
+
+
+def test_splits_are_chosen_by_name(tmp_path):
+    data = load(
+        odd_splits(tmp_path), train_split_name="fit", validation_split_name="check",
+        test_split_name="unused", remove_splits="dev",
+    )  # fmt: skip
+    texts = {split: part["text"][0] for split, part in data.splits.items()}
+    assert texts == {"train": "fit a", "validation": "check a", "test": "unused a"}
+    assert not any("not used: unused" in note for note in data.notes)
+    data = load(odd_splits(tmp_path), train_split_name="check")
+    assert {split: part["text"][0] for split, part in data.splits.items()} == {
+        "train": "check a", "validation": "dev a",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "no split called train; its splits: 'fit'.*--train_split_name"),
+        ({"train_split_name": "chek"}, "no split 'chek'. Did you mean 'check'"),
+        ({"train_split_name": "fit", "remove_splits": "a,dev"}, "--remove_splits: .* no split 'a'"),
+        ({"train_split_name": "fit", "test_split_name": "fit"}, "'fit' would have two uses"),
+        ({"train_split_name": "fit", "remove_splits": "fit"}, "'fit' would have two uses"),
+        ({"train_split_name": "fit", "dataset_revision": "v1"}, "is a folder, which has no rev"),
+    ],
+)
+def test_splits_that_cannot_be_chosen(tmp_path, options, message):
+    with pytest.raises(InputError, match=message):
+        load(odd_splits(tmp_path), **options)
+
+
+def test_another_configuration_for_evaluation(tmp_path):
+    folder = tmp_path / "languages"
+    lines = ["---", "configs:"]
+    for language in ("en", "de"):
+        lines += [f"- config_name: {language}", "  data_files:"]
+        for split in ("train", "validation", "test"):
+            rows = {"text": [f"{language} {split} {n}" for n in "ab"], "label": [0, 1]}
+            (folder / language).mkdir(parents=True, exist_ok=True)
+            Dataset.from_dict(rows, CLASSES).to_parquet(folder / language / f"{split}.parquet")
+            lines += [f"  - split: {split}", f"    path: {language}/{split}.parquet"]
+    (folder / "README.md").write_text("\n".join([*lines, "---", ""]))
+    data = load(str(folder), dataset_config_name="en", eval_dataset_config_name="de")
+    texts = {split: part["text"][0] for split, part in data.splits.items()}
+    assert texts == {"train": "en train a", "validation": "de validation a", "test": "de test a"}
+
+
+def test_types_of_columns_show_the_task(tmp_path):
+    several = Features({"text": Value("string"), "topics": List(Value("string"))})
+    name = saved(tmp_path, {"text": ["a", "b"], "topics": [["x"], ["x", "y"]]}, several)
+    with pytest.raises(DeclaredTask, match="multi-label"):
+        load(name, label_column_name="topics")
+    masks = Features({"pixel_values": Image(), "label": Image()})
+    assert declared_task(masks, DataRequest(dataset_name="d")) == "pixels"
+    # A named column of images and one of classes is a classification.
+    named = DataRequest(
+        dataset_name="d", image_column_name="pixel_values", label_column_name="kind"
+    )
+    assert declared_task(masks | {"kind": Value("string")}, named) is None
+    assert declared_task(Features({"image": Image(), "other": Image()}), DataRequest()) is None

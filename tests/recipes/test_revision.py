@@ -55,10 +55,32 @@ def test_a_run_loads_the_revision_and_records_its_commit(cached, tmp_path):
     assert hashes["main"] == hashes[None]
 
 
+@pytest.mark.slow
+def test_another_cache_and_another_tokenizer(cached, tiny_model, tmp_path, monkeypatch):
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    (tmp_path / "models--someone--tiny").rename(other / "models--someone--tiny")
+    tokenizer = tmp_path / "tokenizer"
+    tokenizer.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tiny_model / name, tokenizer)
+    write_csv(tmp_path / "train.csv", rows(60, 0), ("text", "label"))
+    flags = ["--model_name_or_path", "someone/tiny", "--use_cpu", "--num_train_epochs", 1]
+    flags += ["--train_file", tmp_path / "train.csv", "--output_dir", tmp_path / "run"]
+    failed = call_here(CLASSIFY, *flags)
+    assert failed.returncode == 2
+    flags += ["--cache_dir", other]
+    failed = call_here(CLASSIFY, *flags, "--tokenizer_name", tmp_path / "none")
+    assert f"--processor_name {tmp_path / 'none'}: no such folder" in failed.stderr
+    succeeded(call_here(CLASSIFY, *flags, "--tokenizer_name", tokenizer))
+    model = json.loads((tmp_path / "run" / "run.json").read_text())["model"]
+    assert model["name"] == f"someone/tiny@{COMMITS['main']}"
+
+
 def test_what_has_no_such_revision_is_refused(cached, tiny_model):
     with pytest.raises(InputError, match="v3: this revision of someone/tiny is not in the cache"):
-        pinned_folder("someone/tiny", "v3")
+        pinned_folder("someone/tiny", "v3", None)
     with pytest.raises(InputError, match="is a folder, which has no revisions"):
-        pinned_folder(str(tiny_model), "v2")
+        pinned_folder(str(tiny_model), "v2", None)
     with pytest.raises(InputError, match="no effect without --model_name_or_path"):
         parse_classify_arguments(["--train_file", "a.csv", "--model_revision", "v2"])

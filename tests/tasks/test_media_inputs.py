@@ -132,10 +132,25 @@ def test_changes_do_what_they_say():
         assert np.allclose(gain, gain[0])
 
 
+def test_resized_crops_are_parts_of_the_image():
+    random = np.random.default_rng(0)
+    y, x = np.mgrid[:48, :64]
+    image = np.stack([4 * y, 3 * x, np.full_like(y, 7)]).astype(np.uint8)
+    shares = []
+    for _ in range(200):
+        part = CHANGES["image"]["resized_crop"](image, random)
+        assert (part.shape, part.dtype) == (image.shape, np.uint8)
+        assert (part[2] == 7).all()
+        spans = [(int(part[c].max()) - int(part[c].min())) / n for c, n in ((0, 4), (1, 3))]
+        shares.append(spans[0] * spans[1] / (48 * 64))
+    assert min(shares) < 0.15
+    assert 0.4 < np.mean(shares) < 0.6  # the mean of 8 to 100 % is 54 %, less a pixel's rim
+
+
 @pytest.mark.parametrize(
     ("names", "sounds", "message"),
     [
-        ("flop", False, r"received 'flop'; images can be augmented by flip, crop\. Did you mean"),
+        ("flop", False, r"'flop'; images can be .* flip, crop, resized_crop\. Did you mean"),
         ("flip", True, r"received 'flip'; sounds can be augmented by shift, volume"),
         ("flip,flip", False, "names a change twice"),
     ],

@@ -17,8 +17,10 @@ from datasets import load_dataset as read_dataset
 
 from ampft.data.dataset import cells
 from ampft.data.media import MEDIA
+from ampft.data.request import DataRequest
 from ampft.data.sources.table import POSITION, Row, SourceTable
-from ampft.errors import InputError, listed, quoted_list
+from ampft.errors import InputError, did_you_mean, listed, quoted_list
+from ampft.flag import split_names
 from ampft.hub import hub_problem
 
 # Usual names of the splits; GLUE's MNLI has the matched ones.
@@ -64,44 +66,95 @@ def split_table(part: Dataset, origin: str, unit: str = POSITION) -> SourceTable
     )
 
 
-def load_data_set(name: str, configuration: str | None) -> DatasetDict:
-    """Return the data set, from a folder of `save_to_disk` or through `load_dataset`.
+def load_data_set(request: DataRequest) -> DatasetDict:
+    """Return the data set of `--dataset_name`, with its splits for training and evaluation.
 
     Raises:
         InputError: It does not exist, needs a configuration, or cannot be downloaded.
     """
-    folder = Path(name)
+    data = _configuration(request, request.dataset_config_name)
+    other = request.eval_dataset_config_name
+    if other is None or other == request.dataset_config_name:
+        return data
+    train = _used_splits(data, request)["train"]
+    evaluation = _configuration(request, other)
+    return DatasetDict({**evaluation, train: data[train]})
+
+
+def _configuration(request: DataRequest, configuration: str | None) -> DatasetDict:
+    """Return a data set, from a folder of `save_to_disk` or through `load_dataset`."""
+    name, folder = str(request.dataset_name), Path(str(request.dataset_name))
+    revision = request.dataset_revision
+    if revision is not None and folder.exists():
+        raise InputError(
+            f"--dataset_revision {revision}: {name} is a folder, which has no revisions. Remove "
+            "the flag."
+        )
     is_saved = any((folder / file).is_file() for file in ("dataset_dict.json", "state.json"))
     problem = None if folder.exists() else hub_problem()
     try:
-        loaded = load_from_disk(name) if is_saved else read_dataset(name, configuration)
+        loaded = (
+            load_from_disk(name)
+            if is_saved
+            else read_dataset(name, configuration, revision=revision, cache_dir=request.cache_dir)
+        )
     except Exception as error:  # downloads, caches and parsers raise many kinds
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise InputError(
             f"--dataset_name: cannot load {name!r}"
-            + (f" with --dataset_config_name {configuration!r}" if configuration else "")
+            + (f" with the configuration {configuration!r}" if configuration else "")
+            + (f" at the revision {revision!r}" if revision else "")
             + (f": {reason}." if problem is None else f": no such folder, and {problem}")
             + " Without the hub, pass --train_file or --dataset_name stdlib."
         ) from error
     return DatasetDict({"train": loaded}) if isinstance(loaded, Dataset) else loaded
 
 
-def standard_splits(data: DatasetDict, name: str) -> tuple[dict[str, Dataset], list[str]]:
-    """Return the splits under their standard names, and a note on those that are not used."""
-    used = {
-        split: next(candidate for candidate in names if candidate in data)
-        for split, names in SPLIT_NAMES.items()
-        if not data.keys().isdisjoint(names)
-    }
-    if len(data) == 1 and not used:
-        used = {"train": next(iter(data))}
-    if "train" not in used:
-        raise InputError(
-            f"--dataset_name: {name} has no split called train; its splits: {quoted_list(data)}."
-        )
+def standard_splits(
+    data: DatasetDict, request: DataRequest
+) -> tuple[dict[str, Dataset], list[str]]:
+    """Return the splits under their standard names, and a note on those that are not used.
+
+    Raises:
+        InputError: There is no split for training, or a named split does not exist.
+    """
+    name, used = request.dataset_name, _used_splits(data, request)
     unused = [split for split in data if split not in used.values()]
     notes = [f"Splits of {name} that are not used: {listed(unused)}."] if unused else []
     return {split: data[source] for split, source in used.items()}, notes
+
+
+def _used_splits(data: DatasetDict, request: DataRequest) -> dict[str, str]:
+    """Return the splits that are used, by their use: the named ones, or those with usual names."""
+    chosen, removed = request.split_names, split_names(request.remove_splits) or ()
+    asked = {f"--{use}_split_name": name for use, name in chosen.items()}
+    for flag, name in [*asked.items(), *(("--remove_splits", name) for name in removed)]:
+        if name not in data:
+            raise InputError(
+                f"{flag}: {request.dataset_name} has no split {name!r}.{did_you_mean(name, data)} "
+                f"Its splits: {quoted_list(data)}."
+            )
+    free = [name for name in data if name not in (*removed, *chosen.values())]
+    used = dict(chosen)
+    for use, names in SPLIT_NAMES.items():
+        known = [name for name in names if name in free]
+        if known and use not in used:
+            used[use] = known[0]
+    if len(free) == 1 and not used:
+        used = {"train": free[0]}
+    if "train" not in used:
+        raise InputError(
+            f"--dataset_name: {request.dataset_name} has no split called train; its splits: "
+            f"{quoted_list(data)}. Choose one with --train_split_name."
+        )
+    twice = [name for name in used.values() if [*used.values(), *removed].count(name) > 1]
+    if twice:
+        raise InputError(
+            f"--dataset_name {request.dataset_name}: the split {twice[0]!r} would have two uses. "
+            "Change --train_split_name, --validation_split_name, --test_split_name or "
+            "--remove_splits."
+        )
+    return {use: used[use] for use in SPLIT_NAMES if use in used}
 
 
 def label_names(feature: object) -> tuple[str, ...] | None:
