@@ -83,8 +83,8 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
         return load_built_in(name, request)
     refuse_unused_options(request, ("sheet_name",), name)
     if kind := folder_kind(name, request.data_kind):
-        unused = (*COLUMN_OPTIONS, *DROPS, *DATA_SET_OPTIONS, "encoding", "ignore_index")
-        unused = (*unused, "text_units")
+        files = ("encoding", "ignore_index", "text_units")
+        unused = (*COLUMN_OPTIONS, *DROPS, *DATA_SET_OPTIONS, *files)
         refuse_unused_options(request, unused, "a folder of class folders")
         rows, columns, notes = load_folder(request, kind)
         return assemble(rows, columns, request, name=name, notes=notes)

@@ -143,8 +143,11 @@ class Validations(Feature):
             losses: Sums of the log losses of each case, and numbers of its units, if the log loss
                 chooses.
         """
+        chooses = {(self.metric or self.best.metric).name: None, self.best.metric.name: None}
+        metrics = {**chooses, **metrics}  # a ranking metric is undefined without two classes
         part = ValidationPart(epoch=self._epoch(step), step=step, metrics=metrics)
         self.parts.append(part)
+        self._send(step, metrics)
         value = metrics[self.best.metric.name]
         is_best = self.best.update(value, step, self.accelerator, self.model, tie=metrics.get(LOSS))
         if self.lowest is not None and losses is not None:
@@ -160,6 +163,14 @@ class Validations(Feature):
         moment = f"epoch {part.epoch:<4}" if self.every is None else f"step {step:<5}"
         mark = "" if not is_best else "  (best)" if self.lowest is None else "  (lowest loss)"
         self.write(f"{moment} validation {values}{mark}")
+
+    def _send(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        """Send an evaluation to the trackers, under the names that transformers' Trainer gives."""
+        if not self.accelerator.trackers:
+            return
+        named = {"loss": metrics.get(LOSS), **metrics}
+        numbers = {f"eval/{n}": v for n, v in named.items() if v is not None and math.isfinite(v)}
+        self.accelerator.log(numbers, step=step)
 
     @property
     def kept(self) -> ValidationPart | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,6 +30,7 @@ from ampft.features.decisions import validation_halves
 from ampft.files import check_disk_space
 from ampft.hub import is_folder_or_hub_id
 from ampft.kinds.logits import model_inputs
+from ampft.metrics.ranking import RANKING
 from ampft.models.packing.verification import check_packing, evaluation_mode
 from ampft.models.weights import weights_size
 from ampft.precision.accelerator import (
@@ -45,6 +47,7 @@ from ampft.runs.graphs import check_cuda_graphs
 from ampft.runs.manifest import earlier_results
 from ampft.runs.prepared import Prepared
 from ampft.tasks.settings import check_data_for_decisions
+from ampft.tasks.task import Task
 from ampft.text.numbers import counted
 
 CHECKED_EXAMPLES = 8
@@ -124,11 +127,20 @@ def _check_schedule_and_metric(prepared: Prepared) -> None:
         )
     task, name = prepared.task, prepared.args.metric_for_best_model
     metrics = task.problem.metrics
-    if name is not None and name not in metrics:
+    if name is not None and name not in (*metrics, *_ranking_of(task)):
         raise InputError(
             f"--metric_for_best_model: received {name!r}, which is not a metric of the task "
-            f"{task.name}. Choose from {', '.join(metrics)}."
+            f"{task.name}. Choose from {', '.join((*metrics, *_ranking_of(task)))}."
         )
+
+
+def _ranking_of(task: Task) -> tuple[str, ...]:
+    """Return the ranking metrics of a task with probabilities per example or word."""
+    outcome_type: Any = task.problem.outcome_type
+    if "probabilities" not in outcome_type.__dataclass_fields__:
+        return ()
+    binary = len(task.label_names) == 2 and not task.row.several_labels
+    return tuple(name for name in RANKING if name.startswith(("macro", "weighted")) != binary)
 
 
 def _check_trained_part(prepared: Prepared) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 import torch
@@ -24,7 +24,8 @@ from ampft.features.resources import (
 from ampft.features.trackers import TrackerReporting
 from ampft.features.validations import LOSS, Validations
 from ampft.features.value_ranges import NonfiniteStepMonitor, ValueRangeMonitor
-from ampft.features.weights import AdapterMerging, AveragedWeights, BestModel
+from ampft.features.weights import AdapterMerging, AveragedWeights, BestModel, Selector
+from ampft.metrics.ranking import RANKING
 from ampft.precision.accelerator import is_sharded
 from ampft.runs.graphs import graphs_of
 from ampft.runs.history import History
@@ -49,7 +50,8 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
     on_cpu = accelerator.device.type == "cpu"
     average = averaged_weights(prepared)
     metrics = prepared.task.problem.metrics
-    metric = metrics[args.metric_for_best_model or next(iter(metrics))]
+    selectors: Mapping[str, Selector] = {**RANKING, **metrics}
+    metric = selectors[args.metric_for_best_model or next(iter(metrics))]
     by_loss = args.metric_for_best_model is None and LOSS in metrics and prepared.selects_best
     kept_by = metrics[LOSS] if by_loss else metric
     best = BestModel(prepared.folder, kept_by, args.early_stopping_patience, average=average)

@@ -25,6 +25,7 @@ from ampft.decision import (
 )
 from ampft.errors import InputError
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
+from ampft.metrics.ranking import ranking_metrics
 from ampft.metrics.scores import Average, Scores, label_scores
 from ampft.metrics.sums import (
     MACRO_F1,
@@ -178,7 +179,8 @@ class MultiLabelPredictions:
             means={row.name: float(row.values(self).mean()) for row in MEANS if row.values},
             expected_calibration_error=self.calibration_error(),
         )
-        return with_added_metrics(report, METRICS, self.metrics())
+        ranking = ranking_metrics(labels.astype(bool), probabilities)
+        return with_added_metrics(report, METRICS, self.metrics(), ranking)
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics that are functions of sums, and the calibration error."""

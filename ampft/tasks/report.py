@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ampft.metrics.ranking import RANKING
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import Metric
 from ampft.text.json_io import from_json
@@ -89,18 +90,26 @@ class Report:
         return f" Further metrics: {listed}." if listed else ""
 
 
-def with_added_metrics(report: R, rows: Mapping[str, Metric], values: Mapping[str, float]) -> R:
+def with_added_metrics(
+    report: R,
+    rows: Mapping[str, Metric],
+    values: Mapping[str, float],
+    ranking: Mapping[str, float] | None = None,
+) -> R:
     """Return a report with the metrics of its problem that it does not have yet.
 
     Args:
         report: Report without added metrics.
         rows: Metrics of the problem, by name.
         values: Their values, by name.
+        ranking: ROC AUC and average precision, by name.
     """
-    known = report.metrics()
+    known, ranking = report.metrics(), ranking or {}
+    titles = {name: row.title for name, row in rows.items()}
+    titles |= {name: RANKING[name].title for name in ranking}
     added = tuple(
-        AddedMetric(name, row.title, values[name])
-        for name, row in rows.items()
+        AddedMetric(name, title, {**values, **ranking}[name])
+        for name, title in titles.items()
         if name not in known
     )
     return replace(report, added=added)

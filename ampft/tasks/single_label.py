@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from ampft.decision import UNTOUCHED, Decisions, Rule
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
+from ampft.metrics.ranking import class_ranking_metrics
 from ampft.metrics.scores import (
     MAX_MATRIX_CLASSES,
     Scores,
@@ -314,7 +315,8 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
         confusion_counts=as_tuples(confusion_counts(labels, predicted)) if large else None,
         top5_accuracy=None if few else top_accuracy(labels, predictions.probabilities, 5),
     )
-    return with_added_metrics(report, predictions.metric_rows, predictions.metrics())
+    ranking = class_ranking_metrics(labels, predictions.probabilities)
+    return with_added_metrics(report, predictions.metric_rows, predictions.metrics(), ranking)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from ampft.metrics.entities import (
     unit_mean_sums,
     word_sums,
 )
+from ampft.metrics.ranking import class_ranking_metrics
 from ampft.metrics.scores import (
     Scores,
     average_scores,
@@ -185,7 +186,8 @@ class TokenPredictions:
             type_confusion=as_tuples(self._type_confusion()),
             metrics_of_words=self._word_metrics(),
         )
-        return with_added_metrics(report, METRICS, self.metrics())
+        ranking = class_ranking_metrics(self.labels, self.probabilities)
+        return with_added_metrics(report, METRICS, self.metrics(), ranking)
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics that are functions of sums, and the calibration error."""

@@ -178,6 +178,11 @@ def test_trackers_receive_the_history(fp16_run):
         assert steps == tuple(row["step"] for row in fp16_run.history)
         # Event files hold float32.
         assert values == pytest.approx([row[tag] for row in fp16_run.history], rel=1e-6)
+    validations = fp16_run.record["validations"]
+    assert len(validations) == 4
+    for tag, name in (("accuracy", "accuracy"), ("loss", "log_loss"), ("macro_f1", "macro_f1")):
+        expected = [(part["step"], pytest.approx(part["metrics"][name])) for part in validations]
+        assert scalars[f"eval/{tag}"] == expected  # the names that transformers' Trainer gives
     assert scalars["test/accuracy"] == [(36, pytest.approx(fp16_run.report["accuracy"]))]
     assert "| macro average |" in texts["report/text_summary"]
     for row in fp16_run.report["confusion_matrix"]:

@@ -1,0 +1,83 @@
+"""ROC AUC and average precision, which rank the examples of a split by a probability.
+
+They are no functions of sums over cases, so comparisons do not have them: leaving a case out
+changes the rank of every other. A run reports them, and can keep its weights by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ampft.metrics.scores import MAX_MATRIX_CLASSES
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """A ranking metric."""
+
+    name: str
+    title: str
+    higher_is_better: bool = True
+
+
+RANKING: Mapping[str, Ranking] = {
+    name: Ranking(name, title)
+    for name, title in {
+        "roc_auc": "ROC AUC",
+        "average_precision": "average precision of the second class",
+        "macro_roc_auc": "macro ROC AUC (one-vs-rest)",
+        "weighted_roc_auc": "weighted ROC AUC (one-vs-rest)",
+        "macro_average_precision": "macro average precision",
+        "weighted_average_precision": "weighted average precision",
+    }.items()
+}
+
+
+def ranking_metrics(
+    has: npt.NDArray[np.bool_], probabilities: npt.NDArray[np.floating]
+) -> dict[str, float]:
+    """Return the ranking metrics by name, by scikit-learn's functions.
+
+    Each class is ranked against the others. Classes that no example has, or all have, do not
+    count; without any other, and with more than 200 classes, there are no metrics.
+
+    Args:
+        has: (n, K) whether an example has a class. With K = 1, it is the second of two classes.
+        probabilities: (n, K) probabilities of the classes.
+    """
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    support = has.sum(axis=0)
+    ranked = np.flatnonzero((support > 0) & (support < len(has)))
+    if not len(ranked) or has.shape[1] > MAX_MATRIX_CLASSES:
+        return {}
+    found = {}
+    for name, score in (("roc_auc", roc_auc_score), ("average_precision", average_precision_score)):
+        values = [score(has[:, k], probabilities[:, k]) for k in ranked]
+        if has.shape[1] == 1:
+            found[name] = float(values[0])
+            continue
+        found[f"macro_{name}"] = float(np.mean(values))
+        found[f"weighted_{name}"] = float(np.average(values, weights=support[ranked]))
+    return found
+
+
+def class_ranking_metrics(
+    labels: npt.NDArray[np.integer], probabilities: npt.NDArray[np.floating]
+) -> dict[str, float]:
+    """Return the ranking metrics of examples, or words, with one label each.
+
+    Args:
+        labels: (n,) indices of the labels.
+        probabilities: (n, K) probabilities of the classes.
+    """
+    classes = probabilities.shape[1]
+    if classes > MAX_MATRIX_CLASSES:
+        return {}
+    has = labels[:, None] == np.arange(classes)
+    first = 1 if classes == 2 else 0  # the second class of two says both
+    return ranking_metrics(has[:, first:], probabilities[:, first:])
