@@ -36,6 +36,7 @@ from ampft.lab.cluster.node_worker import (
     LOG,
     PART,
     RESULT,
+    SILENT_SECONDS,
     STARTED,
     ProgramMessage,
     ProgramRequest,
@@ -252,6 +253,7 @@ class RayLauncher:
             waiting = _Waiting(nodes, allowed or self.cluster.nodes.alive, self.cluster.nodes)
             for message in stream_messages(stream, watch, self.cluster.nodes.head, waiting.check):
                 self._take(message, program, receiver, output)
+                waiting.heard = time.monotonic()
                 if message.kind == STARTED:
                     waiting.node = message.text
         except (ray.exceptions.RayError, DamagedParcel) as error:
@@ -354,6 +356,7 @@ class _Waiting:
     allowed: Callable[[], Sequence[str]]
     nodes: Nodes
     node: str = ""
+    heard: float = 0.0  # Time of its last message.
     _checked: float = field(default_factory=time.monotonic)
 
     def check(self) -> None:
@@ -364,13 +367,15 @@ class _Waiting:
 
         Raises:
             _OtherNodes: The nodes have changed before the program began.
-            _Lost: The head has given up its node.
+            _Lost: The head has given up its node, or its worker is stopped or hangs.
         """
         if time.monotonic() - self._checked < REFRESH_SECONDS:
             return
         self._checked = time.monotonic()
         if self.node and not self.nodes.is_alive(self.node):
             raise _Lost("its node does not answer")
+        if self.node and time.monotonic() - self.heard > SILENT_SECONDS:
+            raise _Lost(f"its worker gave no sign of life for {SILENT_SECONDS:.0f} seconds")
         if not self.node and not set(self.ids) <= set(self.allowed()):
             raise _OtherNodes
 

@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +24,9 @@ from ampft.runs.manifest import RECORD_NAME
 from ampft.sealed import hashed_text, read_hashed
 
 # What a message is about.
-STARTED, LOG, HISTORY, PART, CHECKPOINT, RESULT = range(6)
+STARTED, LOG, HISTORY, PART, CHECKPOINT, RESULT, ALIVE = range(7)
+SIGN_SECONDS = 5.0  # between signs of life of a worker
+SILENT_SECONDS = 120.0  # without a sign until a worker is given up: it is stopped, or hangs
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,12 @@ def _supervised(request: ProgramRequest, folder: Path, place: Path) -> Iterator[
     news = _News(program, theirs)
     with SideBySide[None]([_launcher(request)]) as side:
         side.start(None, program)
+        signed = time.monotonic()
         while side.running:
             side.ended()
+            if time.monotonic() - signed > SIGN_SECONDS:
+                signed = time.monotonic()
+                yield ProgramMessage(ALIVE)
             yield from news.texts()
             if (checkpoint := news.new_checkpoint()) is not None:
                 yield from _sent(folder, place, CHECKPOINT)

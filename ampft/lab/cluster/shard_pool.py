@@ -19,6 +19,7 @@ from ampft.errors import InputError
 from ampft.files import atomic_path
 from ampft.lab.cluster.canary import code_hash
 from ampft.lab.cluster.launcher import ATTEMPTS, NODE_ID, stream_messages
+from ampft.lab.cluster.node_worker import SIGN_SECONDS, SILENT_SECONDS
 from ampft.lab.cluster.nodes import (
     Nodes,
     ResourceNeed,
@@ -36,9 +37,6 @@ from ampft.runs.predict_shards import (
     shard_writer,
 )
 from ampft.text.escaping import inert
-
-SIGN_SECONDS = 5.0  # between signs of life of a worker that predicts
-SILENT_SECONDS = 120.0  # without a sign until a worker is given up: it is stopped, or hangs
 
 
 class ShardActor:

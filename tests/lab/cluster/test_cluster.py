@@ -32,8 +32,8 @@ from ampft.comparison.findings import PlanFacts
 from ampft.comparison.remarks import remark_texts
 from ampft.errors import InputError
 from ampft.lab.cluster import launcher as launcher_module
+from ampft.lab.cluster import node_worker, shard_pool
 from ampft.lab.cluster import nodes as module
-from ampft.lab.cluster import shard_pool
 from ampft.lab.cluster.canary import NodeFacts, code_hash
 from ampft.lab.cluster.launcher import Cluster, RayLauncher, _Lost
 from ampft.lab.cluster.node_worker import STARTED, ProgramMessage
@@ -332,6 +332,56 @@ def test_a_program_whose_node_is_given_up_is_lost_although_ray_still_waits(monke
     with pytest.raises(_Lost, match="its node does not answer"):
         launcher.attempt(program, ["a"], Mock(), watch, lambda: ["a"])
     assert ray.cancelled == [True]
+
+
+def test_a_program_whose_worker_is_stopped_on_a_node_that_answers_is_lost(monkeypatch, tmp_path):
+    ray = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(launcher_module, "REFRESH_SECONDS", 0.0)
+    watch = Mock(side_effect=[None] * 5 + [AssertionError("it is not given up")])
+    nodes = Nodes(ResourceNeed(1), Mock())
+    monkeypatch.setattr(nodes, "is_alive", lambda _: True)
+    launcher = RayLauncher(ResourceSlot(), Cluster(nodes, None, ()), tmp_path / "arrivals")
+    program = Program((), tmp_path / "log", tmp_path / "run")
+    with pytest.raises(AssertionError, match="it is not given up"):
+        launcher.attempt(program, ["a"], Mock(), watch, lambda: ["a"])
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    monkeypatch.setattr(launcher_module, "SILENT_SECONDS", 0.0)
+    watch.side_effect = [None] * 5 + [AssertionError("it is not given up")]
+    with pytest.raises(_Lost, match="its worker gave no sign of life"):
+        launcher.attempt(program, ["a"], Mock(), watch, lambda: ["a"])
+
+
+def test_a_node_gives_signs_of_life_while_its_program_runs(monkeypatch, tmp_path):
+    class Side:
+        running = True
+
+        looks = 0
+
+        def __init__(self, _launchers):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def start(self, *_):
+            pass
+
+        def ended(self):
+            self.looks += 1
+            self.running = self.looks < 3
+
+    monkeypatch.setattr(node_worker, "SIGN_SECONDS", -1.0)
+    monkeypatch.setattr(node_worker, "SideBySide", {None: Side})
+    monkeypatch.setattr(node_worker, "_launcher", lambda _: None)
+    program = Program((), tmp_path / "log", tmp_path / "theirs")
+    request = node_worker.ProgramRequest(program, str(tmp_path), None, 1, 0)
+    (tmp_path / "parcel").mkdir()
+    kinds = [each.kind for each in node_worker._supervised(request, tmp_path / "run", tmp_path)]
+    assert kinds.count(node_worker.ALIVE) == 3
 
 
 def test_a_shard_whose_node_is_given_up_is_lost_although_ray_still_waits(monkeypatch):
