@@ -15,6 +15,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import ampft
+from ampft.ownership import TemporaryFolder
 
 
 class Classifier(nn.Module):
@@ -32,27 +33,28 @@ class Classifier(nn.Module):
 
 def main(mode: str = "fp32", *, epochs: int = 6) -> None:
     """Train in `mode`, predict in another thread, and print the accuracy."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    precision = ampft.resolve(mode, device)
-    scaler = precision.scaler()
-
+    precision = ampft.resolve(mode, "cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
-    pixels, labels = (torch.from_numpy(array).to(device) for array in load_digits(return_X_y=True))
-    images = (pixels / 16).to(precision.storage_dtype)
-    model = Classifier(precision).to(images)
+    pixels, labels = map(torch.from_numpy, load_digits(return_X_y=True))
+    images = pixels.float() / 16
+    model = Classifier(precision)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-
-    with ampft.numerics(precision):
-        for _ in range(epochs):
-            for batch in torch.randperm(1397, device=device).split(32):
-                loss = nn.functional.cross_entropy(model(images[batch]).float(), labels[batch])
-                scaler.scale(loss).backward()
-                scaler.step(optimizer)
-                scaler.update()
-                optimizer.zero_grad()
-    with torch.no_grad(), ThreadPoolExecutor(1) as threads:
-        logits = threads.submit(model, images[1397:]).result()
-    accuracy = (logits.argmax(dim=1) == labels[1397:]).float().mean()
+    with TemporaryFolder("autocast-decorator") as folder:
+        training = ampft.Training(
+            model,
+            optimizer,
+            (images[:1397], labels[:1397]),
+            precision=precision,
+            epochs=epochs,
+            output_dir=folder,
+        )
+        with training:
+            for _ in training:
+                training.step(lambda b: ampft.summed_cross_entropy(model(b[0]), b[1]))
+        test = images[1397:].to(training.device, precision.storage_dtype)
+        with torch.no_grad(), ThreadPoolExecutor(1) as threads:
+            logits = threads.submit(model, test).result()
+    accuracy = (logits.cpu().argmax(dim=1) == labels[1397:]).float().mean()
     print(f"accuracy {accuracy:.4f}, logits {logits.dtype}, {precision.execution}")
 
 

@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import ampft
+from ampft.ownership import TemporaryFolder
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -37,33 +38,42 @@ class Swish(torch.autograd.Function):
         return grads[0] * sigmoid * (1 + x * (1 - sigmoid))
 
 
+class Network(nn.Module):
+    """A network with this function between its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 128), nn.Linear(128, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return (m, 10) logits of (m, 64) images."""
+        hidden: torch.Tensor = Swish.apply(self.first(images))
+        return self.last(hidden.to(self.last.weight.dtype))
+
+
 def main(mode: str = "fp32", *, epochs: int = 6) -> None:
     """Train in `mode` and print the accuracy."""
-    precision = ampft.resolve(mode, DEVICE)
-    autocast, scaler = precision.autocast(), precision.scaler()
-
     torch.manual_seed(0)
-    pixels, labels = (torch.from_numpy(array).to(DEVICE) for array in load_digits(return_X_y=True))
-    images = (pixels / 16).to(precision.storage_dtype)
-    first, last = nn.Linear(64, 128).to(images), nn.Linear(128, 10).to(images)
-    optimizer = torch.optim.SGD([*first.parameters(), *last.parameters()], lr=0.5)
-
-    def logits(inputs: torch.Tensor) -> torch.Tensor:
-        hidden: torch.Tensor = Swish.apply(first(inputs))
-        return last(hidden.to(precision.storage_dtype))
-
-    with ampft.numerics(precision):
-        for _ in range(epochs):
-            for batch in torch.randperm(1397, device=DEVICE).split(32):
-                with autocast:
-                    loss = nn.functional.cross_entropy(logits(images[batch]), labels[batch])
-                scaler.scale(loss).backward()
-                scaler.step(optimizer)
-                scaler.update()
-                optimizer.zero_grad()
-        with torch.no_grad(), autocast:
-            predicted = logits(images[1397:]).argmax(dim=1)
-    print(f"accuracy {(predicted == labels[1397:]).float().mean():.4f}, {precision.execution}")
+    pixels, labels = map(torch.from_numpy, load_digits(return_X_y=True))
+    images = pixels.float() / 16
+    model = Network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    with TemporaryFolder("custom-function") as folder:
+        training = ampft.Training(
+            model,
+            optimizer,
+            (images[:1397], labels[:1397]),
+            precision=mode,
+            epochs=epochs,
+            output_dir=folder,
+        )
+        with training:
+            for _ in training:
+                training.step(lambda b: ampft.summed_cross_entropy(model(b[0]), b[1]))
+            with training.evaluation():
+                predicted = model(images[1397:].to(training.device)).argmax(dim=1).cpu()
+    accuracy = (predicted == labels[1397:]).float().mean()
+    print(f"accuracy {accuracy:.4f}, {training.precision.execution}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
     python recipes/by_feature/gradient_penalty.py fp16
 
-After https://docs.pytorch.org/docs/stable/notes/amp_examples.html, "Gradient penalty".
+The penalty depends on how a step is split, so each step is one micro-batch. After
+https://docs.pytorch.org/docs/stable/notes/amp_examples.html, "Gradient penalty".
 """
 
 import sys
@@ -12,41 +13,44 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import ampft
+from ampft.ownership import TemporaryFolder
+
+SCALE = 2.0**10  # keeps small gradients from becoming 0 in float16
 
 
 def main(mode: str = "fp32", *, epochs: int = 6) -> None:
     """Train in `mode` with a penalty on large gradients, and print the accuracy."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    precision = ampft.resolve(mode, device)
-    autocast, scaler = precision.autocast(), precision.scaler()
-
     torch.manual_seed(0)
-    pixels, labels = (torch.from_numpy(array).to(device) for array in load_digits(return_X_y=True))
-    images = (pixels / 16).to(precision.storage_dtype)
-    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(images)
+    pixels, labels = map(torch.from_numpy, load_digits(return_X_y=True))
+    images = pixels.float() / 16
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 
-    with ampft.numerics(precision):
-        for _ in range(epochs):
-            for batch in torch.randperm(1397, device=device).split(32):
-                with autocast:
-                    loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
-                # Scale the loss, so that small gradients do not become 0 in float16, ...
-                scaled_grads = torch.autograd.grad(
-                    scaler.scale(loss), list(model.parameters()), create_graph=True
-                )
-                # ... and unscale the gradients before computing their penalty.
-                grads = [grad / scaler.get_scale() for grad in scaled_grads]
-                with autocast:
-                    penalty = torch.stack([grad.pow(2).sum() for grad in grads]).sum()
-                    loss = loss + 1e-3 * penalty
-                scaler.scale(loss).backward()
-                scaler.step(optimizer)
-                scaler.update()
-                optimizer.zero_grad()
-        with torch.no_grad(), autocast:
-            predicted = model(images[1397:]).argmax(dim=1)
-    print(f"accuracy {(predicted == labels[1397:]).float().mean():.4f}, {precision.execution}")
+    def loss(batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        total = ampft.summed_cross_entropy(model(batch[0]), batch[1])
+        mean = total / len(batch[1])
+        scaled = torch.autograd.grad(SCALE * mean, list(model.parameters()), create_graph=True)
+        penalty = torch.stack([(grad.float() / SCALE).square().sum() for grad in scaled]).sum()
+        return total + len(batch[1]) * 1e-3 * penalty
+
+    with TemporaryFolder("gradient-penalty") as folder:
+        training = ampft.Training(
+            model,
+            optimizer,
+            (images[:1397], labels[:1397]),
+            precision=mode,
+            check_loss=False,
+            batch_size=32,
+            epochs=epochs,
+            output_dir=folder,
+        )
+        with training:
+            for _ in training:
+                training.step(loss)
+            with training.evaluation():
+                predicted = model(images[1397:].to(training.device)).argmax(dim=1).cpu()
+    accuracy = (predicted == labels[1397:]).float().mean()
+    print(f"accuracy {accuracy:.4f}, {training.precision.execution}")
 
 
 if __name__ == "__main__":
