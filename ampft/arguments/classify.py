@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ SCHEDULES = (
     "inverse_sqrt",
 )  # fmt: skip
 ADAMW, ADAFACTOR, _ = OPTIMIZERS = ("adamw_torch", "adafactor", "muon")
+
+EPOCHS, MOST_EPOCHS, LEAST_STEPS = 3, 16, 250  # of a training whose length is not set
 
 # Defaults that the built-in data sets override.
 BUILT_IN_DEFAULTS: dict[str, dict[str, Any]] = {
@@ -134,8 +137,11 @@ class OptimizerArguments:
     max_grad_norm: float = _update(
         1.0, "L2 norm to clip the gradient to; 0 turns clipping off", at_least=0
     )
-    num_train_epochs: int = _update(
-        3, "passes over the training data (stdlib: 5, digits: 30)", at_least=1
+    num_train_epochs: int | None = _update(
+        None,
+        "passes over the training data; if none, 3, and for texts as many as make 250 steps, at "
+        "most 16 (stdlib: 5, digits: 30)",
+        at_least=1,
     )
     max_train_steps: int | None = _update(
         None,
@@ -368,6 +374,21 @@ class ClassifyArguments(
             config, optimizer=self.optim, trains_head_or_adapters=self.trains_head_or_adapters
         )
         return replace(self, learning_rate=rate)
+
+    def with_epochs(self, steps_per_epoch: int, *, has_texts: bool) -> ClassifyArguments:
+        """Return the settings with a number of epochs: the default for the data, if none is set.
+
+        Three epochs of a few rows are too few steps to learn anything: `benchmarks/LOG.md`, "What a
+        run without settings reaches".
+
+        Args:
+            steps_per_epoch: Optimizer steps of an epoch.
+            has_texts: Whether the data are texts, for which it was measured.
+        """
+        if self.num_train_epochs is not None:
+            return self
+        epochs = min(MOST_EPOCHS, math.ceil(LEAST_STEPS / steps_per_epoch)) if has_texts else 0
+        return replace(self, num_train_epochs=max(EPOCHS, epochs))
 
     @property
     def data_kind(self) -> str | None:

@@ -8,7 +8,7 @@ logits are. Fine-tuning from such a head distorts the pretrained features less (
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -39,7 +39,12 @@ PROBE = "probe"
 
 
 def with_probed_head(
-    task: Task, loaded: LoadedModel, device: torch.device, *, name: str = "--head_init probe"
+    task: Task,
+    loaded: LoadedModel,
+    device: torch.device,
+    *,
+    name: str = "--head_init probe",
+    share: Callable[[Tensor], Tensor] = lambda weights: weights,
 ) -> LoadedModel:
     """Set the last layer of a model's head to logistic regression on the features that it reads.
 
@@ -50,6 +55,7 @@ def with_probed_head(
         loaded: Model in float32.
         device: Device that computes the features.
         name: Flag that asks for it, for the messages.
+        share: Function that returns the weights of the first process, in all of them.
 
     Raises:
         InputError: The head has no single last linear layer that is trained.
@@ -63,9 +69,9 @@ def with_probed_head(
         features, labels = _training_features(task, model, layer)
         weight, bias, strength = fit_regression(features, labels, len(task.label_names))
         with torch.no_grad():
-            layer.weight.copy_(weight)
+            layer.weight.copy_(share(weight))
             if layer.bias is not None:
-                layer.bias.copy_(bias)
+                layer.bias.copy_(share(bias))
         _check(task, model, layer)
     finally:
         if before != device:

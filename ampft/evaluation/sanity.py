@@ -148,6 +148,8 @@ def stop_if_far_above_chance(
     loss = outcome.metrics()["log_loss"]
     if loss is None or not losses or loss <= FAR_ABOVE * max(losses[0], chance_loss(task)):
         return
+    if np.mean(losses[-LAST_STEPS:]) < chance_loss(task):
+        return  # a model that fits its training rows is not destroyed, but sure of itself
     constant = constant_outcome(task, outcome.split)
     chance = constant.metrics()["log_loss"]
     assert chance is not None, "the class frequencies have a log loss"

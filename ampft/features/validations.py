@@ -109,6 +109,7 @@ class Validations(Feature):
     # Losses of the cases in the evaluation with the lowest log loss, (rows,) float64, if the user
     # names no metric; None if the best value of a metric is kept.
     lowest: Tensor | None = None
+    epochs_between: int = 1  # Epochs from one evaluation to the next, without `every`.
     parts: list[ValidationPart] = field(default_factory=list)  # Evaluations so far.
     cases: int = 0  # Number of cases of each of them.
     gain: PairedGain | None = None  # Of the lowest log loss over the last one; None if that is it.
@@ -121,7 +122,7 @@ class Validations(Feature):
         """
         if step == 0 or (self.parts and self.parts[-1].step == step):
             return False
-        return is_last or step % (self.every or self.steps_per_epoch) == 0
+        return is_last or step % (self.every or self.epochs_between * self.steps_per_epoch) == 0
 
     def at_validation(self, step: int, outcome: Outcome) -> None:
         """Add an evaluation of a split."""

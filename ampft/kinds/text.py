@@ -34,6 +34,7 @@ from ampft.kinds.windows import (
 )
 from ampft.models.by_length import guard_against_text_padding
 from ampft.models.embedding_gradient import reuse_embedding_gradient_memory
+from ampft.models.mean_pooling import MEAN, can_read_mean, is_trained_through_mean, read_mean
 from ampft.models.minilm import default_model
 from ampft.models.packing.families import packing_support
 from ampft.models.packing.install import install_packing, limit_kernel_caches
@@ -124,6 +125,9 @@ def pad_and_collate(
     return batch if windows is None else {**batch, WINDOW_COUNTS: torch.from_numpy(windows)}
 
 
+SINGLE_LABEL = "single_label_classification"  # as transformers names it
+
+
 @dataclass(frozen=True)
 class TextExamples:
     """The tokens of one split."""
@@ -176,6 +180,17 @@ class TextInputs:
             label_arguments,
             trust_remote_code=settings.trust_remote_code,
         )
+        is_default = False
+        if model_class == "AutoModelForSequenceClassification":
+            # Adapters are saved without the layer that it adds.
+            is_free = settings.pooling is None and getattr(settings, "lora_r", None) is None
+            is_default = is_free and self._reads_mean_by_default(model, label_arguments)
+            if is_default or settings.pooling == MEAN:
+                notes = (*notes, read_mean(model))
+        elif settings.pooling is not None:
+            raise InputError(
+                f"--pooling {settings.pooling} is for labels of whole texts. Remove the flag."
+            )
         self._check_vocabulary(model)
         if model.config.pad_token_id is None:
             model.config.pad_token_id = self.tokenizer.pad_token_id
@@ -188,7 +203,20 @@ class TextInputs:
             batch = model_inputs(examples.collate(ids_of_varied_length(examples.lengths)))
             noun = "sentences" if self.data.kind == TOKEN else "texts"
             notes = (*notes, *guard_against_text_padding(model, batch, noun=noun))
-        return LoadedModel(model, self.model_name, padding_free, (*notes, reason))
+        return LoadedModel(
+            model, self.model_name, padding_free, (*notes, reason), begins_at_probe=is_default
+        )
+
+    def _reads_mean_by_default(self, model: Any, label_arguments: Mapping[str, Any]) -> bool:
+        """Return whether a model is a sentence encoder without a head, and a text has one label."""
+        heads = getattr(model.config, "architectures", None) or ()
+        return (
+            label_arguments.get("problem_type") == SINGLE_LABEL
+            and len(self.data.input_columns) == 1
+            and not any(name.endswith("Classification") for name in heads)
+            and can_read_mean(model)
+            and is_trained_through_mean(self.model_path)
+        )
 
     def _check_vocabulary(self, model: Any) -> None:
         """Raise InputError if the texts have a token that the table of embeddings lacks."""

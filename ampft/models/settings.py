@@ -38,6 +38,15 @@ class ModelSettings(HubSettings):
         "model's",
         needs=("model_name_or_path",),
     )
+    pooling: str | None = _model(
+        None,
+        "what the head of a text classifier reads: first, the first token as in transformers, or "
+        "mean, the mean of the tokens, brought there by an added layer (BERT, RoBERTa); if none, "
+        "mean for a sentence encoder without a head whose files say so, if texts have one label "
+        "each, and otherwise first",
+        choices=("first", "mean"),
+        excludes={"lora_r": "adapters are saved without the layer that --pooling mean adds"},
+    )
     max_seq_length: int = _model(
         128,
         "maximum text length in tokens; longer texts are truncated or split, see --long_text "
@@ -135,10 +144,11 @@ class TrainedPartSettings:
         joined=True,
         excludes=_FROZEN_BY_ADAPTERS,
     )
-    head_init: str = _trained(
-        "random",
+    head_init: str | None = _trained(
+        None,
         "how the last layer of the head begins: random (or as in the model, if that was trained "
-        "for the same labels), or probe, which fits logistic regression on what the layer reads",
+        "for the same labels), or probe, which fits logistic regression on what the layer reads; "
+        "if none, probe where the default of --pooling is mean, and otherwise random",
         choices=("random", "probe"),
     )
     train_layers: int | None = _trained(

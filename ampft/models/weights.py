@@ -38,6 +38,7 @@ class LoadedModel:
     # Hash of the float32 weights to which adapters were added; empty without any.
     base_sha256: str = ""
     is_random: bool = False  # Whether no weight is pretrained.
+    begins_at_probe: bool = False  # Whether the head begins at a probe unless the user says how.
 
 
 def cast_weights(loaded: LoadedModel, precision: Precision) -> LoadedModel:

@@ -9,12 +9,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import torch
 from accelerate import Accelerator, PartialState
 from accelerate.tracking import GeneralTracker
-from accelerate.utils import set_seed
+from accelerate.utils import broadcast, set_seed
 from datasets import DatasetDict
 
 from ampft.arguments import ClassifyArguments
+from ampft.arguments.classify import EPOCHS
 from ampft.data.load import DeclaredTask, load_data
 from ampft.data.steps import MicroBatch, StepBatches
 from ampft.engine.ending import exit_together_on_failure
@@ -26,6 +28,7 @@ from ampft.engine.trained_parameters import (
     allow_unused_parameters,
     check_optimizer_updates_parameters,
 )
+from ampft.errors import InputError
 from ampft.evaluation.probe import PROBE, with_probed_head
 from ampft.features.contention import CpuTime
 from ampft.features.trackers import installed_trackers
@@ -158,10 +161,10 @@ def prepare_training(
     set_seed(args.seed)
     if loaded is None:
         loaded = task.load_model()
-        if args.head_init == PROBE:
+        if (args.head_init or PROBE) == PROBE and (args.head_init or loaded.begins_at_probe):
             print_phase("fitting the head")
             with numerics(resolve(BASELINE, accelerator.device)):
-                loaded = with_probed_head(task, loaded, accelerator.device)
+                loaded = _probed(args, task, loaded, accelerator)
     check_float32_modules(loaded.model, precision)
     loaded = cast_weights(loaded, precision)
     args = args.with_learning_rate(loaded.model.config)
@@ -176,6 +179,8 @@ def prepare_training(
     step_batches = replace(
         step_batches, finish=_finish(args, precision, accelerator, loaded, step_batches)
     )
+    kind = task.row.kind
+    chosen, args = args, args.with_epochs(len(step_batches), has_texts=kind.has_texts)
     total_steps = total_steps_of(args, step_batches)
     optimizer = make_optimizer(loaded.model, args.optimizer_settings(), precision)
     schedule = make_schedule(optimizer, total_steps, args.schedule_settings())
@@ -196,7 +201,33 @@ def prepare_training(
         optimizer=optimizer,
         schedule=schedule,
         step_batches=step_batches,
+        validated_epochs=_validated_epochs(chosen, args),
     )
+
+
+def _probed(
+    args: ClassifyArguments, task: Task, loaded: LoadedModel, accelerator: Accelerator
+) -> LoadedModel:
+    """Return the model with a probed head; as it is if that cannot be and nobody asked for it."""
+
+    def share(weights: torch.Tensor) -> torch.Tensor:
+        on_device = weights.float().to(accelerator.device)
+        return on_device if accelerator.num_processes == 1 else broadcast(on_device)
+
+    try:
+        return with_probed_head(task, loaded, accelerator.device, share=share)
+    except InputError:
+        if args.head_init is not None:
+            raise
+        return loaded
+
+
+def _validated_epochs(given: ClassifyArguments, args: ClassifyArguments) -> int:
+    """Return the epochs between validations: with many chosen epochs, three validations."""
+    if given.num_train_epochs is not None or args.early_stopping_patience is not None:
+        return 1
+    assert args.num_train_epochs is not None
+    return -(-args.num_train_epochs // EPOCHS)
 
 
 def _finish(

@@ -81,6 +81,8 @@ class Prepared:
     # Step batches of the training split. They are not prepared, because Accelerate would shard them
     # a second time.
     step_batches: StepBatches
+    # Epochs between validations, unless `--eval_steps` says otherwise.
+    validated_epochs: int = 1
     # Where the training begins with `--resume_from_checkpoint`.
     resume_point: ResumePoint | None = None
     # Why attention runs in groups, and the result of `--check_precision`.
@@ -125,6 +127,7 @@ class Prepared:
 
 def total_steps_of(args: ClassifyArguments, step_batches: StepBatches) -> int:
     """Return the optimizer steps of a whole training."""
+    assert args.num_train_epochs is not None, "prepare_training() chooses the default"
     return args.max_train_steps or args.num_train_epochs * len(step_batches)
 
 

@@ -88,6 +88,7 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
             args.eval_steps,
             metric,
             torch.zeros(rows, dtype=torch.float64) if by_loss else None,
+            epochs_between=prepared.validated_epochs,
         ),
         AdapterMerging(prepared.plain_model, prepared.loaded) if args.merges_lora else None,
         UtilisationMeasurement(

@@ -63,9 +63,29 @@ def test_flags_override_defaults_of_built_in_data(name):
 
 def test_a_flag_set_to_the_general_default_counts_as_set():
     # The value does not show whether the user set it.
-    general = {f.name: f.default for f in fields(ClassifyArguments)}["num_train_epochs"]
-    assert general != BUILT_IN_DEFAULTS["stdlib"]["num_train_epochs"]
-    assert parse("--num_train_epochs", general).num_train_epochs == general
+    general = {f.name: f.default for f in fields(ClassifyArguments)}["max_seq_length"]
+    assert general != BUILT_IN_DEFAULTS["stdlib"]["max_seq_length"]
+    assert parse("--max_seq_length", general).max_seq_length == general
+
+
+@pytest.mark.parametrize(
+    ("given", "steps_per_epoch", "has_texts", "expected"),
+    [
+        (None, 2, True, 16),  # 14 rows
+        (None, 15, True, 16),
+        (None, 29, True, 9),  # 256 rows
+        (None, 125, True, 3),
+        (None, 5000, True, 3),
+        (None, 2, False, 3),
+        (1, 2, True, 1),
+        (40, 2, True, 40),
+    ],
+)
+def test_the_default_length_follows_the_data(given, steps_per_epoch, has_texts, expected):
+    words = () if given is None else ("--num_train_epochs", given)
+    arguments = parse("--train_file", "a.csv", *words)
+    chosen = arguments.with_epochs(steps_per_epoch, has_texts=has_texts)
+    assert chosen.num_train_epochs == expected
 
 
 @pytest.mark.parametrize("words", [(), ("--task", "pixels")])

@@ -118,6 +118,8 @@ RANDOM = np.random.default_rng(0).permutation([0, 1, 2] * 40)[:100]
         (RANDOM, 0.9999, [1.1], [{"log_loss": 0.5}], False),  # there is a useful model
         (RANDOM, 0.9999, [8.0], [], False),  # it began far above chance
         (RANDOM, 0.9999, [], [], False),  # no step was applied
+        (RANDOM, 0.9999, [1.1, *[0.01] * 5], [], False),  # it fits the training rows
+        (RANDOM, 0.9999, [1.1, *[9.0] * 5], [], True),
         # Errors lose much, but the predictions are better than chance.
         ("half", 1 - 1e-9, [1.1], [], False),
     ],

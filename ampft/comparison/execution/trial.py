@@ -224,6 +224,7 @@ def _estimate(
     sizes = {name: len(rows) for name, rows in data.splits.items()}
     weights = prepared.loaded.model.state_dict().values()
     groups = dependent_groups(data, prepared.final_split)
+    assert args.num_train_epochs is not None, "prepare_training() chooses the default"
     return CostEstimate(
         startup=startup,
         modes=costs,

@@ -59,6 +59,7 @@ from ampft.precision.modes import BASELINE, canonical_mode
 from ampft.precision.resolve import Precision, resolve
 from ampft.runs.manifest import NONFINITE_NAME, check_files
 from ampft.runs.prepare import load_task, start_clock
+from ampft.runs.prepared import total_steps_of
 from ampft.runs.record import read_record
 from ampft.runs.recorded_arguments import recorded_arguments
 
@@ -380,7 +381,8 @@ def recipe_case(
     )
     args = args.with_learning_rate(model.config)
     first = list(step_batches.epoch(0, stop=steps))
-    total_steps = args.max_train_steps or args.num_train_epochs * len(step_batches)
+    args = args.with_epochs(len(step_batches), has_texts=task.row.kind.has_texts)
+    total_steps = total_steps_of(args, step_batches)
     trial = TrialSettings(
         steps=min(trial_steps, total_steps),
         optimizer=args.optimizer_settings(),

@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+import torch
+from tiny_text import tiny_task, tiny_texts
+from transformers import AutoModelForSequenceClassification, BertModel, BertTokenizer
+
+import ampft
+from ampft.errors import InputError
+from ampft.models.mean_pooling import SCALE, SLOPE, is_trained_through_mean, read_mean
+
+
+def test_the_head_reads_the_mean_and_the_plain_class_serves_it(tiny_bert, tmp_path):
+    """A twin by hand: mean of the last hidden states, one text at a time, and two norms."""
+    task = tiny_task(tiny_bert, train=12, pooling="mean")
+    loaded = task.load_model()
+    assert loaded.padding_free
+    assert any("reads the mean of the tokens" in note for note in loaded.notes)
+    model = loaded.model.eval()
+    plain = tiny_task(tiny_bert, train=12).load_model().model.eval()
+    examples = task.examples("train")
+    norm = torch.nn.LayerNorm(model.config.hidden_size, eps=model.config.layer_norm_eps)
+    with torch.no_grad():
+        for index in range(12):
+            batch = examples.collate(np.array([index]))
+            states = plain.bert(batch["input_ids"], batch["attention_mask"])[0][0]
+            state = norm(norm(SCALE * states.mean(0) + states[0]))
+            expected = model.classifier(torch.tanh(SLOPE * state))
+            torch.testing.assert_close(task.logits(model, batch)[0], expected, atol=1e-5, rtol=1e-4)
+    model.save_pretrained(tmp_path)
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    assert type(again).__name__ == "BertForSequenceClassification"
+    batch = examples.collate(np.arange(12))
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        torch.testing.assert_close(
+            again(**inputs).logits, task.logits(model, batch), atol=1e-5, rtol=1e-4
+        )
+    layers = again.config.num_hidden_layers
+    read_mean(again)
+    assert again.config.num_hidden_layers == layers, "the layer is added once"
+
+
+def test_the_whole_layer_is_trained(tiny_bert):
+    task = tiny_task(tiny_bert, train=12, pooling="mean")
+    model = task.load_model().model
+    batch = task.examples("train").collate(np.arange(12))
+    task.logits(model, batch).square().sum().backward()
+    without = [n for n, p in model.bert.encoder.layer[-1].named_parameters() if p.grad is None]
+    assert without == []
+
+
+def test_other_models_are_refused():
+    from transformers import DistilBertConfig, DistilBertForSequenceClassification
+
+    model = DistilBertForSequenceClassification(
+        DistilBertConfig(vocab_size=20, dim=8, n_heads=1, n_layers=1, hidden_dim=8)
+    )
+    with pytest.raises(InputError, match=r"--pooling mean: DistilBertForSequenceClassification"):
+        read_mean(model)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ('{"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": false}', True),
+        ('{"pooling_mode_mean_tokens": false, "pooling_mode_cls_token": true}', False),
+        ('{"pooling_mode": "mean"}', True),
+        ("{", False),
+        (None, False),
+    ],
+)
+def test_the_files_of_sentence_transformers_say_how_tokens_are_pooled(tmp_path, values, expected):
+    if values is not None:
+        (tmp_path / "1_Pooling").mkdir()
+        (tmp_path / "1_Pooling" / "config.json").write_text(values)
+    assert is_trained_through_mean(str(tmp_path)) is expected
+
+
+@pytest.fixture(scope="module")
+def sentence_encoder(tiny_bert, tmp_path_factory):
+    """A folder of sentence-transformers: an encoder without a head, and how it pools."""
+    folder = tmp_path_factory.mktemp("models") / "encoder"
+    BertModel.from_pretrained(tiny_bert).save_pretrained(folder)
+    BertTokenizer.from_pretrained(tiny_bert).save_pretrained(folder)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("settings", "layers"),
+    [({}, 3), ({"pooling": "first"}, 2), ({"lora_r": 2}, 2), ({"pooling": "mean"}, 3)],
+)
+def test_a_sentence_encoder_is_read_by_its_mean_by_default(sentence_encoder, settings, layers):
+    loaded = tiny_task(sentence_encoder, train=12, **settings).load_model()
+    assert loaded.model.config.num_hidden_layers == layers
+    assert loaded.begins_at_probe == (settings == {})
+
+
+def test_a_head_that_is_trained_already_keeps_its_pooling(tiny_bert):
+    loaded = tiny_task(tiny_bert, train=12).load_model()
+    assert loaded.model.config.num_hidden_layers == 2
+    assert not loaded.begins_at_probe
+
+
+@pytest.mark.slow
+def test_a_run_serves_the_mean_and_another_one_continues_it(sentence_encoder, tmp_path):
+    settings = {
+        "model_name_or_path": str(sentence_encoder),
+        "max_seq_length": 40,
+        "num_train_epochs": 2,
+        "use_cpu": True,
+    }
+    rows = [
+        {"text": text, "label": "abc"[label]}
+        for text, label in zip(*tiny_texts(80).values(), strict=True)
+    ]
+    run = ampft.finetune(rows, output_dir=str(tmp_path / "run"), **settings)
+    assert any("begins as logistic regression" in note for note in run.record.model.notes)
+    assert run.record.served_back is not None
+    served = run.record.served_back.text()
+    assert "16 of 16 rows equal in transformers.pipeline" in served
+    settings["model_name_or_path"] = str(run.folder)
+    again = ampft.finetune(rows, output_dir=str(tmp_path / "again"), **settings)
+    assert again.model.config.num_hidden_layers == 3
+    assert not any("logistic" in note for note in again.record.model.notes), "the head is kept"
