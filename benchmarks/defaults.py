@@ -65,7 +65,7 @@ def rows_of(data: Path, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
         ).sample(frac=1, random_state=0)
         return rows[1000:], rows[:1000]
     if name == "sst2":
-        return tuple(  # type: ignore[return-value]
+        train, test = (
             pd.DataFrame(
                 [
                     line.rsplit("\t", 1)
@@ -75,6 +75,7 @@ def rows_of(data: Path, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
             ).drop_duplicates("text")
             for part in ("train", "test")
         )
+        return train, test
     if name.startswith("trec"):
         parts = []
         for file in ("train_5500", "TREC_10"):
@@ -86,8 +87,8 @@ def rows_of(data: Path, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     if name == "mrpc":
         parts = []
         for part in ("train", "test"):
-            file = next((data / "mrpc").glob(f"*{part}*"))
-            with file.open(encoding="utf-8-sig") as lines:
+            path = next((data / "mrpc").glob(f"*{part}*"))
+            with path.open(encoding="utf-8-sig") as lines:
                 table = list(csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
             parts.append(
                 pd.DataFrame([(r[3], r[4], r[0]) for r in table], columns=["text", "b", "label"])
