@@ -88,8 +88,8 @@ def rows_of(data: Path, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
         parts = []
         for part in ("train", "test"):
             path = next((data / "mrpc").glob(f"*{part}*"))
-            with path.open(encoding="utf-8-sig") as lines:
-                table = list(csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
+            with path.open(encoding="utf-8-sig") as stream:
+                table = list(csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
             parts.append(
                 pd.DataFrame([(r[3], r[4], r[0]) for r in table], columns=["text", "b", "label"])
             )
