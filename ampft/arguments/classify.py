@@ -109,7 +109,7 @@ class OptimizerArguments:
         None,
         "peak learning rate; if none, 1e-4 for models with a hidden size of at most 512 and 5e-5 "
         "for others (stdlib: 2e-4, digits: 1e-3; adafactor: 1e-3)",
-        at_least=0,
+        above=0,
     )
     layer_decay: float | None = _update(
         None,
@@ -177,7 +177,7 @@ class OptimizerArguments:
         None,
         "average the weights over the steps with this decay, such as 0.999, and evaluate and save "
         "the average; if none, no average",
-        at_least=0,
+        above=0,
         below=1,
     )
     perturb_initial_weights: bool = _update(

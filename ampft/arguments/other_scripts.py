@@ -94,7 +94,7 @@ def suggestion(name: str, known: Collection[str], *, dashes: str = "--") -> str:
     advice = REPLACEMENTS.get(name)
     if advice and ("train_file" in known or advice is DEVICE or _is_about(advice, known)):
         return f" {advice}"
-    if name in ROWS and "train_file" in known:
+    if name in ROWS and "train_file" in known and name not in ROWS[name].text:
         return f" Here it is: {ROWS[name].text}."
     return did_you_mean(name, known).replace("'", f"'{dashes}", 1)
 

@@ -68,20 +68,29 @@ class _FirstModule:
     def __init__(self, precision: Precision) -> None:
         self._precision = precision
         self._recorded: tuple[nn.Module, ProductRecorder] | None = None
+        self._is_disturbed = False  # Whether the recorded module has entered another context.
 
     def __enter__(self) -> None:
+        for outer in _entered:
+            outer._is_disturbed = outer._recorded is not None
+        _entered.append(self)
         self._hooks = (
             register_module_forward_pre_hook(self._before),
             register_module_forward_hook(self._after, always_call=True),
         )
 
     def __exit__(self, *_: object) -> None:
+        _entered.remove(self)
+        self._stop()
+
+    def _stop(self) -> None:
         for hook in self._hooks:
             hook.remove()
 
     def _before(self, module: nn.Module, args: Any) -> None:
         del args
-        if self._recorded is None and not torch.compiler.is_compiling():
+        is_own = _entered[-1] is self  # not a module inside a context of another precision
+        if is_own and self._recorded is None and not torch.compiler.is_compiling():
             self._recorded = module, ProductRecorder(self._precision)
             self._recorded[1].__enter__()
 
@@ -92,12 +101,16 @@ class _FirstModule:
         recorder = self._recorded[1]
         self._recorded = None
         recorder.__exit__(None, None, None)
-        executed = recorder.census()
-        if not executed.rows:
+        executed, is_disturbed = recorder.census(), self._is_disturbed
+        self._is_disturbed = False
+        if is_disturbed or not executed.rows:
             return
-        self.__exit__()
+        self._stop()
         message = precision_contradiction(
             self._precision, executed, where=f"the first module ({type(module).__name__})"
         )
         if message is not None:
             raise PrecisionContradicted(message)
+
+
+_entered: list[_FirstModule] = []  # The contexts that have been entered, the innermost last.

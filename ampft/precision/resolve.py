@@ -165,6 +165,11 @@ def resolve(mode: str, device: torch.device | str, *, flag: str = FLAG) -> Preci
     """
     mode = canonical_mode(mode)
     device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(
+            f"{flag} {mode} on {device}: this torch ({torch.__version__}) finds no GPU. Use the "
+            "device cpu, or install a build of torch for the GPU."
+        )
     surveyed = survey_modes(device)
     availability = next(entry for entry in surveyed if entry.mode == mode)
     if availability.status == UNAVAILABLE:

@@ -115,3 +115,33 @@ def test_a_mode_is_accepted_by_name():
         ampft.computing_in("fp17", "cpu").__enter__()
     with pytest.raises(InputError, match="precision fp8: not available on this device"):
         ampft.computing_in("fp8", "cpu").__enter__()
+
+
+@pytest.mark.parametrize(("outer", "inner"), [("bf16", "fp32"), ("fp32", "bf16"), ("bf16", "fp16")])
+def test_contexts_can_be_nested(outer, inner):
+    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    layer, x = nn.Linear(8, 4), torch.randn(2, 8)
+
+    class Inside(nn.Module):
+        def forward(self, x):
+            with ampft.computing_in(inner, "cpu"):
+                return layer(x)
+
+    with ampft.computing_in(outer, "cpu"):
+        with ampft.computing_in(inner, "cpu"):
+            assert layer(x).dtype == dtypes[inner]
+            assert layer(x).dtype == dtypes[inner]  # after the check of the first one
+        assert Inside()(x).dtype == dtypes[inner]
+        assert layer(x).dtype == dtypes[outer]
+    if outer != "fp32":  # the check still follows
+        with ampft.computing_in(outer, "cpu"):
+            Inside()(x)
+            with pytest.raises(PrecisionContradicted):
+                Float32Inside()(x)
+    assert not modules._global_forward_hooks
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_one_message():
+    with pytest.raises(InputError, match=r"fp16 on cuda: this torch .* finds no GPU"):
+        ampft.computing_in("fp16", "cuda").__enter__()
