@@ -17,6 +17,7 @@ from ampft.text.units import TextUnits
 
 ROWS_AT_A_TIME = 4096
 TOKEN = "token"  # kind of data whose rows are lists of words with a label each
+RAW_TEXT_COLUMN = "ampft_text"  # of a split of words: the text in which they were found
 CONTENT_COLUMN = "ampft_content"  # of a split of files: SHA-256 of the decoded image or sound
 
 

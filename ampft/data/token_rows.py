@@ -11,7 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from ampft.data.columns import (
     refuse_rejected,
     span_columns,
 )
-from ampft.data.dataset import cells
+from ampft.data.dataset import RAW_TEXT_COLUMN, cells
 from ampft.data.masks import read_class_names
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows, concatenated
@@ -140,7 +140,7 @@ def read_token_tables(
     scheme_note = f"{SCHEME_NOTES[scheme]}; {words:,} training words."
     of_tables = (note for table in every for note in table.notes)
     all_notes = [*notes, note, *of_tables, scheme_note, unit_note]
-    return rows, replace(columns, inputs=(_prepared_column(columns),), units=chosen), all_notes
+    return rows, replace(columns, inputs=_prepared_columns(columns)[:1], units=chosen), all_notes
 
 
 def _texts_with_spans(
@@ -156,9 +156,10 @@ def _texts_with_spans(
                     yield text, [e for e in found if 0 <= e.start < e.end <= len(text)]
 
 
-def _prepared_column(columns: DataColumns) -> str:
-    """Return the input column of the prepared rows."""
-    return TEXT if columns.are_spans else WORDS
+def _prepared_columns(columns: DataColumns) -> tuple[str, ...]:
+    """Return the columns of the prepared rows; the first is their input."""
+    inputs = (TEXT, RAW_TEXT_COLUMN) if columns.are_spans else (WORDS,)
+    return (*inputs, *columns.extra)
 
 
 def _read_table(table: SourceTable, columns: DataColumns, request: DataRequest) -> LabelledRows:
@@ -198,11 +199,11 @@ def _read_table(table: SourceTable, columns: DataColumns, request: DataRequest) 
             codes.extend(index.setdefault(tag, len(index)) for tag in tags)
             counts.append(len(tags))
             numbers.append(number)
-            extra = zip(columns.extra.values(), others, strict=True)
-            yield words, *(as_text(value, place, name) for name, value in extra)
+            extra = map(as_text, others, repeat(place), columns.extra.values())
+            yield words, *[words_cell] * columns.are_spans, *extra
 
-    prepared = _prepared_column(columns)
-    written = write_arrow(usable(), (prepared, *columns.extra), lists=(prepared,))
+    prepared = _prepared_columns(columns)
+    written = write_arrow(usable(), prepared, lists=prepared[:1])
     if empty and not request.drop_missing_text:
         raise InputError(
             f"{table.place(*empty)}: no word in column"

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from datasets import Audio
 from PIL import Image
 
-from ampft.data.dataset import ClassificationData
+from ampft.data.dataset import RAW_TEXT_COLUMN, ClassificationData
 from ampft.data.media import undecoded_column
 from ampft.data.sounds import open_sound
 from ampft.text.units import TextUnits, Word
@@ -58,7 +58,11 @@ class Question:
     @property
     def sentence(self) -> tuple[str, list[Word]]:
         """The text of a list of words that a user would type, and the places of the words."""
-        return (self.data.text_units or TextUnits()).joined(self.cells[0])
+        units, part = self.data.text_units or TextUnits(), self.data.splits[self.split]
+        if RAW_TEXT_COLUMN not in part.column_names:
+            return units.joined(self.cells[0])
+        text = part[self.row][RAW_TEXT_COLUMN]
+        return text, units.split(text)
 
     @property
     def file(self) -> Any:

@@ -213,3 +213,15 @@ def test_the_flag_decides(tmp_path):
                 train_file=path.rename(tmp_path / "t.csv"), text_units="words", **none
             )
         )
+
+
+def test_prepared_rows_keep_the_text_of_their_units(tmp_path):
+    path = tmp_path / "train.jsonl"
+    rows = [{"text": f"我在北京 {i}", "spans": [[2, 4, "LOC"]]} for i in range(4)]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    none = {"validation_fraction": 0.0, "test_fraction": 0.0}
+    data = load_data(ClassifyArguments(train_file=path, group_column="text", **none))
+    part = data.splits["train"]
+    assert part["ampft_text"][:] == [row["text"] for row in rows]
+    assert part["text"][0] == ["我", "在", "北", "京", "0"]
+    assert part["ampft_group"][0] == rows[0]["text"]
