@@ -228,6 +228,13 @@ class WatchedFile:
         return len(data)
 
 
+def flip_bit(path: Path, *_: Path) -> None:
+    """Change one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 def restore(tree: Tree, folder: Path) -> Path:
     """Write a state into a new folder."""
     folder.mkdir(parents=True)

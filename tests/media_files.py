@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import numpy as np
 import pytest
 import soundfile
 from PIL import Image
+
+from ampft.text.shown_case import ShownPicture
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"  # beside the checkout
 CIFAR, FSDD = SHARED / "cifar10_subset", SHARED / "fsdd"
@@ -20,6 +24,12 @@ def shared_data(folder: Path) -> Path:
     if not folder.is_dir():
         pytest.skip(f"real data: {folder} is absent")
     return folder
+
+
+def decoded(picture: ShownPicture) -> np.ndarray:
+    """Return the pixels of a picture on a page."""
+    content = io.BytesIO(base64.b64decode(picture.content))
+    return np.asarray(Image.open(content).convert("RGB"))
 
 
 def picture(seed: int, size: tuple[int, int] = (12, 10)) -> Image.Image:

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from media_files import image_folder, sound_table
-from PIL import Image
+from media_files import decoded, image_folder, sound_table
 from run_folders import write_outcomes
 from tiny_masks import mask_outcome, write_folders
 
@@ -24,7 +23,6 @@ from ampft.data.load import load_data
 from ampft.kinds.predicted_masks import colored_mask, default_palette
 from ampft.runs.record import DataPart
 from ampft.tasks.single_label import Predictions
-from ampft.text.shown_case import ShownPicture
 
 
 def data_part(data, **changes) -> DataPart:
@@ -36,11 +34,6 @@ def data_part(data, **changes) -> DataPart:
         "examples": {name: len(part) for name, part in data.splits.items()},
     }
     return DataPart(**values | changes)
-
-
-def decoded(picture: ShownPicture) -> np.ndarray:
-    content = io.BytesIO(base64.b64decode(picture.content))
-    return np.asarray(Image.open(content).convert("RGB"))
 
 
 def write_flips(folder, data, task: str) -> list[Path]:

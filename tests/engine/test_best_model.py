@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate import Accelerator
+from file_faults import flip_bit
 from torch import nn
 
 from ampft.engine.checkpoints.writing import write_tensors
@@ -100,19 +101,13 @@ def test_the_weights_of_a_compiled_model_keep_their_names(tmp_path, accelerator)
     assert torch.equal(model.weight, torch.ones(2, 2))
 
 
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-
 def replace_by_another_run(path):
     write_tensors(path, {"weight": torch.ones(2, 2), "bias": torch.ones(2)})
 
 
 @pytest.mark.parametrize(
     ("damage", "problem"),
-    [(flip, "was changed"), (replace_by_another_run, "was changed"), (Path.unlink, "is mi")],
+    [(flip_bit, "was changed"), (replace_by_another_run, "was changed"), (Path.unlink, "is mi")],
 )
 def test_a_changed_file_is_not_loaded(tmp_path, accelerator, damage, problem):
     best = BestModel(tmp_path, METRICS["accuracy"])

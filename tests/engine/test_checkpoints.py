@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from file_faults import flip_bit
 from safetensors.torch import load_file
 
 from ampft import files
@@ -196,12 +197,6 @@ def test_an_intact_checkpoint_verifies(tmp_path: Path):
 FILES = (MANIFEST_NAME, "model.safetensors", "optimizer.safetensors", "state.json")
 
 
-def flip(path: Path, other: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
 def truncate(path: Path, other: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
@@ -219,7 +214,7 @@ def replace_by_link(path: Path, other: Path) -> None:
     path.symlink_to(path.parents[2] / "moved")
 
 
-@pytest.mark.parametrize("damage", [flip, truncate, delete, swap, replace_by_link])
+@pytest.mark.parametrize("damage", [flip_bit, truncate, delete, swap, replace_by_link])
 @pytest.mark.parametrize("name", FILES)
 def test_damage_is_noticed_and_the_file_named(tmp_path: Path, name: str, damage):
     store = CheckpointStore(tmp_path)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from file_faults import flip_bit
 from tiny_text import LABELS
 
 from ampft.comparison.analysis.loading import find_runs
@@ -97,17 +98,11 @@ def test_an_undamaged_run_is_read(run, command, expected):
     assert expected in read(command, run)
 
 
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
 def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-2])
 
 
-DAMAGE = {"flip": flip, "truncate": truncate, "delete": Path.unlink}
+DAMAGE = {"flip": flip_bit, "truncate": truncate, "delete": Path.unlink}
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

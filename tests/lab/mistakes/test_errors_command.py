@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 import soxr
-from media_files import tone
+from media_files import decoded, tone
 from PIL import Image
 from running import BIN, call_here, succeeded
 from tiny_masks import mask_outcome, write_folders
@@ -27,7 +27,6 @@ from ampft.runs.record import DataPart, write_record
 from ampft.tasks.multi_label import MultiLabelPredictions
 from ampft.tasks.single_label import Predictions
 from ampft.tasks.token_labels import TokenPredictions
-from ampft.text.shown_case import ShownPicture
 
 NAMES = ("cat", "dog", "eel")
 # label, prediction, probability of the prediction
@@ -230,11 +229,6 @@ def test_masks_are_shown_beside_their_image(folder_of, tmp_path):
     (folders / "valannot" / "val00.png").unlink()
     alone = find_mistakes(folder, 5).confident[0].shown  # the data are not those of the run
     assert [picture.title for picture in alone.pictures] == ["prediction"]
-
-
-def decoded(picture: ShownPicture) -> np.ndarray:
-    content = io.BytesIO(base64.b64decode(picture.content))
-    return np.asarray(Image.open(content).convert("RGB"))
 
 
 def test_wrong_folders_and_files_are_refused(folder_of, tmp_path):
