@@ -103,7 +103,7 @@ def ask_words(question: Question) -> Answer:
     tokens = question.pipe(text, aggregation_strategy="none", ignore_labels=[])
     answer = np.full((len(places), len(question.label_names)), np.nan)
     index = {name: code for code, name in enumerate(question.label_names)}
-    after, position = 0, 0
+    after, position = -1, 0  # a space before the first word can be a token from 0 to 0
     for word, place in enumerate(places):
         while position < len(tokens) and tokens[position]["end"] <= after:
             position += 1
