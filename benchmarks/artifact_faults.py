@@ -7,9 +7,11 @@ manifest anew, so that no hash gives the fault away.
 from __future__ import annotations
 
 import json
+import operator
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,14 +124,35 @@ def wrong_labels(folder: Path, manifest: ArtifactManifest) -> ArtifactManifest:
     return manifest
 
 
-def other_truncation(folder: Path, manifest: ArtifactManifest) -> ArtifactManifest:
-    """Truncate texts to half of their tokens."""
-    path = folder / SOURCE_NAME / "run.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
-    record.pop("sha256")
-    record["arguments"]["max_seq_length"] //= 2
-    path.write_text(hashed_text(record), encoding="utf-8")
-    return manifest
+def entry(file: str, *path: str, change: Callable[[Any], Any]) -> Fault:
+    """Return the fault that an entry of a JSON file is changed; None as its value removes it.
+
+    Args:
+        file: Name of the file.
+        path: Keys of the entry, from the outside.
+        change: Function from the value to the new one.
+    """
+
+    def plant_entry(folder: Path, manifest: ArtifactManifest) -> ArtifactManifest:
+        values = json.loads((folder / file).read_text(encoding="utf-8"))
+        place = values
+        for key in path[:-1]:
+            place = place[key]
+        changed = change(place.get(path[-1]))
+        place.pop(path[-1], None)
+        if changed is not None:
+            place[path[-1]] = changed
+        (folder / file).write_text(json.dumps(values), encoding="utf-8")
+        return manifest
+
+    return plant_entry
+
+
+DECIDED = ("decision.json", "rule")
+FITTED = (*DECIDED, "decisions")
+READ = ("decision.json", "tokenization")
+other_truncation = entry(*READ, "max_length", change=lambda length: length // 2)
+other_truncation.__doc__ = "Truncate texts to half of their tokens."
 
 
 def other_case(folder: Path, manifest: ArtifactManifest) -> ArtifactManifest:
@@ -167,6 +190,134 @@ def stale(other: Path) -> Fault:
     return change
 
 
+def scaled_weight(ending: str, factor: float, row: int | None = None) -> Fault:
+    """Return the fault that a weight of the graph, or one of its rows, is multiplied."""
+
+    def change(graph: Any) -> None:
+        weight = _initializer(graph, ending)
+        values = numpy_helper.to_array(weight).copy()
+        values[slice(None) if row is None else row] *= factor
+        weight.CopyFrom(numpy_helper.from_array(values, weight.name))
+
+    return lambda folder, manifest: _changed_graph(folder, manifest, change)
+
+
+def swapped(values: Any) -> Any:
+    """Return a list or the names of a mapping with the last two exchanged."""
+    if isinstance(values, dict):
+        return dict(zip(values, swapped(list(values.values())), strict=True))
+    return [*values[:-2], values[-1], values[-2]]
+
+
+def swapped_everywhere(folder: Path, manifest: ArtifactManifest) -> ArtifactManifest:
+    """Exchange the last two labels in all files that state them."""
+    wrong_labels(folder, manifest)
+    entry(*DECIDED, "label_names", change=swapped)(folder, manifest)
+    return replace(manifest, label_names=tuple(swapped(list(manifest.label_names))))
+
+
+def edited(name: str, before: str, after: str) -> Fault:
+    """Return the fault that a text in a file is replaced."""
+
+    def change(folder: Path, manifest: ArtifactManifest) -> ArtifactManifest:
+        text = (folder / name).read_text(encoding="utf-8")
+        assert before in text, f"{name} has {before!r}"
+        (folder / name).write_text(text.replace(before, after), encoding="utf-8")
+        return manifest
+
+    return change
+
+
+def added(name: str, text: str) -> Fault:
+    """Return the fault that a file of a tokenizer is added."""
+
+    def change(folder: Path, manifest: ArtifactManifest) -> ArtifactManifest:
+        (folder / name).write_text(text, encoding="utf-8")
+        return manifest
+
+    return change
+
+
+def removed(name: str) -> Fault:
+    """Return the fault that a file is absent."""
+
+    def change(folder: Path, manifest: ArtifactManifest) -> ArtifactManifest:
+        (folder / name).unlink()
+        return manifest
+
+    return change
+
+
+def other_record(folder: Path, manifest: ArtifactManifest) -> ArtifactManifest:
+    """State another longest text in the record of the run."""
+    path = folder / SOURCE_NAME / "run.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    record.pop("sha256")
+    record["arguments"]["max_seq_length"] //= 2
+    path.write_text(hashed_text(record), encoding="utf-8")
+    return manifest
+
+
+# Of decisions and settings; those of `FITTED` need a run that was calibrated and abstains.
+DECISION_FAULTS: dict[str, Fault] = {
+    **{
+        f"temperature x {factor:g}": entry(
+            *FITTED, "logit_temperature", change=partial(operator.mul, factor)
+        )
+        for factor in (1.001, 1.15, 1.5, 2, 3, 1 / 3)
+    },
+    "temperature removed": entry(*FITTED, "logit_temperature", change=lambda value: None),
+    "abstention removed": entry(*FITTED, "abstention", change=lambda value: None),
+    "abstention at another confidence": entry(
+        *FITTED, "abstention", change=lambda value: {**value, "least_confidence": 0.9}
+    ),
+    "another promised error": entry(
+        *FITTED, "abstention", change=lambda value: {**value, "error": value["error"] / 2}
+    ),
+    "thresholds added": entry(*FITTED, "label_thresholds", change=lambda value: [0.2, 0.5, 0.9]),
+    "sigmoid for softmax": entry(*DECIDED, "several", change=lambda value: not value),
+    "another threshold": entry(*DECIDED, "threshold", change=lambda value: 0.3),
+    "another separator": entry(*DECIDED, "separator", change=lambda value: ";"),
+    "labels swapped in decision.json": entry(*DECIDED, "label_names", change=swapped),
+    "labels swapped in config.json": wrong_labels,
+    "labels swapped in artifact.json": lambda folder, manifest: replace(
+        manifest, label_names=tuple(swapped(list(manifest.label_names)))
+    ),
+    "labels swapped everywhere": swapped_everywhere,
+    "half of max_length": other_truncation,
+    "one token less": entry(*READ, "max_length", change=lambda length: length - 1),
+    "windows": entry(*READ, "stride", change=lambda stride: 4),
+    "cut at the left": entry(*READ, "truncation_side", change=lambda side: "left"),
+    "special tokens as characters": entry(
+        *READ, "splits_special_tokens", change=lambda value: not value
+    ),
+    "another task": entry("decision.json", "task", change=lambda task: "multi-label"),
+    "other input columns": entry("decision.json", "input_columns", change=lambda names: ["body"]),
+    "hidden_act relu": entry("config.json", "hidden_act", change=lambda value: "relu"),
+    "layer_norm_eps": entry("config.json", "layer_norm_eps", change=lambda value: 1e-5),
+    "other special token": entry("config.json", "pad_token_id", change=lambda value: 1),
+    "lower-casing": other_case,
+    "accents": edited("tokenizer.json", '"strip_accents": null', '"strip_accents": true'),
+    "model_max_length": entry(
+        "tokenizer_config.json", "model_max_length", change=lambda value: value * 2
+    ),
+    "special_tokens_map.json added": added(
+        "special_tokens_map.json", '{"cls_token": "[SEP]", "sep_token": "[CLS]"}'
+    ),
+    "tokenizer_config.json absent": removed("tokenizer_config.json"),
+    "decision.py edited": edited("decision.py", "scaled.max(", "scaled.min("),
+    "decision.js edited": edited("decision.js", "value >= 0 ? 1 : power", "value >= 0 ? power : 1"),
+    "another record": other_record,
+}
+# Of the graph of an ONNX file.
+GRAPH_FAULTS: dict[str, Fault] = {
+    "one class broken": broken_class,
+    "head x 1.01": scaled_weight("classifier.weight", 1.01),
+    "embedding of one token": scaled_weight("word_embeddings.weight", -3.0, row=40),
+    "last position": scaled_weight("position_embeddings.weight", -3.0, row=20),
+    "other pooling": other_pooling,
+    "kernel that depends on the batch": batch_dependent,
+}
 FAULTS: dict[str, Fault] = {
     "one class broken": broken_class,
     "wrong id2label": wrong_labels,

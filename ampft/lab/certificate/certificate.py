@@ -17,6 +17,11 @@ from ampft.text.json_io import JSONValue, one_of
 from ampft.text.numbers import counted, percent
 
 SCHEMA = 1
+LISTED = 6  # entries in a sentence
+FLOAT32 = "fp32"
+# Largest difference of float32 logits, as a share of their range, with which they are equal, and
+# the fewest rows. Kernels that add in another order differ by up to 3e-5 (OpenVINO).
+EQUAL, EQUAL_ROWS = 1e-4, 100
 PASSED, FAILED, UNDECIDED = "passed", "failed", "undecided"
 KEPT, WORSE, OPEN, TOO_FEW = "kept", "worse", "open", "too few"
 
@@ -59,6 +64,28 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
         f"{', '.join(expected)}"
     ),
     "processor": lambda names: f"these files of the artifact are not the run's: {', '.join(names)}",
+    "contract": lambda entries: (
+        f"decision.json of the artifact, which says how it decides, is not the run's: "
+        f"{'; '.join(entries[:LISTED])}"
+    ),
+    "config": lambda entries: (
+        f"config.json of the artifact is not the run's: {'; '.join(entries[:LISTED])}"
+    ),
+    "manifest": lambda entries: (
+        f"artifact.json does not state what the run has: {'; '.join(entries[:LISTED])}"
+    ),
+    "modules": lambda names: (
+        f"these files are not of this version of ampft: {', '.join(names)}; export the run again"
+    ),
+    "answers": lambda rows, examples: (
+        f"with equal logits, the artifact gives {rows:,} of {counted(examples, 'example')} another "
+        "label, probability or answer: it decides otherwise than its model"
+    ),
+    "probes": lambda rows, largest, tolerance: (
+        f"on {rows:,} made-up rows, which have tokens and lengths that the examples lack, logits "
+        f"differ by up to {100 * largest:.2g} % of their range, and {100 * tolerance:.2g} % is "
+        "allowed"
+    ),
     "not_finite": lambda rows: f"{counted(rows, 'prediction')} of the artifact are not finite",
     "inputs": lambda rows, examples: (
         f"the inputs of the artifact differ from the model's for {rows:,} of "
@@ -85,6 +112,11 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
         f"the precision of the artifact is {precision}, but its products ran as {executed}"
     ),
     # Notes
+    "equal": lambda examples, probes, share: (
+        f"the outputs equal the model's to rounding, so no difference is estimated: all labels and "
+        f"answers of {counted(examples, 'example')}, and logits within {100 * share:.1g} % of "
+        f"their range, also on {probes:,} made-up rows"
+    ),
     "gain": lambda metric: (
         f"the artifact has a better {metric} than its model beyond chance, so its predictions are "
         "not quite the model's; the size of the gain is uncertain"
@@ -152,6 +184,32 @@ class LogitDifferences:
     # For int8, 90th percentile over the rows of the largest difference of a row, relative to what
     # rounding all products of the model to 8 bits does; None otherwise.
     rounding: float | None = None
+
+    @property
+    def share(self) -> float:
+        """The largest difference as a share of the range."""
+        return self.largest / self.range if self.range > 0 else float(self.largest > 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerDifferences:
+    """Differences between what people get from the artifact and from the model."""
+
+    rows: int  # Number of rows, or of words.
+    labels: int  # Number with another label.
+    answered: int  # Number that only one of both answers.
+    probability: float  # Largest difference of a probability.
+    decided: int  # Number whose answer differs if the logits are equal.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeDifferences:
+    """Differences between logits on made-up rows of tokens."""
+
+    rows: int  # Number of rows.
+    coverage: float  # Share of the vocabulary that is in one of them.
+    largest: float  # Largest absolute difference.
+    range: float  # Largest minus smallest logit of the model.
 
     @property
     def share(self) -> float:
@@ -244,7 +302,22 @@ class Certificate:
     run_sha256: str  # Hash of the record of the run that it came from.
     rows_sha256: str  # Hash of the verified rows and their labels.
     verify: str  # Split or file that was verified, as the user named it.
+    answers: AnswerDifferences | None = None  # Differences of what people get.
+    probes: ProbeDifferences | None = None  # Differences on made-up rows; None if there are none.
     schema: int = SCHEMA  # Version of this layout.
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all outputs equal the model's to rounding, which no estimate has to show."""
+        logits, answers, probes = self.logits, self.answers, self.probes
+        if logits is None or answers is None or self.artifact["precision"] != FLOAT32:
+            return False
+        shares = [logits.share, *([] if probes is None else [probes.share])]
+        return (
+            max(shares) <= EQUAL
+            and answers.rows + (0 if probes is None else probes.rows) >= EQUAL_ROWS
+            and not (answers.labels or answers.answered or answers.decided)
+        )
 
     @property
     def arm(self) -> ArmResult:

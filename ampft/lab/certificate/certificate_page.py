@@ -96,6 +96,8 @@ def headline(certificate: Certificate) -> str:
     """Return the verdict in one clause."""
     name = certificate.name
     if certificate.verdict == PASSED:
+        if certificate.is_equal:
+            return f"passed: the outputs of {name} equal its model's to rounding"
         margin = certificate.comparison.units.margin_with_unit
         return f"passed: {name} is equivalent to its model at a margin of {margin}"
     if certificate.verdict == FAILED:
@@ -133,6 +135,20 @@ def facts(certificate: Certificate) -> Iterator[tuple[str, str]]:
             "logits",
             f"largest difference {logits.largest:.2g} ({100 * logits.share:.2g} % of the range of "
             f"the logits{allowed}), typically {logits.typical:.2g}",
+        )
+    answers, probes = certificate.answers, certificate.probes
+    if answers is not None:
+        yield (
+            "answers",
+            f"{answers.labels:,} of {answers.rows:,} labels differ, {answers.answered:,} are "
+            f"answered by one side only, and probabilities differ by up to "
+            f"{answers.probability:.2g}",
+        )
+    if probes is not None:
+        yield (
+            "made up",
+            f"{probes.rows:,} rows with {percent(probes.coverage)} of the vocabulary: logits "
+            f"differ by up to {100 * probes.share:.2g} % of their range",
         )
     batches = certificate.batches
     if batches is not None:

@@ -250,8 +250,8 @@ def with_verdict(draft: Certificate) -> Certificate:
             other labels, and notes are known without statistics.
     """
     failures = (*draft.failures, *_failures(draft))
-    is_equivalent = draft.arm.outcome == EQUIVALENT
-    verdict = FAILED if failures else PASSED if is_equivalent else UNDECIDED
+    is_shown = draft.arm.outcome == EQUIVALENT or draft.is_equal
+    verdict = FAILED if failures else PASSED if is_shown else UNDECIDED
     return replace(draft, verdict=verdict, failures=failures, notes=(*_notes(draft), *draft.notes))
 
 
@@ -267,6 +267,12 @@ def _failures(draft: Certificate) -> Iterator[Finding]:
             rows=logits.rows_beyond,
             precision=precision,
         )
+    answers, probes = draft.answers, draft.probes
+    if answers is not None and answers.decided:
+        yield finding("answers", rows=answers.decided, examples=answers.rows)
+    if probes is not None and probes.share > TOLERANCES[precision]:
+        limit = TOLERANCES[precision]
+        yield finding("probes", rows=probes.rows, largest=probes.share, tolerance=limit)
     # Whether int8 activations have a scale per row, or more.
     scales_rows = draft.artifact.get("int8") == BLOCKS or draft.artifact["format"] == "torch"
     limit = ROUNDING_LIMIT if scales_rows else COARSE_ROUNDING_LIMIT
@@ -341,6 +347,10 @@ STORED = {
 
 
 def _notes(draft: Certificate) -> Iterator[Finding]:
+    if draft.is_equal and draft.logits is not None:
+        probes = 0 if draft.probes is None else draft.probes.rows
+        examples, share = draft.comparison.examples, draft.logits.share
+        yield finding("equal", examples=examples, probes=probes, share=share)
     if draft.arm.difference is not None and draft.arm.difference.verdict == Verdict.BETTER:
         yield finding("gain", metric=draft.comparison.primary.title)
     few = [each.name for each in draft.classes if each.status == TOO_FEW]

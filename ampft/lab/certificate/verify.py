@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,11 +22,19 @@ from ampft.kinds.logits import forward_logits, logits_of_rows
 from ampft.kinds.prediction import PredictRequest
 from ampft.lab.certificate.certificate import (
     UNDECIDED,
+    AnswerDifferences,
     BatchInvariance,
     Certificate,
     Finding,
     LogitDifferences,
+    ProbeDifferences,
     finding,
+)
+from ampft.lab.certificate.equality import (
+    AnswerTally,
+    config_labels,
+    exact_failures,
+    probed,
 )
 from ampft.lab.certificate.gate import (
     BATCH_SIZES,
@@ -38,16 +46,14 @@ from ampft.lab.certificate.gate import (
 )
 from ampft.lab.certificate.measured import artifact_dtypes, measured_cost
 from ampft.lab.certificate.rows import VerifiedRows, VerifyRequest, check_verification
-from ampft.lab.export.artifact import SOURCE_NAME, Artifact, open_uncertified
-from ampft.lab.export.formats import INT8
+from ampft.lab.export.artifact import Artifact, open_uncertified
+from ampft.lab.export.formats import FP32, INT8
 from ampft.machine import hardware
-from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches_any_pattern
+from ampft.models.tokenizer import saved_contract
+from ampft.runs.manifest import RECORD_NAME
 from ampft.runs.predict import run_classifier
 from ampft.runs.predictor import Predictor
 from ampft.runs.publishing import published_data_name, published_model_name
-from ampft.runs.record import read_record
-from ampft.runs.redaction import published_record
-from ampft.sealed import hashed_text
 from ampft.tasks.outcome import Outcome
 
 BATCH_SIZE = BATCH_SIZES[1]
@@ -111,17 +117,12 @@ class _Verification:
         """Share of the range of the logits that rounding explains."""
         return TOLERANCES.get(self.opened.manifest.precision)
 
-    @property
-    def labels(self) -> list[str]:
-        """Labels in config.json, where every other program reads them."""
-        return [str(name) for _, name in sorted(self.opened.config.id2label.items())]
-
     def certificate(self, request: VerifyRequest) -> Certificate:
         """Return the certificate, within the numerics of the model."""
         rows, record, manifest = self.rows, self.opened.record, self.opened.manifest
         versions = manifest.versions
-        failures = list(self._known_failures())
-        outcomes, logits, found = self._predict()
+        failures = list(exact_failures(self.opened, self.run))
+        outcomes, logits, answers, found = self._predict()
         comparison, classes = compare_outcomes(
             *outcomes,
             name=f"{manifest.format} {manifest.precision}",
@@ -146,6 +147,8 @@ class _Verification:
             classes=classes,
             class_margin=CLASS_MARGIN,
             logits=logits,
+            answers=answers,
+            probes=self._probes(),
             batches=self._invariance(),
             dtypes=artifact_dtypes(self.opened, rows.rows[:BATCH_SIZE]),
             cost=measured_cost(self.opened, self.model, self.run, rows, measure=request.measure),
@@ -165,36 +168,21 @@ class _Verification:
         )
         return with_verdict(draft)
 
-    def _known_failures(self) -> Iterator[Finding]:
-        """Yield other labels, and copies of the run's tokenizer and record that are no copies."""
-        found, expected = self.labels, list(self.opened.record.label_names)
-        if set(found) != set(expected) or len(found) != len(expected):
-            missing, added = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
-            yield finding("labels", missing=missing, added=added)
-        elif found != expected:
-            yield finding("label_order", found=found, expected=expected)
-        changed = [
-            name
-            for name in self.opened.manifest.files
-            if matches_any_pattern(name, MODEL_FILES)
-            and not matches_any_pattern(
-                name, ("config.json", "generation_config.json", *WEIGHT_FILES)
-            )
-            and (self.run / name).is_file()
-            and describe_file(self.opened.folder / name) != describe_file(self.run / name)
-        ]
-        published = published_record(read_record(self.run))
-        if hashed_text(self.opened.record) != hashed_text(published):
-            changed.append(f"{SOURCE_NAME}/{RECORD_NAME}")
-        if changed:
-            yield finding("processor", names=changed)
+    def _probes(self) -> ProbeDifferences | None:
+        """Return how the logits differ on made-up rows; None unless float32 must be equal."""
+        contract = saved_contract(self.run)
+        if contract is None or self.opened.manifest.precision != FP32:
+            return None
+        return probed(self.model, self.artifact, contract)
 
-    def _predict(self) -> tuple[tuple[Outcome, Outcome], LogitDifferences, list[Finding]]:
+    def _predict(
+        self,
+    ) -> tuple[tuple[Outcome, Outcome], LogitDifferences, AnswerDifferences | None, list[Finding]]:
         """Predict all rows in batches of similar length.
 
         Returns:
-            Outcomes of the model and of the artifact, the differences of their logits, and what is
-            known to be wrong without statistics.
+            Outcomes of the model and of the artifact, the differences of their logits and of their
+            answers, and what is known to be wrong without statistics.
         """
         rows, sides = self.rows, (self.model, self.artifact)
         tally, rounding = LogitTally(self.tolerance), LogitTally()
@@ -202,8 +190,14 @@ class _Verification:
         not_finite = other_inputs = 0
         # The logits of the artifact in the order of the model's labels.
         names = self.model.problem.label_names
-        has_same = set(self.labels) == set(names)
-        order = [self.labels.index(name) for name in names] if has_same else slice(None)
+        found = config_labels(self.opened)
+        has_same = set(found) == set(names)
+        order = [found.index(name) for name in names] if has_same else slice(None)
+        problems = [side.problem for side in sides]
+        if len(problems[1].label_names) != len(names):  # is named as a failure
+            problems[1] = problems[0]
+        one, other = (getattr(problem, "rule", None) for problem in problems)
+        answers = None if one is None or other is None else AnswerTally(one, other)
         step = max(len(rows) // INVARIANCE_ROWS, 1)
         for number, batch in enumerate(
             batches_by_length(self.model, rows, range(len(rows)), BATCH_SIZE)
@@ -216,23 +210,27 @@ class _Verification:
                     other_inputs += not _are_equal(*(s.reader.collate(single) for s in sides))
             finite = torch.isfinite(own)
             not_finite += int((~finite).reshape(len(own), -1).any(dim=1).sum())
-            own = torch.where(finite, own, torch.zeros_like(own))[:, order]
+            raw = torch.where(finite, own, torch.zeros_like(own))
+            own = raw[:, order]
             if own.shape == logits.shape:
                 tally.add(logits.numpy(), own.numpy())
+                if answers is not None:
+                    answers.add(logits.numpy(), raw.numpy())
             if self.rounded is not None and number % step == 0:
                 rounding.add(logits.numpy(), forward(self.rounded, columns)[1].numpy())
-            for side, parts, found in zip(sides, decoded, (logits, own), strict=True):
-                read = inputs if side is self.model else own_inputs
-                parts.add(batch, side.problem.decode(found, rows.with_masks(read, batch)))
+            read = ((inputs, logits), (own_inputs, own))
+            for problem, parts, each in zip(problems, decoded, read, strict=True):
+                parts.add(batch, problem.decode(each[1], rows.with_masks(each[0], batch)))
         model, artifact = (
-            side.problem.outcome(rows.name, rows.targets, parts.joined())
-            for side, parts in zip(sides, decoded, strict=True)
+            problem.outcome(rows.name, rows.targets, parts.joined())
+            for problem, parts in zip(problems, decoded, strict=True)
         )
         wrong = [finding("not_finite", rows=not_finite)] if not_finite else []
         if other_inputs:
             wrong.append(finding("inputs", rows=other_inputs, examples=len(rows)))
         differences = tally.differences(None if self.rounded is None else rounding)
-        return (model, artifact), differences, wrong
+        shown = None if answers is None else answers.differences()
+        return (model, artifact), differences, shown, wrong
 
     def _invariance(self) -> BatchInvariance:
         """Predict some rows alone and in batches, and return what changes."""
