@@ -236,6 +236,12 @@ class EvaluationArguments:
         "kept unless earlier ones are better by more than chance, in log loss",
         needs=("load_best_model_at_end",),
     )
+    metric: str | None = _evaluation(
+        None,
+        "further metrics of the package evaluate for the final split, comma-separated: names on "
+        "the hub, or files of local modules",
+        joined=True,
+    )
     eval_steps: int | None = _evaluation(
         None,
         "optimizer steps between validations, with one more at the end; if none, one validation "

@@ -385,6 +385,7 @@ DIFFERENT_DEFAULTS = {
     "max_length_seconds": "whole sounds; there 20 s, cut at random",
     "max_seq_length": "128, and windows for longer texts of words; there 128, and for words the "
     "model's maximum",
+    "image_column_name": "--augment resized_crop,flip changes images at random; there always",
     "model_name_or_path": "for images, a small model from random weights; there a pretrained ViT",
 }
 ROWS: dict[str, Row] = {

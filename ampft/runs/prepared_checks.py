@@ -26,8 +26,10 @@ from ampft.engine.out_of_memory import RandomAndBufferSnapshot, reset_peak_memor
 from ampft.engine.step import ScaledGradient, descending_loss_scales, first_finite_gradient
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import check_float32_possible, in_float32
+from ampft.features.chosen_metrics import check_metrics
 from ampft.features.decisions import validation_halves
 from ampft.files import check_disk_space
+from ampft.flag import split_names
 from ampft.hub import is_folder_or_hub_id
 from ampft.kinds.logits import model_inputs
 from ampft.metrics.ranking import RANKING
@@ -126,6 +128,9 @@ def _check_schedule_and_metric(prepared: Prepared) -> None:
             "--warmup_ratio 0.1."
         )
     task, name = prepared.task, prepared.args.metric_for_best_model
+    chosen = split_names(prepared.args.metric)
+    if chosen:
+        check_metrics(chosen, task, trust_remote_code=prepared.args.trust_remote_code)
     metrics = task.problem.metrics
     if name is not None and name not in (*metrics, *_ranking_of(task)):
         raise InputError(

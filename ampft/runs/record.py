@@ -188,6 +188,8 @@ class RunRecord:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     # Metrics of predicting the class frequencies of `train` for every example.
     metrics_chance: Mapping[str, float] | None = None
+    # Values of `--metric` on the final split; None without.
+    metrics_chosen: Mapping[str, float] | None = None
     # What simple methods reach on the same split; empty in earlier records.
     simple_methods: Sequence[SimpleMethod] = ()
     # The same metrics of predictions in fp32; `None` without `--evaluate_fp32`.

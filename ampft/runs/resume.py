@@ -249,6 +249,7 @@ MAY_CHANGE = frozenset(
             "baseline",
             "serve_back",
             "evaluate_fp32",
+            "metric",
             "fail_on_leak",
             "inspect_data",
             "check_precision",

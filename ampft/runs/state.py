@@ -12,6 +12,7 @@ from ampft.engine.ending import TimeLimit
 from ampft.engine.first_step import FirstStepMonitor
 from ampft.engine.out_of_memory import MEMORY_ADVICE, OutOfMemoryRetries
 from ampft.evaluation.evaluate import evaluate
+from ampft.features.chosen_metrics import ChosenMetrics
 from ampft.features.contention import ContentionMonitor
 from ampft.features.decisions import FittedDecisions
 from ampft.features.feature import Feature, Write
@@ -25,6 +26,7 @@ from ampft.features.trackers import TrackerReporting
 from ampft.features.validations import LOSS, Validations
 from ampft.features.value_ranges import NonfiniteStepMonitor, ValueRangeMonitor
 from ampft.features.weights import AdapterMerging, AveragedWeights, BestModel, Selector
+from ampft.flag import split_names
 from ampft.metrics.ranking import RANKING
 from ampft.precision.accelerator import is_sharded
 from ampft.runs.graphs import graphs_of
@@ -55,8 +57,10 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
     by_loss = args.metric_for_best_model is None and LOSS in metrics and prepared.selects_best
     kept_by = metrics[LOSS] if by_loss else metric
     best = BestModel(prepared.folder, kept_by, args.early_stopping_patience, average=average)
+    chosen = split_names(args.metric) or ()
     rows = len(prepared.task.data.splits["validation"]) if by_loss else 0
     features = (
+        ChosenMetrics(chosen, accelerator, write) if chosen else None,
         TrackerReporting(
             accelerator, redact_secrets(asdict(args)) if accelerator.log_with else None
         ),

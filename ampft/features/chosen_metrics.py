@@ -1,0 +1,156 @@
+"""`--metric`: further metrics of the package `evaluate`, computed on the whole final split.
+
+They have no interval and no place in comparisons: what a module computes is not known to be a
+function of sums over cases.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ampft.errors import InputError
+from ampft.evaluation.sanity import constant_outcome
+from ampft.features.feature import Feature, Write
+from ampft.hub import hub_problem
+from ampft.text.terminal import labelled
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from ampft.tasks.outcome import Outcome
+    from ampft.tasks.task import Task
+
+FLAG = "--metric"
+
+
+@dataclass
+class ChosenMetrics(Feature):
+    """Computes the metrics of `--metric` at the end; they are printed, tracked and recorded."""
+
+    name = "chosen_metrics"
+
+    names: tuple[str, ...]  # Names of the metrics, as the user wrote them.
+    accelerator: Accelerator  # Accelerator whose trackers receive the values.
+    write: Write  # Function that prints a line.
+    values: dict[str, float] = field(default_factory=dict)  # Values by name and key.
+
+    def end(self, step: int, outcome: Outcome) -> None:
+        """Compute the metrics. A failure costs its metric, not the run."""
+        for name in self.names:
+            try:
+                self.values |= compute(name, outcome)
+            except Exception as error:  # the module is somebody else's code
+                reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                self.write(labelled("warning", f"{FLAG} {name} failed on the split: {reason}"))
+        listed = ", ".join(f"{name} {value:.4f}" for name, value in self.values.items())
+        self.write(labelled("metrics", f"{outcome.split}, by evaluate: {listed or 'none'}"))
+        numbers = {n: v for n, v in self.values.items() if math.isfinite(v)}
+        if self.accelerator.trackers:
+            named = {f"{outcome.split}/{name}": value for name, value in numbers.items()}
+            self.accelerator.log(named, step=step)
+
+    def record(self) -> Mapping[str, Any]:
+        """Return the values by name."""
+        return {"metrics_chosen": self.values}
+
+
+def check_metrics(names: tuple[str, ...], task: Task, *, trust_remote_code: bool) -> None:
+    """Load metrics, and try them on the prediction of the class frequencies.
+
+    Args:
+        names: Hub names, or files or folders of local modules.
+        task: Task of the run.
+        trust_remote_code: Whether code of users of the hub may run.
+
+    Raises:
+        InputError: A metric cannot be loaded, or cannot be computed for the task.
+    """
+    split = "validation" if "validation" in task.data.splits else "test"
+    outcome = constant_outcome(task, split)
+    for name in names:
+        if "/" in name and not Path(name).exists() and not trust_remote_code:
+            raise InputError(
+                f"{FLAG} {name}: it runs code of a user of the hub. Read that code, and add "
+                "--trust_remote_code, or pass a file."
+            )
+        try:
+            compute(name, outcome)
+        except InputError:
+            raise
+        except Exception as error:  # the module is somebody else's code
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise InputError(
+                f"{FLAG} {name}: it cannot be computed for the task {task.name} ({reason}). Remove "
+                "it, or pass a module of your own that can."
+            ) from error
+
+
+def compute(name: str, outcome: Outcome) -> dict[str, float]:
+    """Return the numbers that a metric gives for a split, as `NAME` or `NAME/KEY`.
+
+    Raises:
+        InputError: The metric cannot be loaded.
+        TypeError: The task has no labels that a metric takes.
+    """
+    several = outcome.kind == "multi_label"
+    module = _loaded(name, "multilabel" if several else None)
+    features = module.features[0] if isinstance(module.features, list) else module.features
+    short = Path(name).stem
+    try:
+        found = module.compute(**_inputs(outcome, features))
+    except ValueError:
+        if several or "prediction_scores" in features:
+            raise
+        # Precision, recall and F1 of several classes need to be told how to average.
+        found = module.compute(**_inputs(outcome, features), average="macro")
+        short = f"{short}_macro"
+    numbers = {
+        key: float(value)
+        for key, value in (found or {}).items()
+        if isinstance(value, int | float | np.number)
+    }
+    return {
+        short if len(numbers) == 1 else f"{short}/{key}": value for key, value in numbers.items()
+    }
+
+
+def _inputs(outcome: Any, features: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a metric whose inputs have these names and types."""
+    if not hasattr(outcome, "probabilities"):
+        raise TypeError("metrics of masks are those of the report")
+    if "prediction_scores" in features:
+        if outcome.probabilities.shape[1] != 2:
+            raise TypeError("scores are passed for two classes only; the report has ROC AUC")
+        return {"references": outcome.labels, "prediction_scores": outcome.probabilities[:, 1]}
+    if getattr(features["predictions"], "dtype", None) is None and outcome.kind == "token_labels":
+        ends = np.cumsum(outcome.counts)[:-1]
+        tags = np.asarray(outcome.label_names, dtype=object)
+        return {
+            "references": [tags[part].tolist() for part in np.split(outcome.labels, ends)],
+            "predictions": [tags[part].tolist() for part in np.split(outcome.predicted, ends)],
+        }
+    as_int = np.asarray(outcome.predicted).astype(int)
+    return {"references": np.asarray(outcome.labels).astype(int), "predictions": as_int}
+
+
+@cache
+def _loaded(name: str, configuration: str | None) -> Any:
+    import evaluate
+
+    problem = None if Path(name).exists() else hub_problem()
+    try:
+        return evaluate.load(name, configuration)
+    except Exception as error:  # downloads and modules raise many kinds
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise InputError(
+            f"{FLAG} {name}: evaluate cannot load it ({reason})."
+            + (f" It is not in the cache, and {problem}" if problem else "")
+            + " Pass a metric of the hub, or a file of a local module."
+        ) from error
