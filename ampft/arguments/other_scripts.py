@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from difflib import SequenceMatcher
 
 from ampft.arguments.transformers_flags import ROWS
-from ampft.errors import did_you_mean
+from ampft.errors import MAX_QUOTED, did_you_mean
 from ampft.precision.modes import OTHER_NAMES
 
 DEVICE = (
@@ -16,6 +17,33 @@ DEVICE = (
 DEVICE_FLAGS = ("device", "devices", "gpu", "gpus", "n_gpu", "num_gpus", "cuda", "gpu_id")
 REPLACEMENTS = {
     "fp8": "Use --mixed_precision fp8.",
+    **dict.fromkeys(
+        ("amp", "use_amp", "half", "float16", "fp_16"), "Use --mixed_precision fp16 or bf16."
+    ),
+    **dict.fromkeys(("bfloat16", "bf_16"), "Use --mixed_precision bf16."),
+    **dict.fromkeys(
+        ("num_labels", "n_classes", "num_classes"),
+        "Remove the flag: the classes are those of --label_column_name.",
+    ),
+    "problem_type": "Use --task multi-label if a row has several labels; text is the default.",
+    "dropout": "It is a setting of the model: change config.json in the folder of "
+    "--model_name_or_path. Adapters have --lora_dropout.",
+    "momentum": "For AdamW it is --adam_beta1.",
+    "quantization": "For QLoRA: --load_in_4bit with --lora_r 8.",
+    "compile": "Use accelerate launch --dynamo_backend inductor with --mixed_precision as before.",
+    "swa": "Averaged weights are --ema_decay 0.999.",
+    **dict.fromkeys(
+        ("mixup", "cutmix"), "It is not supported. --label_smoothing_factor softens labels too."
+    ),
+    **dict.fromkeys(("logdir", "log_dir"), "Trackers write into --output_dir."),
+    **dict.fromkeys(
+        ("wandb_project", "wandb_name"),
+        "Set WANDB_PROJECT or WANDB_NAME; --report_to wandb turns it on with --with_tracking.",
+    ),
+    **dict.fromkeys(
+        ("freeze_backbone", "freeze_encoder"), "Use --train_layers 0, which trains only the head."
+    ),
+    "tensorboard": "Use --with_tracking --report_to tensorboard.",
     "load_in_8bit": "Train without it; ampft compare RUN --inference fp32,int8 measures int8.",
 } | dict.fromkeys(DEVICE_FLAGS, DEVICE) | {
     other: f"Use --{name}."
@@ -51,6 +79,59 @@ REPLACEMENTS = {
         "num_epochs": "num_train_epochs",
         "max_val_samples": "max_eval_samples",
         "max_test_samples": "max_predict_samples",
+        "train_batch": "per_device_train_batch_size",
+        "per_device_batch_size": "per_device_train_batch_size",
+        "n_epochs": "num_train_epochs",
+        "max_epochs": "num_train_epochs",
+        "max_len": "max_seq_length",
+        "max_tokens": "max_seq_length",
+        "seq_len": "max_seq_length",
+        "random_seed": "seed",
+        "wd": "weight_decay",
+        "optimizer": "optim",
+        "scheduler": "lr_scheduler_type",
+        "lr_schedule": "lr_scheduler_type",
+        "warmup": "warmup_ratio",
+        "warmup_proportion": "warmup_ratio",
+        "grad_clip": "max_grad_norm",
+        "clip_grad_norm": "max_grad_norm",
+        "gradient_clip_val": "max_grad_norm",
+        "gradient_accumulation": "gradient_accumulation_steps",
+        "accumulate_grad_batches": "gradient_accumulation_steps",
+        "accum_steps": "gradient_accumulation_steps",
+        "accumulation_steps": "gradient_accumulation_steps",
+        "workers": "dataloader_num_workers",
+        "num_workers": "dataloader_num_workers",
+        "checkpoint": "resume_from_checkpoint",
+        "resume_from": "resume_from_checkpoint",
+        "save_dir": "output_dir",
+        "out": "output_dir",
+        "out_dir": "output_dir",
+        "patience": "early_stopping_patience",
+        "early_stopping": "early_stopping_patience",
+        "monitor": "metric_for_best_model",
+        "eval_metric": "metric_for_best_model",
+        "text_field": "text_column_names",
+        "label_field": "label_column_name",
+        "labels": "label_column_name",
+        "valid_file": "validation_file",
+        "val_file": "validation_file",
+        "dev_file": "validation_file",
+        "eval_data": "validation_file",
+        "train_data": "train_file",
+        "data_dir": "dataset_name",
+        "lora": "lora_r",
+        "lora_rank": "lora_r",
+        "use_lora": "lora_r",
+        "peft": "lora_r",
+        "ema": "ema_decay",
+        "class_weight": "class_weights",
+        "img_size": "image_size",
+        "revision": "model_revision",
+        "freeze_layers": "freeze",
+        "unfreeze": "train_layers",
+        "task_type": "task",
+        "focal_loss": "focal_gamma",
     }.items()
 }  # fmt: skip
 # What users type for a command of `ampft`.
@@ -79,6 +160,7 @@ OTHER_CHOICES = {
 INVALID_VALUES = {
     "num_train_epochs": " For part of an epoch, set --max_train_steps instead.",
 }
+WORD, WHOLE = 0.87, 0.84  # how alike words and whole names are that differ by a typo
 _NAMED = re.compile(r"--(\w+)")
 BOOLEAN_WORDS = ("true", "false", "yes", "no", "1", "0")
 
@@ -96,7 +178,29 @@ def suggestion(name: str, known: Collection[str], *, dashes: str = "--") -> str:
         return f" {advice}"
     if name in ROWS and "train_file" in known and name not in ROWS[name].text:
         return f" Here it is: {ROWS[name].text}."
-    return did_you_mean(name, known).replace("'", f"'{dashes}", 1)
+    names = [*known, *ROWS] if "train_file" in known else [*known]
+    found = closest(name, names)
+    return f" Did you mean '{dashes}{found}'?" if found else ""
+
+
+def closest(name: str, known: Collection[str]) -> str | None:
+    """Return the name that is meant: one with all words of `name`, or one that differs by a typo.
+
+    Names that share letters, but neither words nor a meaning, are not offered: `use_amp` is not
+    `use_cpu`.
+    """
+
+    def alike(first: str, second: str) -> float:
+        return SequenceMatcher(None, first, second).ratio()
+
+    def has_words(other: str) -> bool:
+        parts = other.split("_")
+        return all(any(alike(word, part) >= WORD for part in parts) for word in name.split("_"))
+
+    if len(name) > MAX_QUOTED:
+        return None
+    near = [other for other in known if has_words(other) or alike(name, other) >= WHOLE]
+    return max(near, key=lambda other: alike(name, other), default=None)
 
 
 def _is_about(advice: str, known: Collection[str]) -> bool:

@@ -54,7 +54,9 @@ class TrackerReporting(Feature):
                 for name, value in self.settings.items()
                 if isinstance(value, int | float | str | bool)
             }
-            self.accelerator.init_trackers("ampft", shown, self._arguments)
+            # A run that begins again in its folder replaces what TensorBoard has of it.
+            arguments = {"tensorboard": {"purge_step": 1}, **self._arguments}
+            self.accelerator.init_trackers("ampft", shown, arguments)
 
     def end(self, step: int, outcome: Outcome) -> None:
         """Send the final metrics to every tracker, and to some the report."""

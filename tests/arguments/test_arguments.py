@@ -194,7 +194,7 @@ def test_no_in_yaml_is_the_precision_and_not_false(tmp_path):
         ((*FILE, "--metric_for_best_model", "f1"), "'f1'. Did you mean 'macro_f1'"),
         ((*FILE, "--metric_for_best_model", "kappa"), "'kappa'. Did you mean 'cohen_kappa'"),
         ((*FILE, "--metric_for_best_model", "1"), "received '1'. Allowed values"),
-        (("--per_device_batch_size=3",), "Did you mean '--per_device_"),
+        (("--per_device_batch_size=3",), "Use --per_device_train_batch_size"),
         (("--learning",), "unknown flag --learning"),
         (("train.csv",), "'train.csv' is not expected"),
         (("--seed",), "--seed: the value is missing. Write --seed N"),
@@ -312,12 +312,36 @@ def test_advice(words, advice):
         parse(*words)
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("use_cuda", None), ("max_time_", "max_time"), ("eval_step", "eval_steps"),
+        ("do_trian", "do_train"), ("lerning_rate", "learning_rate"), ("seeds", "seed"),
+        ("save_step", "save_steps"), ("gradient_acumulation_steps", "gradient_accumulation_steps"),
+        ("num_things", None), ("cache", "cache_dir"), ("step", None),
+    ],
+)  # fmt: skip
+def test_a_name_is_offered_for_a_typo_only(typed, meant):
+    with pytest.raises(InputError) as error:
+        parse_classify_arguments(["--train_file", "a.csv", f"--{typed}", "1"])
+    hint = str(error.value)
+    assert f"unknown flag --{typed}" in hint
+    if meant is not None:
+        assert f"Did you mean '--{meant}'?" in hint or f"Use --{meant}." in hint
+    elif typed != "step":
+        assert "Did you mean" not in hint
+
+
 @pytest.mark.parametrize("other", sorted(REPLACEMENTS))
 def test_flags_of_other_scripts(other):
     names = {f.name for f in fields(ClassifyArguments)}
     assert other not in names
     named = re.findall(r"--(\w+)", REPLACEMENTS[other])
-    assert set(named) <= names | {"num_processes", "inference"}  # of the launcher and of compare
+    assert set(named) <= names | {
+        "num_processes",
+        "inference",
+        "dynamo_backend",
+    }  # of the launcher and of compare
     assert named or REPLACEMENTS[other].startswith("Remove the flag: ")
     message = f"unknown flag --{other}. {REPLACEMENTS[other]} See"
     with pytest.raises(InputError, match=re.escape(message)):

@@ -14,7 +14,7 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker, register_t
 from running import CLASSIFY, REPOSITORY, Finished, call, rows, succeeded, text_settings
 
 import ampft
-from ampft.features.trackers import installed_trackers
+from ampft.features.trackers import TrackerReporting, installed_trackers
 
 pytestmark = pytest.mark.slow
 
@@ -206,3 +206,19 @@ def test_registered_trackers_have_names(monkeypatch):
     del LOGGER_TYPE_TO_CLASS["own"]
     register_tracker_class(OwnTracker)
     assert installed_trackers("own,tensorboard") == ["own", "tensorboard"]
+
+
+def test_no_step_stands_twice_after_a_run_begins_again(tmp_path, fresh_accelerate):
+    """As after a kill before the first checkpoint; without the purge, each step stands twice."""
+    from accelerate import Accelerator
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for loss in (1.0, 2.0):
+        accelerator = Accelerator(log_with="tensorboard", project_dir=tmp_path)
+        TrackerReporting(accelerator, {"seed": 1}).begin()
+        for step in (1, 2, 3):
+            accelerator.log({"loss": loss}, step=step)
+        accelerator.end_training()
+    events = EventAccumulator(str(tmp_path / "ampft"))
+    events.Reload()
+    assert [(each.step, each.value) for each in events.Scalars("loss")] == [(1, 2), (2, 2), (3, 2)]
