@@ -80,6 +80,10 @@ COMMANDS = {
         ),
     },
     "laboratory: proof": {
+        "accept": (
+            "lab.accept.accept:ACCEPT",
+            "say which promises hold on this machine, by commands as users type them",
+        ),
         "export": (
             "lab.certificate.verified_export:EXPORT",
             "write a model for onnxruntime, OpenVINO or PyTorch, and verify it",

@@ -76,10 +76,12 @@ class ExecutedDtypes:
     float32_products_lose_bits: bool | None
     # Whether cuBLAS might add in 16 bits; None as above, or if unknown.
     sums_may_be_rounded: bool | None = None
+    attention_kernels: tuple[str, ...] = ()  # Operators of attention in the forward pass.
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as lists, dictionaries, strings and numbers, for JSON."""
         plain = asdict(self)
+        plain["attention_kernels"] = list(self.attention_kernels)
         plain["rows"] = [{**row, "inputs": list(row["inputs"])} for row in plain["rows"]]
         return plain
 
@@ -157,6 +159,7 @@ class ProductRecorder(TorchDispatchMode):
         self._precision = precision
         self._is_emulated = False
         self._counts: Counter[ProductRow] = Counter()  # of rows with a count of 0
+        self._kernels: set[str] = set()
         self._cuda_device: torch.device | None = None
         self._batched_projections: set[int] = set()
         self._float32_nodes: set[int] = set()
@@ -215,6 +218,8 @@ class ProductRecorder(TorchDispatchMode):
             # A backward operator can return undefined gradients only.
             for output in tuple(_tensors(result))[:1]:
                 self._observe(kind, operands, output, by_request)
+            if kind == "attention" and torch._C._current_autograd_node() is None:
+                self._kernels.add(func.overloadpacket.__name__)
         return result
 
     def _is_in_float32_module(self, args: tuple[Any, ...]) -> bool:
@@ -290,6 +295,7 @@ class ProductRecorder(TorchDispatchMode):
             is_emulated=self._is_emulated,
             float32_products_lose_bits=float32_product_loses_bits(device) if device else None,
             sums_may_be_rounded=sums_may_be_rounded() if device else None,
+            attention_kernels=tuple(sorted(self._kernels)),
         )
 
 

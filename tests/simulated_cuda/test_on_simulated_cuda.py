@@ -127,3 +127,17 @@ def test_an_ordinary_run_replays_graphs(environment, files):
     graphs = record["timings"]["cuda_graphs"]
     assert graphs["reason"] is None
     assert graphs["replayed_micro_batches"] > 10
+
+
+@pytest.mark.full
+def test_the_machine_is_accepted(environment, tmp_path):
+    """All that `ampft accept` starts finds the device by itself."""
+    folder = tmp_path / "accepted"
+    done = run(environment, "ampft", "accept", "--output_dir", str(folder), "--max_minutes", "60")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((folder / "acceptance.json").read_text(encoding="utf-8"))
+    assert found["device"] == "cuda"
+    green = {(row["obligation"], row["command"]) for row in found["rows"] if row["colour"] == "green"}
+    assert ("graphs are replayed", "fp32, graphs") in green
+    assert ("graphs are replayed", "bf16, graphs") in green
+    assert ("the precision that was asked for ran", "tf32, 24 steps") in green
