@@ -137,7 +137,9 @@ def test_the_machine_is_accepted(environment, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((folder / "acceptance.json").read_text(encoding="utf-8"))
     assert found["device"] == "cuda"
-    green = {(row["obligation"], row["command"]) for row in found["rows"] if row["colour"] == "green"}
+    green = {
+        (row["obligation"], row["command"]) for row in found["rows"] if row["colour"] == "green"
+    }
     assert ("graphs are replayed", "fp32, graphs") in green
     assert ("graphs are replayed", "bf16, graphs") in green
     assert ("the precision that was asked for ran", "tf32, 24 steps") in green

@@ -15,24 +15,25 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ampft.arguments.commands import Command, CommandLine
 from ampft.arguments.help_text import Help
 from ampft.errors import InputError
 from ampft.flag import flag
-from ampft.lab.accept.obligations import ABSENT, RED, Done, Judgement, judge
-from ampft.lab.accept.reference import TEST, make_files, settings, train_reference
+from ampft.lab.accept.obligations import ABSENT, GREEN, OPEN, RED, Done, Judgement, judge
 from ampft.machine import hardware, versions
 from ampft.ownership import TemporaryFolder
 from ampft.processes import running, start_child, terminate
-from ampft.sealed import hashed_text
-from ampft.text.page import Page, Paragraph, Section, html_page
-from ampft.text.tables import Name, Table
+
+if TYPE_CHECKING:
+    from ampft.text.tables import Table
 
 STEPS = 24  # enough for graphs to be captured, verified and replayed
 RESULT_NAME, PAGE_NAME = "acceptance.json", "acceptance.html"
 MODES = ("fp32", "tf32", "bf16", "fp16")
 SECONDS_PER_COMMAND = 300.0
+EXIT_UNDECIDED = 4
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,9 @@ def accept(line: CommandLine[AcceptFlags]) -> None:
 
     Raises:
         InputError: The folder exists and is not empty.
-        SystemExit: A promise does not hold; the exit code is 1.
+        SystemExit: A promise does not hold (exit code 1), or was not examined for lack of time (4).
     """
+    from ampft.lab.accept.reference import make_files, train_reference
     from ampft.text.page import terminal
     from ampft.text.terminal import labelled, print_line
 
@@ -99,6 +101,7 @@ def accept(line: CommandLine[AcceptFlags]) -> None:
             ended = run(planned, folder, deadline)
             done[ended.name] = ended
             word = ended.absent or f"exit code {ended.exit_code}, {ended.seconds:.0f} s"
+            word = "not started: the time is over" if ended.is_late else word
             print_line(labelled("ran", f"{ended.name}: {word}"))
         rows = judge(done, reference)
         if flags.output_dir is not None:
@@ -108,8 +111,8 @@ def accept(line: CommandLine[AcceptFlags]) -> None:
     print_line(labelled("result", summary(rows)))
     if flags.output_dir is not None:
         print_line(labelled("wrote", str(Path(flags.output_dir) / PAGE_NAME)))
-    if counts[RED]:
-        raise SystemExit(1)
+    if counts[RED] or counts[OPEN]:
+        raise SystemExit(1 if counts[RED] else EXIT_UNDECIDED)
 
 
 def this_machine(*, cpu: bool) -> Machine:
@@ -143,6 +146,7 @@ def plan(machine: Machine, folder: Path, *, compiled: bool) -> Iterator[Planned]
         folder: Folder in which they write.
         compiled: Whether to train a compiled model too.
     """
+    from ampft.lab.accept.reference import TEST, settings
 
     def command(name: str, kind: str, mode: str, *words: str, steps: int = STEPS) -> Planned:
         place = folder / name.replace(",", "").replace(" ", "-")
@@ -218,7 +222,7 @@ def run(planned: Planned, folder: Path, deadline: float) -> Done:
     """
     known = planned.done
     if not known.absent and time.monotonic() > deadline:
-        known = replace(known, absent="its time was over; --max_minutes gives more")
+        return replace(known, is_late=True)
     if known.absent:
         return known
     if known.kind == "predict":
@@ -241,6 +245,8 @@ def run(planned: Planned, folder: Path, deadline: float) -> Done:
 
 def table(rows: list[Judgement]) -> Table:
     """Return the table of obligations."""
+    from ampft.text.tables import Name, Table
+
     return Table(
         header=("obligation", "command", "", "evidence"),
         rows=[(r.obligation, Name(r.command), r.colour, r.evidence) for r in rows],
@@ -252,13 +258,19 @@ def table(rows: list[Judgement]) -> Table:
 def summary(rows: list[Judgement]) -> str:
     """Return the answer in one sentence."""
     counts = Counter(row.colour for row in rows)
-    red, green, absent = counts[RED], counts["green"], counts[ABSENT]
-    answer = "accepted" if red == 0 else "not accepted"
-    return f"{answer}: {green} obligations hold, {red} do not, {absent} are not here"
+    answer = "not accepted" if counts[RED] else "undecided" if counts[OPEN] else "accepted"
+    late = f", {counts[OPEN]} were not examined for lack of time" if counts[OPEN] else ""
+    return (
+        f"{answer}: {counts[GREEN]} obligations hold, {counts[RED]} do not, {counts[ABSENT]} are "
+        f"not here{late}"
+    )
 
 
 def write(folder: Path, machine: Machine, rows: list[Judgement]) -> None:
     """Write the result as JSON and as a page, with the machine and the versions."""
+    from ampft.sealed import hashed_text
+    from ampft.text.page import Page, Paragraph, Section, html_page
+
     found = {
         "summary": summary(rows),
         "device": machine.device,
@@ -268,7 +280,7 @@ def write(folder: Path, machine: Machine, rows: list[Judgement]) -> None:
     }
     (folder / RESULT_NAME).write_text(hashed_text(found), encoding="utf-8")
     about = ", ".join(machine.names) or str(found["hardware"]["cpu"])  # type: ignore[index]
-    ordered = sorted(rows, key=lambda row: (RED, "green", ABSENT).index(row.colour))
+    ordered = sorted(rows, key=lambda row: (RED, OPEN, GREEN, ABSENT).index(row.colour))
     page = Page(
         kind="acceptance",
         title=f"Acceptance of {about}",

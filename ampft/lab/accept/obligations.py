@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet as parquet
-
-from ampft.lab.accept.reference import Reference, read_weights
-from ampft.runs.manifest import RECORD_NAME
 from ampft.text.json_io import read_json_object
 
-GREEN, RED, ABSENT = "green", "red", "not here"
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ampft.lab.accept.reference import Reference
+
+GREEN, RED, ABSENT, OPEN = "green", "red", "not here", "open"
 # Unit roundoff of the operands of products, and how many of them the change of the weights may
 # differ from float64 by. Errors of products are independent, so that few add up.
 ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-9, "fp16": 2.0**-12}
@@ -35,12 +36,20 @@ class Done:
     exit_code: int | None  # None if it was ended because its time was over.
     seconds: float
     last_line: str  # Of what it printed.
-    absent: str = ""  # Why it was not started.
+    absent: str = ""  # Why it cannot be here.
+    is_late: bool = False  # Whether it was not started because the time was over.
 
     @property
     def record(self) -> dict[str, Any]:
         """The record of a run."""
-        return read_json_object(self.folder / RECORD_NAME)
+        return read_json_object(self.folder / "run.json")
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The weights of a run, by name, on the CPU."""
+        from safetensors.torch import load_file
+
+        return load_file(self.folder / "model.safetensors")
 
 
 @dataclass(frozen=True)
@@ -49,11 +58,11 @@ class Judgement:
 
     obligation: str  # What is owed.
     command: str  # Name of the command that shows it.
-    colour: str  # `GREEN`, `RED` or `ABSENT`.
+    colour: str  # `GREEN`, `RED`, `ABSENT` or `OPEN`.
     evidence: str  # What was recorded, or why it is not here.
 
 
-Judge = Callable[[Done, Mapping[str, Done], Reference], Iterator[tuple[str, bool | None, str]]]
+Judge = Callable[[Done, Mapping[str, Done], "Reference"], Iterator[tuple[str, bool | None, str]]]
 """Yields obligation, whether it holds (None: not here) and evidence of an ended command."""
 
 
@@ -71,6 +80,10 @@ def judge(done: Mapping[str, Done], reference: Reference) -> list[Judgement]:
     """
     rows = []
     for name, command in done.items():
+        if command.is_late:
+            text = "the time was over before it began; --max_minutes gives more"
+            rows.append(Judgement("the command runs", name, OPEN, text))
+            continue
         if command.absent:
             rows.append(Judgement("the command runs", name, ABSENT, command.absent))
             continue
@@ -115,7 +128,7 @@ def _weights(
 ) -> Iterator[tuple[str, bool | None, str]]:
     """Judge the trained weights by the float64 training."""
     del others
-    weights = read_weights(done.folder)
+    weights = done.weights
     error, allowed = reference.error(weights, done.steps), tolerance(done.mode)
     what = "the first gradient" if done.steps == 1 else f"{done.steps} steps"
     evidence = f"relative error {error:.1e}, allowed {allowed:.1e}"
@@ -164,6 +177,8 @@ def _predicted(
     done: Done, others: Mapping[str, Done], reference: Reference
 ) -> Iterator[tuple[str, bool | None, str]]:
     """Judge the predictions of the test file by those of the report."""
+    import pyarrow.parquet as parquet
+
     del reference
     trained = others[f"{done.mode}, {done.steps} steps"].folder / "predictions.parquet"
     ours = parquet.read_table(done.folder / "predicted.parquet").to_pylist()
@@ -198,7 +213,7 @@ def _one_process(
     if single.exit_code != 0:
         yield "several processes equal one", None, f"{single.name} did not run"
         return
-    ours, theirs = read_weights(done.folder), read_weights(single.folder)
+    ours, theirs = done.weights, single.weights
     gap = max(float((ours[n] - theirs[n]).abs().max()) for n in theirs)
     text = f"{number} processes, weights within {gap:.1e}"
     yield "several processes equal one", number > 1 and gap <= LEAST_TOLERANCE, text

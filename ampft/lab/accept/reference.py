@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
@@ -98,11 +97,6 @@ class Reference:
     def unmoved(self, weights: dict[str, Tensor]) -> list[str]:
         """Return the names of tensors that are as before the first step."""
         return [n for n, start in self.initial.items() if torch.equal(weights[n].double(), start)]
-
-
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Return the weights of a folder that a training saved, on the CPU."""
-    return load_file(folder / "model.safetensors")
 
 
 def train_reference(folder: Path, steps: int) -> Reference:

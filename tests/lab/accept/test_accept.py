@@ -1,6 +1,7 @@
 """What `ampft accept` judges: each fault is planted in what a command recorded, and is seen."""
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -9,8 +10,8 @@ import torch
 from running import call
 from safetensors.torch import save_file
 
-from ampft.lab.accept.accept import STEPS, this_machine
-from ampft.lab.accept.obligations import ABSENT, GREEN, RED, Done, judge, tolerance
+from ampft.lab.accept.accept import STEPS, summary, this_machine
+from ampft.lab.accept.obligations import ABSENT, GREEN, OPEN, RED, Done, judge, tolerance
 from ampft.lab.accept.reference import make_files, train_reference
 
 pytestmark = pytest.mark.laboratory
@@ -103,6 +104,12 @@ def test_a_program_that_fails_is_red(tmp_path, reference):
 def test_a_command_that_cannot_be_here_is_neither(tmp_path, reference):
     found = colours([command(tmp_path, "train", exit_code=None, absent="one GPU")], reference)
     assert set(found.values()) == {ABSENT}
+
+
+def test_a_command_without_time_is_open(tmp_path, reference):
+    late = replace(command(tmp_path, "train", exit_code=None), is_late=True)
+    assert set(colours([late], reference).values()) == {OPEN}
+    assert summary(judge({late.name: late}, reference)).startswith("undecided")
 
 
 def test_a_record_that_is_gone_is_red(tmp_path, reference):
