@@ -44,7 +44,7 @@ OTHERS = {
         models/pretrained.py:WeightsSource.weight_files
         models/pretrained.py:WeightsSource.check_dtypes
         models/sound_features.py:load_feature_extractor models/tokenizer.py:load_tokenizer
-        models/tokenizer.py:_with_space_before_words
+        models/tokenizer.py:_with_space_before_words models/tokenizer.py:read_units_of_texts
         runs/predictor.py:Predictor.of_run lab/export/source.py:load_source
         lab/inference/predictors.py:SavedModel.load lab/yardstick/measure.py:_load_weights
         lab/export/onnx_format.py:load lab/export/torch_format.py:load

@@ -28,7 +28,7 @@ from ampft.data.columns import (
     require_columns,
     span_columns,
 )
-from ampft.data.dataset import ClassificationData, row_labels
+from ampft.data.dataset import RAW_TEXT_COLUMN, ClassificationData, row_labels
 from ampft.data.sources.conll import CONLL_SEPARATORS, CONLL_SUFFIXES, read_as_conll
 from ampft.data.sources.files import open_table
 from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
@@ -52,6 +52,7 @@ from ampft.models.pretrained import SAVED_MODEL_FLAG, load_config
 from ampft.models.tokenizer import (
     load_tokenizer,
     max_input_length,
+    read_units_of_texts,
     saved_tokenization,
     set_padding_for_model,
     tokenization_of,
@@ -59,6 +60,7 @@ from ampft.models.tokenizer import (
 from ampft.text.numbers import counted
 from ampft.text.units import TextUnits, Word
 
+MOST_CHECKED = 200  # training texts by which a tokenizer is checked
 ENTITIES_TYPE = pa.list_(  # the first rows may have no entity that shows it
     pa.struct(
         {
@@ -297,6 +299,10 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
         reads_words=True,
     )
     set_padding_for_model(tokenizer, config)
+    train, units = data.splits["train"], data.text_units
+    if units is not None and RAW_TEXT_COLUMN in train.column_names and tokenizer.is_fast:
+        sample = train.select(range(min(len(train), MOST_CHECKED)))[RAW_TEXT_COLUMN]
+        read_units_of_texts(tokenizer, units, sample)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
     reader = WordReader.of(collator, config, settings.max_seq_length, settings.stride)
     (column,) = data.input_columns

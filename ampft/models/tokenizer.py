@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer, pre_tokenizers
 from tokenizers.normalizers import Prepend, Sequence
-from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.pre_tokenizers import ByteLevel, Split, WhitespaceSplit
 from transformers import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     AutoTokenizer,
@@ -26,6 +27,7 @@ from ampft.models.pretrained import (
     check_model_name,
     loading_error,
 )
+from ampft.text.units import TextUnits
 
 # Families that call transformers' `create_position_ids_from_input_ids`: their positions start at
 # padding_idx + 1, so that a table of n rows has n - padding_idx - 1 positions.
@@ -242,6 +244,44 @@ def _with_space_before_words(path: str, *, trust_remote_code: bool) -> Any:
             " model with another tokenizer."
         )
     return AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
+
+
+def read_units_of_texts(tokenizer: Any, units: TextUnits, texts: Iterable[str]) -> bool:
+    """Make a tokenizer find the units in a text, so that plain clients read what the model read.
+
+    Lists of units must be read as before, and the change must survive saving and loading.
+    Otherwise the tokenizer stays as it is.
+
+    Args:
+        tokenizer: Fast tokenizer.
+        units: Units that the model reads, in lists.
+        texts: Some texts, by which the change is checked.
+
+    Returns:
+        Whether a plain client reads these texts as the model does.
+    """
+    pattern, backend = units.tokenizer_pattern(), tokenizer.backend_tokenizer
+    rows = [(text, [unit.text for unit in units.split(text)]) for text in texts]
+    wanted = [_ids(tokenizer, words) for _, words in rows]
+    if pattern is None or [_ids(tokenizer, text) for text, _ in rows] == wanted:
+        return pattern is not None
+    unchanged = backend.to_str()
+    own = [] if backend.pre_tokenizer is None else [backend.pre_tokenizer]
+    split = Split(Regex(pattern), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([WhitespaceSplit(), split, *own])
+    with TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        loaded = AutoTokenizer.from_pretrained(folder)
+    for read in (tokenizer, loaded):
+        for kind in (0, 1):
+            if [_ids(read, row[kind]) for row in rows] != wanted:
+                tokenizer._tokenizer = Tokenizer.from_str(unchanged)
+                return False
+    return True
+
+
+def _ids(tokenizer: Any, row: str | list[str]) -> list[int]:
+    return list(tokenizer(row, is_split_into_words=isinstance(row, list))["input_ids"])
 
 
 def max_input_length(requested: int, tokenizer: Any, config: Any) -> int:

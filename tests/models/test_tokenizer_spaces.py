@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -11,7 +12,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from ampft.errors import InputError
 from ampft.models import tokenizer as module
 from ampft.models.pretrained import SAVED_MODEL_FLAG
-from ampft.models.tokenizer import load_tokenizer
+from ampft.models.tokenizer import load_tokenizer, read_units_of_texts
+from ampft.text.units import TextUnits
 
 WORDS = ["Hello", "there", "world", "of", "stones"]
 TEXT = " ".join(WORDS)
@@ -94,3 +96,34 @@ def test_a_change_that_is_lost_when_saved_is_refused(folder, monkeypatch):
     monkeypatch.setattr(module, "AutoTokenizer", Forgetful)
     with pytest.raises(InputError, match="add_prefix_space=True has no effect on it"):
         load_tokenizer(str(folder), reads_words=True)
+
+
+@pytest.mark.parametrize("units", [TextUnits("words", ("Hangul",)), TextUnits("graphemes")])
+def test_a_plain_client_finds_the_units_of_texts(folder, tmp_path, units):
+    tokenizer = load_tokenizer(str(folder), reads_words=True)
+    texts = ["서울에서 Hello, there 北京ー", "👨‍👩‍👧 Mu\u0308nchen_5km", " मैं\n stones"]
+    lists = [[unit.text for unit in units.split(text)] for text in texts]
+    wanted = [read(tokenizer, words) for words in lists]
+    assert [read(tokenizer, text) for text in texts] != wanted
+    unchanged = tokenizer.backend_tokenizer.to_str()
+    if not read_units_of_texts(tokenizer, units, texts):
+        assert "Prepend" in unchanged  # its space is put before a text, not before each unit
+        assert tokenizer.backend_tokenizer.to_str() == unchanged
+        return
+    tokenizer.save_pretrained(tmp_path / "saved")
+    plain = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    for each in (tokenizer, plain):
+        assert [read(each, text) for text in texts] == wanted
+        assert [read(each, words) for words in lists] == wanted
+
+
+def test_a_tokenizer_that_forgets_the_units_stays_as_it_is(folder, monkeypatch):
+    tokenizer, original = (load_tokenizer(str(folder), reads_words=True) for _ in range(2))
+    forgetful = SimpleNamespace(from_pretrained=lambda path, **kwargs: original)
+    monkeypatch.setattr(module, "AutoTokenizer", forgetful)
+    # Hindi's conjuncts are newer than the rules of this library, so the change is not kept.
+    assert not read_units_of_texts(tokenizer, TextUnits("graphemes"), ["दिल्ली"])
+    before = tokenizer.backend_tokenizer.to_str()
+    assert not read_units_of_texts(tokenizer, TextUnits("graphemes"), ["Hello there"])
+    assert tokenizer.backend_tokenizer.to_str() == before
+    assert not read_units_of_texts(tokenizer, TextUnits("spaces"), ["Hello, there"])
