@@ -1,0 +1,113 @@
+"""One table of decisions, which the module, its twin in JavaScript and PyTorch agree on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import ampft.decision
+from ampft.decision import Contract, Decisions, Rule, Tokens, combined_logits
+from ampft.kinds.windows import WINDOW_COUNTS, logits_per_text_or_word
+
+LOGITS = np.random.default_rng(0).normal(0, 3, (40, 3)).astype(np.float32)
+FITTED = [
+    {},
+    {"logit_temperature": 2.5},
+    {"logit_temperature": 0.4, "abstention": {"error": 0.1, "least_confidence": 0.7}},
+    {"abstention": {"error": 0.1, "least_confidence": None}},
+]
+OF_TWO = {"threshold_label": "bee", "threshold_of_label": 0.2, "logit_temperature": 1.5}
+SEVERAL = [*FITTED, {"label_thresholds": [0.2, 0.5, 0.9]}]
+NAMES = {"plain": ["ant", "bee", "cow"], "with commas": ["ant, black", "bee", "cow"]}
+
+
+def contracts() -> list[dict]:
+    rules = [
+        {"label_names": names, "several": several, "threshold": 0.3, "separator": ","}
+        | {"decisions": decisions}
+        for names in NAMES.values()
+        for several, every in ((False, FITTED), (True, SEVERAL))
+        for decisions in every
+    ]
+    of_two = {**rules[0], "label_names": ["ant", "bee"], "decisions": OF_TWO}
+    return [
+        {"schema": 1, "task": "text", "input_columns": ["text"], "units": None,
+         "tokenization": None, "rule": rule}
+        for rule in [*rules, of_two]
+    ]  # fmt: skip
+
+
+def answers(values: dict) -> list[dict]:
+    rule = Contract.from_values(values).rule
+    shares = rule.probabilities(LOGITS[:, : len(rule.label_names)])
+    columns = rule.answers(shares).columns()
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def test_a_contract_survives_its_file():
+    for values in contracts():
+        contract = Contract.from_values(values)
+        assert Contract.from_values(json.loads(contract.text())) == contract
+
+
+@pytest.mark.parametrize("change", [{"schema": 2}, {"other": 1}, {"rule": {}}, {"rule": None}])
+def test_a_contract_of_another_form_is_refused(change):
+    with pytest.raises(ValueError, match=r"schema|Error"):
+        Contract.from_values({**contracts()[0], **change})
+
+
+@pytest.mark.slow
+def test_javascript_gives_the_same_answers(tmp_path):
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    twin = Path(ampft.decision.__file__).with_suffix(".js")
+    shutil.copy(twin, tmp_path / "decision.mjs")
+    (tmp_path / "cases.json").write_text(json.dumps([contracts(), LOGITS.tolist()]))
+    (tmp_path / "run.mjs").write_text(
+        'import { readFileSync } from "node:fs";\n'
+        'import { answer, probabilities } from "./decision.mjs";\n'
+        'const [contracts, logits] = JSON.parse(readFileSync("cases.json"));\n'
+        "const rows = contracts.map(({ rule }) => logits.map((row) =>\n"
+        "  answer(rule, probabilities(rule, row.slice(0, rule.label_names.length)))));\n"
+        "console.log(JSON.stringify(rows));\n"
+    )
+    done = subprocess.run(
+        ["node", "run.mjs"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout)
+    seen = set()
+    for values, rows in zip(contracts(), found, strict=True):
+        for one, other in zip(rows, answers(values), strict=True):
+            assert one.keys() == other.keys()
+            assert one["prediction"] == other["prediction"]
+            assert one.get("answered") == other.get("answered")
+            assert one["confidence"] == pytest.approx(other["confidence"], abs=1.1e-6)
+            seen.add(one["prediction"])
+    assert {"", "ant", "bee,cow", "ant, black;cow"} <= seen
+
+
+def test_pytorch_gives_the_same_probabilities_and_windows():
+    logits = torch.from_numpy(LOGITS)
+    for temperature in (None, 2.5):
+        scaled = logits.double() / (temperature or 1)
+        decisions = Decisions(temperature)
+        for several, expected in ((False, scaled.softmax(1)), (True, scaled.sigmoid())):
+            rule = Rule(("ant", "bee", "cow"), several, decisions=decisions)
+            np.testing.assert_allclose(rule.probabilities(LOGITS), expected, rtol=0, atol=1e-7)
+    counts = [1, 3, 2, 34]
+    owners = np.repeat(np.arange(4), counts).tolist()
+    ours = combined_logits(LOGITS, Tokens({}, owners))
+    theirs = logits_per_text_or_word(logits, {WINDOW_COUNTS: torch.tensor(counts)})
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
+def test_words_are_chosen_in_their_windows():
+    logits = np.arange(2 * 4 * 2, dtype=np.float32).reshape(2, 4, 2)
+    found = combined_logits(logits, Tokens({}, [0, 0], [[1, 2], [3]]))
+    assert found.tolist() == [[2, 3], [4, 5], [14, 15]]
