@@ -115,6 +115,8 @@ def test_the_runs_of_arms_have_their_flags(tmp_path):
     command = parse_compare_arms_arguments([*words, "--", "--train_file", "a.csv"])
     with open_comparison(command, tmp_path / "cmp", arms_plan(), Path("classify.py")) as session:
         runs = {run.name: session.argv(run)[1:-8] for run in session.missing(1)}
+        again = replace(next(iter(session.missing(1))), seed=43)
+        assert "--no-baseline" in session.argv(again), "simple methods are fitted once per arm"
     shared, seed = ["--train_file", "a.csv"], ["--seed", "42"]
     in_fp32 = ["--mixed_precision", "fp32"]
     assert runs == {

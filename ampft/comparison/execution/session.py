@@ -250,6 +250,9 @@ class ComparisonSession:
         output = ["--output_dir", str(run_folder(self.folder.path, run))]
         if not keeps_model(self.plan, run, self.command.settings.keep_models):
             output.append("--no-serve_back")  # nobody loads a model that is removed
+        is_asked = self.command.classify.baseline is not None
+        if not is_asked and run.seed != self.plan.design.first_seed:
+            output.append("--no-baseline")  # once per arm is enough to know
         if self.plan.design.draws:
             output += ["--data_seed", str(run.seed)]
         program = ("-m", "ampft", "train") if self.recipe is None else (str(self.recipe),)
