@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import io
 import json
 import struct
 import zlib
+from decimal import Decimal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import soundfile
+from datasets import ClassLabel, Dataset, Features, Value
 from PIL import Image, features
 from tiny_files import GOOD, ROWS, csv_of, load, rows_of
 
@@ -345,3 +350,73 @@ def test_the_plan_reads_cells_back(tmp_path):
         "first  images/0.png",
         "last   images/3.png",
     ]
+
+
+TEXTS, AB = [f"row {i}" for i in range(6)], ["a", "b"] * 3
+DAYS = [datetime.date(2024, 1, 1 + i) for i in range(6)]
+
+
+def load_columns(folder, features=None, **columns):
+    options = columns.pop("options", {})
+    Dataset.from_dict({"text": TEXTS, **columns}, features=features).to_parquet(
+        folder / "t.parquet"
+    )
+    none = {"validation_fraction": 0.0, "test_fraction": 0.0}
+    return load_data(ClassifyArguments(train_file=folder / "t.parquet", **none, **options))
+
+
+def test_types_of_parquet_columns(tmp_path):
+    decimals = pa.array([Decimal(i % 2) for i in range(6)], pa.decimal128(38, 0)).to_pylist()
+    assert load_columns(tmp_path, label=decimals).label_names == ("0", "1")
+    options = {"group_column": "day", "id_column": "time"}
+    times = [datetime.datetime(2024, 1, 1, 0, i) for i in range(6)]
+    data = load_columns(tmp_path, label=AB, day=DAYS, time=times, options=options)
+    assert data.splits["train"][5]["ampft_group"] == "2024-01-06"
+    assert data.splits["train"][5]["ampft_id"] == "2024-01-01T00:05:00"
+    table = pa.table({"text": [text.encode() for text in TEXTS], "label": AB})
+    pq.write_table(table, tmp_path / "b.parquet")
+    request = ClassifyArguments(train_file=tmp_path / "b.parquet", test_fraction=0.0)
+    assert load_data(request).splits["train"]["text"][0] == "row 0"
+    pq.write_table(table.set_column(0, "text", pa.array([b"\xe9"] * 6)), tmp_path / "b.parquet")
+    with pytest.raises(InputError, match=r"row 1: column 'text' holds bytes that are not UTF-8"):
+        load_data(request)
+
+
+def test_classes_that_a_parquet_file_declares(tmp_path):
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["neg", "pos", "odd"])})
+    data = load_columns(tmp_path, features, label=[0, 1] * 3)
+    assert data.label_names == ("neg", "pos", "odd")
+    assert data.splits["train"]["label"][:2] == [0, 1]
+    table = pq.read_table(tmp_path / "t.parquet")
+    wrong = table.set_column(1, "label", pa.array([0, 1, 5] * 2))
+    pq.write_table(wrong.replace_schema_metadata(table.schema.metadata), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match=r"row 3: column 'label' holds 5, .* 3 classes.*'odd'"):
+        load_data(ClassifyArguments(train_file=tmp_path / "t.parquet"))
+
+
+NAMES = [["it's", 'say "hi"'], ["a, b"], [], ["it's", "a, b"]]
+
+
+@pytest.mark.parametrize("write", [str, json.dumps, lambda names: str(np.array(names, dtype=str))])
+def test_lists_written_as_text(tmp_path, write):
+    rows = [(f"row {i}", write(names)) for i, names in enumerate(NAMES * 3)]
+    data = load(tmp_path, delimited(rows, ","), task="multi-label")
+    assert data.label_names == ("a, b", "it's", 'say "hi"')
+    found = [{data.label_names[c] for c in codes} for codes in data.splits["train"]["label"][:4]]
+    assert found == [set(names) for names in NAMES]
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("[0 0 1]", "a list of 0 and 1, one for each label"),
+        ("[1.0, 1.0, 0.0]", "a list of 0 and 1, one for each label"),
+        ("[0, 1]", "every row has the labels '0', '1'"),
+        ("[anger, joy]", "seems to be a list and cannot be read"),
+        ("['anger' 'joy', 'fear']", "seems to be a list and cannot be read"),
+        ("[0 1 ... 0]", "seems to be a list and cannot be read"),
+    ],
+)
+def test_lists_whose_labels_are_not_known(tmp_path, cell, message):
+    with pytest.raises(InputError, match=message):
+        load(tmp_path, delimited([("text", cell)] * 4, ","), task="multi-label")
