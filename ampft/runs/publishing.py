@@ -139,10 +139,8 @@ def _introduction(record: RunRecord, report: Report, *, has_interval: bool) -> s
 def _use(record: RunRecord, model: str) -> str:
     row = task_row(record)
     example = row.kind.example(len(record.data.input_columns))
-    named = (
-        f"{name}={json.dumps(value) if isinstance(value, str) else value!r}"
-        for name, value in pipeline_arguments(record).items()
-    )
+    given = pipeline_arguments(record).items()
+    named = (f"{name}={value!r}".replace("'", '"') for name, value in given)
     arguments = ", ".join([example, *named])
     if holds_adapters(record):
         return _use_of_adapter(record, arguments, model)

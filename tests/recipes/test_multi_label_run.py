@@ -74,7 +74,7 @@ def test_it_learns_and_reports(run):
 
 def test_the_card_calls_the_pipeline_for_all_labels(run):
     card = (run.folder / "README.md").read_text(encoding="utf-8")
-    assert 'classify("a text", top_k=None)' in card
+    assert 'classify("a text", top_k=None, truncation=True)' in card
     assert "micro average" in card
 
 

@@ -166,6 +166,8 @@ def test_a_damaged_folder_is_a_warning_and_not_an_error(text_run, tmp_path):
 
 @pytest.mark.slow
 def test_words_are_compared_one_by_one(words_run):
+    card = (words_run / "README.md").read_text()
+    assert 'classify("a text", aggregation_strategy="first")' in card
     assert equal_rows(read_record(words_run).served_back) == {PIPELINE: SOME, PREDICT: SOME}
 
 
