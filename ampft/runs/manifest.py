@@ -9,7 +9,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from ampft.decision import CONTRACT_NAME
 from ampft.engine.checkpoints.store import HISTORY_NAME as HISTORY_NAME
 from ampft.engine.checkpoints.store import STORE_NAME, CheckpointStore
 from ampft.errors import InputError
@@ -17,6 +16,7 @@ from ampft.files import FileDigest, describe_file
 from ampft.ownership import is_plain_file, is_plain_folder
 from ampft.sealed import Sealed, read_hashed
 
+CONTRACT_NAME = "decision.json"  # as in `ampft.decision`, which imports numpy
 RECORD_NAME = "run.json"
 NONFINITE_NAME = "nonfinite"  # folder of saved steps
 PICTURES_NAME = "pictures.png"  # of images with masks
