@@ -75,6 +75,8 @@ def check_metrics(names: tuple[str, ...], task: Task, *, trust_remote_code: bool
     split = "validation" if "validation" in task.data.splits else "test"
     outcome = constant_outcome(task, split)
     for name in names:
+        if name.endswith(".py") and not Path(name).is_file():
+            raise InputError(f"{FLAG} {name}: no such file. Check the path.")
         if "/" in name and not Path(name).exists() and not trust_remote_code:
             raise InputError(
                 f"{FLAG} {name}: it runs code of a user of the hub. Read that code, and add "

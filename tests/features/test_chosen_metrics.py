@@ -95,6 +95,7 @@ def test_a_run_computes_several_and_records_them(files, tiny_model, tmp_path):
     [
         ("no_such_metric_here", "evaluate cannot load it"),
         ("somebody/theirs", "it runs code of a user of the hub"),
+        ("./no_such.py", "no such file"),
         ("broken.py", "it cannot be computed for the task text (KeyError: 'x')"),
     ],
 )
@@ -102,7 +103,7 @@ def test_what_cannot_be_computed_is_refused_before_training(
     name, message, files, tiny_model, tmp_path
 ):
     module(tmp_path, "broken", "return {'x': {}['x']}")
-    name = str(tmp_path / name) if name.endswith(".py") else name
+    name = str(tmp_path / name) if name == "broken.py" else name
     done = call_here(CLASSIFY, *text_settings(files, tiny_model, tmp_path / "r"), "--metric", name)
     assert done.returncode == 2
     assert message in done.stderr

@@ -40,6 +40,7 @@ from ampft.lab.audit.audit_result import (
 from ampft.lab.audit.rebuild import RebuiltRun
 from ampft.machine import versions
 from ampft.metrics.paired import PairedGain
+from ampft.metrics.ranking import RANKING
 from ampft.runs.history import HistoryRow, parse_rows
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, sealed_run
 from ampft.runs.prepared import Prepared
@@ -245,7 +246,7 @@ def _best_problems(record: RunRecord, task: Task) -> Iterator[str]:
     best, parts = record.best, record.validations
     if best is None:
         return
-    metric = task.problem.metrics.get(best.metric)
+    metric = task.problem.metrics.get(best.metric) or RANKING.get(best.metric)
     if metric is None:
         yield f"best: {inert(best.metric)} is not a metric of the task"
         return
