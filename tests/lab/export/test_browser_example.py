@@ -66,20 +66,20 @@ def test_the_page_answers_like_the_artifact(site, onnx_text):
         browser.get(site)
         for text, row in zip(TEXTS, probabilities, strict=True):
             answer = _answer(browser, text)
-            assert answer["label"] == names[row.argmax()]
-            assert answer["score"] == pytest.approx(row.max(), abs=1e-4)
+            assert answer["prediction"] == names[row.argmax()]
+            assert answer["confidence"] == pytest.approx(row.max(), abs=1e-4)
 
 
 def _answer(browser, text: str) -> dict:
     """Type a text, press the button and return the answer."""
     field = browser.find_element("id", "text")
     output = browser.find_element("id", "answer")
-    _wait(lambda: output.get_attribute("value").startswith("["))
+    _wait(lambda: output.get_attribute("value").startswith("{"))
     browser.execute_script("answer.value = ''; text.value = arguments[0]", text)
     assert field.get_attribute("value") == text
     browser.find_element("id", "ask").click()
-    _wait(lambda: output.get_attribute("value").startswith("["))
-    return json.loads(output.get_attribute("value"))[0]
+    _wait(lambda: output.get_attribute("value").startswith("{"))
+    return json.loads(output.get_attribute("value"))
 
 
 def _wait(condition, seconds: float = 60) -> None:
