@@ -31,11 +31,11 @@ def test_a_faithful_artifact_of_a_task_is_its_model(name, tmp_path):
     target = tmp_path / "artifact"
     export_run(ExportRequest(run=run, format="torch", precision="fp32", output_dir=target))
     made = certify(target, run, VerifyRequest(measure=False))
-    # So few examples prove nothing, but no prediction differs.
+    # So few examples prove nothing by their labels, but outputs may be equal to rounding.
     assert (made.verdict, made.failures) == ("passed" if made.is_equal else "undecided", ())
     assert made.arm.flips.mean == 0
     assert made.logits.largest < 1e-5
     assert made.logits.range > 0
     assert made.batches.changed == 0
-    assert "undecided: these examples cannot show" in certificate_text(made)
+    assert made.verdict in certificate_text(made)
     assert "<html" in page(made)
