@@ -109,7 +109,7 @@ class OptimizerArguments:
         None,
         "peak learning rate; if none, 1e-4 for models with a hidden size of at most 512 and 5e-5 "
         "for others (stdlib: 2e-4, digits: 1e-3; adafactor: 1e-3)",
-        above=0,
+        at_least=0,
     )
     layer_decay: float | None = _update(
         None,
