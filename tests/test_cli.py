@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from fuzzed_json import signed
+from tiny_text import write_contract
 
 from ampft import cli
 from ampft.sealed import hashed_text
@@ -323,6 +324,7 @@ def run_folders(tiny_bert, tmp_path_factory) -> dict[str, str]:
             "steps": {"total": 1}, "memory": None, "best": None,
         }  # fmt: skip
         (folder / name / "run.json").write_text(hashed_text(record))
+        write_contract(folder / name)
     return paths
 
 

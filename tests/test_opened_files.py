@@ -34,9 +34,13 @@ OTHERS = {
         data/images.py:open_image data/masks.py:read_class_names data/sounds.py:open_sound
         data/sources/binary_files.py:read_parquet data/sources/binary_files.py:read_parquet.read
         data/sources/binary_files.py:_opened_sheet data/sources/files.py:open_table
-        data/sources/text_files.py:_opened_text data/sources/text_files.py:_undecodable_byte""",
+        data/sources/text_files.py:opened_text data/sources/text_files.py:_undecodable_byte
+        data/sources/text_files.py:_quoting_of_tsv data/sources/binary_files.py:_merged_rows
+        data/sources/encodings.py:_notes_on_controls data/sources/encodings.py:stated_encoding
+        kinds/served.py:_picture""",
     "a model: `check_saved_model` and `check_model_files` have checked the folder of a run, and "
     "`checked_manifest` that of an artifact": """
+        decision.py:Contract.read models/mean_pooling.py:is_trained_through_mean
         kinds/images.py:saved_reader models/adapters.py:SavedAdapter.load_into
         models/adapters.py:read_adapter models/image_processor.py:load_image_processor
         models/minilm.py:default_model models/pretrained.py:load_config
@@ -84,7 +88,10 @@ OTHERS = {
         lab/export/onnx_format.py:_write_half lab/export/onnx_format.py:_write_blocks
         lab/export/onnx_format.py:_check_int8 lab/export/openvino_format.py:model_writer.write
         runs/history.py:History.verify runs/history.py:History._restore_lost
-        runs/history.py:write_csv""",
+        runs/history.py:write_csv runs/serving_back.py:_Served._adapters
+        runs/serving_back.py:_mask lab/accept/accept.py:run
+        lab/accept/obligations.py:Done.record lab/accept/obligations.py:Done.weights
+        lab/accept/obligations.py:_predicted lab/accept/reference.py:train_reference""",
     "whether a file is this program's own, which its token or its content proves": """
         ownership.py:read_token ownership.py:lock_holder_pid ownership.py:_is_unfinished
         ownership.py:_locked_owner ownership.py:TemporaryFolder.__init__

@@ -10,6 +10,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
 from ampft.data.dataset import ClassificationData
+from ampft.decision import CONTRACT_NAME, Contract, Rule, Tokenization
 from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import Task, make_task
 
@@ -44,6 +45,12 @@ def save_tiny_bert(folder: Path, *, weight: float | None = None) -> Path:
         torch.nn.init.constant_(model.bert.encoder.layer[0].intermediate.dense.bias, weight)
     model.save_pretrained(folder)
     return folder
+
+
+def write_contract(folder: Path, max_length: int = 16) -> None:
+    """Write the file that says how `save_tiny_bert`'s model decides, as a training does."""
+    contract = Contract("text", ("text",), Rule(LABELS), Tokenization(max_length))
+    (folder / CONTRACT_NAME).write_text(contract.text(), encoding="utf-8")
 
 
 def tiny_texts(n: int, *, seed: int = 0) -> dict[str, list]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from file_faults import flip_bit
-from tiny_text import LABELS
+from tiny_text import LABELS, write_contract
 
 from ampft.comparison.analysis.loading import find_runs
 from ampft.errors import InputError
@@ -29,8 +29,8 @@ from ampft.tasks.single_label import Predictions, classification_report
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
 READ = {
-    "predict": ("run.json", "config.json", "model.safetensors", "tokenizer.json",
-                "tokenizer_config.json"),
+    "predict": ("run.json", "config.json", "decision.json", "model.safetensors",
+                "tokenizer.json", "tokenizer_config.json"),
     "report": ("run.json", "report.json"),
     "model": ("run.json", "config.json", "model.safetensors"),
     "table": ("run.json", "predictions.parquet"),
@@ -56,6 +56,7 @@ def write_run(folder: Path, model: Path, make_record, *, seed: int) -> Path:
         (run.stage() / "tokenizer_config.json").write_text(
             json.dumps({"tokenizer_class": "BertTokenizer", "seed": seed})
         )
+        write_contract(run.stage(), 16 + seed)
         write = partial(write_predictions, references=lambda rows: {"text": ["x"] * 20})
         write_results(run, record, outcome, write, card=model_card)
     return folder
