@@ -47,9 +47,17 @@ def save_tiny_bert(folder: Path, *, weight: float | None = None) -> Path:
     return folder
 
 
-def write_contract(folder: Path, max_length: int = 16) -> None:
-    """Write the file that says how `save_tiny_bert`'s model decides, as a training does."""
-    contract = Contract("text", ("text",), Rule(LABELS), Tokenization(max_length))
+def write_contract(
+    folder: Path,
+    max_length: int | None = 16,
+    *,
+    task: str = "text",
+    columns: tuple[str, ...] = ("text",),
+    names: tuple[str, ...] = LABELS,
+) -> None:
+    """Write the file that says how a model decides, as a training does; None reads no tokens."""
+    tokenization = None if max_length is None else Tokenization(max_length)
+    contract = Contract(task, columns, Rule(names), tokenization)
     (folder / CONTRACT_NAME).write_text(contract.text(), encoding="utf-8")
 
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 from PIL import Image
 from test_predict_refusals import trained_on
-from tiny_text import LABELS
+from tiny_text import LABELS, write_contract
 from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 
 import ampft.runs.predict
@@ -234,6 +234,7 @@ def image_folder(tmp_path, monkeypatch):
     run = tmp_path / "image-run"
     AutoModelForImageClassification.from_config(_small_vit(8, arguments)).save_pretrained(run)
     ViTImageProcessorPil(size={"height": 8, "width": 8}).save_pretrained(run)
+    write_contract(run, None, task="images", columns=("image",), names=names)
     record = SimpleNamespace(
         status="finished", task="images", label_names=names, arguments={}, files={},
         data=DataPart(name="x", kind="image", input_columns=("image",),

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
-from tiny_text import LABELS
+from tiny_text import LABELS, write_contract
 from transformers import BertForSequenceClassification
 
 import ampft.runs.predict
@@ -48,7 +48,9 @@ def trained_on(columns, tiny_bert, tmp_path, monkeypatch, *, kind="text") -> Pat
         files={},
     )
     monkeypatch.setattr(ampft.runs.predict, "read_record", lambda folder: record)
-    return shutil.copytree(tiny_bert, tmp_path / "run")
+    run = shutil.copytree(tiny_bert, tmp_path / "run")
+    write_contract(run, 128, task=default_task(kind), columns=columns)
+    return run
 
 
 @pytest.fixture
