@@ -252,8 +252,9 @@ class Rule:
 def softmax(logits: npt.NDArray[Any], temperature: float = 1.0) -> npt.NDArray[np.float64]:
     """Return the (n, K) probabilities of classes that exclude each other, float64."""
     scaled = logits.astype(np.float64) / temperature
-    powers = np.exp(scaled - scaled.max(axis=1, keepdims=True))
-    shares: npt.NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore"):  # an infinite logit gives NaN, which the caller names
+        powers = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+        shares: npt.NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
     return shares
 
 

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, pre_tokenizers
@@ -27,6 +26,7 @@ from ampft.models.pretrained import (
     check_model_name,
     loading_error,
 )
+from ampft.ownership import TemporaryFolder
 from ampft.text.units import TextUnits
 
 # Families that call transformers' `create_position_ids_from_input_ids`: their positions start at
@@ -231,7 +231,7 @@ def _with_space_before_words(path: str, *, trust_remote_code: bool) -> Any:
             own = [] if backend.normalizer is None else [backend.normalizer]
             backend.normalizer = Sequence([Prepend(" "), *own])
     if not _lacks_space(tokenizer):
-        with TemporaryDirectory() as folder:
+        with TemporaryFolder("tokenizer") as folder:
             tokenizer.save_pretrained(folder)
             loaded = AutoTokenizer.from_pretrained(folder, trust_remote_code=trusted)
         if _read_as_words(loaded) == _read_as_text(loaded) == _read_as_text(tokenizer):
@@ -269,7 +269,7 @@ def read_units_of_texts(tokenizer: Any, units: TextUnits, texts: Iterable[str]) 
     own = [] if backend.pre_tokenizer is None else [backend.pre_tokenizer]
     split = Split(Regex(pattern), "isolated")
     backend.pre_tokenizer = pre_tokenizers.Sequence([WhitespaceSplit(), split, *own])
-    with TemporaryDirectory() as folder:
+    with TemporaryFolder("tokenizer") as folder:
         tokenizer.save_pretrained(folder)
         loaded = AutoTokenizer.from_pretrained(folder)
     for read in (tokenizer, loaded):

@@ -94,6 +94,7 @@ TESTED_ELSEWHERE = (
     "ampft curve",
     "ampft export",
     "ampft audit artifacts/",
+    "ampft accept --output_dir accepted",
     "ampft resume-check",
     "ampft push",
     "ampft predict --model runs/bf16-pairs",
