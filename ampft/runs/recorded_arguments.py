@@ -41,9 +41,7 @@ def recorded_arguments(record: RunRecord, flags: Sequence[str]) -> ClassifyArgum
         InputError: A setting is unknown or has an invalid value.
     """
     recorded = {**record.arguments, **NEUTRAL, "mixed_precision": record.precision.requested}
-    if (
-        record.task.startswith("text") and "pooling" not in record.arguments
-    ):
+    if record.task.startswith("text") and "pooling" not in record.arguments:
         recorded |= {"pooling": "first", "head_init": "random"}
     if record.data.name == IN_MEMORY:
         if not flags:
