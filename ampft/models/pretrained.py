@@ -203,7 +203,10 @@ def load_saved(
     if adapter is not None:
         return _load_with_adapter(auto_class, adapter, flag)
     source = WeightsSource(path, flag)
-    if not trust_remote_code and "auto_map" in PreTrainedConfig.get_config_dict(path)[0]:
+    values: dict[str, Any] = {}
+    with contextlib.suppress(OSError):  # `load_config` says that it is damaged
+        values = PreTrainedConfig.get_config_dict(path)[0]
+    if not trust_remote_code and "auto_map" in values:
         raise InputError(
             f"{flag} {path}: the model runs code from its folder, as it did in training. Read the "
             "code, and add --trust_remote_code to ampft predict."

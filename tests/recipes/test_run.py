@@ -59,11 +59,8 @@ def test_the_closing_line(fp16_run):
         r"\d+ steps? skipped, fp16 emulated",
         last,
     )
-    baselines = [line for line in fp16_run.stdout.splitlines() if line.startswith("baseline ")]
-    assert [line[11:].split(" with logistic regression: accuracy ")[0] for line in baselines] == [
-        "TF-IDF",
-        "frozen encoder",
-    ]
+    assert "TF-IDF + regression" in fp16_run.stdout
+    assert "frozen encoder + regression" in fp16_run.stdout
     assert str(fp16_run.folder) in printed(fp16_run.stdout, "wrote")
 
 
