@@ -79,9 +79,9 @@ def quick_garbage_collection():
 
 @pytest.fixture
 def fresh_accelerate(monkeypatch, request):
-    """No Accelerator yet in this process, which all is restored to later.
+    """No Accelerator yet in this process; everything is restored afterwards.
 
-    It will be on the CPU with one thread, except in a test that needs a GPU.
+    It runs on the CPU with one thread, except in a test that needs a GPU.
     """
     from global_state import fresh_global_state
 

@@ -23,7 +23,7 @@ REPLACEMENTS = {
     **dict.fromkeys(("bfloat16", "bf_16"), "Use --mixed_precision bf16."),
     **dict.fromkeys(
         ("num_labels", "n_classes", "num_classes"),
-        "Remove the flag: the classes are those of --label_column_name.",
+        "Remove the flag: --label_column_name gives the classes.",
     ),
     "problem_type": "Use --task multi-label if a row has several labels; text is the default.",
     "dropout": "It is a setting of the model: change config.json in the folder of "

@@ -549,7 +549,7 @@ ROWS: dict[str, Row] = {
         ("half_precision_backend", "fp16_backend"),
         _only(("auto", "cuda_amp", "cpu_amp"), "apex is not supported; PyTorch's own is used."),
     ),
-    "fp16_opt_level": _only(("o1",), "levels are those of apex. PyTorch's own is used, as O1."),
+    "fp16_opt_level": _only(("o1",), "the levels belong to apex; PyTorch's autocast is like O1."),
     "save_safetensors": _only(_TRUE, "weights are only written as safetensors.", _SWITCH),
     "per_gpu_train_batch_size": _renamed("per_device_train_batch_size"),
     "per_gpu_eval_batch_size": _renamed("per_device_eval_batch_size"),
@@ -652,7 +652,7 @@ def translate(argv: Sequence[str], switches: Mapping[str, bool], *, program: str
 def own_settings(
     settings: Mapping[str, Any], switches: Mapping[str, bool], path: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return ampft's settings in a file, and those of transformers' scripts as words.
+    """Return ampft's settings in a file, and settings of transformers' scripts as words.
 
     Args:
         settings: Values by name.

@@ -117,7 +117,7 @@ class FinalRows:
     """How much the test data of a comparison can show, which is known before anything is timed."""
 
     split: str  # Split of the final report.
-    cases: Positive  # Its independent examples; with folds, those of one of them.
+    cases: Positive  # Its independent examples; with folds, per fold.
     rows: Positive  # Independent rows of all splits.
     problem: str  # Kind of labels.
     arms: Count  # Number of arms that are compared with the baseline.

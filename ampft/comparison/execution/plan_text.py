@@ -126,7 +126,7 @@ def limits_of_design(
     Args:
         design: What is compared, and how.
         metric: Name of the primary metric.
-        cases: Independent test examples; with folds, those of one of them.
+        cases: Independent test examples; with folds, per fold.
         arms: Number of arms that are compared with the baseline.
     """
     metrics = [kind.metrics for kind in problem_types().values() if metric in kind.metrics]

@@ -25,7 +25,7 @@ COMMENT = "#"
 CONLL_SEPARATORS = ("\t", "\n", "\r")  # of cells and lines, which no word can contain
 # Columns of CoNLL-U after the number, https://universaldependencies.org/format.html.
 CONLLU = (WORDS, "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
-LEAST_WORDS = 4  # of a sentence in which a column with one value cannot be that of the words
+LEAST_WORDS = 4  # of a sentence in which a column with only one value cannot hold the words
 
 
 @dataclass(frozen=True)

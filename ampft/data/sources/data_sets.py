@@ -116,7 +116,7 @@ def standard_splits(
     """Return the splits under their standard names, and a note on those that are not used.
 
     Raises:
-        InputError: There is no split for training, or a named split does not exist.
+        InputError: The data have no training split, or lack a split that was named.
     """
     name, used = request.dataset_name, _used_splits(data, request)
     unused = [split for split in data if split not in used.values()]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ampft.errors import InputError
 
-# Byte-order marks; that of UTF-32 begins with that of UTF-16.
+# Byte-order marks; UTF-32's begins with UTF-16's.
 _MARKS = {
     codecs.BOM_UTF8: "utf-8",
     codecs.BOM_UTF32_LE: "utf-32",
