@@ -46,10 +46,7 @@ COMMANDS = {
             "list or verify the checkpoints of a run",
         ),
         "push": ("commands.run_folders:PUSH", "push a model and its card to the Hugging Face hub"),
-        "recipe": (
-            "commands.installation:RECIPE",
-            "print a training script to copy and change",
-        ),
+        "recipe": ("commands.installation:RECIPE", "print a training script to copy and change"),
     },
     "laboratory: why a precision fails": {
         "doctor": (
@@ -60,20 +57,14 @@ COMMANDS = {
             "lab.yardstick.yardstick:YARDSTICK",
             "measure the gradient error of each precision relative to batch noise",
         ),
-        "ops": (
-            "lab.operations.ops:OPS",
-            "show which operations autocast casts to which dtype",
-        ),
+        "ops": ("lab.operations.ops:OPS", "show which operations autocast casts to which dtype"),
     },
     "laboratory: a better model": {
         "errors": (
             "lab.mistakes.errors:ERRORS",
             "show the most confident errors of a run, and the classes that it confuses",
         ),
-        "curve": (
-            "lab.curve.curve:CURVE",
-            "say what twice the labels would add to the score",
-        ),
+        "curve": ("lab.curve.curve:CURVE", "say what twice the labels would add to the score"),
         "judge": (
             "lab.referee.judge_command:JUDGE",
             "keep or drop each of many changes tried on one test set",

@@ -378,10 +378,7 @@ class Tokenization:
         return self._rows(encoded, positions, replaced)
 
     def _rows(
-        self,
-        encoded: Sequence[Any],
-        positions: list[list[int]] | None = None,
-        replaced: int = 0,
+        self, encoded: Sequence[Any], positions: list[list[int]] | None = None, replaced: int = 0
     ) -> Tokens:
         has_windows = self.stride is not None
         pairs = [

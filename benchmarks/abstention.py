@@ -225,12 +225,7 @@ def main() -> None:
         for rows in COVERAGE_ROWS
     }
     settings = {"repeats": REPEATS, "population": POPULATION, "coverage_repeats": COVERAGE_REPEATS}
-    result = {
-        "settings": settings,
-        "rates": rates,
-        "coverage": covered,
-        "provenance": provenance(),
-    }
+    result = {"settings": settings, "rates": rates, "coverage": covered, "provenance": provenance()}
     options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     for name, each in rates.items():
         print(name, each)

@@ -15,11 +15,7 @@ from typing import Any
 
 import datasets
 import torch
-from transformers import (
-    AutoModelForSequenceClassification,
-    BertConfig,
-    ModernBertConfig,
-)
+from transformers import AutoModelForSequenceClassification, BertConfig, ModernBertConfig
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.load import load_data

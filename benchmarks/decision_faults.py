@@ -93,12 +93,7 @@ def main() -> None:
         folder = Path(name)
         if given.minilm:
             faults = {each: faults[each] for each in OF_MINILM}
-            run = train(
-                folder,
-                default_model(None)[0],
-                epochs=1,
-                rate=1e-4,
-            )
+            run = train(folder, default_model(None)[0], epochs=1, rate=1e-4)
         else:
             run = train(folder, str(save_model(folder / "bert")), epochs=4, rate=3e-3)
         lines = []

@@ -191,13 +191,7 @@ def scale_of(*, rehearse: bool) -> Any:
 
 def run_part_1(results: Results, scale: Any) -> None:
     """Describe the machine, find the attention kernels of the families, run the GPU tests."""
-    from gpu_checks import (
-        FAMILIES,
-        GPU_TESTS,
-        attention_kernels,
-        describe_environment,
-        run_program,
-    )
+    from gpu_checks import FAMILIES, GPU_TESTS, attention_kernels, describe_environment, run_program
 
     results.measure("ampft env", lambda: describe_environment(max(1.0, results.seconds)))
     rehearsed = REHEARSED_FAMILIES if results.head["rehearsal"] else FAMILIES
@@ -368,11 +362,7 @@ def plain_table(results: Results, scale: Any) -> Any:
     return Table(header=("result", "values"), rows=rows, left=2)
 
 
-PARTS = {
-    1: (run_part_1, plain_table),
-    2: (run_part_2, speed_table),
-    3: (run_part_3, plain_table),
-}
+PARTS = {1: (run_part_1, plain_table), 2: (run_part_2, speed_table), 3: (run_part_3, plain_table)}
 
 
 def parse_arguments() -> tuple[argparse.Namespace, argparse.ArgumentParser]:

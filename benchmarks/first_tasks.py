@@ -60,10 +60,7 @@ TASKS = {
         f"{COMPARE} -- --train_file reviews.csv # 2",
         f"{COMPARE} --margin 12 -- --train_file reviews.csv",
     ],
-    4: [
-        f"{TRAIN} --learning_rate 5e-5 --output_dir runs/low",
-        f"{AMPFT} compare {RUN} runs/low",
-    ],
+    4: [f"{TRAIN} --learning_rate 5e-5 --output_dir runs/low", f"{AMPFT} compare {RUN} runs/low"],
     5: ["python own_model.py", f"{TRAIN} --model_name_or_path own_model --output_dir runs/own"],
     6: [
         f"{AMPFT} recipe search > my_search.py",

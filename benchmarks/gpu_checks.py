@@ -19,21 +19,8 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from gpu_turns import (
-    Job,
-    Scale,
-    SkippedError,
-    Turn,
-    start_afresh,
-    summed_loss,
-    train_with_ampft,
-)
-from tiny_encoders import (  # type: ignore[import-not-found]
-    ENCODERS,
-    loss_and_gradient,
-    right_padded,
-    tiny,
-)
+from gpu_turns import Job, Scale, SkippedError, Turn, start_afresh, summed_loss, train_with_ampft
+from tiny_encoders import ENCODERS, loss_and_gradient, right_padded, tiny  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 import ampft
@@ -206,10 +193,7 @@ def compare_sums(job: Job) -> dict[str, object]:
         with sums_in_16_bits(allowed):
             gradient = gradient_of(job, scale.device, precision.compute_dtype)
             rate = measure_matrix_rate(
-                scale.device,
-                precision.compute_dtype,
-                name=job.mode,
-                max_seconds=scale.rate_seconds,
+                scale.device, precision.compute_dtype, name=job.mode, max_seconds=scale.rate_seconds
             )
         row |= {f"error_{name}": error_between(gradient, exact), f"gflops_{name}": rate.gflops}
     return row

@@ -240,12 +240,7 @@ class LaunchCount(Turn):
 
 
 def train_with_trainer(
-    job: Job,
-    turn: Turn,
-    *,
-    attention: str = "sdpa",
-    grouped: bool = False,
-    compiled: bool = False,
+    job: Job, turn: Turn, *, attention: str = "sdpa", grouped: bool = False, compiled: bool = False
 ) -> None:
     """Train with `transformers.Trainer` and fused AdamW."""
     precision, scale = job.precision(), job.scale

@@ -72,10 +72,7 @@ from scipy.special import ndtri
 from simulated_grid import LIMITS, grid
 from simulated_seeds import BoolArray, Latent, Setting
 
-from ampft.comparison.statistics.interval import (
-    DifferenceEstimate,
-    estimate_difference,
-)
+from ampft.comparison.statistics.interval import DifferenceEstimate, estimate_difference
 from ampft.comparison.statistics.power import MAX_SEEDS, power, seeds_to_decide
 
 PLANTED = -0.02

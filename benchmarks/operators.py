@@ -38,10 +38,7 @@ COLUMNS = {
 
 def restart_on_fake_device() -> None:
     """Run this program again with the fake CUDA device, and exit with its exit code."""
-    from test_on_fake_cuda import (  # type: ignore[import-not-found]
-        build_guard,
-        fake_environment,
-    )
+    from test_on_fake_cuda import build_guard, fake_environment  # type: ignore[import-not-found]
 
     with tempfile.TemporaryDirectory() as folder:
         environment = fake_environment(build_guard(Path(folder)))

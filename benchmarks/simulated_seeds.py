@@ -222,10 +222,7 @@ def logit_thresholds(cell: Logit) -> tuple[float, tuple[float, ...]]:
         return float(expit(threshold + points + deviation * nodes).mean(axis=0) @ weights)
 
     def threshold(target: float, deviation: float) -> float:
-        return threshold_for(
-            lambda at: accuracy(at, deviation) / float(weights.sum()),
-            target,
-        )
+        return threshold_for(lambda at: accuracy(at, deviation) / float(weights.sum()), target)
 
     own = float(np.sqrt(cell.seed_sd**2 + cell.mode_seed**2 + cell.mode_example**2))
     return threshold(cell.accuracy, cell.seed_sd), tuple(

@@ -6,14 +6,7 @@ from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution.plan import CostEstimate, ModeCost, Plan, TrainingSize
 from ampft.features.resources import PeakMemory
 from ampft.machine import hardware
-from ampft.runs.record import (
-    DataPart,
-    ModelPart,
-    PrecisionPart,
-    RunRecord,
-    StepsPart,
-    TopologyPart,
-)
+from ampft.runs.record import DataPart, ModelPart, PrecisionPart, RunRecord, StepsPart, TopologyPart
 
 MODES = ("fp32", "bf16", "fp16")
 EXAMPLES, CLASSES, STEPS = 300, 3, 2000

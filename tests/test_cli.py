@@ -348,10 +348,7 @@ def test_python_without_docstrings_is_refused():
 @pytest.mark.parametrize(
     ("words", "advice"),
     [
-        (
-            ["predict", "--model", "x", "Great value."],
-            "To predict a text, pass --text",
-        ),
+        (["predict", "--model", "x", "Great value."], "To predict a text, pass --text"),
         (["predict", "--model", "x", "absent.csv"], "FILE: the file absent.csv does not exist."),
         (["predict", "--model", "x", "--device", "cpu"], "a GPU is used if there is one"),
         (["compare", "--train_file", "x.csv"], "Write: ampft compare -- --train_file x.csv"),

@@ -65,9 +65,7 @@ class PrecisionAndBatchArguments:
         "float32, and stop if it does not hold",
     )
     per_device_train_batch_size: int = _batch(
-        8,
-        "examples per micro-batch and process (stdlib: 16, digits: 32, pixels: 4)",
-        at_least=1,
+        8, "examples per micro-batch and process (stdlib: 16, digits: 32, pixels: 4)", at_least=1
     )
     gradient_accumulation_steps: int = _batch(
         1, "micro-batches per optimizer step and process", at_least=1
@@ -124,12 +122,7 @@ class OptimizerArguments:
         "decays: not to biases and layer norms (digits: 0.05)",
         at_least=0,
     )
-    adam_beta1: float = _update(
-        0.9,
-        "decay rate of AdamW's first moment",
-        at_least=0,
-        below=1,
-    )
+    adam_beta1: float = _update(0.9, "decay rate of AdamW's first moment", at_least=0, below=1)
     adam_beta2: float = _update(0.999, "decay rate of AdamW's second moment", at_least=0, below=1)
     adam_epsilon: float = _update(
         1e-8, "added to the root of AdamW's second moment", at_least=1e-30
@@ -144,9 +137,7 @@ class OptimizerArguments:
         at_least=1,
     )
     max_train_steps: int | None = _update(
-        None,
-        "number of optimizer steps; overrides --num_train_epochs",
-        at_least=1,
+        None, "number of optimizer steps; overrides --num_train_epochs", at_least=1
     )
     max_time: str | None = _update(
         None,
@@ -169,9 +160,7 @@ class OptimizerArguments:
         below=1,
     )
     num_warmup_steps: int | None = _update(
-        None,
-        "number of warm-up steps; overrides --warmup_ratio",
-        at_least=0,
+        None, "number of warm-up steps; overrides --warmup_ratio", at_least=0
     )
     ema_decay: float | None = _update(
         None,

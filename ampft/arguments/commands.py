@@ -9,13 +9,7 @@ from dataclasses import Field, dataclass, field
 from typing import Any, Generic, TypeVar
 
 from ampft.arguments.classify import ClassifyArguments
-from ampft.arguments.flags import (
-    ConfigFlag,
-    GivenFlag,
-    fields_and_hints,
-    given_flags,
-    parse_flags,
-)
+from ampft.arguments.flags import ConfigFlag, GivenFlag, fields_and_hints, given_flags, parse_flags
 from ampft.arguments.help_text import Help, spelled
 from ampft.arguments.parsing import parse_classify_arguments, translated
 from ampft.errors import InputError

@@ -15,12 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from ampft.arguments.help_text import Help, metavar_of, print_help, spelled
-from ampft.arguments.other_scripts import (
-    BOOLEAN_WORDS,
-    INVALID_VALUES,
-    choice_hint,
-    suggestion,
-)
+from ampft.arguments.other_scripts import BOOLEAN_WORDS, INVALID_VALUES, choice_hint, suggestion
 from ampft.arguments.transformers_flags import own_settings
 from ampft.errors import InputError
 from ampft.flag import flag

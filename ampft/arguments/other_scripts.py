@@ -157,9 +157,7 @@ OTHER_CHOICES = {
     " and high.",
 }
 # Hints for values of the wrong type, by the name of the flag.
-INVALID_VALUES = {
-    "num_train_epochs": " For part of an epoch, set --max_train_steps instead.",
-}
+INVALID_VALUES = {"num_train_epochs": " For part of an epoch, set --max_train_steps instead."}
 WORD, WHOLE = 0.87, 0.84  # how alike words and whole names are that differ by a typo
 _NAMED = re.compile(r"--(\w+)")
 BOOLEAN_WORDS = ("true", "false", "yes", "no", "1", "0")

@@ -585,8 +585,7 @@ ROWS: dict[str, Row] = {
         "ampft predict --model FOLDER shows a model before it is trained.", _SWITCH
     ),
     "full_determinism": _refused(
-        "runs on a CPU repeat bit for bit already; attention on a GPU does not.",
-        _SWITCH,
+        "runs on a CPU repeat bit for bit already; attention on a GPU does not.", _SWITCH
     ),
     "accelerator_config": _refused("pass the settings to accelerate launch."),
     "parallelism_config": _refused("models are not split by tensors or sequences here. " + _SHARD),

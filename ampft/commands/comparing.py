@@ -7,11 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampft.arguments.commands import Command, CommandLine, TrainingSettings
-from ampft.arguments.compare import (
-    SET_BY_COMPARISON,
-    CompareArguments,
-    command_of_precisions,
-)
+from ampft.arguments.compare import SET_BY_COMPARISON, CompareArguments, command_of_precisions
 from ampft.arguments.compare_arms import CompareArmsArguments, command_of_arms
 from ampft.arguments.help_text import Help
 from ampft.errors import InputError

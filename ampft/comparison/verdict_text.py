@@ -7,14 +7,7 @@ from ampft.comparison.cost_text import cost_text
 from ampft.comparison.findings import INFERENCE, ArmResult, Comparison
 from ampft.comparison.statistics.power import MAX_SEEDS
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, OUTCOMES, Difference, Verdict
-from ampft.text.numbers import (
-    confidence_percent,
-    counted,
-    mean_count,
-    percent,
-    points,
-    seed_list,
-)
+from ampft.text.numbers import confidence_percent, counted, mean_count, percent, points, seed_list
 
 MAX_CLASS_LOSSES = 3  # in a verdict
 

@@ -30,10 +30,7 @@ def receipt_lines(data: ClassificationData) -> list[str]:
     ends = dict.fromkeys([("first", 0), ("last", rows - 1)] if rows > 1 else [("only", 0)])
     cells = [(name, *_row(data, row)) for name, row in ends]
     width = [max(len(cell[column]) for cell in cells) for column in range(3)]
-    return [
-        _shares(data),
-        *("  ".join(_padded(cell, width)) for cell in cells),
-    ]
+    return [_shares(data), *("  ".join(_padded(cell, width)) for cell in cells)]
 
 
 def _padded(cells: Sequence[str], widths: Sequence[int]) -> list[str]:

@@ -113,16 +113,8 @@ class DataRequest(HubSettings):
     max_train_samples: int | None = _flag(
         None, "number of training examples to keep, chosen at random", at_least=1
     )
-    max_eval_samples: int | None = _flag(
-        None,
-        "number of validation examples to keep",
-        at_least=1,
-    )
-    max_predict_samples: int | None = _flag(
-        None,
-        "number of test examples to keep",
-        at_least=1,
-    )
+    max_eval_samples: int | None = _flag(None, "number of validation examples to keep", at_least=1)
+    max_predict_samples: int | None = _flag(None, "number of test examples to keep", at_least=1)
     validation_fraction: float = _flag(
         0.1,
         "share of the training data to hold out for validation if none is given, 0 to 1",

@@ -20,11 +20,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from ampft.engine.checkpoints.training_state import as_python_state, python_state
 from ampft.errors import PrecisionContradicted
 from ampft.precision.compilation import uncompiled
-from ampft.precision.executed import (
-    ExecutedDtypes,
-    ProductRecorder,
-    precision_contradiction,
-)
+from ampft.precision.executed import ExecutedDtypes, ProductRecorder, precision_contradiction
 from ampft.precision.resolve import Precision
 
 # Share of the later steps whose products are recorded, so that recording costs next to nothing.

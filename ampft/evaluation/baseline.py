@@ -24,12 +24,7 @@ from ampft.data.splits import dependent_groups
 from ampft.data.steps import ids_of_varied_length
 from ampft.errors import InputError
 from ampft.evaluation.probe import BATCH, MAX_UNITS, probe_decoded, with_probed_head
-from ampft.evaluation.simple_methods import (
-    BAG_OF_WORDS,
-    FREQUENCIES,
-    FROZEN,
-    SimpleMethod,
-)
+from ampft.evaluation.simple_methods import BAG_OF_WORDS, FREQUENCIES, FROZEN, SimpleMethod
 from ampft.kinds.inputs import PredictedMasks
 from ampft.kinds.logits import model_inputs
 from ampft.metrics.paired import paired_interval

@@ -419,10 +419,7 @@ def window_notes(
 
 
 def _tokenize(
-    name: str,
-    split: datasets.Dataset,
-    columns: tuple[str, ...],
-    reader: TextReader,
+    name: str, split: datasets.Dataset, columns: tuple[str, ...], reader: TextReader
 ) -> tuple[datasets.Dataset, IntArray, int]:
     """Return the tokens, their number per example, and how many examples were truncated."""
 

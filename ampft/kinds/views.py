@@ -186,10 +186,7 @@ def _tagging(title: str, spans: Sequence[FoundSpan], shared: Set[FoundSpan]) -> 
         title=title,
         spans=tuple(
             Span(
-                name=span[0],
-                first=span[1],
-                end=min(span[2], MOST_WORDS),
-                is_shared=span in shared,
+                name=span[0], first=span[1], end=min(span[2], MOST_WORDS), is_shared=span in shared
             )
             for span in spans
             if span[1] < MOST_WORDS

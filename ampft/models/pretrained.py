@@ -179,11 +179,7 @@ def check_model_name(path: str, *, flag: str = MODEL_NAME_FLAG) -> None:
 
 
 def load_saved(
-    auto_class: Any,
-    path: str,
-    *,
-    flag: str = SAVED_MODEL_FLAG,
-    trust_remote_code: bool = False,
+    auto_class: Any, path: str, *, flag: str = SAVED_MODEL_FLAG, trust_remote_code: bool = False
 ) -> Any:
     """Return the saved model of a run, in float32.
 

@@ -8,10 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ampft.errors import InputError, PrecisionContradicted
 from ampft.precision.accelerator import numerics, resolved

@@ -299,10 +299,7 @@ class ProductRecorder(TorchDispatchMode):
         )
 
 
-def _product_of(
-    func: Any,
-    args: tuple[Any, ...],
-) -> tuple[str, tuple[torch.Tensor, ...]] | None:
+def _product_of(func: Any, args: tuple[Any, ...]) -> tuple[str, tuple[torch.Tensor, ...]] | None:
     """Return the kind and the operands of a matrix product, or None for other operators."""
     packet = getattr(func, "overloadpacket", None)
     name = getattr(packet, "__name__", "").removesuffix("_")

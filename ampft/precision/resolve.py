@@ -302,10 +302,7 @@ def _bf16_on_cpu() -> ProbeResult:
     present = [name for name, has_it in cpu_capabilities().items() if has_it and name in names]
     if present:
         return NATIVE, f"the CPU has {' and '.join(names[name] for name in present)}"
-    return (
-        EMULATED,
-        "bfloat16 operands and float32 sums, since the CPU lacks AVX512-BF16 and AMX",
-    )
+    return (EMULATED, "bfloat16 operands and float32 sums, since the CPU lacks AVX512-BF16 and AMX")
 
 
 def _bf16_on_cuda(device: torch.device) -> ProbeResult:

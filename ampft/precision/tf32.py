@@ -40,10 +40,7 @@ PROBE = 1.0 + 2.0**-12
 def _settings(precision: Precision) -> dict[tuple[str, str], str]:
     """Return the value of `fp32_precision` for each pair of backend and operator."""
     on_gpu = "tf32" if precision.properties.allows_tf32 else "ieee"
-    return {
-        **dict.fromkeys(_CUDA_OPERATORS, on_gpu),
-        **dict.fromkeys(_CPU_OPERATORS, "ieee"),
-    }
+    return {**dict.fromkeys(_CUDA_OPERATORS, on_gpu), **dict.fromkeys(_CPU_OPERATORS, "ieee")}
 
 
 def apply_float32_policy(precision: Precision) -> None:

@@ -13,12 +13,7 @@ from accelerate.utils import broadcast, broadcast_object_list
 
 from ampft.engine.checkpoints.interval import parse_interval
 from ampft.engine.checkpoints.store import BEST_NAME, CheckpointManifest, CheckpointStore
-from ampft.engine.checkpoints.writing import (
-    BackgroundWriter,
-    Content,
-    copied_to_cpu,
-    write_content,
-)
+from ampft.engine.checkpoints.writing import BackgroundWriter, Content, copied_to_cpu, write_content
 from ampft.errors import InputError
 from ampft.features.feature import required_feature
 from ampft.features.resources import TrainingClock

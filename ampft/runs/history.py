@@ -127,10 +127,7 @@ class History:
         self._started = time.perf_counter()
 
     def record(
-        self,
-        step_batch: StepBatch,
-        outcome: StepOutcome,
-        columns: Mapping[str, float | None],
+        self, step_batch: StepBatch, outcome: StepOutcome, columns: Mapping[str, float | None]
     ) -> None:
         """Add an optimizer step.
 

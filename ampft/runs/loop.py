@@ -337,11 +337,7 @@ class Loop(Generic[P]):
         self.stop.decide(outcome.votes, required_feature(self.state.features, TrainingClock).limit)
 
     def _add(
-        self,
-        outcome: StepOutcome,
-        *,
-        ends_run: bool,
-        own: Mapping[str, float | None] | None = None,
+        self, outcome: StepOutcome, *, ends_run: bool, own: Mapping[str, float | None] | None = None
     ) -> None:
         batch = self.current_batch
         assert batch is not None

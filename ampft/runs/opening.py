@@ -20,12 +20,7 @@ from ampft.runs.folder import claim_default_folder
 from ampft.runs.loop import as_checkpointed, open_loop
 from ampft.runs.prepare import with_fitting_micro_batches
 from ampft.runs.prepared import Prepared
-from ampft.runs.resume import (
-    ResumePoint,
-    changed_values,
-    environment_of,
-    topology_of,
-)
+from ampft.runs.resume import ResumePoint, changed_values, environment_of, topology_of
 from ampft.runs.run import Run, batch_norm_warnings
 from ampft.runs.state import new_state
 from ampft.text.numbers import counted, in_epochs

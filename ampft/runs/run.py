@@ -47,12 +47,7 @@ from ampft.runs.publishing import model_card
 from ampft.runs.record import RunRecord
 from ampft.runs.results import write_results
 from ampft.runs.serving_back import serve_back
-from ampft.runs.show import (
-    decisions_text,
-    report_with_heading,
-    result_line,
-    simple_methods_text,
-)
+from ampft.runs.show import decisions_text, report_with_heading, result_line, simple_methods_text
 from ampft.runs.state import RunState, predict
 from ampft.tasks.outcome import Outcome
 from ampft.text.terminal import labelled, print_line
@@ -105,10 +100,7 @@ BATCH_NORM = "batch_norm"
 
 
 def _write_final_results(
-    state: RunState,
-    folder: RunFolder | None,
-    model: nn.Module,
-    poll: Callable[[], None] | None,
+    state: RunState, folder: RunFolder | None, model: nn.Module, poll: Callable[[], None] | None
 ) -> Sequence[str]:
     """Evaluate the final split, save the model, and write the results. All processes call it.
 
@@ -230,10 +222,7 @@ def _timings(state: RunState, model: nn.Module) -> dict[str, Any]:
 
 
 def _result_lines(
-    folder: Path,
-    record: RunRecord,
-    prepared: Prepared,
-    outcome: Outcome,
+    folder: Path, record: RunRecord, prepared: Prepared, outcome: Outcome
 ) -> list[str]:
     """Return the lines to print: report, simple methods, warnings, where the results are."""
     selected = bool(record.metrics["selected"])

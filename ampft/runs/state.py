@@ -17,11 +17,7 @@ from ampft.features.contention import ContentionMonitor
 from ampft.features.decisions import FittedDecisions
 from ampft.features.feature import Feature, Write
 from ampft.features.label_errors import LabelErrorInspection
-from ampft.features.resources import (
-    PeakMemoryMonitor,
-    TrainingClock,
-    UtilisationMeasurement,
-)
+from ampft.features.resources import PeakMemoryMonitor, TrainingClock, UtilisationMeasurement
 from ampft.features.trackers import TrackerReporting
 from ampft.features.validations import LOSS, Validations
 from ampft.features.value_ranges import NonfiniteStepMonitor, ValueRangeMonitor

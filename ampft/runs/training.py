@@ -26,13 +26,7 @@ from ampft.engine.ending import StopRequested, TimeLimit, end_training
 from ampft.engine.first_step import FirstStepMonitor
 from ampft.engine.optimizer import has_known_state
 from ampft.engine.out_of_memory import OutOfMemoryRetries
-from ampft.engine.own_gradient import (
-    OwnLoss,
-    check_is_sum,
-    only_trained,
-    own_gradient,
-    share_state,
-)
+from ampft.engine.own_gradient import OwnLoss, check_is_sum, only_trained, own_gradient, share_state
 from ampft.engine.step import StepOutcome, apply_step
 from ampft.engine.trained_parameters import check_optimizer_updates_parameters
 from ampft.errors import InputError, Preempted, TrainingStopped

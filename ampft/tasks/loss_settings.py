@@ -27,9 +27,7 @@ class ValidationFitSettings:
         bare="f1",
     )
     positive_label: str | None = flag(
-        None,
-        "class of two that the threshold is for; if none, the second one",
-        group=EVALUATION,
+        None, "class of two that the threshold is for; if none, the second one", group=EVALUATION
     )
     abstain: float | None = flag(
         None,

@@ -37,10 +37,7 @@ from ampft.metrics.sums import (
 )
 from ampft.precision.transfer import cached_device_constant
 from ampft.tasks.loss import constant_loss, parse_class_weights, summed_binary_cross_entropy
-from ampft.tasks.multi_label_report import (
-    MEANS,
-    MultiLabelReport,
-)
+from ampft.tasks.multi_label_report import MEANS, MultiLabelReport
 from ampft.tasks.outcome import (
     FloatArray,
     OutcomeMistakes,

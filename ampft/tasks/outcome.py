@@ -220,12 +220,7 @@ class Problem(Protocol):
             inputs: The collated batch with its labels; None if labels are unknown.
         """
 
-    def outcome(
-        self,
-        split: str,
-        targets: Any,
-        decoded: Mapping[str, npt.NDArray[Any]],
-    ) -> Outcome:
+    def outcome(self, split: str, targets: Any, decoded: Mapping[str, npt.NDArray[Any]]) -> Outcome:
         """Return the outcome of a split.
 
         Args:

@@ -16,12 +16,7 @@ from ampft.data.masks import IGNORED, Masks
 from ampft.metrics.iou import MEAN_IOU, PIXEL_ACCURACY
 from ampft.metrics.sums import MAX_LOG_LOSS
 from ampft.tasks.loss import SMALLEST_SHARE, parse_class_weights
-from ampft.tasks.pixel_outcome import (
-    BINS,
-    METRICS,
-    PixelPredictions,
-    PixelReport,
-)
+from ampft.tasks.pixel_outcome import BINS, METRICS, PixelPredictions, PixelReport
 from ampft.tasks.single_label import SingleLabel
 
 if TYPE_CHECKING:

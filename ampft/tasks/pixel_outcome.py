@@ -13,13 +13,7 @@ import numpy.typing as npt
 from ampft.kinds.views import MASK_COLUMN
 from ampft.metrics.iou import MEAN_IOU, PIXEL_ACCURACY, iou_per_class, metric_for_images
 from ampft.metrics.scores import Scores, scores_of_sums
-from ampft.metrics.sums import (
-    ACCURACY,
-    BALANCED_ACCURACY,
-    LOG_LOSS,
-    MACRO_F1,
-    CaseSums,
-)
+from ampft.metrics.sums import ACCURACY, BALANCED_ACCURACY, LOG_LOSS, MACRO_F1, CaseSums
 from ampft.tasks.outcome import (
     FloatArray,
     IntArray,

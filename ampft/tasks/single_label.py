@@ -248,11 +248,7 @@ class Predictions:
     def metadata(self) -> dict[str, Any]:
         """Return the split, the label names and the decisions."""
         names = self.label_names
-        return {
-            "split": self.split,
-            "label_names": list(names),
-            **self.decisions.entries(names),
-        }
+        return {"split": self.split, "label_names": list(names), **self.decisions.entries(names)}
 
     @classmethod
     def from_table(cls, table: pa.Table, metadata: Mapping[str, Any]) -> Predictions:

@@ -17,12 +17,7 @@ from ampft.data.row_labels import UnitLabels, padded_codes
 from ampft.data.words import entity_types
 from ampft.decision import Rule, entities, is_bio
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
-from ampft.metrics.entities import (
-    SentenceLayout,
-    entity_sums,
-    unit_mean_sums,
-    word_sums,
-)
+from ampft.metrics.entities import SentenceLayout, entity_sums, unit_mean_sums, word_sums
 from ampft.metrics.ranking import class_ranking_metrics
 from ampft.metrics.scores import (
     Scores,
@@ -32,14 +27,7 @@ from ampft.metrics.scores import (
     micro_scores,
     scores_of_sums,
 )
-from ampft.metrics.sums import (
-    LOG_LOSS,
-    MACRO_F1,
-    MICRO_F1,
-    WEIGHTED_F1,
-    CaseSums,
-    mean_metric,
-)
+from ampft.metrics.sums import LOG_LOSS, MACRO_F1, MICRO_F1, WEIGHTED_F1, CaseSums, mean_metric
 from ampft.tasks.outcome import (
     FloatArray,
     IntArray,

@@ -102,10 +102,7 @@ def proper_scores(outcome: TunableOutcome) -> dict[str, FloatRows]:
     if is_multi_label(outcome):
         squares = ((shares.astype(np.float64) - labels) ** 2).mean(axis=1)
         return {"log_loss": case_binary_log_losses(labels, shares), "brier": squares}
-    return {
-        "log_loss": case_log_losses(labels, shares),
-        "brier": case_brier_scores(labels, shares),
-    }
+    return {"log_loss": case_log_losses(labels, shares), "brier": case_brier_scores(labels, shares)}
 
 
 def calibration_error(outcome: TunableOutcome, groups: IntArray | None) -> Statistic:

@@ -200,10 +200,7 @@ def test_no_in_yaml_is_the_precision_and_not_false(tmp_path):
         (("--seed",), "--seed: the value is missing. Write --seed N"),
         (("--seed", "1.5"), "--seed: received '1.5'; it must be a whole number"),
         (("--learning_rate", "fast"), "--learning_rate: received 'fast'; it must be a number"),
-        (
-            ("--mixed_precision", "int8"),
-            "--mixed_precision: received 'int8'",
-        ),
+        (("--mixed_precision", "int8"), "--mixed_precision: received 'int8'"),
         (("--metric_for_best_model", "f1"), "--metric_for_best_model: received 'f1'"),
         ((*FILE, "--dataset_name", "trec"), "a run uses a single source of data"),
         (("--test_file", "test.csv"), "--test_file has no effect without --train_file"),

@@ -240,10 +240,7 @@ def assert_has_interval(
 
 
 def _predictions(
-    predicted_classes: np.ndarray,
-    truth: np.ndarray | None,
-    names: Sequence[str],
-    confidence: float,
+    predicted_classes: np.ndarray, truth: np.ndarray | None, names: Sequence[str], confidence: float
 ) -> Predictions:
     n, classes = len(predicted_classes), len(names)
     shares = np.full((n, classes), (1 - confidence) / (classes - 1), dtype=np.float32)

@@ -93,10 +93,7 @@ def test_several_settings_name_the_arms(tmp_path):
 
 @pytest.mark.slow
 def test_modes_are_arms_unless_settings_are_named(tmp_path):
-    runs = [
-        *write_arm(tmp_path, "a"),
-        *write_arm(tmp_path, "b", mode="bf16", num_train_epochs=5),
-    ]
+    runs = [*write_arm(tmp_path, "a"), *write_arm(tmp_path, "b", mode="bf16", num_train_epochs=5)]
     comparison = compare_folders(runs)
     assert names(comparison) == ["fp32", "bf16"]
     assert comparison.varied == ("mixed_precision",)

@@ -64,10 +64,7 @@ def test_the_verdict_of_the_issue():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        (
-            "equivalent",
-            f": equivalent at a margin of 1 point (90 % CI {MINUS}0.9 to +0.7). bf16",
-        ),
+        ("equivalent", f": equivalent at a margin of 1 point (90 % CI {MINUS}0.9 to +0.7). bf16"),
         ("worse beyond the margin", ": worse beyond the margin of 1 point. bf16"),
         ("worse, size uncertain", ": worse, size uncertain (margin 1 point). bf16"),
         ("better beyond the margin", ": better beyond the margin of 1 point. bf16"),
@@ -88,10 +85,7 @@ def test_a_decided_mode_needs_no_more_seeds(name, words):
             (40, 1000),
             "; a decision is unlikely with fewer than 40 seeds, and not certain with more.",
         ),
-        (
-            None,
-            "; more seeds are unlikely to allow a decision, because 754 examples are too few.",
-        ),
+        (None, "; more seeds are unlikely to allow a decision, because 754 examples are too few."),
     ],
 )
 def test_how_many_seeds_would_decide(seeds, words):
@@ -351,5 +345,5 @@ def test_p_values_are_never_zero():
 
 def test_times_have_three_significant_digits():
     assert [numbers.milliseconds(s) for s in (0.00123, 0.0123, 0.241, 12.3)] == [
-        *("1.23", "12.3", "241", "12300"),
+        *("1.23", "12.3", "241", "12300")
     ]

@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 
 from ampft.comparison.statistics.interval import estimate_difference, jackknife_differences
-from ampft.comparison.statistics.power import (
-    draws_to_exclude,
-    min_support,
-    rate_upper_limit,
-)
+from ampft.comparison.statistics.power import draws_to_exclude, min_support, rate_upper_limit
 from ampft.comparison.statistics.verdict import Verdict, decide
 from ampft.errors import InputError
 from ampft.metrics.sums import ACCURACY, BALANCED_ACCURACY, CostliestCase, single_label_sums

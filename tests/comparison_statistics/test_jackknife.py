@@ -317,9 +317,7 @@ def test_groups_of_one_example_are_the_examples():
     for metric in (*OF_CLASSES, MICRO_F1):
         examples = jackknife_differences(arm, baseline, metric)
         groups = jackknife_differences(
-            [sums.grouped(each) for sums in arm],
-            [sums.grouped(each) for sums in baseline],
-            metric,
+            [sums.grouped(each) for sums in arm], [sums.grouped(each) for sums in baseline], metric
         )
         assert groups.variance == pytest.approx(examples.variance, rel=1e-12)
         assert groups.case_effect == pytest.approx(examples.case_effect, rel=1e-12)

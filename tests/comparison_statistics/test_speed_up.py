@@ -9,13 +9,7 @@ import pytest
 from scipy.stats import wilcoxon
 from speed_verdicts import ratios
 
-from ampft.comparison.statistics.speed_up import (
-    AS_FAST,
-    FASTER,
-    NOT_DECIDED,
-    SLOWER,
-    speed_up,
-)
+from ampft.comparison.statistics.speed_up import AS_FAST, FASTER, NOT_DECIDED, SLOWER, speed_up
 
 THROTTLED = (0.1, 1.25, 1.0)  # a tenth of the runs, by a quarter
 DRIFT = (0.0, 1.0, 1.2)

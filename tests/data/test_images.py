@@ -88,10 +88,7 @@ def test_data_that_would_be_black_are_refused(tmp_path, dtype, high, full, task)
         for index in range(4):
             write(f"{folder}/{index}.tiff", high)
     request = ClassifyArguments(
-        dataset_name=str(tmp_path / "data"),
-        validation_fraction=0.0,
-        test_fraction=0.0,
-        task=task,
+        dataset_name=str(tmp_path / "data"), validation_fraction=0.0, test_fraction=0.0, task=task
     )
     with pytest.raises(InputError, match=r"all [48] images would be nearly black"):
         load_data(request)

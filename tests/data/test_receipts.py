@@ -256,10 +256,7 @@ def test_exports_with_spans(tmp_path, case, ending):
         ),
         ({"spans": [[0, 4, "PER"]], "answer": "reject"}, "lines 1, 2: the column 'answer' says"),
         ({"label": "a", "answer": "ignore"}, "lines 1, 2: the column 'answer' says"),
-        (
-            {"body": "x", "label": [[0, 4, "PER"]], "text": None},
-            "holds spans .* Add --task tokens",
-        ),
+        ({"body": "x", "label": [[0, 4, "PER"]], "text": None}, "holds spans .* Add --task tokens"),
         ({"data": {}, "annotations": [], "text": 0}, "export JSON-MIN"),
     ],
 )

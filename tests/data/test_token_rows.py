@@ -12,14 +12,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
-from ampft.data.words import (
-    BIO,
-    IOB1,
-    IOBES,
-    PLAIN,
-    as_bio,
-    find_scheme,
-)
+from ampft.data.words import BIO, IOB1, IOBES, PLAIN, as_bio, find_scheme
 from ampft.errors import InputError
 from ampft.text.units import TextUnits
 

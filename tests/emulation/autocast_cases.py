@@ -21,11 +21,7 @@ def one(*extra: object, shape: tuple[int, ...] = (4, 6)) -> Arguments:
 
 
 def two(*extra: object, shape: tuple[int, ...] = (4, 6)) -> Arguments:
-    return lambda dtype: (
-        values(*shape, dtype=dtype),
-        values(*shape, dtype=dtype, seed=1),
-        *extra,
-    )
+    return lambda dtype: (values(*shape, dtype=dtype), values(*shape, dtype=dtype, seed=1), *extra)
 
 
 def three(*extra: object) -> Arguments:

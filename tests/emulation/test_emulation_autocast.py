@@ -6,13 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from autocast_cases import (
-    FLOAT16_CASES,
-    FLOAT32_CASES,
-    SAME_TYPE_CASES,
-    WIDEST_CASES,
-    Arguments,
-)
+from autocast_cases import FLOAT16_CASES, FLOAT32_CASES, SAME_TYPE_CASES, WIDEST_CASES, Arguments
 from torch import Tensor
 from torch.nn import functional
 
@@ -36,11 +30,7 @@ NARROW_ON_A_CPU = (
     "sum",
     "norm.Scalar",
 )
-CUDA_ONLY = {
-    "_thnn_fused_lstm_cell",
-    "_thnn_fused_gru_cell",
-    "_scaled_dot_product_flash_attention",
-}
+CUDA_ONLY = {"_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "_scaled_dot_product_flash_attention"}
 
 
 def call(name: str, arguments: tuple[object, ...]) -> list[Tensor]:

@@ -175,12 +175,7 @@ def test_an_optimizer_that_16_bits_refuse_trains_as_the_message_says(optim):
     [
         ([], False, 1, "Add --auto_micro_batch"),
         ([], False, 2, "Add --auto_micro_batch"),
-        (
-            [],
-            True,
-            2,
-            "same effective batch: raise --gradient_accumulation_steps and lower",
-        ),
+        ([], True, 2, "same effective batch: raise --gradient_accumulation_steps and lower"),
         (["--auto_micro_batch"], False, 2, "raise --gradient_accumulation_steps .*, and remove"),
         (["--per_device_train_batch_size", "1"], False, 1, re.escape(MEMORY_ADVICE)),
     ],

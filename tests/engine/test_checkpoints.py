@@ -33,12 +33,7 @@ from ampft.engine.checkpoints.training_state import (
     optimizer_tensors,
     optimizer_values,
 )
-from ampft.engine.checkpoints.writing import (
-    BackgroundWriter,
-    Content,
-    write_content,
-    write_tensors,
-)
+from ampft.engine.checkpoints.writing import BackgroundWriter, Content, write_content, write_tensors
 from ampft.errors import InputError
 from ampft.files import FileDigest, describe_file
 from ampft.ownership import OWNER_NAME

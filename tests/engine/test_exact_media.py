@@ -2,14 +2,7 @@
 
 import pytest
 import torch
-from exact_step import (
-    CPU,
-    GRADIENT_TOLERANCE,
-    Problem,
-    Training,
-    flat_gradient,
-    relative_error,
-)
+from exact_step import CPU, GRADIENT_TOLERANCE, Problem, Training, flat_gradient, relative_error
 from tiny_media import SOUND_FAMILIES, media_task
 
 from ampft.data.sounds import open_sound

@@ -49,10 +49,7 @@ EXAMPLES, EFFECTIVE = 25, 12
 # Sounds of unequal lengths run one after another on each process; see `models.by_length`.
 # DINOv2 has an embedding of masks, which has no gradient.
 MEDIA = ("convnext", "wav2vec2 group norm", "dinov2")
-PARTS = {
-    "lora": {"lora_r": 2, "lora_target_modules": "all-linear"},
-    "frozen": {"train_layers": 1},
-}
+PARTS = {"lora": {"lora_r": 2, "lora_target_modules": "all-linear"}, "frozen": {"train_layers": 1}}
 
 
 class Masked(TensorExamples):
@@ -276,10 +273,7 @@ def main(tiny_bert: Path, folder: Path) -> None:
         )
     for family in MEDIA:
         results[family] = trained(
-            "fp32",
-            media_problem(folder / family, family),
-            batch_size=2,
-            micro_batches=3,
+            "fp32", media_problem(folder / family, family), batch_size=2, micro_batches=3
         )
     results["overflow"] = overflow(rank)
     results["nan fp32"], results["nan bf16"] = (

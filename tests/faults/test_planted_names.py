@@ -17,12 +17,7 @@ import pytest
 from file_faults import FileFaults
 
 from ampft import ownership
-from ampft.engine.checkpoints.store import (
-    CONTENT_NAMES,
-    MANIFEST_NAME,
-    STORE_NAME,
-    CheckpointStore,
-)
+from ampft.engine.checkpoints.store import CONTENT_NAMES, MANIFEST_NAME, STORE_NAME, CheckpointStore
 from ampft.errors import InputError
 from ampft.runs import folder as run_folder
 from ampft.runs import manifest

@@ -35,10 +35,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an id twice": ({"example_ids": np.array([0, 1, 1])}, "2 missing; 1 counted more than once"),
     "an unknown id": ({"example_ids": np.array([0, 1, 7])}, "2 missing; 7 outside the split"),
     "ids out of order": ({"example_ids": np.array([1, 0, 2])}, "must ascend"),
-    "a label too high": (
-        {"labels": np.array([0, 1, 2])},
-        r"labels outside 0\.\.1; the first .* 2",
-    ),
+    "a label too high": ({"labels": np.array([0, 1, 2])}, r"labels outside 0\.\.1; the first .* 2"),
     "a negative label": (
         {"labels": np.array([-100, 1, 1])},
         r"labels outside 0\.\.1; the first .* 0",

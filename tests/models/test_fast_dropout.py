@@ -83,10 +83,7 @@ def random_state_after_a_step(mode, *, packed):
     dtype = None if mode == "fp32" else precision.compute_dtype
     batch = right_padded(model, [3, 17, 17, 1, 30])
     torch.manual_seed(0)
-    with (
-        ampft.numerics(precision),
-        torch.autocast("cpu", dtype=dtype, enabled=dtype is not None),
-    ):
+    with ampft.numerics(precision), torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
         loss = model(**batch).logits.float().sum()
     loss.backward()
     return torch.get_rng_state()

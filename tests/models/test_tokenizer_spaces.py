@@ -34,9 +34,7 @@ def folder(request, tmp_path):
     backend.pre_tokenizer, backend.decoder = SHAPES[request.param], decoders.ByteLevel()
     special = ["[UNK]", "[PAD]", "[CLS]", "[SEP]"]
     trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=special,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        vocab_size=400, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
     backend.train_from_iterator([f" {TEXT}"] * 20, trainer)
     pair = [("[CLS]", 2), ("[SEP]", 3)]

@@ -75,8 +75,7 @@ def clipped_step(accelerator, *, max_norm=0.05):
 
 
 @pytest.mark.parametrize(
-    ("mode", "dtype"),
-    [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
+    ("mode", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
 )
 def test_products_run_in_the_requested_mode(mode, dtype):
     precision = resolve(mode, CPU)

@@ -265,10 +265,7 @@ PAIRS = [("a", "x"), ("b", "y")] * 8
         ({"test": PAIRS}, r"^train is missing"),
         ({"train": "no.csv"}, r"^train_file: the file no\.csv does not exist"),
         ({"train": PAIRS, "learning_rat": 1}, r"^unknown flag learning_rat\. Did you mean"),
-        (
-            {"train": PAIRS, "learning_rate": "x"},
-            r"learning_rate: received 'x'; it must",
-        ),
+        ({"train": PAIRS, "learning_rate": "x"}, r"learning_rate: received 'x'; it must"),
         ({"train": PAIRS, "precision": "fp15"}, r"mixed_precision: received 'fp15'"),
         ({"train": PAIRS, "precision": "bf16", "mixed_precision": "bf16"}, r"same setting"),
         (

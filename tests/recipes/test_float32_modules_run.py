@@ -40,10 +40,7 @@ def test_the_record_states_what_was_kept(whole):
     assert record["precision"]["fp32_modules"] == NAMES
     rows = record["precision"]["executed"]["rows"]
     by_request = [row for row in rows if row["by_request"]]
-    assert {row["direction"]: row["count"] for row in by_request} == {
-        "forward": 4,
-        "backward": 8,
-    }
+    assert {row["direction"]: row["count"] for row in by_request} == {"forward": 4, "backward": 8}
     assert {dtype for row in by_request for dtype in row["inputs"]} == {"float32"}
     assert "2 modules in float32" in printed(stdout, "model")
     assert "float32 sums, by --fp32_modules" in printed(stdout, "ran")

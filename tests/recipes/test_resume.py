@@ -325,7 +325,4 @@ def test_two_processes(train, stopped, straight, files, model_with_dropout, tmp_
     assert moved["example_ids_sha256"] == straight["example_ids_sha256"]
     assert moved["history"][:6] == straight["history"][:6]
     (part,) = json.loads((tmp_path / "one/run.json").read_text())["resumes"]
-    assert part["topology"] == {
-        "processes": [1, 2],
-        "micro-batches per step and process": [2, 1],
-    }
+    assert part["topology"] == {"processes": [1, 2], "micro-batches per step and process": [2, 1]}

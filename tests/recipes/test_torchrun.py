@@ -11,15 +11,7 @@ from pathlib import Path
 
 import pytest
 from failing_before_training import SECONDS_BLOCKED
-from running import (
-    CLASSIFY,
-    Finished,
-    call,
-    clean_environment,
-    printed,
-    succeeded,
-    text_settings,
-)
+from running import CLASSIFY, Finished, call, clean_environment, printed, succeeded, text_settings
 
 pytestmark = pytest.mark.slow
 

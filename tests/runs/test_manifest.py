@@ -117,8 +117,7 @@ def test_a_damaged_file_is_named(run, command, name, damage):
 
 
 @pytest.mark.parametrize(
-    ("command", "name"),
-    [(command, name) for command in READ for name in READ[command][1:]],
+    ("command", "name"), [(command, name) for command in READ for name in READ[command][1:]]
 )
 def test_a_file_of_another_run_is_named(run, tiny_bert, make_record, command, name):
     other = write_run(run.parent / "other", tiny_bert, make_record, seed=2)

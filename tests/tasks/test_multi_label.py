@@ -13,12 +13,7 @@ from sklearn import metrics as sk
 
 from ampft.errors import InputError
 from ampft.runs.predictions import read_predictions, write_predictions
-from ampft.tasks.multi_label import (
-    METRICS,
-    MultiLabel,
-    MultiLabelPredictions,
-    MultiLabelReport,
-)
+from ampft.tasks.multi_label import METRICS, MultiLabel, MultiLabelPredictions, MultiLabelReport
 from ampft.tasks.report import report_from_json
 from ampft.tasks.settings import TaskSettings
 from ampft.text.json_io import json_text

@@ -113,12 +113,7 @@ def compare_tables(
         groups=cases.group_count,
         label_names=names,
         arms=tuple(_arm(arm, by_seed) for arm, by_seed in runs.items()),
-        stamps=(
-            remark("no_record"),
-            *_copies(runs, seeds),
-            *seed_stamps(len(seeds)),
-            *folds,
-        ),
+        stamps=(remark("no_record"), *_copies(runs, seeds), *seed_stamps(len(seeds)), *folds),
         setup={
             "files": ", ".join(dict.fromkeys(Path(run.origin).name for run in everything)),
             "examples": f"{len(table.ids):,}; {counted(len(names), 'class')}",

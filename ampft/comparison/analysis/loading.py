@@ -233,10 +233,7 @@ class ArmAssignment:
 
 
 def form_arms(
-    runs: Sequence[RecordedRun],
-    *,
-    by: Sequence[str] = (),
-    planned: Mapping[str, str] | None = None,
+    runs: Sequence[RecordedRun], *, by: Sequence[str] = (), planned: Mapping[str, str] | None = None
 ) -> ArmAssignment:
     """Return the arms of runs.
 

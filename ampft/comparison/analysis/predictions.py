@@ -11,12 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.arguments.compare import MIN_SEEDS
-from ampft.comparison.analysis.run_predictions import (
-    BINS,
-    Cases,
-    RunPredictions,
-    rows_differ,
-)
+from ampft.comparison.analysis.run_predictions import BINS, Cases, RunPredictions, rows_differ
 from ampft.comparison.analysis.stamps import group_stamps
 from ampft.comparison.analysis.subgroup_losses import class_differences, with_subgroup_losses
 from ampft.comparison.findings import (

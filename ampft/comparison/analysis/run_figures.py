@@ -31,11 +31,7 @@ MAX_POINTS = 200  # of a curve
 
 
 def speed(
-    group: RunGroup,
-    groups: Sequence[RunGroup],
-    *,
-    in_turns: bool,
-    explain: bool = True,
+    group: RunGroup, groups: Sequence[RunGroup], *, in_turns: bool, explain: bool = True
 ) -> Speed | None:
     """Return the speed of an arm; None if none of its runs finished.
 

@@ -41,9 +41,7 @@ class _Subgroup:
 
 
 def with_subgroup_losses(
-    arms: Sequence[ArmResult],
-    predictions: Mapping[str, Sequence[RunPredictions]],
-    cases: Cases,
+    arms: Sequence[ArmResult], predictions: Mapping[str, Sequence[RunPredictions]], cases: Cases
 ) -> tuple[ArmResult, ...]:
     """Return the arms with the subgroups in which they lose most.
 
@@ -199,10 +197,7 @@ def _ratio(gains: npt.NDArray[np.int8]) -> float:
 
 
 def _estimate(
-    subgroup: _Subgroup,
-    arm: Sequence[RunPredictions],
-    base: Sequence[RunPredictions],
-    cases: Cases,
+    subgroup: _Subgroup, arm: Sequence[RunPredictions], base: Sequence[RunPredictions], cases: Cases
 ) -> DifferenceEstimate:
     ids, members = None, subgroup.rows
     if cases.groups is not None:

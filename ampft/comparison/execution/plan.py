@@ -14,12 +14,7 @@ from ampft.errors import InputError
 from ampft.precision.modes import BASELINE, MODE_TABLE
 from ampft.sealed import read_hashed
 from ampft.text.escaping import inert
-from ampft.text.json_io import (
-    Count,
-    NotNegative,
-    Positive,
-    from_json,
-)
+from ampft.text.json_io import Count, NotNegative, Positive, from_json
 
 PLAN_NAME = "plan.json"
 SCHEMA = 4  # since 4, the file states its own hash

@@ -71,8 +71,7 @@ SIZE_FLAGS = {
 
 
 def plan_comparison(
-    command: CompareCommand,
-    timed: Callable[[CompareCommand], dict[str, TrialResult]] | None = None,
+    command: CompareCommand, timed: Callable[[CompareCommand], dict[str, TrialResult]] | None = None
 ) -> tuple[Path, Plan]:
     """Return the folder of a comparison and its plan, without writing anything.
 

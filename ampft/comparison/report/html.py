@@ -8,13 +8,7 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from ampft.comparison.answer import answer_sentences
-from ampft.comparison.findings import (
-    BROKEN,
-    INFERENCE,
-    TRAINING,
-    ArmResult,
-    Comparison,
-)
+from ampft.comparison.findings import BROKEN, INFERENCE, TRAINING, ArmResult, Comparison
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report import strips, tables
 from ampft.comparison.report.charts import (

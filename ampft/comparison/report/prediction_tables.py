@@ -13,12 +13,7 @@ from ampft.comparison.findings import (
     MetricInfo,
     MetricOverSeeds,
 )
-from ampft.comparison.report.tables import (
-    arm_table,
-    difference_cell,
-    metric_cell,
-    with_interval,
-)
+from ampft.comparison.report.tables import arm_table, difference_cell, metric_cell, with_interval
 from ampft.text.numbers import (
     NOT_MEASURED,
     PLUS_MINUS,

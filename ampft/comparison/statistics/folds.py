@@ -101,10 +101,7 @@ def corrected_variance(differences: FloatArray) -> float:
 
 
 def fold_differences(
-    arm: Sequence[CaseSums],
-    baseline: Sequence[CaseSums],
-    folds: Sequence[IntArray],
-    metric: Metric,
+    arm: Sequence[CaseSums], baseline: Sequence[CaseSums], folds: Sequence[IntArray], metric: Metric
 ) -> FloatArray:
     """Return the (R, K) difference of each fold in each repeat.
 

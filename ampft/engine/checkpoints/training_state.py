@@ -44,10 +44,7 @@ def optimizer_values(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
 
 
 def load_optimizer(
-    model: nn.Module,
-    optimizer: Optimizer,
-    tensors: Mapping[str, Tensor],
-    values: Mapping[str, Any],
+    model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor], values: Mapping[str, Any]
 ) -> None:
     """Restore an optimizer.
 

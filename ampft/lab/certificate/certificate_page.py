@@ -248,7 +248,7 @@ def cost_table(certificate: Certificate) -> Table:
         (
             *("size on disk", _size(cost.model_size), _size(cost.size)),
             f"{ratio_text(cost.model_size / cost.size)}x" if cost.size else NOT_MEASURED,
-        ),
+        )
     ]
     for own, model in zip(cost.timings, cost.model_timings, strict=True):
         faster = NOT_MEASURED

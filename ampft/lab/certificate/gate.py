@@ -142,11 +142,7 @@ def compare_outcomes(
 
 
 def _class_check(
-    cases: Cases,
-    index: int,
-    figures: ClassFigures,
-    model: RunPredictions,
-    artifact: RunPredictions,
+    cases: Cases, index: int, figures: ClassFigures, model: RunPredictions, artifact: RunPredictions
 ) -> ClassCheck:
     """Return what the cases of one class show."""
     rows = np.flatnonzero(cases.problem.has_class(cases.truth, cases.label_names, index))
@@ -180,9 +176,7 @@ def _class_check(
 
 
 def _hidden_loss(
-    before: npt.NDArray[np.bool_],
-    after: npt.NDArray[np.bool_],
-    ids: npt.NDArray[np.intp] | None,
+    before: npt.NDArray[np.bool_], after: npt.NDArray[np.bool_], ids: npt.NDArray[np.intp] | None
 ) -> float:
     """Return the one-sided 95 % limit of the share of a class that is lost, by groups if given."""
 
@@ -338,12 +332,7 @@ def dtype_failures(precision: str, dtypes: ArtifactDtypes) -> Iterator[Finding]:
 
 
 INTEGERS = frozenset({"int8", "uint8"})
-STORED = {
-    "fp32": {"float32"},
-    "fp16": {"float16"},
-    "bf16": {"bfloat16"},
-    "int8": INTEGERS,
-}
+STORED = {"fp32": {"float32"}, "fp16": {"float16"}, "bf16": {"bfloat16"}, "int8": INTEGERS}
 
 
 def _notes(draft: Certificate) -> Iterator[Finding]:

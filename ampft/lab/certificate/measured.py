@@ -42,12 +42,7 @@ from ampft.runs.predictor import Predictor
 Feeds = Mapping[str, npt.NDArray[Any]]
 Product = tuple[str, tuple[str, ...], bool]  # operator, dtypes of operands, whether with weights
 
-_ONNX_DTYPES = {
-    "float": "float32",
-    "double": "float64",
-    "FLOAT": "float32",
-    "DOUBLE": "float64",
-}
+_ONNX_DTYPES = {"float": "float32", "double": "float64", "FLOAT": "float32", "DOUBLE": "float64"}
 _ONNX_BYTES = {
     **{"FLOAT": 4, "DOUBLE": 8, "FLOAT16": 2, "BFLOAT16": 2, "INT8": 1, "UINT8": 1},
     **{"INT4": 0.5, "UINT4": 0.5, "FLOAT8E4M3FN": 1, "FLOAT8E5M2": 1},

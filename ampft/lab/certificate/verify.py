@@ -30,12 +30,7 @@ from ampft.lab.certificate.certificate import (
     ProbeDifferences,
     finding,
 )
-from ampft.lab.certificate.equality import (
-    AnswerTally,
-    config_labels,
-    exact_failures,
-    probed,
-)
+from ampft.lab.certificate.equality import AnswerTally, config_labels, exact_failures, probed
 from ampft.lab.certificate.gate import (
     BATCH_SIZES,
     CLASS_MARGIN,

@@ -14,11 +14,7 @@ from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.compare import CompareCommand
 from ampft.arguments.flags import later_wins
 from ampft.comparison.execution.folder import run_ending, run_folder
-from ampft.comparison.execution.launch import (
-    POLL_SECONDS,
-    ResourceSlot,
-    locked_log,
-)
+from ampft.comparison.execution.launch import POLL_SECONDS, ResourceSlot, locked_log
 from ampft.comparison.execution.launchers import (
     EndedProgram,
     Launcher,
@@ -51,12 +47,7 @@ from ampft.lab.cluster.nodes import (
     forwarded_environment,
     has_gpus,
 )
-from ampft.lab.cluster.parcels import (
-    DamagedParcel,
-    Receiver,
-    pack_folder,
-    put_in_place,
-)
+from ampft.lab.cluster.parcels import DamagedParcel, Receiver, pack_folder, put_in_place
 from ampft.ownership import private_file, remove_tree, temporary_folder
 from ampft.precision.modes import BASELINE
 from ampft.processes import TERMINATION_SECONDS

@@ -31,11 +31,7 @@ from ampft.lab.cluster.nodes import (
 from ampft.lab.cluster.parcels import PART_BYTES
 from ampft.machine import versions
 from ampft.ownership import temporary_folder
-from ampft.runs.predict_shards import (
-    Shard,
-    ShardJob,
-    shard_writer,
-)
+from ampft.runs.predict_shards import Shard, ShardJob, shard_writer
 from ampft.text.escaping import inert
 
 

@@ -15,16 +15,7 @@ from ampft.ownership import check_replaceable
 from ampft.sealed import hashed_text
 from ampft.text.charts import Axis, Plot, element, picture, text
 from ampft.text.numbers import counted, percent, seed_list
-from ampft.text.page import (
-    Block,
-    Figure,
-    Notices,
-    Page,
-    Paragraph,
-    Section,
-    html_page,
-    terminal,
-)
+from ampft.text.page import Block, Figure, Notices, Page, Paragraph, Section, html_page, terminal
 from ampft.text.tables import Quote, Table, ValueWithDetail, isolated
 
 PAGE_NAME = "curve.html"

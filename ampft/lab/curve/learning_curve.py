@@ -46,11 +46,7 @@ from pathlib import Path
 import numpy as np
 
 from ampft.arguments.compare import MIN_SEEDS
-from ampft.comparison.analysis.run_predictions import (
-    Cases,
-    RunPredictions,
-    read_run_predictions,
-)
+from ampft.comparison.analysis.run_predictions import Cases, RunPredictions, read_run_predictions
 from ampft.comparison.execution.folder import LOGS_NAME, run_ending, run_folder
 from ampft.comparison.execution.plan import Plan, PlannedRun
 from ampft.comparison.findings import MetricInfo, metric_info

@@ -49,7 +49,7 @@ _COMBINING = {
 _ADDING = {"_to_copy", "copy", "add", "sub", "rsub", "cat", "stack", "minimum", "where"}
 _HIDING = {"_softmax", "softmax", "_safe_softmax", "exp"}
 _OVERWRITING = {
-    *("copy", "fill", "zero", "normal", "uniform", "bernoulli", "random", "exponential"),
+    *("copy", "fill", "zero", "normal", "uniform", "bernoulli", "random", "exponential")
 }
 # Scores stay far below it.
 _MASK_LIMIT = 1e4

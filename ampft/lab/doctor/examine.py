@@ -42,10 +42,7 @@ _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 
 def examine(
-    case: ExaminedModel,
-    *,
-    tolerated: float = DEFAULT_TOLERATED,
-    only_first: bool = False,
+    case: ExaminedModel, *, tolerated: float = DEFAULT_TOLERATED, only_first: bool = False
 ) -> Examination:
     """Return the faults and gradient changes of a precision on the batches of a case.
 

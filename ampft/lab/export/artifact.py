@@ -33,11 +33,7 @@ from ampft.runs.show import task_row
 from ampft.sealed import Sealed, hashed_text, read_hashed
 from ampft.text import units
 from ampft.text.escaping import inert_lines, one_line
-from ampft.text.json_io import (
-    from_json,
-    read_json_object,
-    values_hash,
-)
+from ampft.text.json_io import from_json, read_json_object, values_hash
 from ampft.text.terminal import labelled
 
 MANIFEST_NAME = "artifact.json"

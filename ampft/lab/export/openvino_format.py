@@ -110,10 +110,7 @@ def load(folder: Path, manifest: ArtifactManifest, config: Any) -> RuntimeModel:
     # On a CPU with products of bfloat16 but not of float16, "f16" would choose bfloat16.
     if hint == "f16" and "FP16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         hint = "f32"
-    settings = {
-        "INFERENCE_PRECISION_HINT": hint,
-        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-    }
+    settings = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": torch.get_num_threads()}
     compiled = core.compile_model(folder / manifest.model, "CPU", settings)
     names = [entry.any_name for entry in compiled.inputs]
     return RuntimeModel(config, compiled, names, lambda arrays: compiled(dict(arrays))["logits"])

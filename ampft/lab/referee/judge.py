@@ -153,12 +153,7 @@ def judge(
 
 
 def _start(
-    folder: Path,
-    sides: dict[str, list[str]],
-    settings: LedgerSettings,
-    note: str,
-    *,
-    final: bool,
+    folder: Path, sides: dict[str, list[str]], settings: LedgerSettings, note: str, *, final: bool
 ) -> Judgement:
     """Start a ledger with its first best. A refusal does not even create the folder."""
     if final or sides[CANDIDATE] or not sides[BEST]:
@@ -215,11 +210,7 @@ class _Writer:
         training = check_training(state.test, candidate)
         if (earlier := self._earlier(candidate, claim, margin)) is not None:
             return Judgement(
-                ledger=self.folder,
-                entry=earlier,
-                sha256=self.sha256,
-                state=state,
-                is_repeated=True,
+                ledger=self.folder, entry=earlier, sha256=self.sha256, state=state, is_repeated=True
             )
         if is_identical(candidate, best):
             raise IdenticalPredictions(

@@ -28,14 +28,7 @@ from ampft.lab.referee.decision import CandidateAnswer, Claim, LedgerEstimate, s
 from ampft.ownership import is_plain_file
 from ampft.sealed import CHANGED, GONE, SAME, hashed_values, read_hashed
 from ampft.text.escaping import without_credentials
-from ampft.text.json_io import (
-    JSONValue,
-    Positive,
-    ValueRule,
-    from_json,
-    json_text,
-    one_of,
-)
+from ampft.text.json_io import JSONValue, Positive, ValueRule, from_json, json_text, one_of
 from ampft.text.numbers import Units
 
 SCHEMA = 2

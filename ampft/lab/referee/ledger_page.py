@@ -15,11 +15,7 @@ from markupsafe import Markup
 
 from ampft.comparison.report import strips
 from ampft.errors import InputError
-from ampft.files import (
-    special_or_atomic_path,
-    write_errors_explained,
-    write_text_non_atomically,
-)
+from ampft.files import special_or_atomic_path, write_errors_explained, write_text_non_atomically
 from ampft.lab.referee.audit import repeat_decision
 from ampft.lab.referee.checks import CANDIDATE
 from ampft.lab.referee.decision import CandidateAnswer, Claim

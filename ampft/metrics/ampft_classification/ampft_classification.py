@@ -43,10 +43,7 @@ class AmpftClassification(evaluate.Metric):
         )
 
     def _compute(
-        self,
-        predictions: list[int],
-        references: list[int],
-        labels: int | list[str] | None = None,
+        self, predictions: list[int], references: list[int], labels: int | list[str] | None = None
     ) -> dict[str, float]:
         pair = np.stack([np.asarray(references), np.asarray(predictions)])
         if labels is None:

@@ -237,9 +237,7 @@ def _middle(embeddings: Tensor, nearest: int) -> Tensor:
 
 @contextmanager
 def _projected(
-    attention: Any,
-    rows: dict[nn.Module, Tensor],
-    of_distances: dict[nn.Module, Tensor],
+    attention: Any, rows: dict[nn.Module, Tensor], of_distances: dict[nn.Module, Tensor]
 ) -> Iterator[None]:
     """Make the linear layers of `attention` return what has been computed.
 

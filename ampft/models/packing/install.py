@@ -200,10 +200,7 @@ class PackedModel:
 
 
 def install_packing(
-    model: PreTrainedModel,
-    *,
-    trim_last_layer: bool = True,
-    token_buckets: int | None = None,
+    model: PreTrainedModel, *, trim_last_layer: bool = True, token_buckets: int | None = None
 ) -> PackedModel:
     """Make `model` run on only the real tokens of each batch.
 

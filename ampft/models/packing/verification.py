@@ -15,12 +15,7 @@ from transformers import PreTrainedModel
 
 from ampft.errors import InputError
 from ampft.models.packing.attention import PACKED_NAMES, has_one_call_kernels, problem_of_dropout
-from ampft.models.packing.install import (
-    install_packing,
-    layout_on_host,
-    packing_of,
-    set_attention,
-)
+from ampft.models.packing.install import install_packing, layout_on_host, packing_of, set_attention
 from ampft.models.packing.layout import PackedLayout, pack_layout
 from ampft.models.weights import has_shards
 

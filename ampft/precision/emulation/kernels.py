@@ -132,13 +132,7 @@ def _product_and_sum(
 
 
 def _sum_of_products(
-    native: Kernel,
-    added: Tensor,
-    left: Tensor,
-    right: Tensor,
-    *,
-    beta: float = 1,
-    alpha: float = 1,
+    native: Kernel, added: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
     """Emulate `addbmm`, which adds one product after the other and rounds each sum."""
     if len(left) == 0:

@@ -6,15 +6,7 @@ from unittest.mock import patch
 import datasets
 import pytest
 import torch
-from fake_cuda import (
-    CUDA,
-    Copies,
-    fake_mode,
-    layout_of_host_mask,
-    on_host,
-    precision_of,
-    to_cuda,
-)
+from fake_cuda import CUDA, Copies, fake_mode, layout_of_host_mask, on_host, precision_of, to_cuda
 from global_state import fresh_global_state
 from representatives import full_except
 from tiny_masks import pixel_task, save_tiny_segformer, write_folders

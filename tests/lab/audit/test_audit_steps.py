@@ -75,8 +75,7 @@ def test_the_first_step_beyond_rounding_is_named_with_both_values(replays):
 
 
 @pytest.mark.parametrize(
-    ("step", "grown", "status"),
-    [(1, 3e-4, WITHIN), (1, 1e-4, DIFFERS), (0, 3e-4, DIFFERS)],
+    ("step", "grown", "status"), [(1, 3e-4, WITHIN), (1, 1e-4, DIFFERS), (0, 3e-4, DIFFERS)]
 )
 def test_rounding_grows_as_it_is_measured_but_not_before_the_first_step(
     replays, step, grown, status

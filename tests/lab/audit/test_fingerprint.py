@@ -172,8 +172,7 @@ def stamps_of(before: Prepared, after: Prepared) -> tuple[str, ...]:
 def refusal(before: Prepared, after: Prepared) -> str | None:
     """Return the message with which a resume from a checkpoint of another run is refused."""
     manifest = SimpleNamespace(
-        settings=json.loads(json.dumps(settings(before))),
-        topology=topology_of(before.record),
+        settings=json.loads(json.dumps(settings(before))), topology=topology_of(before.record)
     )
     checkpoint: Any = SimpleNamespace(manifest=manifest, folder=Path("checkpoints/step-2"))
     try:

@@ -13,12 +13,7 @@ from ampft.comparison.analysis.foreign_predictions import compare_tables
 from ampft.data.splits import group_equal_keys
 from ampft.errors import InputError
 from ampft.lab.certificate.certificate import finding
-from ampft.lab.certificate.gate import (
-    STORED,
-    LogitTally,
-    compare_outcomes,
-    dtype_failures,
-)
+from ampft.lab.certificate.gate import STORED, LogitTally, compare_outcomes, dtype_failures
 
 
 def kinds(made) -> list[str]:

@@ -39,12 +39,7 @@ from ampft.lab.cluster.launcher import Cluster, RayLauncher, _Lost
 from ampft.lab.cluster.node_worker import STARTED, ProgramMessage
 from ampft.lab.cluster.nodes import HeadMonitor, Nodes, ResourceNeed
 from ampft.lab.cluster.orphans import MARK
-from ampft.lab.cluster.parcels import (
-    DamagedParcel,
-    Receiver,
-    pack_folder,
-    put_in_place,
-)
+from ampft.lab.cluster.parcels import DamagedParcel, Receiver, pack_folder, put_in_place
 from ampft.text.json_io import json_text
 
 HONEST = NodeFacts(

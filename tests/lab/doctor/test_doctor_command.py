@@ -93,18 +93,12 @@ def test_bf16_holds_where_fp16_overflows(files, fresh_accelerate, capsys):
     ("words", "message"),
     [
         (["--batches", "0", "--"], "--batches: received 0; it must be at least 1"),
-        (
-            ["--tolerated", "1", "--"],
-            "--tolerated: received 1.0; it must be at least 0",
-        ),
+        (["--tolerated", "1", "--"], "--tolerated: received 1.0; it must be at least 0"),
         (["--", "--mixed_precision", "fp16"], "belongs before ` -- `. Write: ampft doctor"),
         (["--mixed_precision", "fp8", "--"], "fp8"),
         (["--mixed_precision", "bf16-true", "--"], "modes with float32 weights"),
         (["nowhere"], "this is not a folder"),
-        (
-            ["nowhere", "--mixed_precision", "fp16"],
-            "a saved step is replayed in the mode",
-        ),
+        (["nowhere", "--mixed_precision", "fp16"], "a saved step is replayed in the mode"),
     ],
 )
 def test_wrong_use_ends_with_exit_code_2(files, tmp_path, fresh_accelerate, capsys, words, message):

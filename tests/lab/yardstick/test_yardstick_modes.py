@@ -15,11 +15,7 @@ from ampft import cli
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
 from ampft.data.steps import StepBatches
 from ampft.lab.yardstick.figures import Yardstick, format_yardstick
-from ampft.lab.yardstick.measure import (
-    GradientInFloat64,
-    GradientInMode,
-    measure_yardstick,
-)
+from ampft.lab.yardstick.measure import GradientInFloat64, GradientInMode, measure_yardstick
 from ampft.lab.yardstick.yardstick import YARDSTICK
 from ampft.models.blocks import blocks_of
 from ampft.precision.accelerator import separate_accelerators
@@ -197,10 +193,7 @@ def test_blocks_of_plain_modules_are_their_submodules():
 @pytest.mark.parametrize(
     ("flags", "match"),
     [
-        (
-            ["--modes", "fp32,bf61"],
-            "'bf61' is not a precision mode. Did you mean 'bf16'?",
-        ),
+        (["--modes", "fp32,bf61"], "'bf61' is not a precision mode. Did you mean 'bf16'?"),
         (["--modes", "fp32,tf32"], "not available on this device"),
         (["--modes", "bf16,bf16"], "a mode appears twice"),
         (["--batches", "1"], "--batches: received 1; it must be at least 2"),
