@@ -111,7 +111,6 @@ def find_command(name: str, argv: Sequence[str] = ()) -> Any:
     """Return the `Command` of a name, and import what it needs.
 
     Args:
-        name: Name of the command.
         argv: Its arguments, which may decide between several of the same name.
     """
     place = next(group[name] for group in COMMANDS.values() if name in group)[0]

@@ -67,11 +67,7 @@ class Decisions:
     abstention: Abstention | None = None  # Which rows are answered; None answers all.
 
     def entries(self, label_names: Sequence[str]) -> dict[str, Any]:
-        """Return the decisions as JSON values; none if unset.
-
-        Args:
-            label_names: Names of the classes.
-        """
+        """Return the decisions as JSON values; none if unset."""
         of_two = self.positive is not None and self.positive_threshold is not None
         values = {
             TEMPERATURE: self.temperature,
@@ -178,7 +174,6 @@ class Sentence:
         """Return the entities; their confidence is the mean over their words.
 
         Args:
-            tags: Tags of the words.
             best: (w,) probability of each.
         """
         found = []
@@ -232,7 +227,6 @@ class Rule:
         """Return the shown columns of sentences; entities only if tags form them.
 
         Args:
-            sentences: The sentences.
             probabilities: (w, K) array of the w words of each.
         """
         names = self.label_names
@@ -440,7 +434,6 @@ def combined_logits(logits: npt.NDArray[Any], tokens: Tokens) -> npt.NDArray[Any
 
     Args:
         logits: (R, K) of the rows of `tokens`, or (R, T, K) of their tokens.
-        tokens: The rows.
     """
     if tokens.positions is not None:
         return np.concatenate(

@@ -82,7 +82,6 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FileDigest:
 
     Args:
         path: Path of the file, which no reader looks at yet.
-        chunks: Contents of the file.
     """
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:

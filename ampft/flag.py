@@ -85,7 +85,6 @@ def positional(
     Args:
         default: Value if the user passes none; `REQUIRED` demands one.
         metavar: Name in the help and in messages.
-        text: Help text.
         choices: Allowed values; None allows all.
         excludes: Flags that cannot be combined with this argument, and why, as a clause.
     """

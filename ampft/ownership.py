@@ -41,7 +41,6 @@ def write_token(folder: Path, token: str, name: str | None = None) -> None:
 
     Args:
         folder: Folder that this process has just created.
-        token: Token.
         name: Name that the folder will get, if it is not its name yet.
 
     Raises:
@@ -306,7 +305,6 @@ class TemporaryFolder:
         """Create the folder.
 
         Args:
-            purpose: What it is for, in its name.
             place: Folder for it, in which it is hidden; None for that of temporary files.
 
         Raises:
@@ -412,9 +410,7 @@ def check_replaceable(flag: str, folder: Path, names: Sequence[str]) -> None:
     another ending.
 
     Args:
-        flag: Flag that received the folder.
         folder: Folder, which need not exist.
-        names: Names of the results.
 
     Raises:
         InputError: One of the files is a link, or somebody else's.

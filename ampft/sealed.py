@@ -46,7 +46,6 @@ def read_hashed(
     """Read what `hashed_text` wrote.
 
     Args:
-        path: Path of the file.
         schema: Expected version of its layout; None for any.
         remedy: Sentence for a file of another version.
 

@@ -67,7 +67,6 @@ def hearing(names: tuple[str, ...] = STOPPING, *, ends_imports: bool = False) ->
     """Raise as soon as a signal arrives, but not where a library would swallow it or abort.
 
     Args:
-        names: Signals to hear.
         ends_imports: Whether the process ends at once in an import, if it has no files yet that it
             must remove. Otherwise the signal is heard after the import.
 

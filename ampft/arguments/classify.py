@@ -356,11 +356,7 @@ class ClassifyArguments(
     )
 
     def with_learning_rate(self, config: Any) -> ClassifyArguments:
-        """Return the settings with a learning rate: the default for a model, if none is set.
-
-        Args:
-            config: Configuration of the model.
-        """
+        """Return the settings with a learning rate: the default for a model, if none is set."""
         from ampft.engine.optimizer import default_learning_rate
 
         if self.learning_rate is not None:
@@ -377,7 +373,6 @@ class ClassifyArguments(
         run without settings reaches".
 
         Args:
-            steps_per_epoch: Optimizer steps of an epoch.
             has_texts: Whether the data are texts, for which it was measured.
         """
         if self.num_train_epochs is not None:

@@ -71,7 +71,6 @@ class Command(Generic[T, R]):
 
         Args:
             argv: Command line arguments of the command; `sys.argv[1:]` if None.
-            program: Program name in messages.
             trainer: Program of the settings after ` -- `.
 
         Raises:

@@ -50,7 +50,6 @@ def parse_seeds(name: str, text: str) -> tuple[int, ...]:
 
     Args:
         name: Name of the flag, for the messages.
-        text: Its value.
 
     Raises:
         InputError: It is not such a list.
@@ -236,7 +235,6 @@ def parse_compare_arguments(
 
     Args:
         argv: Command line arguments; `sys.argv[1:]` if None.
-        program: Name of the program in messages.
         trainer: Name of the program that trains one run.
 
     Raises:
@@ -283,12 +281,8 @@ def comparison_command(
     """Return the command with these settings, after checking them.
 
     Args:
-        settings: Settings of the comparison.
         classify_argv: Command line arguments that all runs share.
         classify: Settings of the runs of the baseline.
-        modes: Precisions.
-        arms: Settings of the arms.
-        notes: Notes to print.
         yardstick: Whether the noise yardstick is measured.
         select_seeds: Number of seeds that choose one of the arms.
 
@@ -370,11 +364,6 @@ def chosen_metric(name: str | None, metrics: Sequence[str]) -> str:
 
 def parse_mode_list(flag: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
     """Return the modes of a comma-separated list.
-
-    Args:
-        flag: Flag that was set, for messages.
-        text: Its value.
-        allowed: Names of the modes that it can list.
 
     Raises:
         InputError: A mode is unknown or listed twice, or only the baseline is listed.

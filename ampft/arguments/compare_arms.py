@@ -86,7 +86,6 @@ def parse_compare_arms_arguments(
 
     Args:
         argv: Command line arguments; `sys.argv[1:]` if None.
-        program: Name of the program in messages.
         trainer: Name of the program that trains one run.
 
     Raises:

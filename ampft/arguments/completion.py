@@ -15,7 +15,6 @@ def print_completions(names: Sequence[str], find_command: Callable[[str], Any]) 
     Do nothing if no shell asks.
 
     Args:
-        names: Names of the commands.
         find_command: Function that returns the `Command` of a name.
     """
     if "_ARGCOMPLETE" not in os.environ:

@@ -75,8 +75,6 @@ def given_flags(
 
     Args:
         words: Command line arguments, without the program name.
-        known: Fields by name.
-        hints: Types of the fields.
     """
     position = 0
     while position < len(words):
@@ -130,7 +128,6 @@ def later_wins(kind: type[Any], *parts: Sequence[str]) -> list[str]:
     """Return command lines joined, without the flags that a later part sets again.
 
     Args:
-        kind: Dataclass of the settings.
         parts: Command lines; a later one overrides an earlier one.
     """
     known, hints = fields_and_hints(ConfigFlag, kind)
@@ -154,7 +151,6 @@ def parse_flags(
     """Parse a command line into a dataclass whose fields were made with `flag` or `positional`.
 
     Args:
-        kind: The dataclass.
         argv: Command line arguments, without the program name.
         program: Program name in messages and in the help.
         shown: What `--help` prints besides the flags.
@@ -209,7 +205,6 @@ def check_combinations(parsed: Any, names: Collection[str]) -> None:
     """Reject flags that have no effect without another one, or that exclude each other.
 
     Args:
-        parsed: Settings.
         names: Names of the settings that the user set.
 
     Raises:

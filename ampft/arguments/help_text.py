@@ -37,7 +37,6 @@ def print_help(
     Args:
         kind: Dataclass of the flags.
         argv: Command line arguments, without the program name.
-        program: Program name.
         shown: What the help says besides the flags.
         reads_config: Whether there is a flag --config.
     """

@@ -168,7 +168,6 @@ def suggestion(name: str, known: Collection[str], *, dashes: str = "--") -> str:
 
     Args:
         name: Name of the setting, without leading dashes.
-        known: Names of all settings.
         dashes: Prefix of a similar name in the advice.
     """
     advice = REPLACEMENTS.get(name)
@@ -206,12 +205,7 @@ def _is_about(advice: str, known: Collection[str]) -> bool:
 
 
 def choice_hint(text: str, choices: Collection[str]) -> str:
-    """Return advice on a value that is not one of the choices, or an empty string.
-
-    Args:
-        text: The value.
-        choices: The allowed ones.
-    """
+    """Return advice on a value that is not one of the choices, or an empty string."""
     name = text.lower()
     if name in OTHER_CHOICES:
         return OTHER_CHOICES[name]

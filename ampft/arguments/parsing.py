@@ -38,7 +38,6 @@ def parse_classify_arguments(
 
     Args:
         argv: Command line arguments; `sys.argv[1:]` if None.
-        program: Name of the program in messages.
         in_memory: Whether the data are in memory, so that no source is named.
 
     Raises:
@@ -56,7 +55,6 @@ def translated(words: Sequence[str], program: str) -> list[str]:
 
     Args:
         words: Command line arguments, or a JSON file of them.
-        program: Name of the program in messages.
 
     Raises:
         InputError: Some flags cannot be converted.

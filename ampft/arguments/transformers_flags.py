@@ -654,9 +654,7 @@ def own_settings(
     """Return ampft's settings in a file, and settings of transformers' scripts as words.
 
     Args:
-        settings: Values by name.
         switches: Own flags by name, and whether each is a switch.
-        path: The file, for messages.
 
     Raises:
         InputError: Some settings cannot be converted. The message lists all.

@@ -28,7 +28,6 @@ def cost_text(comparison: Comparison, arm: ArmResult) -> str:
     """Return one sentence on the cost of an arm; empty if costs are unknown.
 
     Args:
-        comparison: Comparison.
         arm: Neither the baseline nor the placebo.
     """
     if arm.inference is not None:
@@ -40,7 +39,6 @@ def speed_words(speed_up: SpeedUp, *, base: str = "", where: str = "") -> str:
     """Return the verdict on a speed that was measured in turns, to follow "bf16 is".
 
     Args:
-        speed_up: Speed-up with its verdict.
         base: Name of the baseline; empty if the sentence says it elsewhere.
         where: What was measured, such as "for single texts"; empty for training.
     """

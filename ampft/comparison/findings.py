@@ -46,11 +46,7 @@ class RunOutcome:
 
 
 def status_words(statuses: Sequence[str]) -> str:
-    """Return the status of an arm with the number of its runs, such as "unstable, 2 of 5".
-
-    Args:
-        statuses: Status of each run.
-    """
+    """Return the status of an arm with the number of its runs, such as "unstable, 2 of 5"."""
     total, diverged = len(statuses), statuses.count("diverged")
     unfinished = total - diverged - statuses.count("finished")
     if not diverged:

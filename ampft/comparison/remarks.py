@@ -56,9 +56,6 @@ def choice_text(arm: str, metric: str, seeds: list[int], scores: Mapping[str, fl
     """Return how the arm was chosen that is compared with the baseline.
 
     Args:
-        arm: Name of the arm.
-        metric: Metric on validation that chose it.
-        seeds: Seeds that chose it.
         scores: Mean of the metric by arm.
     """
     listed = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())

@@ -28,7 +28,6 @@ def verdict_text(comparison: Comparison, arm: ArmResult) -> str:
     """Return the verdict on one mode: its speed and memory, then the metric.
 
     Args:
-        comparison: Comparison with the baseline and the placebo.
         arm: Neither the baseline nor the placebo. A reason that one of its runs recorded is quoted
             verbatim, so the caller must escape the text for display.
     """

@@ -74,10 +74,7 @@ def assemble(
 
     Args:
         rows: Splits as the source has them, including `train`.
-        columns: Columns that were read.
         request: The user's choices.
-        name: Name of the data.
-        notes: Notes of the source.
 
     Raises:
         InputError: `class_names`, `_shared_rows` or `missing_splits` rejects the data.
@@ -140,8 +137,6 @@ def assemble_masks(
 
     Args:
         splits: Images and masks from `read_masks`.
-        name: Name of the data.
-        notes: Notes of the source.
         request: The user's choices.
 
     Raises:
@@ -164,8 +159,6 @@ def _add_labels(
     """Return the inputs with a column `label` of indices into `names`, or of lists of indices.
 
     Args:
-        part: Rows.
-        names: Names of the classes.
         several: Whether rows have lists of labels.
         ordered: Whether the order of a list has a meaning.
     """
@@ -197,10 +190,6 @@ def finalize(
     Args:
         splits: All splits, with labels or with checked masks.
         request: The user's choices.
-        input_columns: Columns of the inputs.
-        kind: Kind of the data.
-        name: Name of the data.
-        notes: Notes so far.
         classes: Classes of the masks, if the labels are masks.
     """
     reduced, masks, prints, all_notes = {}, {}, {}, list(notes)
@@ -231,7 +220,6 @@ def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str
     """Return the classes: in the order that the source declares, otherwise sorted.
 
     Args:
-        rows: The splits.
         several: Whether a row can have any number of labels.
 
     Raises:
@@ -435,10 +423,6 @@ def merged_digests(
     """Return digests that are equal for rows with equal normalized inputs.
 
     These are the exact digest of the first such row, so that data without such rows keep theirs.
-
-    Args:
-        exact: The digests of the inputs by split.
-        normal: The digests of the normalized inputs.
     """
     of_rows = np.concatenate([*normal.values()])
     distinct, first = np.unique(of_rows, return_index=True)

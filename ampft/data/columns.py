@@ -71,12 +71,7 @@ class InputColumns:
 
     @classmethod
     def of(cls, names: Sequence[str], available: Sequence[str]) -> InputColumns:
-        """Return the columns of each name; a column that has a name exactly is not split.
-
-        Args:
-            names: Names of the inputs.
-            available: Columns of the table.
-        """
+        """Return the columns of each name; a column that has a name exactly is not split."""
         present = frozenset(available)
         parts = tuple((name,) if name in present else joined_parts(name) for name in names)
         return cls(tuple(names), parts)
@@ -150,7 +145,6 @@ class DataColumns:
         """Raise InputError when a file or split lacks a column.
 
         Args:
-            available: Its columns.
             origin: The file or data set, for the message.
         """
         sources = InputColumns.of(self.inputs, available).sources
@@ -221,9 +215,6 @@ def require_columns(
     """Raise InputError, which lists the columns, when one of `names` is missing.
 
     Args:
-        names: Columns that are needed.
-        columns: All columns.
-        flag: Flag that names them, for the message.
         origin: The file or data set, for the message.
         describe: Function that describes the columns; None lists their names.
     """
@@ -274,7 +265,6 @@ def span_columns(table: SourceTable, named: Sequence[str] = ()) -> tuple[str, ..
     """Return the columns of spans by their names, and those whose cells are spans.
 
     Args:
-        table: The rows.
         named: Columns that may hold labels or spans, besides those called label or labels.
     """
     usual = [name for name in SPAN_COLUMNS if name in table.columns]
@@ -294,7 +284,6 @@ def choose_token_columns(
     """Return the requested columns, or columns with usual names, and a note on them.
 
     Args:
-        table: The training rows.
         request: The user's choices.
         origin: The file or data set, for the messages.
 

@@ -48,8 +48,6 @@ class MaskSurvey:
         """Add a mask.
 
         Args:
-            mask: The mask.
-            place: Its file, for messages.
             has_colors: Whether the colours of the classes are known.
 
         Raises:
@@ -84,8 +82,6 @@ def with_reading(
     """Return classes of a file with the way in which masks are read, and notes on it.
 
     Args:
-        classes: The classes, from the file.
-        survey: The training masks.
         ignored: Value that the user set for pixels that do not count, or None.
 
     Raises:

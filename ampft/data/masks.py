@@ -158,12 +158,7 @@ def color_codes(values: npt.NDArray[np.integer]) -> IntArray:
 
 
 def resized_mask(mask: MaskArray, size: tuple[int, int]) -> MaskArray:
-    """Return an (H, W) mask in another size, by the nearest pixel.
-
-    Args:
-        mask: Class indices.
-        size: Height and width.
-    """
+    """Return an (H, W) mask in another size, by the nearest pixel."""
     if mask.shape == size:
         return mask
     resized = Image.fromarray(mask).resize((size[1], size[0]), Image.Resampling.NEAREST)
@@ -244,7 +239,6 @@ def classes_of_file(path: Path, ignored: int) -> tuple[MaskClasses, str]:
     """Return the classes of a file of names, and a note.
 
     Args:
-        path: The file.
         ignored: Value of pixels that do not count.
 
     Raises:
@@ -280,7 +274,6 @@ def classes_of_values(values: set[int], ignored: int | None) -> tuple[MaskClasse
     """Return the classes that the values of the training masks are, and a note.
 
     Args:
-        values: The values.
         ignored: Value of pixels that do not count; None if all count, as in masks of 0 and 255.
 
     Raises:

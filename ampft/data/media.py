@@ -102,8 +102,6 @@ def check_media(
     """Decode every image or sound once, in threads, before anything is trained.
 
     Args:
-        rows: The splits.
-        column: Column of the images or sounds.
         kind: Key of `MEDIA`.
 
     Returns:
@@ -143,8 +141,6 @@ def media_reference(files: Dataset, split: str, row: int) -> str:
 
     Args:
         files: The only column of a split, see `undecoded_column`.
-        split: Name of the split.
-        row: Row of the split.
     """
     (value,) = files[row].values()
     is_file = isinstance(value, dict) and value["bytes"] is None
@@ -204,7 +200,6 @@ class ExampleCache:
         """Return the values of an example as one row.
 
         Args:
-            example: Index of the example.
             compute: Function that returns its values, not empty; called the first time.
         """
         start = int(self._starts[example])
@@ -234,8 +229,6 @@ def make_caches(
 
     Args:
         sizes: Number of values of each example, by split.
-        dtype: Type of the values.
-        what: What is cached, for the note.
     """
     needed = sum(int(split.sum()) for split in sizes.values()) * np.dtype(dtype).itemsize
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

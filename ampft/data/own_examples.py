@@ -107,7 +107,6 @@ def own_examples(
         collate: Function that makes a batch of a list of examples; None for the loader's, or for
             `torch.utils.data.default_collate`.
         weights: (n,) weights of the examples in the loss; None for 1.
-        seed: Seed of what the source draws.
 
     Raises:
         InputError: The source has no length or no indices, or is empty; or the weights do not fit.

@@ -275,7 +275,6 @@ def check_masks(
     Args:
         splits: The splits, from `read_masks`.
         request: The user's choices.
-        name: Name of the data.
 
     Returns:
         The splits with `IMAGE_HASH`, `PAIR_HASH` and `PIXELS`; the classes; notes; the number of
@@ -448,9 +447,6 @@ def masks_of(part: Dataset, classes: MaskClasses, name: str, split: str) -> Mask
 
     Args:
         part: The split, from `check_masks`.
-        classes: Their classes.
-        name: Name of the data, for the message.
-        split: Name of the split.
 
     Raises:
         InputError: No pixel counts.

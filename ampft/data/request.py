@@ -228,7 +228,6 @@ def refuse_unused_options(request: DataRequest, unused: Sequence[str], source: s
     Args:
         request: The user's choices.
         unused: Names of the settings that have no effect.
-        source: The data, for the message.
     """
     for option in unused:
         if getattr(request, option) != getattr(DataRequest, option):

@@ -119,7 +119,6 @@ class RowCollector:
         """Record the labels of a row, or why it is unusable; return whether it is used.
 
         Args:
-            number: Line or row number.
             inputs: The row's inputs; None for a missing one.
             labels: The row's distinct labels; None if the label is missing.
         """

@@ -105,7 +105,6 @@ def unit_indices(counts: IntArray, ids: IntArray) -> IntArray:
 
     Args:
         counts: (n,) number of units of each example.
-        ids: The examples.
     """
     chosen = counts[ids]
     starts = np.cumsum(counts) - counts

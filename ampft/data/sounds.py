@@ -96,7 +96,6 @@ def _announced_frames(content: bytes, frames: int) -> int:
     that writes into a pipe does not know the number, and announces none or the largest one.
 
     Args:
-        content: The file.
         frames: Number of frames that it has.
     """
     form, order, wanted = content[:4], "little", b"data"

@@ -42,7 +42,6 @@ def stratified_choice(
     Args:
         labels: (n,) class of each row.
         count: Number of rows to choose, at most n.
-        seed: Seed of the choice.
         leave_one: Whether one row of each class is left behind, even if fewer than `count` rows
             are then chosen.
         take_one: Whether one row of each class is chosen, even if its share is smaller; `count`
@@ -99,7 +98,6 @@ def split_off(
         groups: (n,) equal for rows with equal inputs, which must not be in both parts. A group has
             the class of its first row.
         fraction: Share of the groups in the second part.
-        seed: Seed of the choice.
 
     Returns:
         Row indices of the first and of the second part, ascending. Each class keeps a row in the
@@ -121,7 +119,6 @@ def with_missing_splits(
     """Return the splits of a source and those made from its training rows, and notes.
 
     Args:
-        parts: The splits of the source.
         strata: (n,) class of each training row; None for images with masks.
         groups: (n,) equal for training rows that must be in one split.
         request: The user's choices.
@@ -168,7 +165,6 @@ def missing_splits(
     Args:
         labels: (n,) class of each training row; None for images with masks, which have no class.
         groups: (n,) equal for rows with equal inputs.
-        existing: The splits that the source has.
         request: Fractions of the rows to split off, 0 for none, and seed.
 
     Returns:
@@ -238,7 +234,6 @@ def fold_splits(
     Args:
         labels: (n,) class of each training row; None for images with masks, which have no class.
         groups: (n,) equal for rows that must be in one fold.
-        existing: The splits that the source has.
         request: Number of folds, the fold for testing, seed, and the fraction of the rows of the
             other folds for validation, 0 for none.
 
@@ -289,9 +284,7 @@ def subsample(
     have one class. Training keeps a row of each class. The rows keep their order.
 
     Args:
-        part: The split.
         labels: (n,) class of each row; None for images with masks, which have no class.
-        split: Name of the split.
         request: The user's choices.
 
     Returns:

@@ -94,7 +94,6 @@ def read_token_tables(
     Args:
         tables: The files of each split, or a split of a data set.
         request: The user's choices.
-        notes: Notes of the source.
 
     Returns:
         Rows by split, their columns, and notes.

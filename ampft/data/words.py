@@ -87,8 +87,6 @@ def tag_words(
     """Return the BIO tags of the words of a text, and how many spans were extended to whole words.
 
     Args:
-        words: The words, in order.
-        spans: Entities.
         length: Number of characters of the text.
 
     Raises:

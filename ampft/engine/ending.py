@@ -106,7 +106,6 @@ class StopSignalMonitor:
 
         Args:
             votes: Sums of `votes` over all processes; without any, the processes communicate here.
-            time_limit: Time limit to update.
 
         Raises:
             StopRequested: A process had received a signal when it voted.
@@ -210,9 +209,7 @@ def report_first_failure(
     on through the store of the process group, which needs no other process to take part.
 
     Args:
-        accelerator: Accelerator of this process.
         status: Status of the run after the failure of this process.
-        reason: Its reason.
     """
     if accelerator.num_processes == 1:
         return status, reason

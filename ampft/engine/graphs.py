@@ -196,7 +196,6 @@ class GraphedGradient:
         Args:
             compute: Function that does so without graphs. It is captured with a step batch of one
                 micro-batch, whose tensors are on the device.
-            step_batch: The step batch.
         """
         if not self._is_checked:
             self._check(compute, step_batch)
@@ -228,11 +227,7 @@ class GraphedGradient:
         }
 
     def give_up(self, error: Exception | str) -> None:
-        """Use no graphs any more, and say why.
-
-        Args:
-            error: Error of a capture, or a clause.
-        """
+        """Use no graphs any more, and say why."""
         self.reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
         # A failed capture has replaced the random generator that they advance.
         self._graphs.clear()

@@ -46,7 +46,6 @@ def doubled_batch_timings(
         accelerator: Accelerator that prepared the model.
         model: Prepared model, whose training has ended. Its weights do not change.
         loss: Function that returns the summed loss of a micro-batch.
-        step_batches: Step batches of the training.
     """
     is_measured = accelerator.device.type != "cpu" and accelerator.num_processes == 1
     ratio = doubled_batch_ratio(accelerator, model, loss, step_batches) if is_measured else None

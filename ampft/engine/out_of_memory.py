@@ -131,7 +131,6 @@ class OutOfMemoryRetries:
         Args:
             compute: Function that accumulates the gradient of a step batch and returns the losses
                 of its micro-batches. Gradients are empty when it is called.
-            step_batch: Step batch from the loader.
 
         Returns:
             The step batch with the micro-batches that were used, and the result of `compute`.

@@ -46,8 +46,6 @@ def own_gradient(
     Args:
         accelerator: Accelerator of the training, which has not prepared the model.
         precision: Its precision, in whose autocast the loss is computed.
-        loss: Loss of a micro-batch.
-        step_batch: Step batch of this process.
         trained: Parameters whose gradients are averaged.
 
     Returns:
@@ -154,12 +152,8 @@ def check_is_sum(
     examples of small micro-batches too much weight, and k micro-batches k times the loss.
 
     Args:
-        accelerator: Accelerator of the training.
-        precision: Its precision.
         model: All models, whose modes are restored; nothing is trained.
-        loss: Loss of a batch.
         halves: Two batches of different examples.
-        whole: The batch of both.
 
     Returns:
         A warning if the loss of a batch is not the sum of those of its halves, for another reason

@@ -46,7 +46,6 @@ def allow_unused_parameters(
         accelerator: Accelerator that will prepare the model.
         model: Model, which is moved to the device of the accelerator and otherwise not changed.
         loss: Function that returns the summed loss of a micro-batch.
-        step_batches: Step batches of the training split.
     """
     if accelerator.num_processes == 1 or is_sharded(accelerator):
         return
@@ -71,7 +70,6 @@ def unused_parameters(model: nn.Module, loss: Loss, micro_batch: MicroBatch) -> 
     Args:
         model: Model without gradients.
         loss: Function that returns the summed loss of a micro-batch.
-        micro_batch: Examples to try.
     """
     device = next(model.parameters()).device
     snapshot, random, was_training = (

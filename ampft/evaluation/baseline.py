@@ -49,8 +49,6 @@ def bag_of_words_baseline(task: Task, split: str, check: Check = lambda seconds:
     text, one regression is fitted per label.
 
     Args:
-        task: Task on texts or pairs of texts.
-        split: Split to predict.
         check: Function that refuses the expected seconds.
 
     Raises:
@@ -74,10 +72,8 @@ def bag_of_words_model(
     """Fit the baseline; return the function that predicts (n, classes) probabilities.
 
     Args:
-        texts: Texts to fit.
         targets: Their labels, (n,) or (n, classes).
         classes: Number of classes; those that no text has get a probability of 0.
-        flag: Flag that asks for it, for the message.
         check: Function that refuses the expected seconds.
 
     Raises:
@@ -126,9 +122,6 @@ def frozen_encoder_baseline(
     windows and models with a decoder have the features that the head reads.
 
     Args:
-        task: Task whose head is linear.
-        split: Split to predict.
-        device: Device of the encoder.
         seed: Seed of the parameters that are drawn at random.
         check: Function that refuses the expected seconds.
 
@@ -204,10 +197,7 @@ def baselines(
     """Return functions that predict the rows of an outcome by the methods that fit its task.
 
     Args:
-        task: Task of the run.
         outcome: Outcome of the fine-tuned model.
-        device: Device of the encoder.
-        seed: Seed of the run.
         seconds: Time that each method may take; None for no limit.
     """
     split = outcome.split
@@ -236,7 +226,6 @@ def compared_methods(
     already trained.
 
     Args:
-        task: Task of the run.
         outcome: Outcome of the fine-tuned model.
         methods: Functions that return the outcomes of the methods, by name.
     """

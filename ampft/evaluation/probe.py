@@ -53,7 +53,6 @@ def with_probed_head(
     Args:
         task: Task whose training split the regression is fitted on.
         loaded: Model in float32.
-        device: Device that computes the features.
         name: Flag that asks for it, for the messages.
         share: Function that returns the weights of the first process, in all of them.
 

@@ -75,7 +75,6 @@ def outcome_warnings(outcome: Outcome, constant: Outcome) -> dict[str, str]:
     """Return the problems of the final predictions, by the name of the rule.
 
     Args:
-        outcome: Outcome of the trained model.
         constant: Outcome of the constant model on the same split.
     """
     warnings = {}
@@ -105,7 +104,6 @@ def result_warnings(
     Args:
         losses: As in `loss_warnings`.
         chance: Loss of the constant model, from `chance_loss`.
-        outcome: Outcome of the trained model.
         constant: Outcome of the constant model on the same split.
     """
     of_losses, of_outcome = loss_warnings(losses, chance), outcome_warnings(outcome, constant)
@@ -137,8 +135,6 @@ def stop_if_far_above_chance(
     validations have a loss below chance goes on, because it has a useful model already.
 
     Args:
-        task: Task of the training.
-        outcome: Outcome of the validation.
         losses: Loss of each applied step, per unit of weight.
         earlier: Metrics of the validations before it.
 

@@ -33,14 +33,7 @@ def methods_table(
     seconds: float | None,
     methods: Sequence[SimpleMethod],
 ) -> Table:
-    """Return the table of the fine-tuned model and the simple methods.
-
-    Args:
-        problem: Problem of the task, which has the metrics.
-        fine_tuned: Metrics of the fine-tuned model.
-        seconds: Seconds of its training.
-        methods: Simple methods.
-    """
+    """Return the table of the fine-tuned model and the simple methods."""
     names = problem.printed[:2]
     percent = problem.metrics[names[0]].is_share
     unit, scale = ("points", 100) if percent else (problem.metrics[names[0]].title, 1)

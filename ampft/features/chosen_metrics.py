@@ -66,7 +66,6 @@ def check_metrics(names: tuple[str, ...], task: Task, *, trust_remote_code: bool
 
     Args:
         names: Hub names, or files or folders of local modules.
-        task: Task of the run.
         trust_remote_code: Whether code of users of the hub may run.
 
     Raises:

@@ -38,12 +38,6 @@ def contention_note(before: CpuTime, now: CpuTime, *, threads: int, cores: int) 
 
     Threads that share a product wait for each other. If one of them is not running, the others
     wait for its next turn, so that several threads can be ten times as slow as one.
-
-    Args:
-        before: Times at an earlier step.
-        now: Times now.
-        threads: Threads of this process.
-        cores: Logical cores of the machine.
     """
     wall = now.wall - before.wall
     own, used = (now.own - before.own) / wall, (now.all - before.all) / wall

@@ -210,8 +210,6 @@ def fitted_part(
 
     Args:
         untouched: Predictions of the final split, without them.
-        fitted: The same predictions with them.
-        settings: What was fitted.
         fitted_on: Halves of the validation split, or its number of rows if it was not halved.
         groups: (n,) group of each example of the final split; None if all are independent.
     """

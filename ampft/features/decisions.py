@@ -113,12 +113,7 @@ class FittedDecisions(Feature):
 
 
 def decision_warnings(settings: ValidationFitSettings, decisions: Decisions) -> dict[str, str]:
-    """Return what was asked for and could not be fitted, by name.
-
-    Args:
-        settings: What was to be fitted.
-        decisions: What was.
-    """
+    """Return what was asked for and could not be fitted, by name."""
     found = {}
     if settings.calibrate and decisions.temperature is None:
         found["temperature"] = (

@@ -57,9 +57,6 @@ def find_label_errors(task: Task) -> list[LabelError]:
     examples of that class have for it, and a higher one than any other such class. With several
     labels per text, each label is a question with two answers.
 
-    Args:
-        task: Task on texts or pairs of texts.
-
     Raises:
         InputError: The texts contain no words.
     """

@@ -227,7 +227,6 @@ def measure_utilisation(
     Args:
         flops: Floating-point operations per token, from `flops_per_token` of the trained model.
         precision: Precision of the run, whose TF32 policy must be in force.
-        device: Device of the training.
         tokens_per_second: Tokens per second in all processes; None if examples have no tokens.
         num_processes: Number of processes that trained together.
     """
@@ -293,10 +292,7 @@ class UtilisationMeasurement(Feature):
         """Count the operations per token, before adapters can be merged.
 
         Args:
-            accelerator: Accelerator of the training.
             model: Model without what Accelerate added.
-            precision: Precision of the run.
-            has_tokens: Whether examples have tokens.
         """
         self._accelerator, self._precision, self._has_tokens = accelerator, precision, has_tokens
         self._flops = flops_per_token(model)

@@ -140,7 +140,6 @@ class Validations(Feature):
 
         Args:
             step: Number of optimizer steps before it.
-            metrics: Its metrics by name.
             losses: Sums of the log losses of each case, and numbers of its units, if the log loss
                 chooses.
         """

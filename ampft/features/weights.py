@@ -179,10 +179,8 @@ class BestModel:
         the one with the lowest log loss is kept, which is no improvement that patience waits for.
 
         Args:
-            value: Value of the metric.
             step: Optimizer steps before the evaluation.
             accelerator: Accelerator that prepared the model.
-            model: Prepared model.
             tie: Log loss, which decides between equal values.
 
         Raises:

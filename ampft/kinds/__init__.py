@@ -33,12 +33,7 @@ def import_object(name: str) -> Any:
 
 
 def lazy_function(name: str, *first: Any) -> Any:
-    """Return the function `module:name`, whose module is imported when it is called.
-
-    Args:
-        name: Its name.
-        first: Its first arguments.
-    """
+    """Return the function `module:name`, whose module is imported when it is called."""
     return lambda *others: import_object(name)(*first, *others)
 
 

@@ -63,11 +63,7 @@ class Reader(Protocol):
         """Return what a row costs, so that rows of similar cost form a batch."""
 
     def collate(self, columns: Sequence[Sequence[Any]]) -> Mapping[str, Tensor]:
-        """Return the model's inputs of rows, padded to one shape.
-
-        Args:
-            columns: Inputs of the rows, one sequence per input column.
-        """
+        """Return the model's inputs of rows, padded to one shape."""
 
     def refused(
         self, columns: Sequence[Sequence[Any]], model: str, error: Exception
@@ -91,7 +87,6 @@ class KindModule(Protocol):
         Args:
             folder: Folder of the model with its tokenizer or processor.
             arguments: Arguments of its training, as in run.json.
-            config: Its configuration.
         """
 
 
@@ -113,7 +108,6 @@ class Inputs(Protocol):
 
         Args:
             model_class: Name of the class in transformers that loads it.
-            label_arguments: Labels, as arguments of its configuration.
             settings: The user's choices.
         """
 

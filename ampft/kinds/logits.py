@@ -54,7 +54,6 @@ def logits_of_rows(logits: Tensor, inputs: Mapping[str, Tensor], rows: int) -> t
 
     Args:
         logits: Result of `forward_logits`.
-        inputs: The collated batch.
         rows: Number of its rows.
     """
     counts = inputs.get(WORD_COUNTS)
@@ -109,7 +108,6 @@ def pad_batch_to_width(
     Args:
         inputs: Collated batch with `attention_mask` (m, T).
         width: Number of columns of the result, if the batch has fewer.
-        padding_token: Token of the added columns.
     """
     former = inputs["attention_mask"].shape
     missing = max(0, width - former[1])

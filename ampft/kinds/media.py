@@ -70,10 +70,8 @@ def refused_inputs(model: Any, place: str, what: str, remedy: str) -> Iterator[N
     """Run a model in evaluation mode; turn an error about its inputs into a message.
 
     Args:
-        model: The model.
         place: Beginning of the message: the flag with its value, or the file.
         what: The inputs, such as "images of 8 x 8 pixels".
-        remedy: What to do, in a sentence.
 
     Raises:
         InputError: The model cannot run on the inputs.

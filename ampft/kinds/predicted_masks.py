@@ -126,7 +126,6 @@ def error_image(image: Image.Image, truth: MaskArray, prediction: MaskArray) -> 
     """Return an image in pale grey, with wrong pixels in red and those that do not count in black.
 
     Args:
-        image: Image in RGB.
         truth: (H, W) class indices, `IGNORED` for pixels that do not count.
         prediction: (H, W) class indices.
     """

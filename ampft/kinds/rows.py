@@ -69,7 +69,6 @@ def lines_as_table(columns: Sequence[str], *, keeps_blank: bool = True) -> Sourc
     """Return the lines of standard input as a table; tabs separate columns.
 
     Args:
-        columns: Columns of the inputs.
         keeps_blank: Whether a blank line is a row, so that there is one per line.
 
     Raises:
@@ -112,7 +111,6 @@ def media_as_table(
     `label` with its name.
 
     Args:
-        paths: Files and folders.
         kind: `image` or `sound`.
         class_names: Names of the classes that a folder can have.
 
@@ -144,7 +142,6 @@ def are_media(paths: Sequence[str], kind: str | None = None) -> bool:
     """Return whether paths name folders, or images or sounds, not a table.
 
     Args:
-        paths: Files and folders.
         kind: `image` or `sound`; None for either.
     """
     kinds = MEDIA if kind is None else (kind,)
@@ -192,7 +189,6 @@ def media_rows(
     Args:
         media: `image` or `sound`.
         request: The user's choices.
-        trained: Information about the training.
         has_classes: Whether a case has labels that can be read.
     """
     if request.texts:
@@ -278,8 +274,6 @@ def find_labels(
     """Return where the labels of whole rows are; None if the table has none.
 
     Args:
-        table: The rows.
-        inputs: Their input columns.
         request: The user's choices.
         trained: Information about the training, including its label column.
 
@@ -310,7 +304,6 @@ def rows_in_memory(noun: str, inputs: Any, trained: TrainingInfo) -> list[tuple[
     Args:
         noun: What a cell is: "text", "image" or "sound".
         inputs: One text, image or path, or a list of cells or of tuples of cells.
-        trained: Information about the training.
 
     Raises:
         InputError: A row has another number of cells, or a cell of "text" is not a valid string.

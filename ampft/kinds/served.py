@@ -120,7 +120,6 @@ def entities_differ(question: Question, entities: Sequence[tuple[str, int, int]]
     """Return whether the call on the model card finds other entities in a sentence.
 
     Args:
-        question: The sentence.
         entities: Type, first word and end of each entity, from the tags of the run.
     """
     text, places = question.sentence

@@ -335,8 +335,6 @@ def text_reader(
     """Return the conversion of texts.
 
     Args:
-        collator: Pads texts; it has the tokenizer.
-        config: Configuration of the model.
         settings: Largest number of tokens, also of a window, and what happens to longer texts.
         columns: Columns of the texts, if they must be checked.
 
@@ -372,7 +370,6 @@ def windowed_examples(
     """Return the examples of a split as the windows of their tokens.
 
     Args:
-        split: Examples.
         encode: Function that returns the columns of the windows of a batch of examples from their
             columns.
         collator: Pads a list of windows to one length.

@@ -239,7 +239,6 @@ class WordReader:
 
         Args:
             collator: Pads windows; it has the tokenizer.
-            config: Configuration of the model.
             max_length: Largest number of tokens of a window that is asked for.
             stride: Number of tokens that neighbouring windows share; None for a quarter.
         """

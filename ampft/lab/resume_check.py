@@ -89,9 +89,7 @@ def train_with_interruptions(
 
     Args:
         command: Command of the training, without the flags in `OWN_FLAGS`.
-        folder: Folder in which the trainings write.
         interruptions: Number of times that the second training is killed.
-        seed: Seed of the steps at which it is killed.
 
     Returns:
         Number of steps that the history had at each interruption.
@@ -175,7 +173,6 @@ def differences(straight: Path, interrupted: Path) -> Iterator[str]:
 
     Args:
         straight: Folder of the run that was not interrupted.
-        interrupted: Folder of the run that was.
     """
     for name in COMPARED_FILES:
         one, other = straight / name, interrupted / name

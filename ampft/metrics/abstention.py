@@ -89,7 +89,6 @@ def candidate_confidences(confidence: FloatArray, correct: BoolArray, error: flo
     Args:
         confidence: (n,) confidence of the rows that choose.
         correct: (n,) whether their predictions are correct.
-        error: Promised error.
     """
     if not len(confidence):
         return [0.0]
@@ -112,7 +111,6 @@ def least_confidence(
         candidates: Result of `candidate_confidences` for other rows.
         confidence: (n,) confidence of the rows that prove.
         correct: (n,) whether their predictions are correct.
-        error: Promised error.
     """
     proven = None
     for least in candidates:

@@ -72,7 +72,6 @@ def interval(statistic: Statistic, sums: FloatArray) -> tuple[float, float]:
     on average, and the lower one from `at_most`.
 
     Args:
-        statistic: A statistic.
         sums: Its (R, D) resampled sums.
     """
     if statistic.at_most is None:
@@ -93,7 +92,6 @@ def difference_interval(
     With `at_most`, it contains the normal intervals of the differences of both functions.
 
     Args:
-        first: A statistic.
         first_sums: Its (R, D) resampled sums.
         second: A statistic with the same functions.
         second_sums: Its (R, D) resampled sums.

@@ -75,7 +75,6 @@ def entity_sums(labels: IntArray, predicted: IntArray, sentences: SentenceLayout
     Args:
         labels: (m,) true tags of all words.
         predicted: (m,) predicted tags.
-        sentences: Their sentences.
     """
     true_types, true_ends = sentences.entities(labels)
     types, ends = sentences.entities(predicted)
@@ -96,7 +95,6 @@ def word_sums(
     Args:
         labels: (m,) true tags of all words.
         predicted: (m,) predicted tags.
-        sentences: Their sentences.
         tags: Number of tags.
     """
     right = np.where(labels == predicted, labels, -1)

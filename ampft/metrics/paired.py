@@ -86,7 +86,6 @@ def paired_interval(metric: Metric, sums: CaseSums, other: CaseSums) -> Interval
     Args:
         metric: A function of sums over cases.
         sums: Sums of the n cases with the first model.
-        other: Sums of the same cases with the other one.
 
     Returns:
         The interval; None if there are fewer than two cases, or the metric is undefined.

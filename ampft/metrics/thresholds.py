@@ -57,7 +57,6 @@ def _goodness(
     """Return (m,) how good each threshold is for a target, higher is better.
 
     Args:
-        target: What is chosen.
         right: (m,) number of right predictions.
         predicted: (m,) number of all predictions.
         labelled: Number of examples that have the label.

@@ -169,7 +169,6 @@ def check_whole_layers(model: nn.Module, names: Iterable[str]) -> None:
 
     Args:
         model: Model, with or without adapters.
-        names: Paths of the modules.
 
     Raises:
         InputError: A module is a part of a layer with adapters.
@@ -204,7 +203,6 @@ def adapter_files(model: nn.Module, *, base: str, base_hash: str) -> dict[str, b
     hash of the base.
 
     Args:
-        model: Model with adapters.
         base: Folder or hub id of the model to which the adapters were added.
         base_hash: `base_sha256` of that model in float32.
     """
@@ -351,7 +349,6 @@ def restrict_training(loaded: LoadedModel, part: TrainedPartSettings) -> LoadedM
 
     Args:
         loaded: Model in float32.
-        part: Part to be trained.
 
     Raises:
         InputError: The part does not fit the model.
@@ -392,9 +389,6 @@ def save_model_or_adapters(
     """Save a trained model, or its adapters and head if it has adapters.
 
     Args:
-        model: Model, not prepared.
-        folder: Folder for the files.
-        loaded: Model as it was loaded.
         weights: State of the model by name, if it is sharded over processes; None otherwise.
     """
     if lora_config(model) is None:

@@ -30,7 +30,6 @@ def guard_against_sound_padding(model: Any, features: SoundFeatureExtractor) -> 
 
     Args:
         model: Classifier of sounds, in float32 on the CPU.
-        features: What its feature extractor gives.
 
     Returns:
         A note about padding; empty if the extractor returns a constant shape.
@@ -68,7 +67,6 @@ def guard_against_text_padding(
     Args:
         model: Classifier of texts or of tokens, in float32 on the CPU.
         batch: Its arguments for texts of different lengths.
-        noun: What the texts are called.
 
     Returns:
         A note about padding; empty if it does not change the results.
@@ -118,7 +116,6 @@ def padding_difference(
 
     Args:
         model: Classifier in float32; it is not changed.
-        inputs: Batch with what tells padding from inputs.
         padded: Arguments of the model for the padded batch.
 
     Returns:

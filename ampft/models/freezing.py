@@ -57,7 +57,6 @@ def freeze_matching(model: nn.Module, patterns: str) -> None:
     """Freeze the parameters that patterns name.
 
     Args:
-        model: Model of transformers.
         patterns: Comma-separated globs, such as "embeddings,layer.0". Each is compared with the
             path of a parameter and of the modules that contain it, as `matches_path` does.
 
@@ -101,11 +100,7 @@ class ParameterDepths:
 
 
 def parameter_depths(model: nn.Module) -> ParameterDepths | None:
-    """Return the depths of the parameters; None if the layers of the model are not one list.
-
-    Args:
-        model: Model of transformers.
-    """
+    """Return the depths of the parameters; None if the layers of the model are not one list."""
     base, outside = base_model_of(model), head_names(model)
     lists = {name: m for name, m in base.named_modules() if name and isinstance(m, nn.ModuleList)}
     outer = [name for name in lists if not is_inside_any(name, lists.keys() - {name})]
@@ -140,7 +135,6 @@ def train_top_layers(model: nn.Module, count: int) -> None:
     """Freeze all but the top layers of the encoder, what follows them, and the head.
 
     Args:
-        model: Model of transformers.
         count: Number of layers to train; with 0 only what follows the layers is trained, which is
             called linear probing.
 
@@ -182,10 +176,6 @@ def keep_frozen_in_evaluation(model: nn.Module, kind: type[nn.Module] = nn.Modul
     """Keep frozen modules in eval mode.
 
     Their dropout is then off, and the statistics of their batch norms do not change.
-
-    Args:
-        model: Model.
-        kind: Class of the modules.
     """
     for module in model.modules():
         parameters = list(module.parameters())

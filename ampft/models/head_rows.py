@@ -15,8 +15,6 @@ def reorder_head(model: nn.Module, trained: Sequence[str], wanted: Sequence[str]
     whose outputs no other layer of the head reads.
 
     Args:
-        model: Model with loaded weights.
-        trained: Labels of its outputs.
         wanted: Labels in the wanted order.
     """
     count = len(wanted)

@@ -68,7 +68,6 @@ def split_processor(processor: Any, images: list[Image.Image]) -> PixelTransform
     """Return the two steps of a processor; None if together they do not give its values.
 
     Args:
-        processor: The image processor.
         images: RGB images on which the values are compared, bit for bit.
     """
     every_byte = np.arange(256, dtype=np.uint8).reshape(16, 16)

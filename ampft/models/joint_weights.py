@@ -41,9 +41,6 @@ def joint_layers(model: nn.Module) -> tuple[list[nn.Linear], list[tuple[nn.Linea
 
     Layers whose forward pass has been replaced and layers inside modules that are kept in float32
     are not among them.
-
-    Args:
-        model: Any model.
     """
     modules = list(model.modules())
     in_float32 = [m for m in modules if isinstance(m.__dict__.get("forward"), Float32Forward)]

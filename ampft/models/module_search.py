@@ -91,7 +91,6 @@ def shortest_patterns(model: nn.Module, paths: Sequence[str]) -> tuple[str, ...]
     """Return few and short patterns that match these modules and no others.
 
     Args:
-        model: Model.
         paths: Paths of modules, none of them inside another.
     """
     wanted = set(paths)

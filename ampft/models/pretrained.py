@@ -104,7 +104,6 @@ def load_or_create(
     Args:
         model_class: Name of the class in transformers that loads it.
         path: Folder or hub id; None creates the default model.
-        label_arguments: Labels, as arguments of its configuration.
         default: Function that returns configuration and name of the default model.
         trust_remote_code: Whether code from the model's repository may run.
         gradient_checkpointing: Whether activations are recomputed in the backward pass.
@@ -187,7 +186,6 @@ def load_saved(
 
     Args:
         auto_class: Class of transformers that loads the model.
-        path: Folder of the run.
         flag: Flag that received the path, for the error message.
         trust_remote_code: Whether code in the folder may run.
 

@@ -24,9 +24,7 @@ def check_sizes(values: Mapping[str, Any], where: str, remedy: str) -> None:
     """Check that the sizes in a configuration are positive, and its layers not too many.
 
     Args:
-        values: Values of config.json.
         where: Flag and path of the model, for the error message.
-        remedy: Sentence that says what to do.
 
     Raises:
         InputError: A size is out of range.
@@ -45,7 +43,6 @@ def check_weights_fit_memory(auto_class: Any, config: Any, where: str) -> None:
 
     Args:
         auto_class: Class of transformers that loads the model.
-        config: Configuration of the model.
         where: Flag and path of the model, for the error message.
 
     Raises:

@@ -122,7 +122,6 @@ def tokenization_of(
     """Return how a tokenizer is used.
 
     Args:
-        tokenizer: Tokenizer of transformers.
         max_length: Largest number of tokens of a row.
         stride: Number of tokens that neighbouring windows share; None truncates.
         words: Whether it reads lists of words.
@@ -253,7 +252,6 @@ def read_units_of_texts(tokenizer: Any, units: TextUnits, texts: Iterable[str]) 
     Otherwise the tokenizer stays as it is.
 
     Args:
-        tokenizer: Fast tokenizer.
         units: Units that the model reads, in lists.
         texts: Some texts, by which the change is checked.
 

@@ -53,8 +53,6 @@ def batch_norm_note(model: nn.Module, *, micro_batches: int, processes: int) -> 
     weighting of the losses corrects this. `SyncBatchNorm` uses the examples of all processes.
 
     Args:
-        model: Model in training.
-        micro_batches: Micro-batches per step and process.
         processes: Number of processes.
     """
     was_training = model.training
@@ -80,7 +78,6 @@ def disable_unsafe_regularization(model: Any, shortest: int) -> tuple[str, ...]:
       one of them skipped.
 
     Args:
-        model: Classifier of sounds.
         shortest: Number of samples of the shortest sound.
     """
     config, notes = model.config, []

@@ -155,9 +155,6 @@ def gradient_harm(changes: Sequence[GradientChange]) -> Harm | None:
     """Return the harm to the gradients of some batches; None if they train as in float32.
 
     All batches are judged together. Batches whose gradient is not small are also judged singly.
-
-    Args:
-        changes: Changes of the gradients of the batches.
     """
     together = sum(changes, GradientChange.of((), ()))
     largest = max((change.norm32 for change in changes), default=0.0)

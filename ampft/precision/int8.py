@@ -30,7 +30,6 @@ def quantize(model: nn.Module, *, flag: str = FLAG, kept: Iterable[str] = ()) ->
 
     Args:
         model: Float32 model in evaluation mode, on the CPU; unchanged.
-        flag: Flag that asks for it, for messages.
         kept: Paths of further modules that are not quantized.
 
     Raises:

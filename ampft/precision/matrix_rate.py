@@ -34,9 +34,6 @@ def measure_matrix_rate(
     Smaller products run at a lower rate.
 
     Args:
-        device: Device of the products.
-        dtype: Dtype of both operands.
-        name: Name of the dtype in the result.
         max_seconds: Limit on the expected seconds of one product; all of them together take up to
             four times as long.
     """

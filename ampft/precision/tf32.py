@@ -137,7 +137,6 @@ def float32_product_loses_bits(device: torch.device, size: int = 1024) -> bool:
     """Return whether a float32 matrix product loses the last bit of 1 + 2^-12, as TF32 does.
 
     Args:
-        device: Device of the product.
         size: Rows and columns of the matrices, large enough that cuBLAS chooses a kernel with
             TF32 if it may.
     """

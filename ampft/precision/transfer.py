@@ -19,8 +19,6 @@ def to_device(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = 
     (https://github.com/pytorch/pytorch/issues/189690).
 
     Args:
-        tensor: Tensor on any device.
-        device: Device of the result.
         dtype: Dtype of the result; None keeps `tensor.dtype`.
     """
     return tensor.to(device, dtype, non_blocking=device.type == "cuda")

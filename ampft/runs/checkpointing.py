@@ -37,7 +37,6 @@ class Checkpointing:
         """Start the clock of `--checkpointing_steps Nmin`.
 
         Args:
-            state: State of the run.
             folder: Output folder, on the main process; None on the others.
         """
         args = state.prepared.args

@@ -264,7 +264,6 @@ def choose_folder(args: ClassifyArguments, mode: str, *, replaces: bool = False)
     """Return the output folder without creating it. All processes return the same folder.
 
     Args:
-        args: Settings of a run.
         mode: Precision of the run, for the name of a default folder.
         replaces: Whether the folder holds a run that is replaced or continues.
 
@@ -292,8 +291,6 @@ def claim_default_folder(
     refused leaves nothing behind.
 
     Args:
-        args: Settings of a run.
-        mode: Precision of the run.
         accelerator: Accelerator whose trackers will write into the folder.
         chosen: Folder that `choose_folder` returned; used unchanged if `--output_dir` is set.
     """

@@ -59,12 +59,6 @@ def uses_graphs(
     Without a flag, they have where the number of shapes is known to be small: for models without
     padding whose attention computes whole rows, and for images. Whether a graph is
     captured is decided by time, which must not change results; so all steps have these shapes.
-
-    Args:
-        args: Settings of the run.
-        precision: Precision resolved for this device.
-        accelerator: Accelerator of the run.
-        loaded: Model as loaded.
     """
     if args.cuda_graphs is not None:
         return args.cuda_graphs
@@ -82,7 +76,6 @@ def graphs_of(
     """Return what computes the steps of a run by graphs, or None.
 
     Args:
-        prepared: Prepared run.
         write: Function that prints a line.
     """
     args, accelerator, loaded = prepared.args, prepared.accelerator, prepared.loaded

@@ -132,7 +132,6 @@ class History:
         """Add an optimizer step.
 
         Args:
-            step_batch: Step batch of this process.
             outcome: Outcome of the step. Copying its values from the device has synchronized it,
                 so the measured time covers the whole step.
             columns: Further columns of the step, from features of the run.

@@ -66,8 +66,6 @@ def open_loop(
     """Lock the output folder, continue from a checkpoint, and record how the loop ends.
 
     Args:
-        kind: Class of the loop.
-        prepared: What it is made of.
         new_state: Function that returns its state before the first step.
         point: Where it begins; None for the first step of a new run.
 
@@ -294,7 +292,6 @@ class Loop(Generic[P]):
         Args:
             compute: Function that accumulates the gradient of a step batch over its micro-batches
                 and returns the result of `ampft.backward` for each.
-            step_batch: Step batch of this process.
 
         Raises:
             OutOfMemory: The step does not fit and cannot be repeated in smaller micro-batches.
@@ -327,12 +324,7 @@ class Loop(Generic[P]):
     def record(
         self, outcome: StepOutcome, columns: Mapping[str, float | None] | None = None
     ) -> None:
-        """Add the current optimizer step to the history; stop if a process has voted for it.
-
-        Args:
-            outcome: Outcome of the step.
-            columns: Further columns of the history.
-        """
+        """Add the current optimizer step to the history; stop if a process has voted for it."""
         self._add(outcome, ends_run=False, own=columns)
         self.stop.decide(outcome.votes, required_feature(self.state.features, TrainingClock).limit)
 

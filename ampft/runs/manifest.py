@@ -55,12 +55,7 @@ def describe_files(folder: Path) -> dict[str, FileDigest]:
 
 
 def sealed_run(folder: Path, files: Mapping[str, FileDigest]) -> Sealed:
-    """Return the files of a run that it wrote, or that loading its model may read.
-
-    Args:
-        folder: Folder of the run.
-        files: Files in its record.
-    """
+    """Return the files of a run that it wrote, or that loading its model may read."""
     return Sealed(
         folder=folder,
         manifest=RECORD_NAME,
@@ -75,7 +70,6 @@ def check_files(folder: Path, files: Mapping[str, FileDigest], names: Iterable[s
     """Check that files that are about to be read are as the run wrote them.
 
     Args:
-        folder: Folder of the run.
         files: Files in its record. Records without any, from before schema 3, prove nothing.
         names: Names of the files, if they exist or the record lists them.
 
@@ -131,7 +125,6 @@ def remove_earlier_run(folder: Path, *, continues: bool = False) -> None:
     """Remove the files of an earlier run, and nothing of the user.
 
     Args:
-        folder: Output folder.
         continues: Whether the run continues, so that its record, its history, its checkpoints and
             its saved steps are kept.
     """

@@ -75,8 +75,6 @@ def predict_file(
     go to standard output.
 
     Args:
-        model: Folder of the model.
-        request: What to predict, and how.
         classifier: Function that reads the folder, which is the output folder of a run by default.
 
     Raises:
@@ -266,7 +264,6 @@ def predict_inputs(folder: Path, inputs: Any, request: PredictRequest) -> pd.Dat
     """Return the predictions of inputs in memory, one row each.
 
     Args:
-        folder: Output folder of a run.
         inputs: One text, image or path of one, or a list of them; a list of pairs if the model
             reads pairs, and of lists of words if it reads words.
         request: How to predict, without files and texts.

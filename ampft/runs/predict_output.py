@@ -50,7 +50,6 @@ def opened_output(
 
     Args:
         output_file: File to write, atomically; None for CSV on standard output.
-        columns: Columns of the input.
         added: Columns of the predictions, which follow.
         types: Types of columns in Parquet, by name. Other columns get their types from the
             first rows.

@@ -84,7 +84,6 @@ def predict_folder(job: ShardJob, output_dir: Path, engine: Engine) -> None:
 
     Args:
         job: How every shard is predicted, and its inputs: files, and folders of them.
-        output_dir: Folder of the shards.
         engine: `predict_here`, or a function with the same results.
 
     Raises:

@@ -68,13 +68,11 @@ def write_predictions(
 
     Args:
         path: File to write, in an existing folder.
-        outcome: Predictions of n examples.
         references: Function that returns the input columns of a slice of rows. It is called with
             consecutive slices of 0..n-1, so that only one slice is in memory at a time.
         origins: Function like `references` that returns where the rows come from: line or row of
             the file or position in the data set, and id.
         groups: Groups of examples that are not independent; None if all are.
-        rows_per_group: Rows of one slice, and of one row group of the file.
     """
     metadata = {OUTCOME_KEY: json.dumps({"kind": outcome.kind, **outcome.metadata()}).encode()}
     if groups is not None:
@@ -122,7 +120,6 @@ def read_rows(
 
     Args:
         path: File whose rows are the examples 0..n-1 in order.
-        rows: Example ids.
         is_read: Function that says whether a column is read.
 
     Raises:
@@ -232,10 +229,8 @@ class CaseViewer:
         """Return how a case is shown; as texts if it cannot be read.
 
         Args:
-            case: Row of the split.
             inputs: Input columns of the case in the table of predictions.
             truth: Entry of `Outcome.truth`.
-            predictions: Predictions to show beside the truth.
         """
 
         def stored(path: Path, column: str) -> Any:

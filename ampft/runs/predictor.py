@@ -41,10 +41,6 @@ IntArray = npt.NDArray[np.int64]
 def saved_problem(record: RunRecord, folder: Path) -> Problem:
     """Return the problem of a saved model, with the rule in its contract.
 
-    Args:
-        record: Record of the run.
-        folder: Folder of the model.
-
     Raises:
         InputError: The folder has no contract, or a damaged one.
     """
@@ -79,8 +75,6 @@ class Predictor:
         """Load the model of a run and its tokenizer or image processor.
 
         Args:
-            folder: Folder of a finished run.
-            record: Its record.
             request: Precision of the computation, and inputs per forward pass; of split texts,
                 windows. What to predict is not read.
         """
@@ -120,11 +114,7 @@ class Predictor:
         return UNTOUCHED if rule is None else rule.decisions
 
     def __call__(self, columns: Sequence[Sequence[Any]]) -> PredictedRows:
-        """Predict rows, in batches of similar length.
-
-        Args:
-            columns: Inputs of the rows, one sequence per input column.
-        """
+        """Predict rows, in batches of similar length."""
         order, parts = [], []
         for rows, inputs, logits in self._batches(columns):
             order.append(rows)
@@ -150,9 +140,6 @@ class Predictor:
 
     def logits(self, columns: Sequence[Sequence[Any]]) -> npt.NDArray[np.float32]:
         """Return the logits of n rows in their order, computed in batches of similar length.
-
-        Args:
-            columns: Inputs of the rows, one sequence per input column.
 
         Returns:
             (n, K) float32; for words (m, K), with the m words of all sentences in order; for pixels

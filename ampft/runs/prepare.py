@@ -146,11 +146,8 @@ def prepare_training(
     """Build model, batches, optimizer and schedule, and prepare them for a precision.
 
     Args:
-        args: Settings of a run.
-        precision: Precision resolved for this device.
         accelerator: Accelerator for `precision`.
         task: Examples, loss and outcome.
-        started: Time and memory at the start of the process.
         output_dir: Folder of the results; None writes nothing.
         loaded: Model, if it is already loaded; None loads it.
 
@@ -257,9 +254,7 @@ def prepare_mode(
 
     Args:
         args: Settings of a run, whose precision and output folder are not used.
-        precision: Precision resolved for this device.
         task: Examples, loss and outcome.
-        started: Time and memory at the start of the process.
         loaded: Model, if it is already loaded; None loads it.
     """
     forget_accelerator()

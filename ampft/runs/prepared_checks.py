@@ -220,7 +220,6 @@ def disk_bytes(prepared: Prepared, checkpoints: int) -> int:
     """Return the size in bytes of the weights and checkpoints that a run saves.
 
     Args:
-        prepared: Prepared run.
         checkpoints: Number of checkpoints that are on the disk at once.
     """
     copies = 2 if prepared.selects_best else 1  # the best weights are loaded before they are saved

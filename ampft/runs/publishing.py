@@ -52,8 +52,6 @@ def model_card(
     with `validate` of huggingface_hub, which would send it to the hub.
 
     Args:
-        record: Record of a finished run.
-        report: Its final report.
         hub_model_id: Repository on the hub that the card is for; None for the folder of the run.
         comparison: Section on the comparison that the run is part of, in Markdown.
     """
@@ -321,10 +319,6 @@ def eval_results(record: RunRecord, report: Report) -> tuple[str, str] | None:
 
     None if the data are not from the hub, or only a part of the split was predicted: the hub shows
     such a result beside others on the same data set.
-
-    Args:
-        record: Record of a finished run.
-        report: Its final report.
     """
     hub_id = record.data.hub_id
     if hub_id is None or record.arguments.get("max_predict_samples") is not None:
@@ -361,10 +355,6 @@ def accuracy_interval(record: RunRecord, report: Report) -> tuple[float, float] 
 
     It holds for this model on other examples like these, not for another training. None if the
     first metric of the report is not the accuracy over independent examples.
-
-    Args:
-        record: Record of the run.
-        report: Its final report.
     """
     metric = report.hub_metrics()[0]
     if metric.kind != "accuracy" or record.arguments.get("group_column") or not report.examples:
@@ -436,7 +426,6 @@ def push_run(
     data, paths and names of hardware.
 
     Args:
-        folder: Output folder of the run.
         hub_model_id: Name of the repository; None for the name of the folder, under the user.
         private: Whether a new repository is private.
         flag: Flag or command that asks for the push, for messages.

@@ -232,7 +232,6 @@ def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
     """Read run.json of a run's folder.
 
     Args:
-        folder: Folder of the run.
         verify: Whether its values must have the hash that it states; an audit shows what differs.
 
     Raises:

@@ -31,7 +31,6 @@ def write_results(
     Args:
         folder: Folder that holds the history, and in its stage the saved model.
         record: Record of the run; `files` is filled in here.
-        outcome: Outcome of the final evaluation.
         write: `write_predictions` with the inputs of the examples.
         outcome_fp32: Outcome of the same model in fp32; None writes no file for it.
         card: Function that returns the model card; None writes none.

@@ -83,9 +83,6 @@ def run_folder(checkpoint: Path) -> Path:
 def find_resume_point(args: LoopSettings) -> ResumePoint | None:
     """Return where a run begins; None without `--resume_from_checkpoint`.
 
-    Args:
-        args: Settings of the run.
-
     Raises:
         InputError: The checkpoint does not exist, or is damaged.
     """
@@ -332,7 +329,6 @@ def refuse_finished(point: ResumePoint, record: RunRecord) -> NoReturn:
 
     Args:
         point: Where the run would begin: in the folder of the finished run.
-        record: Record of the prepared run.
 
     Raises:
         AlreadyFinished: Settings, data and model are the same.
@@ -376,7 +372,6 @@ def refuse_differences(where: str, found: Mapping[str, tuple[Any, Any]], remedy:
     Args:
         where: What was made with the other settings, such as the path of a checkpoint.
         found: Result of `changed_values`; empty if nothing is refused.
-        remedy: What to do.
 
     Raises:
         InputError: There are differences; the message lists them as a table.

@@ -153,9 +153,6 @@ def restore(
     """Restore a verified checkpoint. The run has not made a step.
 
     Args:
-        state: State of the run.
-        checkpoint: Folder of the checkpoint.
-        manifest: Its manifest.
         saved: Contents of its state.json, which fit this run.
         history: The part of history.jsonl that belongs to it.
     """
@@ -196,7 +193,6 @@ def read_saved_state(checkpoint: Path, run: LoopState[Any], history: bytes) -> S
     """Read state.json, and check that it and all tensors of a checkpoint fit a run.
 
     Args:
-        checkpoint: Folder of a verified checkpoint.
         run: The run that continues, which is not changed.
         history: The part of history.jsonl that belongs to the checkpoint.
 

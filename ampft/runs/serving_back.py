@@ -66,9 +66,6 @@ def serve_back(
 
     Args:
         folder: Folder with the saved model and predictions.parquet.
-        record: Record of the run.
-        outcome: Outcome of the final split.
-        data: Data of the run.
     """
     served = _Served(folder, record, outcome, data)
     with caller_state_kept(), numerics(BASELINE):
@@ -142,7 +139,6 @@ class _Served:
         """Return how the answers of a client compare with the predictions.
 
         Args:
-            client: Its name.
             answers: Row, answer, and the predicted class or labels if the client decides.
         """
         tolerance = tolerance_of(str(self.record.precision.resolved.get("mode", BASELINE)))

@@ -144,7 +144,6 @@ def report_with_heading(report: Report, *, selected: bool) -> str:
     """Return the report under a line that names its split.
 
     Args:
-        report: Report of the final evaluation.
         selected: Whether the epoch was also chosen on that split.
     """
     line = f"classification report, {inert(report.split)}, {counted(report.examples, 'example')}"

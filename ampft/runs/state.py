@@ -40,7 +40,6 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
     """Return the features that the settings of a run ask for, before its first step.
 
     Args:
-        prepared: Components of the training.
         write: Function that prints a line above the progress bar, on the main process.
     """
     args, accelerator = prepared.args, prepared.accelerator
@@ -151,9 +150,7 @@ def predict(
     """Predict a split, with the decisions of the features.
 
     Args:
-        state: State of the run.
         model: Model, in the mode of the run or in another one.
-        split: Name of the split.
         poll: Function that is called between batches, and raises if a signal stops the run.
         in_mode: Whether to check that the first batch has the dtypes of the mode.
     """

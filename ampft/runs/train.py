@@ -25,7 +25,6 @@ def train(
     """Fine-tune with the settings `args`, and write and print the results.
 
     Args:
-        args: Settings of the run.
         data: Data in memory, by split; None reads the data that `args` names.
         trackers: Trackers of the user, in addition to those that `args` names.
     """

@@ -224,7 +224,6 @@ class Problem(Protocol):
         """Return the outcome of a split.
 
         Args:
-            split: Name of the split.
             targets: (n, ...) labels, in the order of the examples, or `UnitLabels`.
             decoded: Results of `decode` for all examples, in order.
         """
@@ -276,9 +275,7 @@ def check_arrays(
     """Check the arrays of an outcome, and that it has cases and at least two distinct label names.
 
     Args:
-        outcome: The outcome.
         expected: Array, shape and dtype by name.
-        cases: What its cases are, in the plural.
 
     Raises:
         ValueError: An array has another shape or dtype, and the message names the first one; there

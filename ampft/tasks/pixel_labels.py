@@ -54,7 +54,6 @@ class PixelLabels:
 
         Args:
             label_names: Names of the K classes.
-            targets: Masks of the training split.
             settings: The user's choices.
 
         Raises:

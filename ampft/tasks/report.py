@@ -100,8 +100,6 @@ def with_added_metrics(
 
     Args:
         report: Report without added metrics.
-        rows: Metrics of the problem, by name.
-        values: Their values, by name.
         ranking: ROC AUC and average precision, by name.
     """
     known, ranking = report.metrics(), ranking or {}

@@ -88,8 +88,6 @@ def check_data_for_decisions(
 
     Args:
         settings: The user's choices.
-        task: Task of the run.
-        label_names: Names of the classes.
         rows: Number of rows of each split.
         independent: Number of independent rows, or groups of rows, of the half of the validation
             split that proves the promise.

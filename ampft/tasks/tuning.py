@@ -68,7 +68,6 @@ def fit_decisions(outcome: T, settings: ValidationFitSettings) -> T:
 
     Args:
         outcome: Predictions of a validation split.
-        settings: What is fitted, and for which target.
     """
     has, _ = label_columns(outcome)
     several, temperature = is_multi_label(outcome), None

@@ -23,8 +23,6 @@ def element(tag: str, *children: str, **attributes: str | float | None) -> Marku
     """Return an element. Children and attribute values are escaped unless they are Markup.
 
     Args:
-        tag: Trusted tag name.
-        children: Text or elements.
         attributes: Attributes. `class_` stands for class, other underscores become hyphens, and
             None omits the attribute.
     """
@@ -42,11 +40,9 @@ def picture(*children: str, height: float | None, alt: str | None, class_: str) 
     """Return an SVG that fills the width of its container.
 
     Args:
-        children: Elements.
         height: Height in pixels; None if the style sheet sets it.
         alt: Text alternative, which describes what the picture shows; None if screen readers skip
             the picture, because adjacent text has the same content.
-        class_: CSS class.
     """
     if alt is None:
         return element("svg", *children, class_=class_, height=height, aria_hidden="true")

@@ -117,7 +117,6 @@ def parse_json_object(content: bytes, *, finite: bool = True) -> dict[str, Any]:
     """Return the JSON object in a text in UTF-8.
 
     Args:
-        content: The text.
         finite: Whether all numbers must be finite; otherwise NaN and Infinity are read too.
 
     Raises:
@@ -182,7 +181,6 @@ def check_schema(path: Path, values: Mapping[str, Any], schema: int, remedy: str
 
     Args:
         path: Path of the file, for the error message.
-        values: Contents of the file.
         schema: Expected schema version.
         remedy: Sentence that tells the user what to do.
 

@@ -175,8 +175,6 @@ def predictions_of_tables(
 
     Args:
         runs: Rows by arm and seed.
-        table: Examples that they predict.
-        metric: Name of the primary metric.
 
     Raises:
         InputError: The tables have other ids, classes or folds, or lack probabilities.

@@ -120,7 +120,6 @@ def group_runs(
     """Group runs into arms, the baseline first and the placebo second, and pair them by seed.
 
     Args:
-        runs: Runs with the names of their arms.
         baseline: Name of the arm that all others are compared with.
         order: Names of the arms in display order; other arms follow.
 
@@ -208,7 +207,6 @@ def missing_seeds(arms: Mapping[str, Mapping[int, Any]], kind: str) -> str:
     """Return the seeds that some arms have and others lack, as a list of at most 10; "" if none.
 
     Args:
-        arms: What each arm has by seed.
         kind: What it has, such as "run".
     """
     seeds = sorted({seed for arm in arms.values() for seed in arm})
@@ -241,7 +239,6 @@ def form_arms(
     differ in nothing. Otherwise, all settings that differ distinguish the arms.
 
     Args:
-        runs: Runs, at least one.
         by: Settings that distinguish the arms; empty for the rule above.
         planned: Name of the arm of each run folder, in display order; None or empty without a
             plan that names arms.

@@ -37,7 +37,6 @@ class TableError(InputError):
 
         Args:
             kind: Clause that says what is wrong without a row, a value or a number.
-            message: Sentences that say all of it.
         """
         super().__init__(message)
         self.kind = kind

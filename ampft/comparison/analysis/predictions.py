@@ -68,7 +68,6 @@ def with_prediction_results(
     Args:
         draft: Comparison without differences, verdicts and figures of predictions.
         predictions: Predictions of the arms that have them for every seed, by name of the arm.
-        cases: Cases that they predict.
 
     Raises:
         InputError: The metric is undefined for the predictions.

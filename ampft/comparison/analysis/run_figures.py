@@ -36,7 +36,6 @@ def speed(
     """Return the speed of an arm; None if none of its runs finished.
 
     Args:
-        group: Runs of the arm.
         groups: Runs of every arm, the baseline first.
         in_turns: Whether the runs were trained one at a time with the arms interleaved.
         explain: Whether to give the reason why a mode is hardly faster.
@@ -145,7 +144,6 @@ def memory(group: RunGroup, baseline: RunGroup) -> Memory | None:
     Each part is a separate median, so the parts add up to the peak only approximately.
 
     Args:
-        group: Runs of the arm.
         baseline: Runs of the baseline, possibly the same.
     """
     measured = [part for run in group.finished if (part := run.record.memory) is not None]
@@ -172,10 +170,6 @@ def curve(run: RecordedRun, metric: str) -> TrainingCurve:
     """Return the curve of a run; empty if the run left no history.
 
     A segment with a loss that is not finite has no mean, and its point is None.
-
-    Args:
-        run: The run, finished or not.
-        metric: Name of the primary metric.
 
     Raises:
         InputError: The history exists and cannot be read.
@@ -231,11 +225,7 @@ PACKAGES = ("ampft", "torch", "transformers", "accelerate", "numpy", "scikit-lea
 
 
 def title(records: Sequence[RunRecord]) -> str:
-    """Return the title, such as "all-MiniLM-L6-v2 on stdlib (summary)".
-
-    Args:
-        records: One record per arm.
-    """
+    """Return the title, such as "all-MiniLM-L6-v2 on stdlib (summary)"."""
     models = dict.fromkeys(record.model.name for record in records)
     data = dict.fromkeys(record.data.name for record in records)
     model = next(iter(models)) if len(models) == 1 else f"{len(models)} models"
@@ -243,11 +233,7 @@ def title(records: Sequence[RunRecord]) -> str:
 
 
 def shared_settings(records: Sequence[RunRecord]) -> dict[str, str]:
-    """Return what all arms trained and how, in display order.
-
-    Args:
-        records: One record per arm.
-    """
+    """Return what all arms trained and how, in display order."""
     first, *others = map(_setup, records)
     return {
         name: value

@@ -94,7 +94,6 @@ def read_run_predictions(
     Args:
         path: File written by `write_predictions`.
         cases: Cases of the previous runs; None for the first run, which defines them.
-        metric: Name of the primary metric.
         recorded: Metrics in run.json, which the predictions must match in the problem's first
             printed metric; None skips the check.
 
@@ -202,8 +201,6 @@ def predictions_from_outcome(
     """Reduce the predictions of one model to what a comparison needs.
 
     Args:
-        outcome: Predictions of one model.
-        metric: Name of the primary metric.
         groups: Groups of examples that are not independent; None if all are.
     """
     class_sums: CaseSums | None = None

@@ -53,7 +53,6 @@ def with_subgroup_losses(
     Args:
         arms: Arms, the baseline first.
         predictions: Predictions of the complete arms, by name.
-        cases: Cases that they predict.
     """
     base = predictions.get(arms[0].name)
     compared = [arm for arm in arms if arm.difference is not None]
@@ -94,7 +93,6 @@ def detectable_loss(
         gains: (S, n) 1 where only the arm is correct, -1 where only the baseline is.
         examples: Number of examples of the subgroup.
         alpha: Two-sided level of its interval.
-        probability: Probability of finding the loss.
 
     Returns:
         A share of the examples, in hundredths; None if not even the loss of all would be found, or
@@ -227,9 +225,7 @@ def class_differences(
 
     Args:
         predictions: Predictions by seed of each arm, without the baseline.
-        baseline: Predictions of the baseline by seed.
         judged: Arms whose differences get p-values: not the placebo.
-        alpha: Level of the analysis.
     """
     sums = [each.class_sums for each in baseline]
     if sums[0] is None:
@@ -266,7 +262,6 @@ def sums_of_class(seeds: Sequence[CaseSums | None], label: int) -> list[CaseSums
 
     Args:
         seeds: Sums that determine the F1 of every class, at each seed.
-        label: Index of the class.
     """
     result = []
     for sums in seeds:

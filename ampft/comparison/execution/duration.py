@@ -58,9 +58,7 @@ def estimate_duration(
     """Time a few steps of a training, and return what the whole will take.
 
     Args:
-        args: Settings of the training.
         flags: The same as arguments of classify.py.
-        config_file: Configuration file of Accelerate.
 
     Raises:
         InputError: The training would refuse its input, or the trial failed.

@@ -109,7 +109,6 @@ def with_selected_arm(plan: Plan, folder: Path) -> Plan:
 
     Args:
         plan: Plan whose selection runs have ended.
-        folder: Folder of the comparison.
 
     Raises:
         InputError: No arm finished with every seed, or no validation has the metric.
@@ -174,8 +173,6 @@ def compare_planned_runs(
     """Compare the runs of a folder according to its plan, at the last analysis it has reached.
 
     Args:
-        folder: Folder of the comparison.
-        plan: Plan from its plan.json.
         metric: Metric that the user requested; None if not set.
         margin: Margin that the user requested, in points; None if not set.
         baseline: Baseline that the user requested; None if not set.
@@ -242,8 +239,6 @@ def compare_planned(plan: Plan, folder: Path, runs: Sequence[PlannedRun], seeds:
     """Compare the runs of a plan: as they are, or the folds of each seed as one.
 
     Args:
-        plan: Plan of the comparison.
-        folder: Its folder.
         runs: Runs of the first `seeds` seeds that count, from `complete_runs`.
         seeds: Number of seeds of the analysis.
 
@@ -335,12 +330,7 @@ def _compare_folds(
 
 
 def _write_joined(path: Path, runs: Mapping[int, Path]) -> None:
-    """Write the predictions of all folds as one table, as `ampft compare --predictions` reads it.
-
-    Args:
-        path: File to write.
-        runs: Run folder by fold.
-    """
+    """Write the predictions of all folds as one table, as `ampft compare --predictions` reads it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

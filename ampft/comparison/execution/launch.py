@@ -68,7 +68,6 @@ def make_slots(
 
     Args:
         jobs: Number of runs that train at the same time.
-        gpus_per_run: GPUs of each run.
         use_cpu: Whether the runs train on the CPU although there may be a GPU.
 
     Raises:
@@ -159,7 +158,6 @@ def launch_command(
     Args:
         config_file: Configuration file of Accelerate; None for none.
         argv: Script, or `-m` and a module, and its arguments.
-        launcher_flags: Other flags of the launcher.
     """
     config = ("--config_file", config_file) if config_file is not None else ()
     launcher = ("-m", "accelerate.commands.launch")
@@ -242,7 +240,6 @@ def supervise(
     are terminated first.
 
     Args:
-        start: Starts the process with this file as its output.
         log: File for standard output and standard error.
         watch: Callback, called about twice a second while the process runs.
 
@@ -299,7 +296,6 @@ def check_no_process_left(logs: Iterable[Path], own: Collection[Path] = ()) -> N
     """Check that no process of a killed comparison is still running.
 
     Args:
-        logs: Logs of the comparison.
         own: Logs of runs that this process has started.
 
     Raises:

@@ -69,7 +69,6 @@ class Launcher(Protocol):
         No process of it outlives this call; after an exception, it is terminated first.
 
         Args:
-            program: The program.
             watch: Callback, called about twice a second while the program runs.
 
         Raises:
@@ -232,7 +231,6 @@ class SideBySide(Generic[Key]):
 
         Args:
             key: Stands for the program in `running` and `ended`.
-            program: The program.
         """
         launcher = self._free.pop(0)
         work = self._pool.submit(launcher.run, program, self._watch)
@@ -268,10 +266,7 @@ def call_in_subprocess(
     """Run a module that calls `write_subprocess_result`, and return its result.
 
     Args:
-        module: Name of the module.
         name: Name of the folder of the process, inside a temporary one.
-        request: Its request.
-        start: Runs a program to its end.
 
     Raises:
         InputError: The process raised one, with the same message.
@@ -301,11 +296,6 @@ def write_subprocess_result(
     """Measure, and write the result or the message of an `InputError` to a file.
 
     With several processes, only the main one writes.
-
-    Args:
-        measure: Returns the result for a request.
-        request: Path of the file with the request.
-        result: Path of the file to write.
     """
     follow()
     try:

@@ -347,7 +347,6 @@ def plan_difference(
     """Return the first difference between a command and the plan in its folder; None if none.
 
     Args:
-        plan: Plan in the folder.
         requested: Design of the command; None for `modes` or `metric` stands for the plan's value.
         arguments: Settings of classify.py, with secrets redacted.
     """

@@ -124,8 +124,6 @@ def limits_of_design(
     """Return what a comparison can detect at best; None if its metric is not a share.
 
     Args:
-        design: What is compared, and how.
-        metric: Name of the primary metric.
         cases: Independent test examples; with folds, per fold.
         arms: Number of arms that are compared with the baseline.
     """

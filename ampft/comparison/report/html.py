@@ -346,7 +346,6 @@ def matrix_cells(arm: ArmResult, base: ArmResult | None) -> tuple[tuple[MatrixCe
     The square root makes errors visible, which are few compared with correct predictions.
 
     Args:
-        arm: Arm whose matrix is shown.
         base: Baseline, from which only the differences are shown; None shows the matrix.
     """
     others = base.confusion if base else [[0] * len(row) for row in arm.confusion]

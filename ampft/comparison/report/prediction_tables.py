@@ -221,7 +221,6 @@ def classes(comparison: Comparison, *, limit: int | None = None) -> Table | None
     """Return the F1 of each class with its differences.
 
     Args:
-        comparison: Comparison.
         limit: Number of classes with the largest differences that are listed; None for all.
     """
     base = comparison.baseline
@@ -259,7 +258,6 @@ def class_intervals(comparison: Comparison, *, limit: int | None = None) -> Tabl
     """Return the difference in F1 of each class with its interval; None if not computed.
 
     Args:
-        comparison: Comparison.
         limit: Number of rows, those with the smallest p-values; None for all.
     """
     rows = [

@@ -228,7 +228,6 @@ def difference_scale(axis: Axis, units: Units | None = None) -> Markup:
     """Return the scale that stands above a column of strips, with a number at each tick.
 
     Args:
-        axis: Axis of the strips of this column.
         units: Units of the metric; None for points.
     """
     factor = 100 if units is None else units.factor

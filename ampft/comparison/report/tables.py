@@ -215,13 +215,9 @@ def arm_table(
     """Return a table with a row per arm.
 
     Args:
-        comparison: Comparison.
-        title: Title of the table.
-        arms: Arms with what the table shows of each.
         columns: Heading of each column, and the function that returns its cell.
         per_seed: Function that returns the cells of an arm's runs, which come first; they are
             omitted if each arm is one model.
-        note: Note below the table.
     """
     seeds = comparison.seeds if per_seed and not comparison.has_one_model_each else ()
     rows: list[tuple[Cell, ...]] = []

@@ -51,7 +51,6 @@ def estimate_over_folds(
 
     Args:
         arm: Sums of the arm in the order of the seeds.
-        baseline: Sums of the baseline.
         folds: (n,) fold of each case at each seed; None for a test split.
         metric: A function of the sums.
     """
@@ -70,9 +69,6 @@ def corrected_for_folds(
     """Return an estimate over repeats, corrected because folds are not independent.
 
     Args:
-        estimate: Estimate with the repeats as seeds.
-        arm: Sums of the arm in each repeat.
-        baseline: Sums of the baseline.
         folds: (n,) fold of each case, 0..K-1, in each repeat.
         metric: A function of the sums.
     """

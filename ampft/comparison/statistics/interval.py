@@ -182,7 +182,6 @@ def half_widths(
         tail: One-sided tail probability, above 0 and at most 0.5, such as 0.025.
         seed_variances: (m,) values of s^2, without a lower bound.
         seeds: S >= 2.
-        jackknife_variance: J.
         covariance: C >= 0.
         cases: n >= 2.
         min_variance: Lower bound of V and F. If V is at the bound, its critical value is t(S - 1).
@@ -403,9 +402,6 @@ def estimate_over_cases(jackknife: JackknifeDifferences) -> DifferenceEstimate:
     The models are not a sample of trainings, so seeds are fixed readers: the variance of the mean
     over S models is F, with n - 1 degrees of freedom (Obuchowski and Rockette 1995). With one
     model, it is J. Nothing follows for models that are trained with other seeds.
-
-    Args:
-        jackknife: Differences of one or more models.
     """
     lost, seeds = jackknife.costliest.effect * jackknife.cases, len(jackknife.per_seed)
     cases = None

@@ -48,7 +48,6 @@ def seeds_to_decide(
     Args:
         estimate: Estimate from the S seeds so far.
         margin: Margin in the metric's unit.
-        alpha: Level of the analysis.
 
     Returns:
         Two numbers above S. An upper end of `MAX_SEEDS` means at least that many, or that no number
@@ -161,7 +160,6 @@ def power(
         seeds: S >= 3.
         seed_variance: Expected s^2.
         covariance: Expected C, at least 0.
-        cases: n.
         jackknife_variance: Expected J.
         min_variance: Lower bound of the variance, such as the square of 1 / n for accuracy.
         alpha: Two-sided level.
@@ -243,9 +241,7 @@ def min_support(costliest: CostliestCase, cases: int, *, margin: float, alpha: f
 
     Args:
         costliest: The kind of case whose loss costs the metric most.
-        cases: n.
         margin: Margin in the metric's unit.
-        alpha: Level of the test.
     """
     together = costliest.effect * costliest.support
     if costliest.label is None:

@@ -193,8 +193,6 @@ def tail_of_sum(
         steps: (U,) values of a case.
         shares: (U,) probabilities of these values.
         cases: Number of independent cases.
-        total: Threshold of the sum.
-        noise: Variance of the noise.
     """
     mean = cases * float(shares @ steps)
     centred = steps - mean / cases

@@ -104,12 +104,7 @@ class Difference:
 
     @classmethod
     def of(cls, each: DifferenceEstimate, *, alpha: float) -> Self:
-        """Return an exploratory difference, with intervals but no verdict.
-
-        Args:
-            each: Estimate.
-            alpha: Level of the analysis.
-        """
+        """Return an exploratory difference, with intervals but no verdict."""
         return cls(
             estimate=each.estimate,
             per_seed=tuple(each.per_seed.tolist()),

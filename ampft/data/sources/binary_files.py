@@ -111,7 +111,6 @@ def read_workbook(path: Path, *, flag: str, sheet: str | None) -> SourceTable:
     Formulas have the values that Excel stored, and dates are written as in ISO 8601.
 
     Args:
-        path: The workbook.
         flag: The flag that named it, for the messages.
         sheet: Name of the sheet; None takes the first one.
 

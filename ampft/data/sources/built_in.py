@@ -132,7 +132,6 @@ def distinct_texts(folder: Path, *, summary: bool) -> dict[str, str]:
     """Return the class of each text, sorted by text, without texts that two classes have.
 
     Args:
-        folder: Folder of the standard library.
         summary: Whether only the first paragraph is used.
     """
     labels: dict[str, str] = {}

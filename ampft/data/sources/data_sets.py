@@ -41,7 +41,6 @@ def split_table(part: Dataset, origin: str, unit: str = POSITION) -> SourceTable
     """Return a split as a table; images and sounds are not decoded.
 
     Args:
-        part: The split.
         origin: Its data set and name, for messages.
         unit: What numbers of rows count; from 1, except for `POSITION`.
     """

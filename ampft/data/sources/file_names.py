@@ -17,7 +17,6 @@ def named_files(names: str | Path, flag: str) -> tuple[Path, ...]:
 
     Args:
         names: Value of the flag.
-        flag: The flag, for the messages.
 
     Raises:
         InputError: A name is empty, a pattern fits no file, or a file is named twice.
@@ -50,7 +49,6 @@ def check_file(path: Path, *, flag: str) -> None:
     """Check that a file exists.
 
     Args:
-        path: The file.
         flag: The flag that names it, for the message.
 
     Raises:

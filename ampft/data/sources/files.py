@@ -50,7 +50,6 @@ def open_table(
     """Open a file with the reader of its extension.
 
     Args:
-        path: The file.
         flag: The flag that named it, for the messages.
         encoding: Character encoding of CSV, TSV and JSON files.
         sheet: Sheet of an Excel workbook; None takes the first one.

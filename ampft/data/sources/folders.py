@@ -29,7 +29,6 @@ def folder_kind(name: str, wanted: str | None = None) -> str | None:
     """Return whether a folder has class folders of images or of sounds.
 
     Args:
-        name: The folder.
         wanted: Kind of the data that `--task` needs, or None.
 
     Returns:

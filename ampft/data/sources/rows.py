@@ -69,8 +69,6 @@ def _selected(dataset: Dataset, columns: DataColumns, rows: list[tuple[int, list
     """Return the files of some rows of a data set, with the cells of their extra columns.
 
     Args:
-        dataset: The data set.
-        columns: Its columns.
         rows: Index and extra cells of each row.
     """
     kept = dataset.select_columns(list(columns.inputs))
@@ -87,7 +85,6 @@ def as_file(cell: object, folder: Path) -> dict[str, object] | None:
 
     Args:
         cell: A path, bytes, or a dictionary with bytes or a path.
-        folder: Folder to which paths are relative.
     """
     content = cell.get("bytes") if isinstance(cell, dict) else None
     name = cell.get("path") if isinstance(cell, dict) else cell
@@ -112,10 +109,8 @@ def write_arrow(
     `TMPDIR` sets its folder; the file is removed when the process ends.
 
     Args:
-        rows: The rows.
         names: Columns, of strings except for `files` and `lists`.
         files: Columns of dictionaries with `bytes` and `path`.
-        lists: Columns of lists of strings.
     """
     path = temporary_folder("data") / "rows.arrow"
     types = {**dict.fromkeys(files, FILE_TYPE), **dict.fromkeys(lists, pa.list_(pa.string()))}

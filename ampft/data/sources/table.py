@@ -66,7 +66,6 @@ def location(origin: str, unit: str, numbers: Sequence[int], index: Sequence[str
     Args:
         origin: The file, or the data set and its split.
         unit: What the numbers count, `line`, `row` or `POSITION`.
-        numbers: The numbers.
         index: Labels of all rows of a data frame, by position; empty if it has none.
     """
     plural = unit if len(numbers) == 1 else f"{unit}s"
@@ -108,7 +107,6 @@ class NamedColumns:
         """Return a note if columns without a name have values, which are not read.
 
         Args:
-            origin: The file.
             rows: Values of all columns of each row; a row may be shorter or longer than the header.
             width: Length of the longest row, if it can be longer than the header.
         """
@@ -143,9 +141,7 @@ def as_text(value: object, location: str, column: str) -> str | None:
     dates and times as in ISO 8601. Bytes are UTF-8.
 
     Args:
-        value: The cell.
         location: File and line, for the messages.
-        column: Name of the column, for the messages.
 
     Raises:
         InputError: The cell holds a list or an object, which is neither a text nor a label, or

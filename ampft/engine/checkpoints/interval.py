@@ -22,7 +22,6 @@ class Interval:
 
         Args:
             total_steps: Optimizer steps of the training.
-            steps_per_epoch: Optimizer steps of an epoch.
             limit: Number of checkpoints to keep, besides the one that is being written; None keeps
                 all. The number of those that are written by time is unknown, and counts as one.
         """

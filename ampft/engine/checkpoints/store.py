@@ -165,7 +165,6 @@ class CheckpointStore:
         """Choose the folder, which `write` creates.
 
         Args:
-            output_dir: Output folder of the run.
             limit: Number of checkpoints to keep; None keeps all.
         """
         self.path = output_dir / STORE_NAME

@@ -100,11 +100,7 @@ def _names(model: nn.Module) -> dict[int, str]:
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """Return the states of the generators of Python, numpy and torch, and of a CUDA device.
-
-    Args:
-        device: Device of the training.
-    """
+    """Return the states of the generators of Python, numpy and torch, and of a CUDA device."""
     # The global generator, which a model from elsewhere may use.
     numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002
     assert isinstance(numpy_state, dict)
@@ -124,7 +120,6 @@ def restore_random_state(values: Mapping[str, Any], device: torch.device) -> Non
     """Restore what `random_state` returned.
 
     Args:
-        values: The states.
         device: Device of the training. Its own generator keeps its state if the states come from
             another type of device.
     """

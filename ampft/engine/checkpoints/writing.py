@@ -40,7 +40,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileDigest:
     """Write tensors to a new safetensors file; return its hash and size.
 
     Args:
-        path: Path of the file.
         tensors: Tensors by name, on any device. Tensors that share memory are written separately.
     """
     # The widest elements first: each tensor then begins at a multiple of its element size.
@@ -101,7 +100,6 @@ def write_content(folder: Path, content: Content) -> None:
 
     Args:
         folder: Temporary folder, which holds nothing but the best weights.
-        content: What to write.
     """
     files = {
         MODEL_NAME: write_tensors(folder / MODEL_NAME, content.model),

@@ -143,7 +143,6 @@ def plan(machine: Machine, folder: Path, *, compiled: bool) -> Iterator[Planned]
 
     Args:
         machine: What decides which commands there are.
-        folder: Folder in which they write.
         compiled: Whether to train a compiled model too.
     """
     from ampft.lab.accept.reference import TEST, settings
@@ -216,7 +215,6 @@ def run(planned: Planned, folder: Path, deadline: float) -> Done:
     """Run a command in the folder; return how it ended.
 
     Args:
-        planned: The command.
         folder: Its current folder, in which its log is written.
         deadline: Value of `time.monotonic` at which nothing new is started.
     """

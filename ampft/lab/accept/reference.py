@@ -86,7 +86,6 @@ class Reference:
         """Return the relative error of the change of all weights after a number of steps.
 
         Args:
-            weights: Weights by name, on the CPU.
             steps: Number of steps, from 1.
         """
         exact, ours = self.after[steps - 1], weights

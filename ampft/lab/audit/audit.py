@@ -68,7 +68,6 @@ def audit_run(folder: Path, flags: Sequence[str], *, steps: int | None, cpu: boo
     """Audit a run, without writing into its folder.
 
     Args:
-        folder: Folder of a finished run.
         flags: Flags of classify.py that replace recorded settings, such as paths of moved files.
         steps: Number of optimizer steps to repeat; None repeats all.
         cpu: Whether to use the CPU even if there is an accelerator.
@@ -223,11 +222,8 @@ def _check_predictions(
     """Predict the final split with the saved model, and compare with the stored predictions.
 
     Args:
-        rebuilt: The run on this machine.
         prepared: Its training, whose accelerator runs the model.
-        model: The saved model.
         name: Key of `FILES`: predictions in the mode of the run, or in fp32.
-        stored: Stored predictions.
     """
     in_fp32 = name != "metrics"
     if not in_fp32 and (problem := _data_problem(rebuilt, stored, prepared.final_split)):

@@ -84,8 +84,6 @@ def check_from_problems(name: str, problems: Iterable[str], equal: str) -> Check
     """Return a check that fails if there are problems.
 
     Args:
-        name: Name of the check.
-        problems: Differences, as text.
         equal: Text of the check if there are no problems.
     """
     listed = list(problems)
@@ -134,7 +132,6 @@ def badge_svg(audit: Audit, record_sha256: str) -> str:
     """Return the badge as SVG; its title binds it to a record by the hash of run.json.
 
     Args:
-        audit: Result of the audit.
         record_sha256: SHA-256 of run.json.
     """
     left, right = "audit", audit.verdict

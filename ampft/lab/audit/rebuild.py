@@ -84,8 +84,6 @@ def rebuild(folder: Path, record: RunRecord, flags: Sequence[str], *, cpu: bool)
     """Rebuild a run on this machine.
 
     Args:
-        folder: Folder of a run.
-        record: Its record.
         flags: Flags of classify.py that replace recorded settings, such as paths of moved files.
         cpu: Whether to use the CPU even if there is an accelerator.
 

@@ -56,13 +56,7 @@ MUST_REPEAT = "although CPU, versions, threads and processes are the same"
 def check_training(
     rebuilt: RebuiltRun, rows: Sequence[HistoryRow], first: ReplayedSteps
 ) -> Iterator[Check]:
-    """Yield the comparisons of the first steps of a run, as recorded and as repeated.
-
-    Args:
-        rebuilt: The run on this machine.
-        rows: First rows of its history.
-        first: The same steps on this machine.
-    """
+    """Yield the comparisons of the first steps of a run, as recorded and as repeated."""
     yield check_loss(rebuilt, rows, first)
     yield check_loss_scale(rebuilt, rows, first.outcomes)
     yield check_executed(rebuilt, first.executed)

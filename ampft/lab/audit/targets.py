@@ -30,7 +30,6 @@ def check_steps(name: str, text: str) -> int | None:
 
     Args:
         name: Name of the flag, for the message.
-        text: Its value.
 
     Raises:
         InputError: It is neither a number nor all.

@@ -184,7 +184,6 @@ def check_metrics(rebuilt: RebuiltRun, outcomes: Mapping[str, Outcome]) -> Check
     """Compute all metrics from the predictions again, and compare them with record and report.
 
     Args:
-        rebuilt: The run on this machine.
         outcomes: Its predictions, by the field of the record that holds their metrics.
     """
     record, outcome = rebuilt.record, outcomes["metrics"]

@@ -164,7 +164,6 @@ class AnswerTally:
 
         Args:
             model: How the logits of the model become answers.
-            artifact: How those of the artifact do.
         """
         self._model, self._artifact = model, artifact
         self._rows = self._labels = self._answered = self._decided = 0

@@ -56,7 +56,6 @@ def smallest_region(
 
     Args:
         request: Export whose artifact does not pass.
-        verification: How it is verified.
         verified: Rows of the verification, which the search does not use.
 
     Raises:

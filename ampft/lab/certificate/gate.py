@@ -85,7 +85,6 @@ def compare_outcomes(
     """Return the comparison of an artifact with its model, and what each class shows.
 
     Args:
-        model: Predictions of the model.
         artifact: Predictions of the artifact, of the same rows with the same labels.
         name: Name of the artifact, such as "onnx int8".
         metric: Primary metric; None for the first one of the problem.
@@ -316,7 +315,6 @@ def dtype_failures(precision: str, dtypes: ArtifactDtypes) -> Iterator[Finding]:
 
     Args:
         precision: fp32, fp16, bf16 or int8.
-        dtypes: What was read from the artifact.
     """
     total = sum(dtypes.weights.values())
     expected = STORED[precision]

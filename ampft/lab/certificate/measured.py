@@ -71,7 +71,6 @@ def onnx_dtypes(path: Path, feeds: Feeds) -> ArtifactDtypes:
     product with a single listed operand has weights.
 
     Args:
-        path: ONNX file.
         feeds: Inputs of one batch by name.
     """
     onnx: Any = package("onnx", "onnx", str(path))
@@ -117,7 +116,6 @@ def _onnx_product(arguments: Mapping[str, Any], blocks: str) -> Product | None:
     """Return the operator of a product, the dtypes of its operands and whether it has weights.
 
     Args:
-        arguments: Arguments of an event of a profile.
         blocks: Dtype in which products with weights in blocks run.
     """
     operator = arguments["op_name"]
@@ -141,7 +139,6 @@ def openvino_dtypes(compiled: Any, path: Path) -> ArtifactDtypes:
     """Return the dtypes of an OpenVINO model: of its constants, and of the compiled products.
 
     Args:
-        compiled: Compiled model.
         path: XML file that it was read from.
     """
     openvino: Any = package("openvino", "openvino", str(path))
@@ -184,7 +181,6 @@ def artifact_dtypes(artifact: Artifact, batch: Sequence[tuple[Any, ...]]) -> Art
     """Return the dtypes of an artifact.
 
     Args:
-        artifact: The artifact.
         batch: Rows that are predicted once.
     """
     path = artifact.folder / artifact.manifest.model
@@ -233,10 +229,6 @@ def measured_cost(
     """Return size, times and memory of an artifact and of its model.
 
     Args:
-        artifact: The artifact.
-        model: Its model.
-        run: Folder of the run.
-        rows: Rows to predict.
         measure: Whether times and memory are measured, not only sizes.
     """
     size = sum(

@@ -66,9 +66,6 @@ def certify(
     """Return the certificate of an artifact.
 
     Args:
-        folder: Folder of the artifact.
-        run: Folder of the run that it was made from.
-        request: What it is verified on, and how.
         rows: The rows of the request, if they have been read.
 
     Raises:
@@ -286,7 +283,6 @@ class RowPredictions:
         """Return the differences of another prediction of some of these rows.
 
         Args:
-            other: The other prediction.
             tolerance: Share of the range of the logits that rounding explains.
         """
         tally = LogitTally(tolerance)
@@ -333,14 +329,7 @@ def forward(
 def predict_rows(
     predictor: Predictor, rows: VerifiedRows, some: Numbers, size: int
 ) -> RowPredictions:
-    """Predict some rows in batches of similar length.
-
-    Args:
-        predictor: The predictor.
-        rows: All rows.
-        some: Numbers of the rows to predict.
-        size: Rows per batch.
-    """
+    """Predict some rows in batches of similar length."""
     labels: dict[int, str] = {}
     logits: dict[int, Tensor] = {}
     parts = DecodedBatches()

@@ -216,9 +216,6 @@ class RayLauncher:
         """Run a program on one of some nodes, and return the node.
 
         Args:
-            program: The program.
-            nodes: Ids of nodes.
-            output: The log of the program.
             watch: Callback, called about twice a second.
             allowed: Returns the nodes on which it may run; None for those that are alive.
 
@@ -380,9 +377,7 @@ def stream_messages(
     """Yield what a task or an actor of Ray yields, while the head of the cluster answers.
 
     Args:
-        stream: Its generator of references.
         watch: Callback, called about twice a second.
-        head: Head of the cluster.
         check: Callback, called while the head answers and nothing arrives.
 
     Raises:
@@ -460,8 +455,6 @@ def ray_launchers(command: CompareCommand, plan: Plan, folder: Path) -> tuple[La
     """Return a launcher for each run that trains at the same time.
 
     Args:
-        command: Command of the user.
-        plan: Plan of the comparison.
         folder: Folder of the comparison, locked by this process.
 
     Raises:

@@ -26,10 +26,6 @@ def pack_folder(folder: Path, file: Path) -> tuple[str, Iterator[bytes]]:
 
     A run may still write into the folder. Checkpoints are packed first, so that the rest is at
     least as new: what arrives is a state from which a killed run could continue.
-
-    Args:
-        folder: Folder to send.
-        file: Temporary file.
     """
     paths = [path for path in folder.rglob("*") if not _is_private(path.relative_to(folder))]
     paths.sort(key=lambda path: (path.relative_to(folder).parts[0] != STORE_NAME, path))

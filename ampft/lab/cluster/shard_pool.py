@@ -212,8 +212,6 @@ class ShardPool:
         """Yield what a worker yields.
 
         Args:
-            stream: Its generator of references.
-            place: Id of its node.
             patience: Seconds without news after which it is given up.
 
         Raises:

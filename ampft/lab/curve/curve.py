@@ -49,7 +49,6 @@ def parse_sizes(name: str, text: str) -> list[int]:
 
     Args:
         name: Name of the flag, for the message.
-        text: Its value.
 
     Raises:
         InputError: It is no such list.

@@ -119,7 +119,6 @@ def extrapolate(scores: ScoresBySize, factor: float = LARGEST_FACTOR) -> Extrapo
     """Return what `factor` times the labels would add; None if no shape fits.
 
     Args:
-        scores: Scores at several sizes.
         factor: Above 1, at most 2.
 
     Raises:
@@ -245,12 +244,7 @@ def learning_curve(
     """Return the curve of finished runs.
 
     Args:
-        plan: Plan whose arms are the sizes.
-        folder: Folder of the runs.
         labels: Number of labels by arm, ascending.
-        name: Name of the data.
-        validation_share: Share of the labels that are for validation.
-        settings: Settings of all runs for readers.
 
     Raises:
         InputError: Too few seeds are complete, or the runs have other test rows.
@@ -401,7 +395,6 @@ def _possible(found: Extrapolation | None, score: float, metric: Metric) -> Extr
     Args:
         found: What more labels would add.
         score: Score with all labels, negated if lower is better.
-        metric: Metric of the score.
     """
     most = 1.0 - score if metric.is_share and metric.higher_is_better else math.inf
     most = most if metric.higher_is_better else -score

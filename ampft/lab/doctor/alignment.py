@@ -42,7 +42,6 @@ def align(case: ExaminedModel, *, fp32_modules: Sequence[str] = ()) -> Alignment
     """Compare the precision of a case with float32, module by module.
 
     Args:
-        case: The case, which is left as it was.
         fp32_modules: Patterns of further modules that the mode keeps in float32.
 
     Returns:

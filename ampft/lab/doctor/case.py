@@ -137,7 +137,6 @@ class ExaminedModel:
         """Add the gradient of one batch, as a training computes it.
 
         Args:
-            batch: One of the batches.
             scale: Loss scale, by which the gradients remain multiplied.
 
         Returns:
@@ -154,7 +153,6 @@ class ExaminedModel:
 
         Args:
             index: Number of the batch.
-            scale: Loss scale.
         """
         model = self.model
         outputs: list[Tensor] = []
@@ -348,7 +346,6 @@ def recipe_case(
 
     Args:
         args: Settings of the recipe, whose mode and output folder are not used.
-        mode: Precision to be examined.
         steps: Number of step batches.
         trial_steps: Number of optimizer steps of the trial, which trains as the recipe does.
         saved: Folder of a step that a run saved; its weights and examples are examined, and the

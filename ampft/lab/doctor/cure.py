@@ -65,7 +65,6 @@ def find_cure(case: ExaminedModel, diagnosis: Diagnosis) -> Diagnosis:
 
     Args:
         case: A case whose precision does not hold. It is left as it was.
-        diagnosis: Its diagnosis.
 
     Returns:
         The diagnosis with a cure, unless nothing helps, and with the training in float32, unless
@@ -166,7 +165,6 @@ def _cure(
     """Return the first cure that is verified, otherwise the first that was found.
 
     Args:
-        case: The case.
         diagnosis: Its diagnosis, with the training in float32 if float32 computes any batch.
         failing: Batches that do not hold.
         faults: Faults that float32 does not have.

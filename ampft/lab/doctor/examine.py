@@ -47,7 +47,6 @@ def examine(
     """Return the faults and gradient changes of a precision on the batches of a case.
 
     Args:
-        case: The case, which is left as it was.
         tolerated: Share of lost gradient entries above which a gradient that changed its direction
             is explained by underflow.
         only_first: Whether to stop after the first batch that fails, and neither to record the

@@ -43,7 +43,6 @@ class ExponentCounts:
         """Add the values of a tensor.
 
         Args:
-            tensor: Floating-point tensor.
             shape: Layout of the batch; None does not count examples.
         """
         size = tensor.detach().float().abs()

@@ -211,7 +211,6 @@ def module_table(diagnosis: Diagnosis, *, limit: int | None = None) -> Table:
     """Return one row per module, those with the least headroom first.
 
     Args:
-        diagnosis: Diagnosis with ranges.
         limit: Number of rows, whose names are then cut to fit into a terminal; None for all.
     """
     forward = {each.module: each for each in diagnosis.ranges if each.direction == "forward"}

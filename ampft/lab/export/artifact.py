@@ -134,7 +134,6 @@ def certificate_problem(folder: Path, manifest: ArtifactManifest) -> str | None:
 
     Args:
         folder: Folder of the artifact, which has been checked.
-        manifest: Its manifest.
     """
     path = folder / CERTIFICATE_NAME
     advice = f"Run ampft audit {folder} --run RUN."

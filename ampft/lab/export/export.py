@@ -63,7 +63,6 @@ def write_artifact(folder: Path, source: ExportSource, write: Write) -> Artifact
 
     Args:
         folder: An empty folder.
-        source: The model, and what it is exported as.
         write: Function that writes the model file.
     """
     request, record = source.request, source.record

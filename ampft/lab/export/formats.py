@@ -24,8 +24,6 @@ def package(name: str, extra: str, purpose: str) -> ModuleType:
     """Import a package that only exports and artifacts need.
 
     Args:
-        name: Name of the package.
-        extra: Extra of ampft that installs it.
         purpose: Beginning of the message: the flag or folder that needs the package.
 
     Raises:
@@ -70,7 +68,6 @@ class Format:
         """Check that packages are installed.
 
         Args:
-            packages: Names of packages.
             purpose: Beginning of the message: the flag or folder that needs them.
 
         Raises:

@@ -58,9 +58,6 @@ class RuntimeModel(nn.Module):
         """Wrap a session.
 
         Args:
-            config: Configuration of the model.
-            session: The session.
-            names: Names of its inputs.
             call: Function that returns the logits of a batch.
         """
         super().__init__()
@@ -79,9 +76,6 @@ class RuntimeModel(nn.Module):
 @contextmanager
 def model_writer(source: ExportSource) -> Iterator[Write]:
     """Trace a model; return what writes it with some modules in float32.
-
-    Args:
-        source: Model and precision.
 
     Raises:
         InputError: The model cannot be exported, nothing in it can be quantized, or the data for
@@ -225,13 +219,7 @@ def _check_int8(path: Path, operator: str) -> None:
 
 
 def load(folder: Path, manifest: ArtifactManifest, config: Any) -> RuntimeModel:
-    """Open a session on the CPU with as many threads as PyTorch has.
-
-    Args:
-        folder: Folder of the artifact.
-        manifest: Its manifest.
-        config: Configuration of the model.
-    """
+    """Open a session on the CPU with as many threads as PyTorch has."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -31,9 +31,6 @@ HINTS = {FP32: "f32", FP16: "f16", INT8: "f32"}  # for int8, the precision of al
 def model_writer(source: ExportSource) -> Iterator[Write]:
     """Trace a model; return what writes its two files with some modules in float32.
 
-    Args:
-        source: Model and precision.
-
     Raises:
         InputError: The model cannot be exported, or the data for the calibration cannot be read.
     """
@@ -98,13 +95,7 @@ def shared_core() -> Any:
 
 
 def load(folder: Path, manifest: ArtifactManifest, config: Any) -> RuntimeModel:
-    """Compile a model for the CPU with as many threads as PyTorch has.
-
-    Args:
-        folder: Folder of the artifact.
-        manifest: Its manifest.
-        config: Configuration of the model.
-    """
+    """Compile a model for the CPU with as many threads as PyTorch has."""
     core = shared_core()
     hint = HINTS[manifest.precision]
     # On a CPU with products of bfloat16 but not of float16, "f16" would choose bfloat16.

@@ -101,10 +101,6 @@ class ExportSource:
 def load_source(request: ExportRequest, record: RunRecord) -> ExportSource:
     """Load the model of a run and find out how it is called.
 
-    Args:
-        request: What is exported, and as what.
-        record: Record of the run.
-
     Raises:
         InputError: A pattern matches no module.
     """
@@ -169,7 +165,6 @@ def write_onnx(model: nn.Module, inputs: Mapping[str, Tensor], axes: Axes, path:
 
     Args:
         model: Model of transformers in float32 and in evaluation mode, on the CPU.
-        inputs: Its arguments by name.
         axes: Axes whose size may vary, by input.
         path: File to write, in an existing folder.
 

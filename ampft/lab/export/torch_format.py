@@ -31,9 +31,6 @@ DTYPES = {FP32: torch.float32, FP16: torch.float16, BF16: torch.bfloat16}
 def model_writer(source: ExportSource) -> Iterator[Write]:
     """Return what writes the weights of a model, `model.safetensors`, with modules in float32.
 
-    Args:
-        source: Model and precision.
-
     Raises:
         InputError: Nothing can be quantized.
     """
@@ -56,11 +53,6 @@ def model_writer(source: ExportSource) -> Iterator[Write]:
 
 def load(folder: Path, manifest: ArtifactManifest, config: Any) -> nn.Module:
     """Return the model on the CPU, in evaluation mode.
-
-    Args:
-        folder: Folder of the artifact.
-        manifest: Its manifest.
-        config: Configuration of the model.
 
     Raises:
         InputError: The weights do not fit the configuration.
@@ -95,7 +87,6 @@ def keep_float(module: nn.Module, dtype: torch.dtype) -> None:
     """Make a module with float32 weights compute in float32 inside a 16-bit model.
 
     Args:
-        module: The module.
         dtype: Dtype of the model around it, to which its outputs are cast.
     """
 

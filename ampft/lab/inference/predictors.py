@@ -43,10 +43,6 @@ SECONDS = 20.0  # per batch size, after which no further round starts
 def resolve_inference(mode: str, device: torch.device) -> Precision:
     """Return the precision of everything that is not quantized: for int8, float32.
 
-    Args:
-        mode: One of `MODES`.
-        device: Device that predicts.
-
     Raises:
         InputError: The device does not support the mode.
     """
@@ -160,7 +156,6 @@ class SavedModel:
 
         Args:
             columns: Texts of all examples, by input column.
-            rows: Examples.
         """
         return dict(self.reader.collate([[column[row] for row in rows] for column in columns]))
 

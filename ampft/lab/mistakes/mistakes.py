@@ -89,7 +89,6 @@ def find_mistakes(folder: Path, limit: int) -> Mistakes:
     """Return the mistakes of a finished run.
 
     Args:
-        folder: Output folder of the run.
         limit: Number of confident errors, and of pairs.
 
     Raises:
@@ -164,7 +163,6 @@ def _cases_of(
     """Return the cases in which a label was taken for another, the most often first.
 
     Args:
-        mistakes: Mistakes of the outcome.
         order: Wrong cases, in the order of equally frequent ones.
         cell: Label and prediction, as indices of the classes.
     """

@@ -81,9 +81,6 @@ def autocast_operations(precision: Precision) -> tuple[AutocastOperation, ...]:
     Call it inside `numerics(precision)`. Of an emulated GPU, these are the operations that the
     GPU's autocast knows, and those that the emulation refuses.
 
-    Args:
-        precision: Mode with autocast.
-
     Raises:
         InputError: The mode has no autocast, or autocast on its device is not known here.
     """
@@ -135,8 +132,6 @@ def _received(
     """Return the dtypes that an operation receives after autocast; empty if that is not known.
 
     Args:
-        operator: The operation.
-        precision: Mode with autocast.
         dtypes: Dtypes of its first tensor and of the others.
     """
     for shape in _SHAPES:

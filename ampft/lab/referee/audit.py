@@ -75,9 +75,6 @@ def audit(line: CommandLine[LedgerAuditFlags]) -> None:
 def audit_ledger(folder: Path) -> LedgerAudit:
     """Verify the chain of a ledger, the levels of its tries, and the answers with files.
 
-    Args:
-        folder: Folder of the ledger.
-
     Raises:
         InputError: The ledger cannot be read, or its entries were edited.
     """
@@ -188,9 +185,7 @@ def repeat_decision(folder: Path, entry: Entry, before: LedgerState) -> tuple[Si
     """Read both sides of a try, or of the final claim, from their files, and decide again.
 
     Args:
-        folder: Folder of the ledger.
         entry: Entry of the try or of the final claim.
-        before: State of the ledger before it.
 
     Raises:
         InputError: The files are missing or have changed.

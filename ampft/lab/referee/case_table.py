@@ -86,7 +86,6 @@ def read_case_table(folder: Path, sha256: str) -> CaseTable:
     """Read the examples of a ledger.
 
     Args:
-        folder: Folder of the ledger.
         sha256: Hash of the table, as the first entry of the ledger states it.
 
     Raises:

@@ -194,8 +194,6 @@ def lower_limit(estimate: DifferenceEstimate, allowed: TryErrorBudget, *, gain: 
     """Return the lower limit of a gain, at the level of a try and with allowance for reuse.
 
     Args:
-        estimate: Estimate of the difference.
-        allowed: What the try may use.
         gain: The difference, with the sign that makes an improvement positive.
     """
     limit = estimate.half_width(allowed.level)
@@ -225,8 +223,6 @@ def decide(
     number of seeds is likely to decide.
 
     Args:
-        estimate: Estimate of candidate - best.
-        allowed: What the try may use.
         question: What the candidate must show, and the rules.
     """
     sign = 1.0 if question.higher_is_better else -1.0

@@ -203,7 +203,6 @@ class ErrorSums:
         """Add a batch.
 
         Args:
-            step_gradient: Gradient in the mode.
             exact: Parameter -> float64 gradient.
         """
         self.batches += 1

@@ -158,8 +158,6 @@ def accumulate(
     Args:
         pairs: Step batches, each with the same examples in micro-batches for the reference.
         reference: Source of float64 gradients.
-        modes: Mode -> source of its gradients.
-        blocks: Blocks of the model.
 
     Returns:
         The noise, and the errors by mode.

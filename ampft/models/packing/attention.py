@@ -59,7 +59,6 @@ def choose_kernel(
 
     Args:
         rows: Query, key and value.
-        options: Options of the attention.
         allows_one_call: Whether to choose kernels that compute the whole row in one call.
     """
     dropout, dtype = options.dropout, rows.query.dtype
@@ -88,7 +87,6 @@ def one_call_kernel(query: Tensor, options: AttentionOptions) -> AttentionKernel
 
     Args:
         query: (N, heads, d), on any device.
-        options: Options of the attention.
     """
     size, dtype = query.shape[-1], query.dtype
     has_bias = options.position_bias is not None
@@ -266,9 +264,7 @@ def problem_of_dropout(
     same mask.
 
     Args:
-        kernel: Attention kernel.
         row: (N, heads, d), whose device, dtype and head size are used; d is at least 8.
-        options: Options, whose dropout is not used.
 
     Returns:
         A clause: the share of dropped weights, their scale, or the backward pass is wrong.
@@ -342,7 +338,6 @@ def packed_attention_forward(
         key: Same shape as `query`, with as many heads or fewer, each for several of the queries'.
         value: Same shape as `key`.
         attention_mask: Mask, used only without `packing`.
-        packing: Layout of the sequences in the packed row.
         **options: Arguments of `sdpa`. A packed row uses `dropout`; `scaling`, whose default is
             d ** -0.5; `sliding_window`; and `position_bias`, which is (1, heads, L, L) and added to
             the scores, or (1, heads, 1, 1), which has no effect.

@@ -48,7 +48,6 @@ def keep_mask(count: int, p: float, dtype: torch.dtype) -> torch.Tensor:
     Args:
         count: Number of elements.
         p: Probability that an element is dropped, in [0, 1).
-        dtype: Dtype of the tensor to be multiplied by the mask.
 
     Returns:
         (count,) zeros and ones: float16 for float16, and otherwise bfloat16, which multiplication

@@ -292,7 +292,6 @@ def with_layout(model: nn.Module, micro_batch: MicroBatch) -> MicroBatch:
 
     Args:
         model: Same as in `layout_on_host`.
-        micro_batch: Micro-batch on the CPU.
     """
     layout = layout_on_host(model, micro_batch.inputs)
     if layout is not None:

@@ -207,7 +207,6 @@ class PackedLayout:
         largest that fillers of such a row can need, and the last ones may be empty.
 
         Args:
-            bucket: Tokens of a bucket.
             longest: Upper bound of the length of a sequence, and the length of long fillers.
         """
         assert not self.is_filled, "the row is filled already"

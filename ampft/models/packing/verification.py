@@ -78,7 +78,6 @@ def check_packing(
 
     Args:
         prepared: Callable that computes in the precision of the run.
-        model: The packed model inside it.
         batch: Arguments of the model, on its device.
 
     Returns:

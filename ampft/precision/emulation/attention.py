@@ -69,7 +69,6 @@ def _probabilities(
         key: (B, S, D) float32.
         mask: Float32, broadcastable to (*leading, L, S), or None.
         leading: Dimensions that were flattened into B.
-        scale: Factor of the scores.
     """
     scores = torch.baddbmm(query.new_empty(()), query, key.mT, beta=0, alpha=scale)
     if mask is None:

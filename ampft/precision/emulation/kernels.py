@@ -58,8 +58,6 @@ def replacing_kernel(
 
     Args:
         replacement: Kernel for tensors of `dtype`.
-        native: Kernel for all others.
-        dtype: Dtype of the operands.
         operands: How many of the first arguments are operands; None for all of them.
     """
 
