@@ -43,7 +43,8 @@ RESERVED_COLUMNS = (
     "loss",
     *("pixel_cells", "pixel_counts", "pixel_loss", "pixel_squared_loss", "pixel_calibration"),
     *("mask_digest", MASK_COLUMN),
-    *("confidence", "probabilities", "group_id", "file", "file_line", "file_row", "position", "id"),
+    *("confidence", "probabilities", "group_id", "fold"),
+    *("file", "file_line", "file_row", "position", "id"),
 )
 # Raised by a column that is missing or has an unexpected type or value.
 FORMAT_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
@@ -60,7 +61,7 @@ def write_predictions(
 ) -> None:
     """Write the predictions as Parquet, atomically.
 
-    Columns: `example_id` int64, `split` string, with `origins` `file_line` or `file_row` or
+    Columns: `example_id` int64, `split` string, with `origins` `fold`, `file_line` or `file_row` or
     `position` int64, `file` and `id` string, one string column for each input, and the columns
     of the outcome (label, prediction, probabilities, ...). The file's metadata hold what applies to
     all rows. An input column with a reserved name is written as `input_<name>`. With groups, there
@@ -70,8 +71,8 @@ def write_predictions(
         path: File to write, in an existing folder.
         references: Function that returns the input columns of a slice of rows. It is called with
             consecutive slices of 0..n-1, so that only one slice is in memory at a time.
-        origins: Function like `references` that returns where the rows come from: line or row of
-            the file or position in the data set, and id.
+        origins: Function like `references` that returns where the rows come from: fold, line or row
+            of the file or position in the data set, and id.
         groups: Groups of examples that are not independent; None if all are.
     """
     metadata = {OUTCOME_KEY: json.dumps({"kind": outcome.kind, **outcome.metadata()}).encode()}

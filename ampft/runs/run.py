@@ -149,12 +149,20 @@ def _write_final_results(
     write = partial(
         write_predictions,
         references=partial(task.inputs.references, split),
-        origins=partial(task.origins, split),
+        origins=partial(_origins, prepared),
         groups=dependent_groups(task.data, split),
     )
     serve = partial(serve_back, outcome=outcome, data=task.data) if args.serve_back else None
     record = write_results(folder, record, outcome, write, outcome_fp32, model_card, serve)
     return _result_lines(folder.path, record, prepared, outcome)
+
+
+def _origins(prepared: Prepared, rows: slice) -> dict[str, list[Any]]:
+    """Return where rows of the final split come from; with --folds also their fold."""
+    args, origins = prepared.args, prepared.task.origins(prepared.final_split, rows)
+    if args.folds is None:
+        return origins
+    return {"fold": [args.fold] * (rows.stop - rows.start), **origins}
 
 
 def _simple_methods(

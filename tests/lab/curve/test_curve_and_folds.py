@@ -68,6 +68,11 @@ def test_folds_of_a_tiny_model(tmp_path, files, tiny_model, capsys):
     base, _, _, low, *_ = (dict(zip(t["text"], t["fold"], strict=True)) for t in tables)
     assert base == low  # the arms of a seed have the same folds, those of another seed others
     assert base != dict(zip(tables[1]["text"], tables[1]["fold"], strict=True))
+    runs = sorted(folder.glob("runs/base-seed42-fold*/predictions.parquet"))
+    of_seed = pd.concat(map(pd.read_parquet, runs))
+    assert sorted(set(of_seed["fold"])) == [1, 2]
+    assert not of_seed.duplicated(["fold", "example_id"]).any()
+    assert dict(zip(of_seed["text"], of_seed["fold"].map(str), strict=True)) == base
     stamps = json.loads((folder / "comparison.json").read_text())["stamps"]
     assert "no_record" not in [stamp["kind"] for stamp in stamps]
     assert cli.main(["compare", str(folder)]) == 0
