@@ -395,11 +395,9 @@ def _head_notes(
         names = ", ".join(old_labels[:NAMED]) + (", ..." if len(old_labels) > NAMED else "")
         notes.append(f"new head: the old one was trained for {names}")
     elif head:
-        notes.append(f"new head, initialized at random: {_listed(head)}")
+        notes.append(f"new head, which the file does not have: {_listed(head)}")
     if poolers:
-        notes.append(
-            f"new pooler, initialized at random, because it is missing: {_listed(poolers)}"
-        )
+        notes.append(f"new pooler, which the file does not have: {_listed(poolers)}")
     unused = sorted(unexpected)
     if unused:
         notes.append(f"not used, though in the file: {_listed(unused)}")

@@ -118,7 +118,10 @@ def test_a_run_serves_the_mean_and_another_one_continues_it(sentence_encoder, tm
         for text, label in zip(*tiny_texts(80).values(), strict=True)
     ]
     run = ampft.finetune(rows, output_dir=str(tmp_path / "run"), **settings)
-    assert any("begins as logistic regression" in note for note in run.record.model.notes)
+    notes = " ".join(run.record.model.notes)
+    assert "new head, which the file does not have: classifier.bias, classifier.weight" in notes
+    assert "begins as logistic regression" in notes
+    assert "random" not in notes, "nothing says that a head that begins at a probe is random"
     assert run.record.served_back is not None
     served = run.record.served_back.text()
     assert re.match(r"(\d+) of \1 rows equal in transformers.pipeline", served)

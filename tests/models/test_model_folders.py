@@ -269,7 +269,7 @@ def test_a_new_head_is_named_in_one_line(folder):
     assert load(folder)[1] == ()
     BertForSequenceClassification.from_pretrained(folder).bert.save_pretrained(folder)
     assert load(folder)[1] == (
-        "new head, initialized at random: classifier.bias, classifier.weight",
+        "new head, which the file does not have: classifier.bias, classifier.weight",
     )
 
 
@@ -277,10 +277,9 @@ def test_a_model_trained_for_something_else_has_a_new_head_and_pooler(folder):
     config = AutoConfig.from_pretrained(folder)
     BertForMaskedLM(config).save_pretrained(folder)
     new, pooler, unused = load(folder)[1]
-    assert new == "new head, initialized at random: classifier.bias, classifier.weight"
+    assert new == "new head, which the file does not have: classifier.bias, classifier.weight"
     assert pooler == (
-        "new pooler, initialized at random, because it is missing: bert.pooler.dense.bias, "
-        "bert.pooler.dense.weight"
+        "new pooler, which the file does not have: bert.pooler.dense.bias, bert.pooler.dense.weight"
     )
     assert unused.startswith("not used, though in the file: cls.predictions.bias, ")
     assert unused.endswith(" and 1 more")
@@ -293,7 +292,7 @@ def test_a_missing_pooler_is_named_beside_a_head_for_other_labels(folder):
     (folder / "config.json").write_text(json.dumps(config))
     head, pooler = load(folder)[1]
     assert head == "new head: the old one was trained for x, y"
-    assert pooler.endswith("because it is missing: bert.pooler.dense.bias")
+    assert pooler.endswith("which the file does not have: bert.pooler.dense.bias")
     change_weights(
         folder, lambda tensors: tensors.update({"bert.pooler.dense.bias": torch.ones(7)})
     )
