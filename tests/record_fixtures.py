@@ -19,8 +19,7 @@ from ampft.runs.record import (
     StepsPart,
     TopologyPart,
 )
-from ampft.tasks.classification_report import ClassificationReport
-from ampft.tasks.single_label import Predictions, classification_report
+from ampft.tasks.single_label import ClassificationReport, Predictions, classification_report
 
 # Labels and names that would do harm if they were not escaped.
 HOSTILE = (

@@ -36,7 +36,7 @@ OTHERS = {
         data/sources/binary_files.py:_opened_sheet data/sources/files.py:open_table
         data/sources/text_files.py:opened_text data/sources/text_files.py:_undecodable_byte
         data/sources/text_files.py:_quoting_of_tsv data/sources/binary_files.py:_merged_rows
-        data/sources/encodings.py:_notes_on_controls data/sources/encodings.py:stated_encoding
+        data/sources/files.py:_notes_on_controls data/sources/files.py:stated_encoding
         kinds/served.py:_picture""",
     "a model: `check_saved_model` and `check_model_files` have checked the folder of a run, and "
     "`checked_manifest` that of an artifact": """
@@ -74,7 +74,7 @@ OTHERS = {
         lab/audit/written.py:check_metrics lab/audit/written.py:check_card
         lab/audit/own_loop.py:own_loop_checks""",
     "a run that is still going on, or was killed: nothing has recorded its files": """
-        comparison/execution/folder.py:run_ending comparison/execution/progress.py:HistoryTail.steps
+        comparison/execution/folder.py:run_ending comparison/execution/session.py:HistoryTail.steps
         lab/cluster/node_worker.py:_News.texts lab/resume_check.py:_Training.run
         lab/resume_check.py:_Training.steps lab/resume_check.py:_history_differences
         runs/show.py:format_run""",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,16 @@ from transformers import AutoConfig, PreTrainedConfig
 from ampft.errors import InputError, listed
 from ampft.files import is_safe_relative_path
 from ampft.hub import hub_problem
+from ampft.machine import available_memory_bytes
 from ampft.models.adapters import ADAPTER_CONFIG, SavedAdapter, read_adapter
 from ampft.models.freezing import POOLER, base_model_of, has_weights, head_names, is_inside_any
-from ampft.models.head_rows import head_modules, reorder_head
 from ampft.models.minilm import HUB_ID, default_model
-from ampft.models.size import check_sizes, check_weights_fit_memory
 from ampft.models.training_mode import check_kernel_supports_dropout
 from ampft.models.weights import weights_size
 from ampft.precision.float32_modules import apply_patterns
 from ampft.text.escaping import inert
 from ampft.text.json_io import read_json_object
+from ampft.text.numbers import byte_sizes
 
 MODEL_NAME_FLAG = "--model_name_or_path"
 SAVED_MODEL_FLAG = "--model"
@@ -473,3 +473,111 @@ def enable_gradient_checkpointing(model: Any) -> None:
     # transformers 5.23 renamed the method, and warns about the old name.
     renamed = getattr(model, "activation_checkpointing_enable", None)
     (renamed or model.gradient_checkpointing_enable)({"use_reentrant": False})
+
+
+def reorder_head(model: nn.Module, trained: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Put the outputs of a head in the order of other labels; return whether that is possible.
+
+    It is if the labels are the same, and each output comes from a linear layer or a convolution
+    whose outputs no other layer of the head reads.
+
+    Args:
+        wanted: Labels in the wanted order.
+    """
+    count = len(wanted)
+    if sorted(trained) != sorted(wanted) or len({*wanted}) < count:
+        return False
+    layers = [layer for layer in head_modules(model) if list(layer.parameters(recurse=False))]
+    outputs = [layer for layer in layers if _sizes(layer)[1] == count]
+    is_read = any(_sizes(layer)[0] in (None, count) for layer in layers)
+    if not outputs or is_read:
+        return False
+    rows = torch.tensor([trained.index(name) for name in wanted])
+    with torch.no_grad():
+        for layer in outputs:
+            for parameter in layer.parameters(recurse=False):
+                parameter.copy_(parameter[rows.to(parameter.device)])
+    return True
+
+
+def head_modules(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the modules outside the encoder."""
+    encoder = getattr(model, str(getattr(model, "base_model_prefix", "")), None)
+    inside = set(encoder.modules()) if isinstance(encoder, nn.Module) else set()
+    yield from (module for module in model.modules() if module not in inside)
+
+
+def _sizes(layer: nn.Module) -> tuple[int | None, int | None]:
+    """Return the number of inputs and outputs of a layer; None for an unknown kind of layer."""
+    match layer:
+        case nn.Linear():
+            return layer.in_features, layer.out_features
+        case nn.Conv1d() | nn.Conv2d():
+            return layer.in_channels, layer.out_channels
+        case nn.BatchNorm1d() | nn.BatchNorm2d():
+            return layer.num_features, layer.num_features
+        case nn.LayerNorm():
+            return layer.normalized_shape[-1], layer.normalized_shape[-1]
+    return None, None
+
+
+MOST_LAYERS = 2000  # each layer takes time and memory to build, even without weights
+_SIZE = re.compile(
+    r"(num|n)_(hidden_|attention_|key_value_)?(layers?|heads?)|encoder_(layers|attention_heads)"
+    r"|(hidden|intermediate|embedding|vocab)_size|d_model|d_ff|dim|hidden_dim|n_embd"
+)
+_LAYERS = re.compile(r"(.*_)?layers?")
+
+
+def check_sizes(values: Mapping[str, Any], where: str, remedy: str) -> None:
+    """Check that the sizes in a configuration are positive, and its layers not too many.
+
+    Args:
+        where: Flag and path of the model, for the error message.
+
+    Raises:
+        InputError: A size is out of range.
+    """
+    for name, value in _integers(values):
+        most = MOST_LAYERS if _LAYERS.fullmatch(name) else None
+        if (_SIZE.fullmatch(name) and value < 1) or (most is not None and value > most):
+            allowed = "at least 1" if most is None else f"from 1 to {most}"
+            raise InputError(
+                f"{where}: its config.json states {name} {value}, which must be {allowed}. {remedy}"
+            )
+
+
+def check_weights_fit_memory(auto_class: Any, config: Any, where: str) -> None:
+    """Check that the weights of a model fit into memory.
+
+    Args:
+        auto_class: Class of transformers that loads the model.
+        where: Flag and path of the model, for the error message.
+
+    Raises:
+        InputError: They do not.
+    """
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            # False, because None asks the user on the terminal.
+            model = auto_class.from_config(config, trust_remote_code=False)
+    except Exception:  # loading fails for the same reason and says so, or needs remote code
+        return
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    available = available_memory_bytes()
+    if 4 * weights > available:  # bytes in float32
+        takes, has = byte_sizes(4 * weights, available)
+        raise InputError(
+            f"{where}: its config.json describes {weights:,} weights, which take "
+            f"{takes} in float32, and {has} of memory are available. "
+            "Use a smaller model, or a machine with more memory."
+        )
+
+
+def _integers(values: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the integers in a configuration and in those nested in it, with their names."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _integers(value)
+        elif isinstance(value, int):
+            yield name, value

@@ -2,19 +2,141 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+import torch
+from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker
 from datasets import DatasetDict
 
 from ampft.arguments import ClassifyArguments
+from ampft.arguments.classify import ADAMW
+from ampft.data.receipt import receipt_lines
 from ampft.data.steps import StepBatch
+from ampft.engine.optimizer import OPTIMIZERS
 from ampft.engine.step import Losses, apply_step, backward, synchronized_last
+from ampft.models.four_bit import has_4bit_layers, weights_per_parameter
 from ampft.models.weights import perturb_weights
-from ampft.precision.accelerator import numerics
-from ampft.runs.opening import open_run
-from ampft.runs.prepare import prepare
-from ampft.runs.run import Run
+from ampft.precision.accelerator import is_sharded, numerics
+from ampft.precision.compilation import configured_backend
+from ampft.precision.executed import dtype_name
+from ampft.runs.folder import claim_default_folder
+from ampft.runs.loop import as_checkpointed, open_loop
+from ampft.runs.prepare import prepare, with_fitting_micro_batches
+from ampft.runs.prepared import Prepared
+from ampft.runs.resume import ResumePoint, changed_values, environment_of, topology_of
+from ampft.runs.run import Run, batch_norm_warnings
+from ampft.runs.state import new_state
+from ampft.text.numbers import counted, in_epochs
+from ampft.text.terminal import labelled, print_line
+
+
+@contextlib.contextmanager
+def open_run(prepared: Prepared) -> Iterator[Run]:
+    """Print the plan, lock the output folder, and record how the run ends, whatever happens.
+
+    Raises:
+        InputError: The output folder cannot be locked or written.
+    """
+    args, accelerator, point = prepared.args, prepared.accelerator, prepared.resume_point
+    checkpoint = None if point is None else point.checkpoint
+    if checkpoint is None:
+        prepared = with_fitting_micro_batches(prepared)
+    else:
+        prepared = as_checkpointed(prepared, checkpoint)
+    main = accelerator.is_main_process
+    if main:
+        lines = plan_lines(prepared) + ([] if point is None else [_start_line(prepared, point)])
+        print_line("\n".join(lines))
+    mode = prepared.precision.mode
+    output_dir = claim_default_folder(args, mode, accelerator, prepared.folder)
+    prepared = replace(prepared, output_dir=output_dir)
+    with open_loop(Run, prepared, lambda: new_state(prepared), point) as run:
+        yield run
+
+
+def plan_lines(prepared: Prepared) -> list[str]:
+    """Return the lines of the plan: device, precision, model, data, steps."""
+    precision, task, loaded = prepared.precision, prepared.task, prepared.loaded
+    weights = sum(weights_per_parameter(loaded.model).values()) / 1e6
+    sizes = ", ".join(f"{name} {len(rows)}" for name, rows in task.data.splits.items())
+    batches, steps = prepared.step_batches, prepared.total_steps
+    processes = counted(batches.world_size, "process")
+    micro_batches = counted(batches.micro_batches, "micro-batch")
+    micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
+    suffix = ", the largest that fit" if prepared.args.auto_micro_batch else ""
+    args = prepared.args
+    optimizer = "" if args.optim == ADAMW else f"{OPTIMIZERS[args.optim].title}, "
+    ema = args.ema_decay
+    decay = "" if args.layer_decay is None else f", times {args.layer_decay:g} per layer below"
+    return [
+        labelled("device", _describe_device(prepared.accelerator, prepared.args.fsdp_gathers)),
+        labelled(
+            "precision",
+            f"{precision.mode}, {precision.execution}: {precision.reason}",
+            *precision.notes,
+            *prepared.check_notes,
+        ),
+        labelled(
+            "model",
+            f"{loaded.name}, {weights:.{1 if weights >= 1 else 3}f} M "
+            f"{dtype_name(precision.storage_dtype)}"
+            f"{' and NF4' * has_4bit_layers(loaded.model)} weights",
+            *loaded.notes,
+            *(["code from the model's repository may run"] if args.trust_remote_code else []),
+        ),
+        labelled(
+            "data",
+            f"{task.data.name}: {sizes}; {counted(len(task.label_names), 'class')}",
+            *task.data.notes,
+            *task.notes,
+        ),
+        *([labelled("read", *lines)] if (lines := receipt_lines(task.data)) else []),
+        labelled(
+            "steps",
+            f"{steps} {in_epochs(steps, len(batches))}; effective batch "
+            f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{suffix}",
+            f"{optimizer}learning rate {args.learning_rate:g}, {args.lr_scheduler_type}{decay}",
+            *([] if ema is None else [f"the weights are averaged with decay {ema:g}"]),
+            *batch_norm_warnings(loaded.model, batches).values(),
+        ),
+    ]
+
+
+def _describe_device(accelerator: Accelerator, gathers: str) -> str:
+    device = accelerator.device
+    backend = configured_backend(accelerator)
+    more = f", weights sharded (FSDP2) and gathered in {gathers}" * is_sharded(accelerator)
+    more += "" if backend is None else f", compiled by {backend}"
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)} x {accelerator.num_processes}{more}"
+    if device.type == "cpu":
+        processes = f", {accelerator.num_processes} processes" * (accelerator.num_processes > 1)
+        return f"CPU, {counted(torch.get_num_threads(), 'thread')}{processes}{more}"
+    return f"{device.type} x {accelerator.num_processes}{more}"
+
+
+def _start_line(prepared: Prepared, point: ResumePoint) -> str:
+    """Return the line about where a run with `--resume_from_checkpoint` begins."""
+    if point.checkpoint is None:
+        return labelled(
+            "resume", f"{point.output_dir} has no checkpoint yet, so the training starts at step 1"
+        )
+    manifest = point.checkpoint.manifest
+    cursor = manifest.cursor
+    before = {**manifest.topology, **manifest.environment}
+    now = {**topology_of(prepared.record), **environment_of(prepared.record)}
+    return labelled(
+        "resume",
+        f"{point.checkpoint.folder}: {counted(cursor.step, 'step')} done; continues in epoch "
+        f"{cursor.epoch + 1} at its step {cursor.step_in_epoch + 1}",
+        *(
+            f"{name}: {old} in the checkpoint, {new} now"
+            for name, (old, new) in changed_values(before, now).items()
+        ),
+    )
 
 
 def train(

@@ -28,8 +28,7 @@ from ampft.comparison.execution.launch import (
 )
 from ampft.comparison.execution.launchers import EndedProgram, LocalLauncher, Program, SideBySide
 from ampft.comparison.execution.plan_text import plan_lines
-from ampft.comparison.execution.progress import Progress
-from ampft.comparison.execution.session import open_comparison
+from ampft.comparison.execution.session import Progress, open_comparison
 from ampft.errors import InputError
 
 # Writes when it ran, on which cores and with which variable.

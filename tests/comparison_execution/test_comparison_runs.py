@@ -15,7 +15,7 @@ from ampft.comparison.execution.launch import (
     supervise,
 )
 from ampft.comparison.execution.launchers import EndedProgram
-from ampft.comparison.execution.progress import HistoryTail, Progress, RunTimeForecast
+from ampft.comparison.execution.session import HistoryTail, Progress, RunTimeForecast
 from ampft.errors import InputError
 from ampft.files import remove
 from ampft.sealed import hashed_text

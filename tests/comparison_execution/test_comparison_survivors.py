@@ -19,8 +19,7 @@ from ampft.comparison.execution import session as session_module
 from ampft.comparison.execution.folder import log_file, run_folder
 from ampft.comparison.execution.launch import check_no_process_left, logs_in, run_command
 from ampft.comparison.execution.launchers import EndedProgram
-from ampft.comparison.execution.progress import Progress, RunTimeForecast
-from ampft.comparison.execution.session import open_comparison
+from ampft.comparison.execution.session import Progress, RunTimeForecast, open_comparison
 from ampft.errors import InputError
 from ampft.runs.folder import RunFolder
 from ampft.text.numbers import approximate_duration

@@ -129,7 +129,7 @@ def problems_before(train, names, tmp_path: Path, capsys) -> Iterator[str]:
                 mine.plant(kind)
                 # What does not disturb a run is proven by the runs in the other test.
                 with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr("ampft.runs.opening.new_state", stop)
+                    patch.setattr("ampft.runs.train.new_state", stop)
                     code = train(folder, overwrite_output_dir=overwrite, **FLAGS)
                 problem = mine.problem(folder)
                 error = capsys.readouterr().err

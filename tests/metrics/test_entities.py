@@ -15,8 +15,7 @@ from ampft.features.trackers import confusion_table
 from ampft.metrics.scores import label_scores
 from ampft.tasks.report import report_from_json
 from ampft.tasks.single_label import SingleLabel
-from ampft.tasks.token_labels import METRICS, TokenLabels, TokenPredictions
-from ampft.tasks.token_report import TokenReport
+from ampft.tasks.token_labels import METRICS, TokenLabels, TokenPredictions, TokenReport
 from ampft.text.json_io import json_text
 
 TYPES = ("LOC", "ORG", "PER")

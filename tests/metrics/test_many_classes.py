@@ -10,9 +10,8 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from ampft.metrics.scores import MAX_MATRIX_CLASSES, confusion_counts, scalar_scores
-from ampft.tasks.classification_report import ClassificationReport
 from ampft.tasks.report import report_from_json
-from ampft.tasks.single_label import Predictions, classification_report
+from ampft.tasks.single_label import ClassificationReport, Predictions, classification_report
 from ampft.text.json_io import json_text
 
 CLASSES, EXAMPLES = 5000, 2000

@@ -13,9 +13,8 @@ from sklearn import metrics as sklearn_metrics
 
 from ampft.metrics.calibration import expected_calibration_error
 from ampft.runs.show import report_with_heading
-from ampft.tasks.classification_report import ClassificationReport
 from ampft.tasks.report import report_from_json
-from ampft.tasks.single_label import Predictions, classification_report
+from ampft.tasks.single_label import ClassificationReport, Predictions, classification_report
 
 # The same float64 formulas in another order of summation.
 REORDERED = {"rel": 1e-12, "abs": 1e-12}

@@ -26,13 +26,13 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICA
 from ampft.errors import InputError
 from ampft.machine import resident_peak
 from ampft.models.pretrained import (
+    check_weights_fit_memory,
     load_config,
     load_or_create,
     load_pretrained,
     load_saved,
     loading_error,
 )
-from ampft.models.size import check_weights_fit_memory
 from ampft.models.tokenizer import OFFSET_POSITIONS, load_tokenizer, max_input_length
 from ampft.tasks.outcome import label_config_arguments
 from ampft.tasks.single_label import SingleLabel

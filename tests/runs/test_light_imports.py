@@ -24,7 +24,7 @@ def imported_by(statement: str) -> str:
 
 # Modules that train or predict. The others must work without torch.
 HEAVY = {
-    *("predict", "predictor", "predict_output", "predict_shards"),
+    *("predict", "predictor", "predict_shards"),
     *("prepare", "prepared", "prepared_checks", "opening"),
     *("run", "train"),
     *(

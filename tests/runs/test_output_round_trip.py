@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from ampft.data.sources.text_files import read_csv
-from ampft.runs.predict_output import opened_output
+from ampft.runs.predict import opened_output
 
 TEXTS = [
     *("=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\tx", " x ", "'x", "NA", "null", "007", "1e5"),

@@ -9,13 +9,12 @@ import pytest
 from sklearn.metrics import f1_score
 
 from ampft.metrics.targets import ThresholdTarget
-from ampft.metrics.thresholds import best_threshold
 from ampft.tasks.loss_settings import ValidationFitSettings
 from ampft.tasks.multi_label import MultiLabelPredictions, MultiLabelReport
 from ampft.tasks.report import report_from_json
 from ampft.tasks.token_labels import TokenPredictions
+from ampft.tasks.tuning import best_threshold, with_decisions
 from ampft.tasks.tuning import fit_decisions as tuned_by
-from ampft.tasks.tuning import with_decisions
 
 NAMES = ("joy", "fear", "anger")
 

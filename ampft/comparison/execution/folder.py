@@ -330,7 +330,7 @@ def _compare_folds(
 
 
 def _write_joined(path: Path, runs: Mapping[int, Path]) -> None:
-    """Write the predictions of all folds as one table, as `ampft compare --predictions` reads it."""
+    """Write the predictions of all folds as one table, for `ampft compare --predictions`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
