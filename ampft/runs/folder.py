@@ -180,7 +180,7 @@ class RunFolder:
         """Return the results, the history and the saved steps, for the record of the run."""
         history, steps = self.path / HISTORY_NAME, self.path / NONFINITE_NAME
         saved = {f"{NONFINITE_NAME}/{name}": part for name, part in describe_files(steps).items()}
-        written = {HISTORY_NAME: describe_file(history)} if history.exists() else {}
+        written = {HISTORY_NAME: describe_file(history)} if history.is_file() else {}
         return self.staged | written | saved
 
     def publish(self) -> None:

@@ -141,8 +141,9 @@ def test_trackers_continue_their_runs():
     second.restore(saved(first))
     second.begin()
     TrackerReporting(accelerator, None).begin()
-    arguments = {"tensorboard": {"purge_step": 4}, "wandb": {"id": "a1", "resume": "allow"}}
-    assert calls == [("ampft", {"seed": 1}, {}), ("ampft", {"seed": 1}, arguments)]
+    new = {"tensorboard": {"purge_step": 1}}
+    continued = {"tensorboard": {"purge_step": 4}, "wandb": {"id": "a1", "resume": "allow"}}
+    assert calls == [("ampft", {"seed": 1}, new), ("ampft", {"seed": 1}, continued)]
 
 
 def test_the_average():

@@ -45,7 +45,7 @@ def test_the_default_job_trains(tmp_path):
     run = Finished(tmp_path / "run", done.stdout, done.stderr)
     assert run.record["model"]["name"] == "sentence-transformers/all-MiniLM-L6-v2"
     assert len(run.record["label_names"]) == 12
-    assert "22.7 M float32 weights" in run.stdout
+    assert "24.5 M float32 weights" in run.stdout
     assert "padding-free path" in run.stdout
     # There are twelve classes, and the largest has one sixth of the examples.
     assert run.report["accuracy"] > 0.2
