@@ -32,6 +32,7 @@ from ampft.kinds.views import MASK_COLUMN
 from ampft.models.minilm import HUB_ID, default_model
 from ampft.precision.accelerator import numerics
 from ampft.precision.modes import BASELINE, FORMATS, MODE_TABLE, is_fp32
+from ampft.precision.resolve import resolve
 from ampft.runs.caller_state import caller_state_kept
 from ampft.runs.predict import recorded_training
 from ampft.runs.predictions import read_rows
@@ -68,7 +69,9 @@ def serve_back(
         folder: Folder with the saved model and predictions.parquet.
     """
     served = _Served(folder, record, outcome, data)
-    with caller_state_kept(), numerics(BASELINE):
+    # With a device, because Accelerate would look for one by waiting for processes that have ended.
+    plain = resolve(BASELINE, record.topology.device)
+    with caller_state_kept(), numerics(plain):
         quiet_libraries()
         warnings.simplefilter("ignore")
         clients = [served.compared(PREDICT, served.predict_answers())]

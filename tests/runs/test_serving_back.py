@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fuzzed_json import signed
 from media_files import image_folder, sound_table
 from running import CLASSIFY, call_here, printed, succeeded, text_settings
 from safetensors.numpy import load_file, save_file
@@ -111,6 +112,23 @@ def test_the_terminal_has_a_line_unless_it_is_turned_off(files, tiny_model, tmp_
     done = succeeded(call_here(CLASSIFY, *settings, "--max_train_steps", 2, "--no-serve_back"))
     assert "served back" not in done.stdout
     assert read_record(tmp_path / "quick").served_back is None
+
+
+@pytest.mark.slow
+def test_no_other_process_is_waited_for(text_run, tmp_path, monkeypatch):
+    """The others have ended: a process group would wait for them for ever."""
+
+    def connected(*_, **__):
+        raise AssertionError("a process group is created")
+
+    several = shutil.copytree(text_run, tmp_path / "run")
+    record = json.loads((several / "run.json").read_text())
+    record["topology"]["num_processes"] = 2
+    (several / "run.json").write_text(signed(record))
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("torch.distributed.init_process_group", connected)
+    assert equal_rows(served(several)) == {PIPELINE: SOME, PREDICT: 0}
 
 
 @pytest.mark.slow
