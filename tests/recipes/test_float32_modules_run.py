@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from unittest.mock import patch
+from dataclasses import asdict
 
 import pytest
+from fuzzed_json import signed
 from resumed_runs import LATEST, evidence, interrupted, two_epochs
 from running import CLASSIFY, call_here, printed, succeeded
 
 import ampft
-from ampft.runs import predict
+from ampft.files import describe_file
 
 pytestmark = pytest.mark.slow
 
@@ -62,11 +63,12 @@ def test_predictions_in_fp16_keep_the_same_modules(whole, tmp_path):
     text = ["rhine nile the old"]
     kept = ampft.FinishedRun(folder).predict(text, precision="fp16")
     plain = shutil.copytree(folder, tmp_path / "plain")
-    (plain / "config.json").write_text(
-        (folder / "config.json").read_text().replace("ampft_fp32_modules", "other")
-    )
-    with patch.object(predict, "check_files"):
-        other = ampft.FinishedRun(plain).predict(text, precision="fp16")
+    config = plain / "config.json"
+    config.write_text(config.read_text().replace("ampft_fp32_modules", "other"))
+    record = json.loads((plain / "run.json").read_text())
+    record["files"]["config.json"] = asdict(describe_file(config))
+    (plain / "run.json").write_text(signed(record))
+    other = ampft.FinishedRun(plain).predict(text, precision="fp16")
     assert kept["prediction"][0] == other["prediction"][0]
     assert kept["confidence"][0] != other["confidence"][0]
 
