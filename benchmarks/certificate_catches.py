@@ -132,7 +132,7 @@ def certified(
 
 def usual_gate(artifact: Path, run: Path) -> str:
     """Return the verdict of the usual gate: accuracy within 1 % on the first 100 rows."""
-    rows = check_verification(run_classifier(run).record, VerifyRequest())
+    rows = check_verification(run_classifier(run), VerifyRequest())
     first = [text for (text,) in rows.rows[:NAIVE_ROWS]]
     truth = np.asarray(rows.targets)[:NAIVE_ROWS]
     found = open_uncertified(artifact)

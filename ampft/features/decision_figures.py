@@ -22,7 +22,7 @@ from ampft.text.tables import Cell, Name, Table, ValueWithDetail, terminal_table
 
 MAX_SHOWN_LABELS = 30
 USE = (
-    "config.json of the model holds these numbers, and ampft predict uses them. A pipeline of "
+    "decision.json of the model holds these numbers, and ampft predict uses them. A pipeline of "
     "transformers does not read them: its probabilities and labels are the untouched model's."
 )
 FloatArray = npt.NDArray[np.float64]

@@ -32,6 +32,7 @@ from ampft.kinds.prediction import (
     TrainingInfo,
 )
 from ampft.kinds.rows import STANDARD_INPUT, unused_column_names
+from ampft.models.tokenizer import saved_contract
 from ampft.ownership import check_output_file
 from ampft.runs.caller_state import caller_state_kept
 from ampft.runs.manifest import check_model_files, model_files
@@ -42,6 +43,7 @@ from ampft.tasks.outcome import Problem, TunableOutcome
 from ampft.text.escaping import inert_lines
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled, quiet_libraries
+from ampft.text.units import TextUnits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -250,12 +252,18 @@ ROWS_SORTED_AT_ONCE = 8192
 class SavedClassifier:
     """A saved model whose files have been checked, before it is loaded."""
 
+    folder: Path  # Its folder.
     record: RunRecord  # Record of the run that trained it.
     files: Mapping[str, str]  # SHA-256 of each file that the predictions depend on, by name.
     # Function that returns its predictor for a request.
     load: Callable[[PredictRequest], Predictor]
     # What the promise of `--abstain` was proven for; None for this model.
     promised_for: str | None = None
+
+    @property
+    def training(self) -> TrainingInfo:
+        """What a prediction needs to know of the training."""
+        return recorded_training(self.record, self.folder)
 
 
 def run_classifier(folder: Path) -> SavedClassifier:
@@ -271,7 +279,7 @@ def run_classifier(folder: Path) -> SavedClassifier:
     def load(request: PredictRequest) -> Predictor:
         return Predictor.of_run(folder, record, request)
 
-    return SavedClassifier(record, files, load)
+    return SavedClassifier(folder, record, files, load)
 
 
 def predict_file(
@@ -301,7 +309,7 @@ def predict_file(
     check_output_columns(request, record)
     _note_training_files(request, record)
     kind = task_row(record).kind
-    rows = checked_rows(request, record)
+    rows = checked_rows(request, saved)
     predictor = saved.load(request)
     output = kind.new_output(request, predictor.config)
     promise = predictor.decisions.abstention
@@ -323,25 +331,31 @@ def predict_file(
         print(inert_lines(f"wrote      {summary}"))
 
 
-def checked_rows(request: PredictRequest, record: RunRecord) -> InputRows:
+def checked_rows(request: PredictRequest, saved: SavedClassifier) -> InputRows:
     """Open the rows of a request, and check that each has its inputs.
 
     Raises:
         InputError: They cannot be read, or some lack their inputs.
     """
-    rows = task_row(record).kind.open_rows(request, recorded_training(record))
+    rows = task_row(saved.record).kind.open_rows(request, saved.training)
     rows.check()
     return rows
 
 
-def recorded_training(record: RunRecord) -> TrainingInfo:
-    """Return what a prediction needs to know of the training."""
+def recorded_training(record: RunRecord, folder: Path) -> TrainingInfo:
+    """Return what a prediction needs to know of the training, with the units in its contract.
+
+    Raises:
+        InputError: The contract in the folder of the model is damaged.
+    """
+    contract = saved_contract(folder)
+    units = None if contract is None else contract.units
     return TrainingInfo(
         input_columns=tuple(record.data.input_columns),
         label_names=tuple(record.label_names),
         arguments=record.arguments,
         several_labels=task_row(record).several_labels,
-        text_units=record.data.text_units,
+        text_units=None if units is None else TextUnits(**units),
     )
 
 
@@ -492,7 +506,7 @@ def predict_inputs(folder: Path, inputs: Any, request: PredictRequest) -> pd.Dat
                 f"inputs: received a {type(inputs).__name__}, whose items are not its rows in "
                 f"order. Pass a list, such as list(frame[{record.data.input_columns[0]!r}])."
             )
-        rows = kind.rows_in_memory(inputs, recorded_training(record))
+        rows = kind.rows_in_memory(inputs, saved.training)
         if not rows:
             raise InputError("the list is empty. Pass at least one row.")
         predictor = saved.load(request)

@@ -24,7 +24,6 @@ from ampft.runs.predict import (
     check_batch_size,
     check_output_columns,
     checked_rows,
-    recorded_training,
     write_rows,
 )
 from ampft.runs.show import task_row
@@ -125,7 +124,7 @@ def predict_folder(job: ShardJob, output_dir: Path, engine: Engine) -> None:
     sealed.check(shard.name for shard in shards if shard not in missing)
     todo = [s for s in shards if s in missing]
     for shard in todo:
-        checked_rows(replace(job.request, files=[shard.source]), saved.record)
+        checked_rows(replace(job.request, files=[shard.source]), saved)
     inputs = {**(before.inputs if before else {}), **now.inputs}
     with RunFolder(output_dir, keep_files=True) as folder:
         if before is not None:
@@ -178,7 +177,7 @@ def shard_writer(job: ShardJob) -> Iterator[Callable[[Shard, Path], int]]:
                 "inputs stay as they are, on every node."
             )
         request = replace(job.request, files=[shard.source], output_file=str(target))
-        rows = kind.open_rows(request, recorded_training(saved.record))
+        rows = kind.open_rows(request, saved.training)
         output = kind.new_output(request, predictor.config)
         return write_rows(rows, predictor, output, None, request)
 

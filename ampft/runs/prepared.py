@@ -153,7 +153,6 @@ def _initial_record(prepared: Prepared) -> RunRecord:
             input_columns=data.input_columns,
             files=data.files,
             shared_with_train=data.shared_with_train,
-            text_units=data.text_units,
             hub_id=None if args.dataset_name in BUILT_IN_DEFAULTS else _hub_id(args.dataset_name),
         ),
         model=ModelPart(

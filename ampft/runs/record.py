@@ -28,7 +28,6 @@ from ampft.runs.served import ServedPart
 from ampft.sealed import Recorded, hashed_text, read_hashed
 from ampft.text.escaping import without_credentials
 from ampft.text.json_io import JSONValue, from_json, read_json_object
-from ampft.text.units import TextUnits
 
 SCHEMA = 3
 # Contradicted: what ran was not what was requested, such as another precision. Preempted: a signal
@@ -42,7 +41,6 @@ class DataPart:
 
     `files` has the SHA-256 of each file that was read, by path. `shared_with_train` has the number
     of rows of each other split whose inputs are those of a training row; None in earlier records.
-    `text_units` says how texts are divided into words; None for other data and in earlier records.
     """
 
     name: str
@@ -54,7 +52,6 @@ class DataPart:
     hub_id: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     shared_with_train: Mapping[str, int] | None = None
-    text_units: TextUnits | None = None
 
     def training_files(self, arguments: Mapping[str, Any]) -> list[Recorded]:
         """Return the files that the run trained on.

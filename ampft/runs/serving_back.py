@@ -225,7 +225,7 @@ class _Served:
 
     def _user_rows(self) -> tuple[dict[int, tuple[Any, ...]], str]:
         """Return the inputs of the rows as ampft predict reads them, and what it reads."""
-        kind, trained = self.row.kind, recorded_training(self.record)
+        kind, trained = self.row.kind, recorded_training(self.record, self.folder)
         files = self._files()
         if files:
             found: dict[int, tuple[Any, ...]] = {}
@@ -266,7 +266,7 @@ class _Served:
             encoding=str(given.get("encoding") or PredictRequest.encoding),
             sheet_name=given.get("sheet_name"),
         )
-        table = self.row.kind.open_rows(request, recorded_training(self.record))
+        table = self.row.kind.open_rows(request, recorded_training(self.record, self.folder))
         found: dict[int, tuple[Any, ...]] = {}
         end = time.monotonic() + SECONDS
         for number, cells in table.table.read(table.sources):

@@ -49,8 +49,8 @@ def folder(tiny_bert, tmp_path, monkeypatch):
     return run
 
 
-def write_contract(run, task, names):
-    contract = Contract(task, ("tokens",), Rule(names))
+def write_contract(run, task, names, units=None):
+    contract = Contract(task, ("tokens",), Rule(names), units=units)
     (run / CONTRACT_NAME).write_text(contract.text(), encoding="utf-8")
 
 
@@ -143,6 +143,15 @@ def recorded_sizes(model) -> list[int]:
 
     model.register_forward_pre_hook(record_size, with_kwargs=True)
     return sizes
+
+
+@pytest.mark.parametrize(("kind", "words"), [("graphemes", ["w", "1", "w", "2"]),
+                                             ("blanks", ["w1", "w2"])])  # fmt: skip
+def test_the_contract_is_the_only_source_of_units(folder, tmp_path, kind, words):
+    write_contract(folder, "tokens", TAGS, {"kind": kind})
+    output = tmp_path / "out.jsonl"
+    predict_file(str(folder), PredictRequest(texts=["w1 w2"], output_file=str(output)))
+    assert json.loads(output.read_text())["words"] == words
 
 
 def test_a_text_has_the_units_of_the_training():

@@ -65,7 +65,7 @@ def smallest_region(
     record = classifier.record
     has_validation = verified.name != "validation" and record.data.examples.get("validation")
     split = "validation" if has_validation else "train"
-    rows = split_rows(record, split, verification.data_flags)
+    rows = split_rows(classifier, split, verification.data_flags)
     model = classifier.load(PredictRequest(batch_size=BATCH_SIZE))
     source = load_source(request, record)
     with model.numerics, FORMATS[request.format].code.model_writer(source) as write:

@@ -22,8 +22,7 @@ from ampft.data.splits import Groups, dependent_groups, group_equal_keys, normal
 from ampft.errors import InputError, quoted_list
 from ampft.files import describe_file
 from ampft.kinds.prediction import LabelReader, PredictRequest
-from ampft.runs.predict import recorded_training
-from ampft.runs.record import RunRecord
+from ampft.runs.predict import SavedClassifier
 from ampft.runs.recorded_arguments import recorded_arguments
 from ampft.runs.show import problem_of, task_row
 from ampft.text.numbers import counted
@@ -79,7 +78,7 @@ class VerifiedRows:
         return " | ".join(part for part in parts if isinstance(part, str))
 
 
-def check_verification(record: RunRecord, request: VerifyRequest) -> VerifiedRows:
+def check_verification(saved: SavedClassifier, request: VerifyRequest) -> VerifiedRows:
     """Return the rows to verify on, before anything is exported.
 
     Raises:
@@ -88,6 +87,7 @@ def check_verification(record: RunRecord, request: VerifyRequest) -> VerifiedRow
             or has other labels; or there are fewer than two independent rows.
     """
     check_margin(request.margin)
+    record = saved.record
     primary_metric(request.metric, problem_of(record))
     examples = record.data.examples
     verify = request.verify
@@ -100,9 +100,9 @@ def check_verification(record: RunRecord, request: VerifyRequest) -> VerifiedRow
                 f"{', '.join(name for name, count in examples.items() if count)}. Pass a file with "
                 "labels."
             )
-        rows = split_rows(record, verify, request.data_flags)
+        rows = split_rows(saved, verify, request.data_flags)
     else:
-        rows = _file_rows(record, Path(verify))
+        rows = _file_rows(saved, Path(verify))
     if len(rows if rows.groups is None else rows.groups) < 2:
         raise InputError(
             f"{FLAG} {verify}: a verification needs at least 2 independent rows. Pass a file with "
@@ -111,12 +111,13 @@ def check_verification(record: RunRecord, request: VerifyRequest) -> VerifiedRow
     return rows
 
 
-def split_rows(record: RunRecord, split: str, flags: Sequence[str]) -> VerifiedRows:
+def split_rows(saved: SavedClassifier, split: str, flags: Sequence[str]) -> VerifiedRows:
     """Return the rows of a split of a run.
 
     Raises:
         InputError: Its data are missing or have changed.
     """
+    record = saved.record
     if record.data.name == IN_MEMORY and not flags:
         raise InputError(
             f"{FLAG} {split}: the run was trained on data in memory, which cannot be read again. "
@@ -138,7 +139,7 @@ def split_rows(record: RunRecord, split: str, flags: Sequence[str]) -> VerifiedR
     best = record.best is not None and split == "validation"
     return VerifiedRows(
         name=split,
-        rows=row.kind.rows_in_memory(cells, recorded_training(record)),
+        rows=row.kind.rows_in_memory(cells, saved.training),
         targets=data.labels(split),
         groups=dependent_groups(data, split),
         sha256=str(found),
@@ -146,15 +147,15 @@ def split_rows(record: RunRecord, split: str, flags: Sequence[str]) -> VerifiedR
     )
 
 
-def _file_rows(record: RunRecord, path: Path) -> VerifiedRows:
+def _file_rows(saved: SavedClassifier, path: Path) -> VerifiedRows:
     """Return the rows of a file that have labels of the run."""
     if not path.is_file():
         raise InputError(
             f"{FLAG} {path}: this is neither {' nor '.join(SPLITS)} nor a file. Choose one of them."
         )
     request = PredictRequest(files=[str(path)])
-    kind, trained = task_row(record).kind, recorded_training(record)
-    found = kind.open_rows(request, trained)
+    record = saved.record
+    found = task_row(record).kind.open_rows(request, saved.training)
     found.check()
     if found.labels is None:
         raise InputError(

@@ -135,7 +135,7 @@ def export(line: CommandLine[ExportFlags]) -> None:
     )
     quiet_libraries()
     check_request(request)
-    rows = check_verification(run_classifier(run).record, verification)
+    rows = check_verification(run_classifier(run), verification)
     with staged_folder(request.output_dir) as folder:  # nothing is visible without its certificate
         _export(request, folder)
         print_line(labelled("verify", f"{len(rows):,} examples of {rows.name}"))

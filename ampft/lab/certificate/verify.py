@@ -73,7 +73,6 @@ def certify(
             from another run, or the rows cannot be read.
     """
     classifier = run_classifier(run)
-    record = classifier.record
     artifact = open_uncertified(folder)
     run_sha256 = describe_file(run / RECORD_NAME).sha256
     if artifact.manifest.run_sha256 != run_sha256:
@@ -82,7 +81,7 @@ def certify(
             f"the record {artifact.manifest.run_sha256[:12]}, and this run has {run_sha256[:12]}. "
             "Pass the run that it was made from, or export this one."
         )
-    rows = rows or check_verification(record, request)
+    rows = rows or check_verification(classifier, request)
     load = partial(classifier.load, PredictRequest(batch_size=BATCH_SIZE))
     model, rounded = load(), None
     if artifact.manifest.precision == INT8:

@@ -222,7 +222,9 @@ class Artifact:
         return dict(output.columns(rows, predictions))
 
     def _rows(self, examples: Any) -> Sequence[tuple[Any, ...]]:
-        rows = task_row(self.record).kind.rows_in_memory(examples, recorded_training(self.record))
+        rows = task_row(self.record).kind.rows_in_memory(
+            examples, recorded_training(self.record, self.folder)
+        )
         if not rows:
             raise InputError("the list is empty. Pass at least one row.")
         return rows
@@ -297,4 +299,4 @@ def artifact_classifier(folder: Path) -> SavedClassifier:
         return load_artifact(folder, manifest, record).predictor(request.batch_size)
 
     files = {name: part.sha256 for name, part in manifest.files.items()}
-    return SavedClassifier(record, files, load, "the model that was exported")
+    return SavedClassifier(folder, record, files, load, "the model that was exported")

@@ -112,7 +112,7 @@ def load_source(request: ExportRequest, record: RunRecord) -> ExportSource:
     patterns = list(dict.fromkeys([*own, *request.keep_float]))
     kept = tuple(matching_modules(model, patterns, KEEP_FLOAT))
     reader = tensors.saved_reader(request.run, record.arguments, model.config)
-    inputs, axes = _traced_inputs(reader, sample_rows(record))
+    inputs, axes = _traced_inputs(reader, sample_rows(record, request.run))
     # Models that run by length, or were trained without a mask, are called without it.
     parts = parts_by_length(model, inputs)
     called = parts[0][1] if parts else padded_inputs(model, inputs)
@@ -121,13 +121,13 @@ def load_source(request: ExportRequest, record: RunRecord) -> ExportSource:
     return ExportSource(request, record, model, reader, inputs, axes, kept)
 
 
-def sample_rows(record: RunRecord) -> Sequence[tuple[Any, ...]]:
+def sample_rows(record: RunRecord, folder: Path) -> Sequence[tuple[Any, ...]]:
     """Return four rows for a model of a run, which need no data.
 
     Raises:
         InputError: The kind of data has none, as one that another package adds.
     """
-    kind, trained = task_row(record).kind, recorded_training(record)
+    kind, trained = task_row(record).kind, recorded_training(record, folder)
     if kind.samples is None:
         raise InputError(
             f"RUN: models of the kind {kind.name!r} cannot be exported, because the kind has no "

@@ -79,7 +79,7 @@ def test_the_planted_modules_are_found_exactly(name, runs, tmp_path):
         run=runs[plant], format=form, precision=precision, int8=int8, output_dir=tmp_path / "new"
     )
     verification = VerifyRequest(measure=False)
-    rows = check_verification(run_classifier(request.run).record, verification)
+    rows = check_verification(run_classifier(request.run), verification)
     found = smallest_region(request, verification, rows)
     assert found.modules == expected
     assert (found.rows, found.split) == (300, "validation")

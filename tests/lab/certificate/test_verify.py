@@ -18,7 +18,7 @@ from ampft.lab.certificate.rows import VerifyRequest, check_verification
 from ampft.lab.certificate.verify import certify
 from ampft.lab.export import ExportRequest, export_run, open_artifact
 from ampft.lab.export.artifact import CERTIFICATE_NAME
-from ampft.runs.record import read_record
+from ampft.runs.predict import run_classifier
 
 pytestmark = pytest.mark.slow
 
@@ -195,14 +195,15 @@ def test_a_file_with_labels_can_be_verified(faithful, faithful_artifact, certifi
 
 
 def test_a_verified_file_has_the_groups_of_the_run(certified_run, tmp_path):
-    record = read_record(certified_run)
-    record = replace(record, arguments={**record.arguments, "group_column": "user"})
+    saved = run_classifier(certified_run)
+    grouped = {**saved.record.arguments, "group_column": "user"}
+    saved = replace(saved, record=replace(saved.record, arguments=grouped))
     rows = [("w1", "u"), ("w2", "u"), ("W1!", "v"), ("w3", "w"), ("w4", None)]
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(
         json.dumps({"text": text, "label": LABELS[0], "user": user}) + "\n" for text, user in rows
     ))  # fmt: skip
-    groups = check_verification(record, VerifyRequest(verify=str(path))).groups
+    groups = check_verification(saved, VerifyRequest(verify=str(path))).groups
     assert groups.ids.tolist() == [0, 0, 0, 1, 2]
 
 

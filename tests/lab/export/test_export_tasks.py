@@ -60,7 +60,7 @@ def test_the_logits_of_a_task(tmp_path, name):
     train, shape = TASKS[name]
     run = train(tmp_path)
     artifact = open_artifact(artifact_of(run, tmp_path, "onnx", "fp32"))
-    columns = list(zip(*sample_rows(read_record(run)), strict=True))
+    columns = list(zip(*sample_rows(read_record(run), run), strict=True))
     expected = logits_of_run(run, columns)
     assert expected.shape == shape
     for batch_size in (1, 4):
