@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 SERVED_BACK = "served_back"  # name of its warning
 PIPELINE, PREDICT = "transformers.pipeline", "ampft predict"
+SERVER = "its decision.py"  # of an artifact, which a server runs without ampft
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServedClient:
     """The answers of one client about some rows of the final split."""
 
-    client: str  # `PIPELINE` or `PREDICT`.
+    client: str  # `PIPELINE`, `PREDICT` or `SERVER`.
     source: str  # What it read, as a clause: "test.csv".
     asked: int  # Rows that it was asked about.
     equal: int  # Rows for which it gave the answer of the run.

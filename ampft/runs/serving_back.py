@@ -12,7 +12,7 @@ import io
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,9 +22,9 @@ import numpy as np
 import transformers
 from PIL import Image
 
-from ampft.data.dataset import ClassificationData
+from ampft.data.dataset import RAW_TEXT_COLUMN, ClassificationData
 from ampft.data.splits import FILE_COLUMN, NUMBER_COLUMNS
-from ampft.decision import CONTRACT_NAME, Contract, entities, is_bio
+from ampft.decision import CONTRACT_NAME, Contract, entities, is_bio, unambiguous_separator
 from ampft.errors import InputError
 from ampft.kinds.prediction import PredictRequest
 from ampft.kinds.served import Answer, NotAsked, Question, entities_differ
@@ -39,7 +39,7 @@ from ampft.runs.predictions import read_rows
 from ampft.runs.predictor import Predictor
 from ampft.runs.prepared import configuration_of, saved_preprocessing
 from ampft.runs.record import RunRecord
-from ampft.runs.served import PIPELINE, PREDICT, ServedClient, ServedPart
+from ampft.runs.served import PIPELINE, PREDICT, SERVER, ServedClient, ServedPart
 from ampft.runs.show import holds_adapters, pipeline_arguments, task_row
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.text.escaping import inert
@@ -58,8 +58,25 @@ LISTED = 3  # settings in a sentence
 IN_A_FILE = [name for name, shown in NUMBER_COLUMNS.items() if shown != "position"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class OtherRuntime:
+    """The model of a run in another runtime: an artifact."""
+
+    run: Path  # Folder of the run.
+    precision: str  # Precision of the artifact.
+    predictor: Predictor  # What `ampft predict` calls.
+    model: Any  # Model for a pipeline of transformers, or None to load it from the folder.
+    # Function that returns the shown columns of texts or sentences, as a server without ampft gives
+    # them; None for other inputs.
+    answer: Callable[[Sequence[Any]], Mapping[str, list[Any]]] | None
+
+
 def serve_back(
-    folder: Path, record: RunRecord, outcome: Outcome, data: ClassificationData
+    folder: Path,
+    record: RunRecord,
+    outcome: Outcome,
+    data: ClassificationData,
+    runtime: OtherRuntime | None = None,
 ) -> ServedPart:
     """Ask plain clients about some rows of the final split, and compare their answers.
 
@@ -67,8 +84,9 @@ def serve_back(
 
     Args:
         folder: Folder with the saved model and predictions.parquet.
+        runtime: What predicts in the folder, if it is an artifact.
     """
-    served = _Served(folder, record, outcome, data)
+    served = _Served(folder, record, outcome, data, runtime)
     # With a device, because Accelerate would look for one by waiting for processes that have ended.
     plain = resolve(BASELINE, record.topology.device)
     with caller_state_kept(), numerics(plain):
@@ -78,6 +96,8 @@ def serve_back(
         if record.model.parameters > LARGE:
             gc.collect()  # so that there are at most two copies of the model
         clients.insert(0, served.compared(PIPELINE, served.pipeline_answers()))
+        if runtime is not None and runtime.answer is not None:
+            clients.append(served.shown_by(runtime.answer))
     return ServedPart(
         split=outcome.split,
         clients=clients,
@@ -104,6 +124,7 @@ class _Served:
     record: RunRecord
     outcome: Outcome
     data: ClassificationData
+    runtime: OtherRuntime | None = None
     causes: list[str] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     other_labels: int = 0  # Rows whose class a pipeline takes without the run's decisions.
@@ -119,6 +140,15 @@ class _Served:
         return task_row(self.record)
 
     @cached_property
+    def tolerance(self) -> float:
+        """Largest difference of a probability that rounding explains."""
+        mode = tolerance_of(str(self.record.precision.resolved.get("mode", BASELINE)))
+        if self.runtime is None:
+            return mode
+        is_int8 = self.runtime.precision not in MODE_TABLE
+        return LARGEST if is_int8 else max(mode, tolerance_of(self.runtime.precision))
+
+    @cached_property
     def rows(self) -> list[int]:
         """Rows of the split, spread evenly; fewer of images with masks, which are large."""
         largest, count = self.row.kind.max_rows, len(self.outcome)
@@ -129,7 +159,7 @@ class _Served:
     def expected(self) -> dict[int, Answer]:
         """The answers in predictions.parquet."""
         wanted = ("probabilities", MASK_COLUMN)
-        found = read_rows(self.folder / PREDICTIONS, self.rows, lambda name: name in wanted)
+        found = self._stored(wanted)
         classes = len(self.record.label_names)
         return {
             row: _mask(cells[MASK_COLUMN])
@@ -144,7 +174,7 @@ class _Served:
         Args:
             answers: Row, answer, and the predicted class or labels if the client decides.
         """
-        tolerance = tolerance_of(str(self.record.precision.resolved.get("mode", BASELINE)))
+        tolerance = self.tolerance
         asked, equal, largest, problem = 0, 0, 0.0, None
         unlike: int | None = None
         try:
@@ -163,23 +193,71 @@ class _Served:
             self.unasked.append(f"{client} was not asked: {reason}.")
         except Exception as error:  # whatever a plain client meets in this folder
             problem = _reason(error).replace(str(self.folder), "the folder")
+        return self._client(client, asked, equal, largest, problem)
+
+    def shown_by(self, answer: Callable[[Sequence[Any]], Mapping[str, list[Any]]]) -> ServedClient:
+        """Return how what a server shows compares with the columns of predictions.parquet."""
+        names = ("prediction", "confidence", "answered")
+        asked, equal, largest, problem = 0, 0, 0.0, None
+        try:
+            shown = answer([_as_typed(self._question(row)) for row in self.rows])
+            for number, (row, stored) in enumerate(self._stored(names).items()):
+                found = {name: values[number] for name, values in shown.items() if name in names}
+                difference = abs(found.pop("confidence") - stored.pop("confidence"))
+                is_same = found == self._as_shown(stored)
+                asked, largest = asked + 1, max(largest, difference)
+                equal += difference <= self.tolerance and (
+                    is_same or self._is_close(row, difference)
+                )
+        except NotAsked as reason:
+            self.unasked.append(f"{SERVER} was not asked: {reason}.")
+        except Exception as error:  # as of other clients
+            problem = _reason(error).replace(str(self.folder), "the folder")
+        return self._client(SERVER, asked, equal, largest, problem)
+
+    def _client(
+        self, client: str, asked: int, equal: int, largest: float, problem: str | None
+    ) -> ServedClient:
         return ServedClient(
             client=client,
             source=self.source if client == PREDICT else "",
             asked=asked,
             equal=equal,
             difference=largest if asked else None,
-            tolerance=tolerance,
+            tolerance=self.tolerance,
             problem=problem,
         )
+
+    def _stored(self, names: Sequence[str]) -> dict[int, dict[str, Any]]:
+        folder = self.folder if self.runtime is None else self.runtime.run
+        return read_rows(folder / PREDICTIONS, self.rows, lambda name: name in names)
+
+    def _as_shown(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a stored prediction as `ampft predict` writes it."""
+        prediction = stored["prediction"]
+        if self.row.several_labels:
+            separator = str(self.record.arguments["label_separator"])
+            names = self.record.label_names
+            prediction = unambiguous_separator(separator, names).join(prediction)
+        return {**stored, "prediction": prediction if stored.get("answered", True) else ""}
 
     def _decides_otherwise(self, row: int, choice: Any, difference: float) -> bool:
         """Return whether a choice is not the run's, although rounding cannot explain it."""
         if choice is None or not isinstance(self.outcome, TunableOutcome):
             return False
-        if np.array_equal(choice, self.outcome.predicted[row]):
-            return False
+        is_same = np.array_equal(choice, self.outcome.predicted[row])
+        return not is_same and not self._is_close(row, difference)
+
+    def _is_close(self, row: int, difference: float) -> bool:
+        """Return whether probabilities that differ so much can decide a row otherwise."""
+        limit = 2 * max(difference, 1e-6)
+        if not isinstance(self.outcome, TunableOutcome):
+            second, first = np.sort(self.expected[row], axis=1)[:, -2:].T
+            return bool((first - second).min() <= limit)
         found, decisions = self.outcome.probabilities[row], self.outcome.decisions
+        least = None if decisions.abstention is None else decisions.abstention.least_confidence
+        if least is not None and abs(float(self.outcome.confidence[row]) - least) <= limit:
+            return True
         if self.row.several_labels:
             limits = (
                 self.outcome.threshold if decisions.thresholds is None else decisions.thresholds
@@ -190,7 +268,7 @@ class _Served:
         else:
             second, first = np.sort(found)[-2:]
             margin = float(first - second)
-        return margin > 2 * max(difference, 1e-6)
+        return margin <= limit
 
     def predict_answers(self) -> Iterator[tuple[int, Answer, Any]]:
         """Yield the answers of ampft predict in float32, for the rows in the user's file."""
@@ -198,7 +276,10 @@ class _Served:
             raise NotAsked("the run has several processes")
         trusts = bool(self.record.arguments.get("trust_remote_code"))
         request = PredictRequest(batch_size=BATCH, trust_remote_code=trusts)
-        predictor = Predictor.of_run(self.folder, self.record, request)
+        if self.runtime is None:
+            predictor = Predictor.of_run(self.folder, self.record, request)
+        else:
+            predictor = self.runtime.predictor
         self.reader, self.config = predictor.reader, predictor.config
         self.inputs, self.source = self._user_rows()
         end = time.monotonic() + SECONDS
@@ -299,7 +380,11 @@ class _Served:
         options: dict[str, Any] = {"model": str(self.folder)}
         if self.record.arguments.get("trust_remote_code"):
             options["trust_remote_code"] = True
-        if holds_adapters(self.record):
+        if self.runtime is not None:
+            if self.runtime.model is not None:
+                processor = self.row.kind.processor
+                options = {"model": self.runtime.model, processor: str(self.folder)}
+        elif holds_adapters(self.record):
             options = self._adapters(options)
         return transformers.pipeline(self.row.pipeline_tag, **options)
 
@@ -421,6 +506,15 @@ def _difference(answer: Answer, expected: Answer) -> float:
     if answer.dtype.kind != "f":
         return float((answer != expected).mean())
     return float(np.nanmax(np.abs(answer - expected)))
+
+
+def _as_typed(question: Question) -> Any:
+    """Return the text, pair of texts or list of words of a case."""
+    cells = question.cells
+    if isinstance(cells[0], list):
+        has_text = RAW_TEXT_COLUMN in question.data.splits[question.split].column_names
+        return question.sentence[0] if has_text else cells[0]
+    return cells[0] if len(cells) == 1 else tuple(cells)
 
 
 def _mask(png: bytes) -> Answer:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from ampft.comparison.cost_findings import BatchTiming
 from ampft.comparison.findings import ArmResult, Comparison
+from ampft.runs.served import ServedPart
 from ampft.text.escaping import inert
 from ampft.text.json_io import JSONValue, one_of
 from ampft.text.numbers import counted, percent
@@ -111,7 +112,11 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
     "products": lambda precision, executed: (
         f"the precision of the artifact is {precision}, but its products ran as {executed}"
     ),
+    "served": lambda text: f"its answers are not those of the run's predictions.parquet: {text}",
     # Notes
+    "pipeline": lambda text, causes: (
+        f"a pipeline gives other answers: {text}. {' '.join(causes)}".rstrip(". ")
+    ),
     "equal": lambda examples, probes, share: (
         f"the outputs equal the model's to rounding, so no difference is estimated: all labels and "
         f"answers of {counted(examples, 'example')}, and logits within {100 * share:.1g} % of "
@@ -304,6 +309,8 @@ class Certificate:
     verify: str  # Split or file that was verified, as the user named it.
     answers: AnswerDifferences | None = None  # Differences of what people get.
     probes: ProbeDifferences | None = None  # Differences on made-up rows; None if there are none.
+    # What plain clients answered about rows of the run; None for other rows.
+    served: ServedPart | None = None
     schema: int = SCHEMA  # Version of this layout.
 
     @property

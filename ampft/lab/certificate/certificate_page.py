@@ -124,6 +124,8 @@ def facts(certificate: Certificate) -> Iterator[tuple[str, str]]:
             f"{flips.mean:,.0f} of {comparison.examples:,} predictions differ: "
             f"{flips.lost:,.0f} harmful, {flips.gained:,.0f} beneficial",
         )
+    if certificate.served is not None:
+        yield "served", certificate.served.text()
     logits = certificate.logits
     if logits is not None:
         allowed = ""

@@ -53,8 +53,9 @@ from ampft.lab.certificate.certificate import (
     LogitDifferences,
     finding,
 )
-from ampft.lab.export.formats import BLOCKS
+from ampft.lab.export.formats import BLOCKS, INT8
 from ampft.metrics.sums import ACCURACY, CaseSums, single_label_sums
+from ampft.runs.served import PIPELINE
 from ampft.tasks import problem_types
 from ampft.tasks.outcome import Outcome
 
@@ -243,9 +244,17 @@ def with_verdict(draft: Certificate) -> Certificate:
             other labels, and notes are known without statistics.
     """
     failures = (*draft.failures, *_failures(draft))
+    failures = failures or tuple(_served_failures(draft))  # which have no other cause
     is_shown = draft.arm.outcome == EQUIVALENT or draft.is_equal
     verdict = FAILED if failures else PASSED if is_shown else UNDECIDED
     return replace(draft, verdict=verdict, failures=failures, notes=(*_notes(draft), *draft.notes))
+
+
+def _served_failures(draft: Certificate) -> Iterator[Finding]:
+    for each in () if draft.served is None else draft.served.clients:
+        is_int8_row = draft.artifact["precision"] == INT8 and each.problem is None
+        if each.client != PIPELINE and not each.agrees and not is_int8_row:
+            yield finding("served", text=each.text())
 
 
 def _failures(draft: Certificate) -> Iterator[Finding]:
@@ -340,6 +349,9 @@ def _notes(draft: Certificate) -> Iterator[Finding]:
         yield finding("equal", examples=examples, probes=probes, share=share)
     if draft.arm.difference is not None and draft.arm.difference.verdict == Verdict.BETTER:
         yield finding("gain", metric=draft.comparison.primary.title)
+    for each in () if draft.served is None else draft.served.clients:
+        if each.client == PIPELINE and not each.agrees and draft.served is not None:
+            yield finding("pipeline", text=each.text(), causes=list(draft.served.causes))
     few = [each.name for each in draft.classes if each.status == TOO_FEW]
     if few:
         rows = draws_to_exclude(CLASS_MARGIN)

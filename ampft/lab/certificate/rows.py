@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ampft.comparison.analysis.predictions import check_margin
 from ampft.comparison.analysis.run_predictions import primary_metric
+from ampft.data.dataset import ClassificationData
 from ampft.data.load import IN_MEMORY
 from ampft.data.masks import Masks, pad_masks
 from ampft.data.row_labels import Targets
@@ -54,6 +55,7 @@ class VerifiedRows:
     groups: Groups | None  # Groups of rows that are not independent; None if all are.
     sha256: str  # Hash of their contents.
     was_chosen_on: bool = False  # Whether the run chose its best epoch on these rows.
+    data: ClassificationData | None = None  # The data of the run, if they are one of its splits.
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -144,6 +146,7 @@ def split_rows(saved: SavedClassifier, split: str, flags: Sequence[str]) -> Veri
         groups=dependent_groups(data, split),
         sha256=str(found),
         was_chosen_on=best,
+        data=data,
     )
 
 

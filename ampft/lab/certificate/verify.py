@@ -41,6 +41,7 @@ from ampft.lab.certificate.gate import (
 )
 from ampft.lab.certificate.measured import artifact_dtypes, measured_cost
 from ampft.lab.certificate.rows import VerifiedRows, VerifyRequest, check_verification
+from ampft.lab.certificate.served import served_artifact
 from ampft.lab.export.artifact import Artifact, open_uncertified
 from ampft.lab.export.formats import FP32, INT8
 from ampft.machine import hardware
@@ -140,6 +141,7 @@ class _Verification:
             logits=logits,
             answers=answers,
             probes=self._probes(),
+            served=served_artifact(self.opened, self.run, rows),
             batches=self._invariance(),
             dtypes=artifact_dtypes(self.opened, rows.rows[:BATCH_SIZE]),
             cost=measured_cost(self.opened, self.model, self.run, rows, measure=request.measure),

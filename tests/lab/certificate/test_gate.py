@@ -13,7 +13,14 @@ from ampft.comparison.analysis.foreign_predictions import compare_tables
 from ampft.data.splits import group_equal_keys
 from ampft.errors import InputError
 from ampft.lab.certificate.certificate import finding
-from ampft.lab.certificate.gate import STORED, LogitTally, compare_outcomes, dtype_failures
+from ampft.lab.certificate.gate import (
+    STORED,
+    LogitTally,
+    compare_outcomes,
+    dtype_failures,
+    with_verdict,
+)
+from ampft.runs.served import PIPELINE, PREDICT, SERVER, ServedClient, ServedPart
 
 
 def kinds(made) -> list[str]:
@@ -26,6 +33,35 @@ def test_an_unchanged_artifact_passes():
     assert (made.verdict, kinds(made)) == ("passed", [])
     assert made.logits is not None
     assert made.logits.largest == 0
+
+
+@pytest.mark.parametrize(
+    ("client", "problem", "precision", "found"),
+    [
+        (PREDICT, None, "fp32", ["served"]),
+        (SERVER, None, "fp16", ["served"]),
+        (SERVER, None, "int8", []),  # rounding changes rows, which statistics judge
+        (SERVER, "KeyError: 'logits'", "int8", ["served"]),
+        (PIPELINE, None, "fp32", []),
+    ],
+)
+def test_a_client_that_answers_otherwise_fails_the_artifact(client, problem, precision, found):
+    labels, logits = drawn()
+    made = certificate(labels, logits, logits)
+    answered = ServedClient(
+        client=client, source="", asked=40, equal=39, difference=0.5, tolerance=1e-4,
+        problem=problem,
+    )  # fmt: skip
+    served = ServedPart(split="test", clients=[answered], causes=["The labels are swapped."])
+    artifact = {**made.artifact, "precision": precision}
+    dtypes = INT8 if precision == "int8" else replace(FLOAT32, weights={"float16": 9})
+    dtypes = FLOAT32 if precision == "fp32" else dtypes
+    draft = replace(made, served=served, artifact=artifact, failures=(), notes=(), dtypes=dtypes)
+    judged = with_verdict(draft)
+    assert kinds(judged) == found
+    notes = [each.text for each in judged.notes if each.kind == "pipeline"]
+    assert len(notes) == (client == PIPELINE)
+    assert all("39 of 40 rows equal" in text and "swapped" in text for text in notes)
 
 
 def test_too_few_rows_pass_nothing():

@@ -10,9 +10,11 @@ from ampft.lab.certificate.certificate_page import certificate_text, page
 from ampft.lab.certificate.rows import VerifyRequest
 from ampft.lab.certificate.verify import certify
 from ampft.lab.export import ExportRequest, export_run
+from ampft.runs.served import PIPELINE, PREDICT, SERVER
 
 pytestmark = pytest.mark.slow
 
+OF_TEXTS = ("pairs", "several labels", "words")
 TASKS = {
     "pairs": lambda folder: exported.train_texts(folder, pairs=True),
     "several labels": lambda folder: exported.train_texts(
@@ -37,5 +39,12 @@ def test_a_faithful_artifact_of_a_task_is_its_model(name, tmp_path):
     assert made.logits.largest < 1e-5
     assert made.logits.range > 0
     assert made.batches.changed == 0
+    clients = {each.client: each for each in made.served.clients}
+    assert clients.keys() == {PIPELINE, PREDICT, *([SERVER] if name in OF_TEXTS else [])}
+    assert all(each.agrees for each in clients.values()), made.served.text()
+    asked = {client: each.asked for client, each in clients.items()}
+    assert asked.get(SERVER, asked[PREDICT]) == asked[PREDICT] > 1
+    # Long sentences, and sounds of 8,000 Hz, are not for a pipeline.
+    assert (asked[PIPELINE] > 0) == (name not in ("words", "sounds"))
     assert made.verdict in certificate_text(made)
     assert "<html" in page(made)
