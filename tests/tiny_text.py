@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import datasets
@@ -10,6 +12,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
 from ampft.data.dataset import ClassificationData
+from ampft.data.row_labels import WEIGHT_COLUMN
 from ampft.decision import CONTRACT_NAME, Contract, Rule, Tokenization
 from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import Task, make_task
@@ -85,3 +88,11 @@ def tiny_task(
     return make_task(
         data, TaskSettings(model_name_or_path=str(folder), padding=not remove_padding, **settings)
     )
+
+
+def with_weights(task: Task, weights: Sequence[float]) -> Task:
+    """Return a task whose training rows have weights."""
+    column = np.asarray(weights, dtype=np.float64)
+    train = task.data.splits["train"].add_column(WEIGHT_COLUMN, column)
+    splits = datasets.DatasetDict({**task.data.splits, "train": train})
+    return make_task(replace(task.data, splits=splits), task.settings)

@@ -112,6 +112,11 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
                     f"{' or '.join(several)}, or remove the flag."
                 )
     check_decision_flags(arguments, arguments.task)
+    if arguments.weighted_metrics and arguments.fitted_flags:
+        raise InputError(
+            f"--weighted_metrics and {arguments.fitted_flags[0]}: temperatures, thresholds and "
+            "promises count rows, not weights. Remove one of the flags."
+        )
     arguments.check_optimizer()
     defaults = BUILT_IN_DEFAULTS.get(arguments.dataset_name or "", {})
     arguments.check_schedule(defaults.get("warmup_ratio", ClassifyArguments.warmup_ratio))

@@ -38,7 +38,7 @@ from ampft.data.pixels import (
 )
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows
-from ampft.data.row_labels import NO, YES, RowLabels
+from ampft.data.row_labels import NO, WEIGHT_COLUMN, YES, RowLabels
 from ampft.data.splits import (
     FILE_COLUMN,
     GROUP_COLUMN,
@@ -79,6 +79,7 @@ def assemble(
     Raises:
         InputError: `class_names`, `_shared_rows` or `missing_splits` rejects the data.
     """
+    rows = {split: _with_weights(part, request) for split, part in rows.items()}
     ordered = columns.labels.per_unit
     several = request.several_labels or ordered
     names = class_names(rows, several=several)
@@ -153,6 +154,59 @@ def assemble_masks(
     return replace(data, shared_with_train=made | shared)
 
 
+def _with_weights(part: LabelledRows, request: DataRequest) -> LabelledRows:
+    """Return rows whose weights, if they have any, are numbers that float32 has exactly.
+
+    Raises:
+        InputError: A weight is missing, not a finite number, or negative; the message names its
+            row.
+    """
+    if WEIGHT_COLUMN not in part.inputs.column_names:
+        return part
+    texts = [text for (text,) in cells(part.inputs, (WEIGHT_COLUMN,))]
+    weights = np.array(
+        [float(t) if t and NUMBER.fullmatch(t.strip()) else np.nan for t in texts], dtype=np.float64
+    )
+    with np.errstate(over="ignore"):
+        weights = weights.astype(np.float32).astype(np.float64)
+    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(wrong):
+        text = texts[wrong[0]]
+        raise InputError(
+            f"{part.location(wrong)}: the column of weights, {quoted(request.weight_column)}, "
+            f"{'is empty' if text is None else f'holds {quoted(text)}'} in {len(wrong)} of "
+            f"{len(texts)} rows. A weight is a finite number of at least 0. Correct the cells, or "
+            "remove --weight_column."
+        )
+    inputs = part.inputs.remove_columns(WEIGHT_COLUMN)
+    return replace(part, inputs=inputs.add_column(WEIGHT_COLUMN, weights))
+
+
+def _checked_weights(split: str, part: Dataset, request: DataRequest) -> tuple[Dataset, list[str]]:
+    """Return a split with the weights that it needs, and a note on those of training.
+
+    Raises:
+        InputError: All are 0.
+    """
+    if WEIGHT_COLUMN not in part.column_names:
+        return part, []
+    if split != "train" and not request.weighted_metrics:
+        return part.remove_columns(WEIGHT_COLUMN), []
+    weights = np.asarray(part[WEIGHT_COLUMN][:])
+    if not weights.any():
+        raise InputError(
+            f"--weight_column {request.weight_column}: all {len(part)} rows of the {split} split "
+            "have the weight 0, so none would count. Correct the weights, or remove the flag."
+        )
+    if split != "train":
+        return part, []
+    zeros = np.count_nonzero(weights == 0)
+    note = f"Rows count by column {request.weight_column!r}: {weights.min():g} to {weights.max():g}"
+    return part, [
+        f"{note}; {counted(int(zeros), 'training row')} with the weight 0." if zeros else f"{note}."
+    ]
+
+
 def _add_labels(
     part: LabelledRows, names: tuple[str, ...], *, several: bool, ordered: bool
 ) -> Dataset:
@@ -197,6 +251,8 @@ def finalize(
         strata = row_labels(whole).strata() if classes is None else None
         part, limit_notes = subsample(whole, strata, split, request)
         all_notes += limit_notes
+        part, weight_notes = _checked_weights(split, part, request)
+        all_notes += weight_notes
         if classes is None:
             prints[split] = fingerprint(part, input_columns)
         else:

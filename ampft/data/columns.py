@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
 
 from ampft.data.request import DataRequest
-from ampft.data.row_labels import LabelParser
+from ampft.data.row_labels import WEIGHT_COLUMN, LabelParser
 from ampft.data.sources.table import SAMPLE_ROWS, SourceTable, as_text
 from ampft.data.sources.text_lists import list_or_cell
 from ampft.data.splits import GROUP_COLUMN, ID_COLUMN
@@ -39,7 +39,11 @@ INPUT_FLAGS = {
     "sound": "--audio_column_name",
 }
 LABEL_FLAG = "--label_column_name"
-EXTRA_FLAGS = {GROUP_COLUMN: "--group_column", ID_COLUMN: "--id_column"}
+EXTRA_FLAGS = {
+    GROUP_COLUMN: "--group_column",
+    ID_COLUMN: "--id_column",
+    WEIGHT_COLUMN: "--weight_column",
+}
 
 WORD_COLUMNS = ("tokens", "words")
 TAG_COLUMNS = ("ner_tags", "tags", "labels", "label", "upos", "pos_tags")
@@ -141,6 +145,18 @@ class DataColumns:
         labels = LabelParser((tags,), several=True, per_unit=True)
         return cls((words,), labels, "token", extra or {}, are_spans, units or TextUnits())
 
+    def of_split(self, split: str, request: DataRequest) -> DataColumns:
+        """Return the columns to read of a split: without metrics by weight, only training has any.
+
+        Args:
+            split: Name of the split.
+            request: The user's choices.
+        """
+        if split == "train" or request.weighted_metrics:
+            return self
+        extra = {name: column for name, column in self.extra.items() if name != WEIGHT_COLUMN}
+        return replace(self, extra=extra)
+
     def require_in(self, available: Sequence[str], *, origin: str) -> None:
         """Raise InputError when a file or split lacks a column.
 
@@ -173,8 +189,12 @@ def refuse_rejected(table: SourceTable, columns: DataColumns) -> None:
 
 
 def extra_columns(request: DataRequest) -> dict[str, str]:
-    """Return the named columns of groups and ids, by their name in a split."""
-    columns = {GROUP_COLUMN: request.group_column, ID_COLUMN: request.id_column}
+    """Return the named columns of groups, ids and weights, by their name in a split."""
+    columns = {
+        GROUP_COLUMN: request.group_column,
+        ID_COLUMN: request.id_column,
+        WEIGHT_COLUMN: request.weight_column,
+    }
     return {name: column for name, column in columns.items() if column is not None}
 
 

@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, List
 
 from ampft.data.masks import Masks
-from ampft.data.row_labels import RowLabels, Targets, UnitLabels
+from ampft.data.row_labels import WEIGHT_COLUMN, RowLabels, Targets, UnitLabels
 from ampft.text.units import TextUnits
+
+FloatArray = npt.NDArray[np.float64]
 
 ROWS_AT_A_TIME = 4096
 TOKEN = "token"  # kind of data whose rows are lists of words with a label each
@@ -27,7 +30,8 @@ class ClassificationData:
 
     # `train`, and `validation` and `test` where they exist. Each has the input columns (strings,
     # PIL images, or files of sounds) and `label`, a `datasets.ClassLabel` (int64) or a
-    # `datasets.List` of one; with a group column also `groups.GROUP_COLUMN`, strings or None; of
+    # `datasets.List` of one; with a group column also `splits.GROUP_COLUMN`, strings or None; with
+    # a weight column `row_labels.WEIGHT_COLUMN`, float64, in `train` and where metrics need it; of
     # images and sounds that a user names also `CONTENT_COLUMN`.
     splits: DatasetDict
     # `("text",)`, a pair such as `("sentence1", "sentence2")`, `("image",)`, `("sound",)` or
@@ -57,6 +61,13 @@ class ClassificationData:
         if self.masks is not None:
             return self.masks["train"].classes.names
         return class_names(self.splits["train"])
+
+    def weights(self, split: str) -> FloatArray | None:
+        """Return the (n,) weights of the rows of a split; None if they have none."""
+        part = self.splits[split]
+        if WEIGHT_COLUMN not in part.column_names:
+            return None
+        return np.asarray(part[WEIGHT_COLUMN][:], dtype=np.float64)
 
     def labels(self, split: str) -> Targets | Masks:
         """Return the labels of a split.
@@ -145,7 +156,10 @@ def fingerprint(split: Dataset, input_columns: tuple[str, ...]) -> str:
     """
     names, several = class_names(split), has_several_labels(split)
     digest = hashlib.sha256()
-    for *inputs, label in cells(split, [*content_columns(split, input_columns), "label"]):
+    columns = [*content_columns(split, input_columns), "label"]
+    if WEIGHT_COLUMN in split.column_names:
+        columns.insert(0, WEIGHT_COLUMN)
+    for *inputs, label in cells(split, columns):
         labels = [str(len(label)), *(names[i] for i in label)] if several else [names[label]]
         for value in (*inputs, *labels):
             digest.update(value_bytes(value))

@@ -110,6 +110,14 @@ class DataRequest(HubSettings):
         "inputs, stay in one split, and a comparison counts them as one case",
     )
     id_column: str | None = _flag(None, "column of ids to copy into predictions.parquet")
+    weight_column: str | None = _flag(
+        None, "column of weights: how much a row counts in the loss, a number of at least 0"
+    )
+    weighted_metrics: bool = _flag(
+        False,
+        "also count rows in metrics by their weights, as scikit-learn's sample_weight",
+        needs=("weight_column",),
+    )
     max_train_samples: int | None = _flag(
         None, "number of training examples to keep, chosen at random", at_least=1
     )

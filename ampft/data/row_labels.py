@@ -17,6 +17,8 @@ from ampft.errors import InputError, quoted, quoted_list
 
 IntArray = npt.NDArray[np.int64]
 
+WEIGHT_COLUMN = "ampft_weight"  # of a split, float64, where the user named a column of weights
+
 
 @dataclass(frozen=True)
 class RowLabels:

@@ -70,13 +70,14 @@ def read_tables(
     for split, parts in tables.items():
         sources = InputColumns.of(columns.inputs, parts[0].columns).sources
         parts[:] = [rename_columns(table, (*sources, *columns.labels.columns)) for table in parts]
+        own = columns.of_split(split, request)
         for table in parts:
-            columns.require_in(table.columns, origin=table.origin)
+            own.require_in(table.columns, origin=table.origin)
             refuse_rejected(table, columns)
         if split != "train" and _is_unlabelled(parts[0], columns.labels.columns[0]):
             unlabelled.append(f"The {split} split has no labels and is left out.")
             continue
-        read_parts = [read_rows(table, columns, request) for table in parts]
+        read_parts = [read_rows(table, own, request) for table in parts]
         empty += [part.origin for part in read_parts if not len(part.inputs)]
         rows[split] = concatenated(read_parts, str(request.files.get(split, split)))
     counts = [

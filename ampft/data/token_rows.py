@@ -106,10 +106,11 @@ def read_token_tables(
     origin = first.origin if first.dataset is None else str(request.dataset_name)
     columns, note = choose_token_columns(first, request, origin=origin)
     every = list(chain.from_iterable(tables.values()))
-    for table in every:
-        columns.require_in(table.columns, origin=table.origin)
-        refuse_rejected(table, columns)
-    unused = ("drop_missing_labels", "image_column_name", "audio_column_name")
+    for split, sources in tables.items():
+        for table in sources:
+            columns.of_split(split, request).require_in(table.columns, origin=table.origin)
+            refuse_rejected(table, columns)
+    unused = ("drop_missing_labels", "image_column_name", "audio_column_name", "weighted_metrics")
     refuse_unused_options(request, unused, "words with tags")
     chosen = None if request.text_units is None else TextUnits(request.text_units)
     unit_note = f"Units: {request.text_units} (--text_units)."
@@ -118,8 +119,8 @@ def read_token_tables(
             chosen, unit_note = units_of_spans(_texts_with_spans(tables["train"], columns))
         columns = replace(columns, units=chosen)
     read = {
-        split: [_read_table(table, columns, request) for table in parts]
-        for split, parts in tables.items()
+        split: [_read_table(table, columns.of_split(split, request), request) for table in sources]
+        for split, sources in tables.items()
     }
     train = read["train"]
     if chosen is None:

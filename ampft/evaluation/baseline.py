@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from sklearn import config_context
 from sklearn.dummy import DummyClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
@@ -55,8 +56,9 @@ def bag_of_words_baseline(task: Task, split: str, check: Check = lambda seconds:
         InputError: The texts contain no words, or it would take too long.
     """
     texts, targets = joined_texts(task.data, "train"), np.asarray(task.labels["train"])
+    weights, classes = task.data.weights("train"), len(task.label_names)
     try:
-        predict = bag_of_words_model(texts, targets, len(task.label_names), "--baseline", check)
+        predict = bag_of_words_model(texts, targets, classes, "--baseline", check, weights=weights)
     except InputError as error:
         raise InputError(str(error).replace(": ", f": {task.data.name}: ", 1)) from None
     return task.outcome(split, {"probabilities": predict(joined_texts(task.data, split))})
@@ -68,6 +70,8 @@ def bag_of_words_model(
     classes: int,
     flag: str,
     check: Check = lambda seconds: None,
+    *,
+    weights: npt.NDArray[np.float64] | None = None,
 ) -> Callable[[Sequence[str]], npt.NDArray[np.float32]]:
     """Fit the baseline; return the function that predicts (n, classes) probabilities.
 
@@ -75,6 +79,7 @@ def bag_of_words_model(
         targets: Their labels, (n,) or (n, classes).
         classes: Number of classes; those that no text has get a probability of 0.
         check: Function that refuses the expected seconds.
+        weights: Weights of the texts, (n,); None for 1.
 
     Raises:
         InputError: The texts contain no words.
@@ -85,23 +90,26 @@ def bag_of_words_model(
     except ValueError as error:
         raise InputError(f"{flag}: {error}. Remove the flag.") from None
     check(SECONDS_PER_WORD * words.nnz * classes)
-    predict = _logistic_regression(words, targets, classes)
+    predict = _logistic_regression(words, targets, classes, weights)
     return lambda new: predict(vectorizer.transform(new))
 
 
 def _logistic_regression(
-    features: Any, targets: npt.NDArray[Any], classes: int
+    features: Any, targets: npt.NDArray[Any], classes: int, weights: npt.NDArray[np.float64] | None
 ) -> Callable[[Any], npt.NDArray[np.float32]]:
     """Fit (n, f) features of unit length; return the function of (n, classes) probabilities."""
     model: Any = LogisticRegression(C=INVERSE_REGULARISATION, solver="newton-cg")
+    with config_context(enable_metadata_routing=True):
+        model.set_fit_request(sample_weight=True)
     if targets.ndim == 2:
         model = OneVsRestClassifier(model)
     elif len(np.unique(targets)) == 1:
         model = DummyClassifier()  # logistic regression needs two classes
-    with warnings.catch_warnings():
+    given = {} if weights is None else {"sample_weight": weights}
+    with warnings.catch_warnings(), config_context(enable_metadata_routing=True):
         # A label that no text has, or every text, has a constant prediction, which is intended.
         warnings.filterwarnings("ignore", r"Label (not )?\d+ is present", UserWarning)
-        model.fit(features, targets.astype(np.int64))
+        model.fit(features, targets.astype(np.int64), **given)
 
     def predict(new: Any) -> npt.NDArray[np.float32]:
         predicted = model.predict_proba(new)
@@ -145,8 +153,9 @@ def frozen_encoder_baseline(
         probed = with_probed_head(task, loaded, device, name="--baseline")
         return task.outcome(split, probe_decoded(task, probed.model.to(device).eval(), split))
     chosen = np.random.default_rng(0).permutation(len(targets))[:MAX_UNITS]
+    weights = None if train.row_weights is None else train.row_weights[chosen]
     predict = _logistic_regression(
-        _embeddings(model, train, chosen), targets[chosen], len(task.label_names)
+        _embeddings(model, train, chosen), targets[chosen], len(task.label_names), weights
     )
     new = task.examples(split)
     everything = np.arange(len(new.lengths))

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,10 @@ from torch.nn import functional
 
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
-from ampft.kinds.logits import NO_LABEL
+from ampft.kinds.logits import LABEL_WEIGHTS, NO_LABEL
 from ampft.models.freezing import head_names, is_inside_any
 from ampft.models.weights import LoadedModel
+from ampft.tasks.loss import summed_binary_cross_entropy, summed_cross_entropy
 from ampft.tasks.task import LabelledExamples, Task
 from ampft.text.numbers import counted
 
@@ -65,8 +66,10 @@ def with_probed_head(
         model.to(device)
     model.eval()
     try:
-        features, labels = _training_features(task, model, layer)
-        weight, bias, strength = fit_regression(features, labels, len(task.label_names))
+        features, labels, weights = _training_features(task, model, layer)
+        weight, bias, strength = fit_regression(
+            features, labels, len(task.label_names), weights=weights
+        )
         with torch.no_grad():
             layer.weight.copy_(share(weight))
             if layer.bias is not None:
@@ -124,24 +127,31 @@ def _batches(
             yield task.logits(model, inputs), inputs
 
 
-def _training_features(task: Task, model: nn.Module, layer: nn.Linear) -> tuple[Tensor, Tensor]:
-    """Return the (u, H) features and the labels of examples, or words, of the training split."""
+def _training_features(
+    task: Task, model: nn.Module, layer: nn.Linear
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the (u, H) features, the labels and the weights of examples, or words, of training."""
     examples = task.examples("train")
     order = np.random.default_rng(0).permutation(len(examples.lengths))
     features: list[Tensor] = []
     labels: list[Tensor] = []
+    weights: list[Tensor] = []
     with _returning_features(layer):
         for rows, inputs in _batches(task, model, examples, order):
             targets = inputs["labels"]
             counts = slice(None) if targets.ndim > 1 else targets != NO_LABEL
             features.append(rows.cpu().double()[counts])
             labels.append(targets[counts])
+            if LABEL_WEIGHTS in inputs:
+                weights.append(inputs[LABEL_WEIGHTS].double()[counts])
             if sum(map(len, labels)) >= MAX_UNITS:
                 break
-    return torch.cat(features), torch.cat(labels)
+    return torch.cat(features), torch.cat(labels), torch.cat(weights) if weights else None
 
 
-def fit_regression(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor, float]:
+def fit_regression(
+    features: Tensor, labels: Tensor, classes: int, *, weights: Tensor | None = None
+) -> tuple[Tensor, Tensor, float]:
     """Fit logistic regression, regularised as strongly as folds of the rows ask for.
 
     The bias is not regularised, as in scikit-learn, whose loss this is.
@@ -150,18 +160,32 @@ def fit_regression(features: Tensor, labels: Tensor, classes: int) -> tuple[Tens
         features: (n, H) float64.
         labels: (n,) classes, or (n, K) whether an example has a label.
         classes: Number of classes, K.
+        weights: (n,) weights of the rows, float64, as scikit-learn's `sample_weight`; None for 1.
 
     Returns:
         (K, H) weights, (K,) biases, and the chosen inverse strength.
     """
     scale = float(features.square().sum(1).mean().sqrt().clamp(min=1e-12))
-    scaled = features / scale
-    strength = _strength(scaled[:FOLDED_UNITS], labels[:FOLDED_UNITS], classes)
-    weight, bias = _fit(scaled, labels, classes, strength)
+    rows = _Rows(features / scale, labels, weights)
+    strength = _strength(rows.of(slice(FOLDED_UNITS)), classes)
+    weight, bias = _fit(rows, classes, strength)
     return weight / scale, bias, strength
 
 
-def _strength(features: Tensor, labels: Tensor, classes: int) -> float:
+class _Rows(NamedTuple):
+    """What a regression is fitted on."""
+
+    features: Tensor  # (n, H) float64.
+    labels: Tensor  # (n,) classes, or (n, K) whether a row has a label.
+    weights: Tensor | None  # (n,) float64; None for 1.
+
+    def of(self, chosen: Any) -> _Rows:
+        """Return some of the rows."""
+        return _Rows(*(None if part is None else part[chosen] for part in self))  # type: ignore[arg-type]
+
+
+def _strength(rows: _Rows, classes: int) -> float:
+    labels = rows.labels
     strata = labels.numpy() if labels.ndim == 1 else labels.numpy().argmax(1)
     if np.unique(strata, return_counts=True)[1].max() < FOLDS:
         return STRENGTHS[1]
@@ -171,23 +195,21 @@ def _strength(features: Tensor, labels: Tensor, classes: int) -> float:
         folds = list(StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(strata, strata))
     for train, held_out in folds:
         for place, strength in enumerate(STRENGTHS):
-            weight, bias = _fit(features[train], labels[train], classes, strength)
-            logits = features[held_out] @ weight.T + bias
-            losses[place] += float(_loss(logits, labels[held_out]))
+            weight, bias = _fit(rows.of(train), classes, strength)
+            losses[place] += float(_loss(rows.of(held_out), weight, bias))
     return STRENGTHS[int(losses.argmin())]
 
 
-def _loss(logits: Tensor, labels: Tensor) -> Tensor:
-    if labels.ndim == 1:
-        return functional.cross_entropy(logits, labels.long(), reduction="sum")
-    return functional.binary_cross_entropy_with_logits(
-        logits, labels.to(logits.dtype), reduction="sum"
-    )
+def _loss(rows: _Rows, weight: Tensor, bias: Tensor) -> Tensor:
+    logits = rows.features @ weight.T + bias
+    if rows.labels.ndim == 1:
+        return summed_cross_entropy(logits, rows.labels.long(), weights=rows.weights)
+    return summed_binary_cross_entropy(logits, rows.labels, weights=rows.weights)
 
 
-def _fit(features: Tensor, labels: Tensor, classes: int, strength: float) -> tuple[Tensor, Tensor]:
+def _fit(rows: _Rows, classes: int, strength: float) -> tuple[Tensor, Tensor]:
     """Minimise strength * loss + |weights|^2 / 2 by L-BFGS, from zeros."""
-    weight = torch.zeros(classes, features.shape[1], dtype=torch.float64, requires_grad=True)
+    weight = torch.zeros(classes, rows.features.shape[1], dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS(
         [weight, bias], max_iter=ITERATIONS, tolerance_grad=1e-6, line_search_fn="strong_wolfe"
@@ -198,7 +220,7 @@ def _fit(features: Tensor, labels: Tensor, classes: int, strength: float) -> tup
         penalty = weight.square().sum() / (2 * strength)
         # A class without rows, or with all of them, would send its bias to infinity.
         penalty = penalty + 1e-4 * bias.square().sum()
-        loss = _loss(features @ weight.T + bias, labels) + penalty
+        loss = _loss(rows, weight, bias) + penalty
         loss.backward()
         return loss
 

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ampft.data.row_labels import UnitLabels
 from ampft.errors import TrainingStopped
 from ampft.metrics.sums import class_counts
+from ampft.tasks.loss import MAX_EXAMPLES
 from ampft.tasks.outcome import Outcome
 from ampft.tasks.task import Task
 
@@ -42,7 +44,16 @@ def constant_outcome(task: Task, split: str) -> Outcome:
 
 def chance_loss(task: Task) -> float:
     """Return the training loss of the constant model, per unit of weight, as training does."""
-    return task.problem.constant_loss(task.labels["train"])
+    targets, weights = task.labels["train"], task.data.weights("train")
+    if weights is not None:  # rows drawn by their weights have the weighted loss on average
+        generator = np.random.default_rng(0)
+        size = min(len(weights), MAX_EXAMPLES)
+        drawn = generator.choice(len(weights), size, p=weights / weights.sum())
+        if isinstance(targets, UnitLabels):
+            targets = UnitLabels(targets[drawn], targets.counts[drawn])
+        elif isinstance(targets, np.ndarray):
+            targets = targets[drawn]
+    return task.problem.constant_loss(targets)
 
 
 def loss_warnings(losses: Sequence[float], chance: float) -> dict[str, str]:

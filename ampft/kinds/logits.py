@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ampft.models.packing.layout import PackedLayout
 
 WORD_BUCKET = 64
+LABEL_WEIGHTS = "label_weights"  # of a collated batch: the weights of the labels in the loss
 NO_LABEL = -100  # of a word that does not count, as in `torch.nn.CrossEntropyLoss`
 
 
@@ -125,4 +126,6 @@ def pad_batch_to_width(
         more = -len(positions) % WORD_BUCKET
         padded[WORD_POSITIONS] = functional.pad(moved, (0, more))
         padded["labels"] = functional.pad(inputs["labels"], (0, more), value=NO_LABEL)
+        if LABEL_WEIGHTS in inputs:
+            padded[LABEL_WEIGHTS] = functional.pad(inputs[LABEL_WEIGHTS], (0, more))
     return padded

@@ -81,7 +81,11 @@ def calibration_statistic(
 
 
 def expected_calibration_error(
-    confidence: npt.NDArray[np.floating], correct: npt.NDArray[np.bool_], *, bins: int = BINS
+    confidence: npt.NDArray[np.floating],
+    correct: npt.NDArray[np.bool_],
+    *,
+    bins: int = BINS,
+    weights: npt.NDArray[np.float64] | None = None,
 ) -> float:
     """Return the expected calibration error, in [0, 1]; 0 is perfect.
 
@@ -97,12 +101,14 @@ def expected_calibration_error(
         confidence: (n,) probability of each prediction.
         correct: (n,) whether the prediction is correct.
         bins: Number of bins of equal width, M.
+        weights: (n,) weights of the predictions, instead of counting each once; None for 1.
     """
     values = confidence.astype(np.float64)
+    factors = np.ones(len(values)) if weights is None else weights
     bin_of = np.digitize(values, np.arange(1, bins) / bins, right=True)
     # n_m / n * |acc - conf| = |sum(correct) - sum(confidence)| / n: no division by an empty bin.
-    gaps = np.bincount(bin_of, weights=correct - values, minlength=bins)
-    return float(np.abs(gaps).sum() / len(values))
+    gaps = np.bincount(bin_of, weights=factors * (correct - values), minlength=bins)
+    return float(np.abs(gaps).sum() / factors.sum())
 
 
 LOWEST, HIGHEST = 0.05, 20.0  # outside: the model makes no errors to fit

@@ -38,7 +38,9 @@ RANKING: Mapping[str, Ranking] = {
 
 
 def ranking_metrics(
-    has: npt.NDArray[np.bool_], probabilities: npt.NDArray[np.floating]
+    has: npt.NDArray[np.bool_],
+    probabilities: npt.NDArray[np.floating],
+    weights: npt.NDArray[np.float64] | None = None,
 ) -> dict[str, float]:
     """Return the ranking metrics by name, by scikit-learn's functions.
 
@@ -48,16 +50,22 @@ def ranking_metrics(
     Args:
         has: (n, K) whether an example has a class. With K = 1, it is the second of two classes.
         probabilities: (n, K) probabilities of the classes.
+        weights: (n,) weights of the examples; None for 1.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
+    if weights is not None:
+        counted = weights > 0
+        has, probabilities, weights = has[counted], probabilities[counted], weights[counted]
     support = has.sum(axis=0)
     ranked = np.flatnonzero((support > 0) & (support < len(has)))
+    if weights is not None:
+        support = weights @ has
     if not len(ranked) or has.shape[1] > MAX_MATRIX_CLASSES:
         return {}
     found = {}
     for name, score in (("roc_auc", roc_auc_score), ("average_precision", average_precision_score)):
-        values = [score(has[:, k], probabilities[:, k]) for k in ranked]
+        values = [score(has[:, k], probabilities[:, k], sample_weight=weights) for k in ranked]
         if has.shape[1] == 1:
             found[name] = float(values[0])
             continue
@@ -67,17 +75,20 @@ def ranking_metrics(
 
 
 def class_ranking_metrics(
-    labels: npt.NDArray[np.integer], probabilities: npt.NDArray[np.floating]
+    labels: npt.NDArray[np.integer],
+    probabilities: npt.NDArray[np.floating],
+    weights: npt.NDArray[np.float64] | None = None,
 ) -> dict[str, float]:
     """Return the ranking metrics of examples, or words, with one label each.
 
     Args:
         labels: (n,) indices of the labels.
         probabilities: (n, K) probabilities of the classes.
+        weights: (n,) weights of the examples; None for 1.
     """
     classes = probabilities.shape[1]
     if classes > MAX_MATRIX_CLASSES:
         return {}
     has = labels[:, None] == np.arange(classes)
     first = 1 if classes == 2 else 0  # the second class of two says both
-    return ranking_metrics(has[:, first:], probabilities[:, first:])
+    return ranking_metrics(has[:, first:], probabilities[:, first:], weights)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from ampft.metrics.sums import class_counts, cohen_kappa, f1_per_class, matthews
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
+Weights = npt.NDArray[np.float64] | None
 Average = Literal["micro", "macro", "weighted", "samples"]
 
 MAX_MATRIX_CLASSES = 200  # with more, nothing of K x K size is stored or computed
@@ -32,22 +33,26 @@ class Scores:
     support: int
 
 
-def class_scores(labels: IntArray, predicted: IntArray, classes: int) -> tuple[Scores, ...]:
+def class_scores(
+    labels: IntArray, predicted: IntArray, classes: int, weights: Weights = None
+) -> tuple[Scores, ...]:
     """Return the scores of each class 0..classes-1.
 
     Args:
         labels: True classes, shape (n,).
         predicted: Predicted classes, shape (n,).
         classes: Number of classes of the label map.
+        weights: Weights of the examples, shape (n,); None for 1. Support counts examples.
     """
     from sklearn.metrics import precision_recall_fscore_support
 
-    columns = precision_recall_fscore_support(
-        labels, predicted, labels=np.arange(classes), zero_division=0
+    precision, recall, f1, _ = precision_recall_fscore_support(
+        labels, predicted, labels=np.arange(classes), zero_division=0, sample_weight=weights
     )
+    support = np.bincount(labels, minlength=classes)
     return tuple(
-        Scores(float(p), float(r), float(f1), int(support))
-        for p, r, f1, support in zip(*columns, strict=True)
+        Scores(float(p), float(r), float(f), int(count))
+        for p, r, f, count in zip(precision, recall, f1, support, strict=True)
     )
 
 
@@ -73,16 +78,20 @@ def _scores(right: float, found: float, given: float, f1: float) -> Scores:
     return Scores(precision, recall, f1, int(given))
 
 
-def average_scores(rows: Sequence[Scores], *, weighted: bool) -> Scores:
+def average_scores(
+    rows: Sequence[Scores], *, weighted: bool, weight_of_class: npt.NDArray[Any] | None = None
+) -> Scores:
     """Return the average over the classes.
 
     Args:
         rows: The scores of every class of the label map.
         weighted: Whether classes are weighted by support; otherwise all have the same weight,
             including absent ones, as in scikit-learn with `labels`.
+        weight_of_class: (K,) weights of the examples of each class instead of support, if
+            `weighted`.
     """
     support = [row.support for row in rows]
-    weights = support if weighted else None
+    weights = (support if weight_of_class is None else weight_of_class) if weighted else None
     precision, recall, f1 = (
         float(np.average([getattr(row, name) for row in rows], weights=weights))
         for name in ("precision", "recall", "f1")
@@ -99,7 +108,9 @@ def flat_averages(averages: Mapping[str, Scores]) -> dict[str, float]:
     }
 
 
-def scalar_scores(labels: IntArray, predicted: IntArray, classes: int) -> dict[str, float]:
+def scalar_scores(
+    labels: IntArray, predicted: IntArray, classes: int, weights: Weights = None
+) -> dict[str, float]:
     """Return the metrics that need no probabilities, by name.
 
     `balanced_accuracy` is the mean recall of the classes that the split has (Brodersen et al.,
@@ -110,30 +121,42 @@ def scalar_scores(labels: IntArray, predicted: IntArray, classes: int) -> dict[s
         labels: True classes, shape (n,).
         predicted: Predicted classes, shape (n,).
         classes: Number of classes of the label map.
+        weights: Weights of the examples, shape (n,); None for 1.
     """
-    rows = class_scores(labels, predicted, classes)
-    macro, weighted = (average_scores(rows, weighted=flag) for flag in (False, True))
-    kappa, correlation = _agreement(labels, predicted, classes)
+    rows = class_scores(labels, predicted, classes, weights)
+    of_class = None if weights is None else np.bincount(labels, weights, minlength=classes)
+    macro, weighted = (
+        average_scores(rows, weighted=flag, weight_of_class=of_class) for flag in (False, True)
+    )
+    kappa, correlation = _agreement(labels, predicted, classes, weights)
+    present = range(classes) if of_class is None else np.flatnonzero(of_class)
     return {
-        "accuracy": float(np.mean(labels == predicted)),
+        "accuracy": float(np.average(labels == predicted, weights=weights)),
         # scikit-learn's warns if a class that the split lacks is predicted, which is normal here.
-        "balanced_accuracy": float(np.mean([row.recall for row in rows if row.support])),
+        "balanced_accuracy": float(np.mean([rows[k].recall for k in present if rows[k].support])),
         **flat_averages({"macro": macro, "weighted": weighted}),
         "cohen_kappa": kappa,
         "matthews": correlation,
     }
 
 
-def _agreement(labels: IntArray, predicted: IntArray, classes: int) -> tuple[float, float]:
+def _agreement(
+    labels: IntArray, predicted: IntArray, classes: int, weights: Weights
+) -> tuple[float, float]:
     """Return Cohen's kappa and the Matthews correlation; NaN and 0 if there is only one class."""
+    if weights is not None:
+        counted = weights > 0
+        labels, predicted, weights = labels[counted], predicted[counted], weights[counted]
     if len(np.unique(np.concatenate([labels, predicted]))) == 1:  # scikit-learn warns
         return float("nan"), 0.0
     if classes > MAX_MATRIX_CLASSES:
-        totals = single_label_sums(labels, predicted, classes).totals()
+        totals = single_label_sums(labels, predicted, classes).weighted(weights).totals()
         return float(cohen_kappa(totals)), float(matthews(totals))
     from sklearn.metrics import cohen_kappa_score, matthews_corrcoef
 
-    kappa, correlation = (f(labels, predicted) for f in (cohen_kappa_score, matthews_corrcoef))
+    kappa, correlation = (
+        f(labels, predicted, sample_weight=weights) for f in (cohen_kappa_score, matthews_corrcoef)
+    )
     return float(kappa), float(correlation)
 
 
@@ -185,7 +208,7 @@ def case_brier_scores(labels: IntArray, probabilities: FloatArray) -> npt.NDArra
 
 
 def label_scores(
-    labels: BoolArray, predicted: BoolArray, *, average: Average | None
+    labels: BoolArray, predicted: BoolArray, *, average: Average | None, weights: Weights = None
 ) -> tuple[Scores, ...]:
     """Return the scores of each label, or only their average.
 
@@ -193,10 +216,13 @@ def label_scores(
         labels: (n, K) whether an example has a label.
         predicted: (n, K) whether it is predicted.
         average: Way of averaging; None returns the scores of the K labels.
+        weights: (n,) weights of the examples; None for 1. Support counts labels.
     """
     from sklearn.metrics import precision_recall_fscore_support
 
-    scores = precision_recall_fscore_support(labels, predicted, average=average, zero_division=0)
+    scores = precision_recall_fscore_support(
+        labels, predicted, average=average, zero_division=0, sample_weight=weights
+    )
     precision, recall, f1 = (np.atleast_1d(values) for values in scores[:3])
     support = labels.sum(axis=0) if average is None else [labels.sum()]
     return tuple(
@@ -242,7 +268,9 @@ def _normalized(probabilities: FloatArray) -> npt.NDArray[np.float64]:
     return rows
 
 
-def top_accuracy(labels: IntArray, probabilities: FloatArray, k: int) -> float:
+def top_accuracy(
+    labels: IntArray, probabilities: FloatArray, k: int, weights: Weights = None
+) -> float:
     """Return the share of examples whose label is among the k most probable classes.
 
     Of equally probable classes, those with the lowest index come first, as in `argmax`.
@@ -251,8 +279,9 @@ def top_accuracy(labels: IntArray, probabilities: FloatArray, k: int) -> float:
         labels: (n,) class indices.
         probabilities: (n, K) probabilities.
         k: Number of classes that count as correct.
+        weights: (n,) weights of the examples; None for 1.
     """
     own = probabilities[np.arange(len(labels)), labels][:, None]
     is_before = np.arange(probabilities.shape[1]) < labels[:, None]
     ahead = (probabilities > own) | ((probabilities == own) & is_before)
-    return float((ahead.sum(axis=1) < k).mean())
+    return float(np.average(ahead.sum(axis=1) < k, weights=weights))

@@ -59,6 +59,21 @@ class CaseSums:
         totals: FloatArray = self.patterns.T @ self.counts.astype(np.float64)
         return totals
 
+    def weighted(self, weights: FloatArray | None) -> CaseSums:
+        """Return the sums with each case counting by its weight; unchanged for None.
+
+        Weights are scaled to a mean of 1, which changes no metric.
+
+        Args:
+            weights: (n,) weights of at least 0, whose sum is above 0.
+        """
+        if weights is None:
+            return self
+        from scipy.sparse import diags_array
+
+        factors = diags_array(weights / weights.mean())
+        return CaseSums((factors @ self.patterns[self.pattern_of]).tocsr(), np.arange(len(self)))
+
     def grouped(self, groups: IntArray) -> CaseSums:
         """Return the same sums with each group of cases as one case.
 

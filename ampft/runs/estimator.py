@@ -78,20 +78,32 @@ class Classifier(ClassifierMixin, BaseEstimator):
         tags.non_deterministic = self.random_state is None
         return tags
 
-    def fit(self, X: Any, y: Any) -> Classifier:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Classifier:
         """Fine-tune on texts.
 
         Args:
             X: (n,) texts: a list, an array, a Series, or a DataFrame with one column.
             y: (n,) labels of any type.
+            sample_weight: (n,) weights of the texts in the loss; None for 1.
 
         Raises:
             InputError: The data or a setting must be corrected.
-            ValueError: `X` and `y` differ in length, or labels have different types.
+            ValueError: `X`, `y` and `sample_weight` differ in length, or labels have different
+                types.
         """
         texts, labels = texts_of(X), np.asarray(y)
         if labels.ndim != 1 or len(labels) != len(texts):
             raise ValueError(f"X has {len(texts)} texts, and y the shape {labels.shape}.")
+        rows = {"text": texts, "label": list(map(str, labels))}
+        settings = dict(self.settings or {})
+        if sample_weight is not None:
+            weights = np.asarray(sample_weight, dtype=np.float64)
+            if weights.shape != labels.shape:
+                raise ValueError(
+                    f"sample_weight has the shape {weights.shape}, and X has {len(texts)} texts."
+                )
+            rows["weight"] = weights.tolist()
+            settings.setdefault("weight_column", "weight")
         try:
             self.classes_ = np.unique(labels)
         except TypeError as error:
@@ -114,9 +126,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
         printed = contextlib.nullcontext() if self.verbose else _silence()
         with printed:
             self.run_: FinishedRun = finetune(
-                [(text, str(label)) for text, label in zip(texts, labels, strict=True)],
+                [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)],
                 precision=self.precision,
-                **{**given, **(self.settings or {}), "output_dir": folder},
+                **{**given, **settings, "output_dir": folder},
             )
         self.n_features_in_ = 1
         return self

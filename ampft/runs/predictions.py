@@ -23,7 +23,7 @@ from ampft.kinds.views import MASK_COLUMN, Case, CasePrediction
 from ampft.runs.record import RunRecord
 from ampft.runs.show import task_row
 from ampft.tasks import problem_types
-from ampft.tasks.outcome import Outcome
+from ampft.tasks.outcome import WEIGHT, Outcome
 from ampft.text.shown_case import ShownCase
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ LABEL_NAMES_KEY = b"ampft.label_names"
 ROWS_PER_GROUP = 8192
 RESERVED_COLUMNS = (
     *("example_id", "split", "label", "prediction", "label_id", "prediction_id"),
-    "loss",
+    *("loss", WEIGHT),
     *("pixel_cells", "pixel_counts", "pixel_loss", "pixel_squared_loss", "pixel_calibration"),
     *("mask_digest", MASK_COLUMN),
     *("confidence", "probabilities", "group_id", "fold"),

@@ -33,6 +33,7 @@ def summed_cross_entropy(
     label_smoothing: float = 0.0,
     focal_gamma: float = 0.0,
     ignore_index: int = -100,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Return the cross entropy, or the focal loss, summed over the examples.
 
@@ -48,6 +49,7 @@ def summed_cross_entropy(
         label_smoothing: Share of the target that is spread evenly over the classes, 0 to 1.
         focal_gamma: Exponent of the focal loss; 0 for cross entropy. Not with label smoothing.
         ignore_index: Label of what does not count.
+        weights: (m, ...) factors of the losses, besides those of the classes; None for 1.
 
     Returns:
         A float32 scalar; float64 for float64 logits.
@@ -60,22 +62,31 @@ def summed_cross_entropy(
         other = "probabilities as labels" if is_soft else "label_smoothing"
         raise ValueError(f"focal_gamma and {other} cannot be combined; set focal_gamma to 0")
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    weights = None if class_weights is None else to_device(class_weights, logits.device, dtype)
+    of_classes = None if class_weights is None else to_device(class_weights, logits.device, dtype)
     with torch.autocast(logits.device.type, enabled=False):
         if focal_gamma:
             counted = labels != ignore_index
             index = torch.where(counted, labels, 0)
             losses = _focal_losses(logits.to(dtype), index, focal_gamma)
-            factors = counted.to(dtype) if weights is None else counted * weights[index]
-            return (losses * factors).sum()
-        return functional.cross_entropy(
+            factors = counted.to(dtype) if of_classes is None else counted * of_classes[index]
+            return weighted_sum(losses * factors, weights)
+        losses = functional.cross_entropy(
             logits.to(dtype),
             labels.to(dtype) if is_soft else labels,
-            weight=weights,
+            weight=of_classes,
             ignore_index=ignore_index,
             label_smoothing=label_smoothing,
-            reduction="sum",
+            reduction="sum" if weights is None else "none",
         )
+        return losses if weights is None else weighted_sum(losses, weights)
+
+
+def weighted_sum(losses: Tensor, weights: Tensor | None) -> Tensor:
+    """Return the sum of (m, ...) losses, each times the weight of its example if (m,) are given."""
+    if weights is None:
+        return losses.sum()
+    factors = weights.to(losses.dtype).reshape(-1, *[1] * (losses.ndim - 1))
+    return (losses * factors).sum()
 
 
 def _focal_losses(logits: Tensor, labels: Tensor, gamma: float) -> Tensor:
@@ -99,6 +110,7 @@ def summed_binary_cross_entropy(
     positive_weights: Tensor | None = None,
     label_smoothing: float = 0.0,
     focal_gamma: float = 0.0,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Return the binary cross entropy, or the focal loss, summed over all decisions.
 
@@ -110,29 +122,35 @@ def summed_binary_cross_entropy(
         positive_weights: (K,) weights of the decisions whose target is true; None for 1.
         label_smoothing: Share of each target that is moved to one half, 0 to 1.
         focal_gamma: Exponent of the focal loss; 0 for cross entropy. Not with label smoothing.
+        weights: (m,) factors of the losses of the examples; None for 1.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if focal_gamma and targets.dtype != torch.bool:
         raise ValueError("focal_gamma needs targets of dtype bool; set it to 0 for probabilities")
-    weights = None
+    positive = None
     if positive_weights is not None:
-        weights = to_device(positive_weights, logits.device, logits.dtype)
+        positive = to_device(positive_weights, logits.device, logits.dtype)
     with torch.autocast(logits.device.type, enabled=False):
         if focal_gamma:
             toward = torch.where(targets, logits, -logits)
             modulation = (focal_gamma * functional.logsigmoid(-toward)).exp()
             losses = -modulation * functional.logsigmoid(toward)
-            return (
-                losses if weights is None else torch.where(targets, weights * losses, losses)
-            ).sum()
+            if positive is not None:
+                losses = torch.where(targets, positive * losses, losses)
+            return weighted_sum(losses, weights)
         smoothed = targets.to(logits.dtype).lerp(torch.full_like(logits, 0.5), label_smoothing)
-        return functional.binary_cross_entropy_with_logits(
-            logits, smoothed, pos_weight=weights, reduction="sum"
+        losses = functional.binary_cross_entropy_with_logits(
+            logits, smoothed, pos_weight=positive, reduction="sum" if weights is None else "none"
         )
+        return losses if weights is None else weighted_sum(losses, weights)
 
 
 def summed_squared_error(
-    predictions: Tensor, targets: Tensor, *, huber_delta: float | None = None
+    predictions: Tensor,
+    targets: Tensor,
+    *,
+    huber_delta: float | None = None,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Return the squared error, or Huber's loss, summed over all numbers, a float32 scalar.
 
@@ -140,6 +158,7 @@ def summed_squared_error(
         predictions: (m, ...), any floating dtype; computed in float32, or in float64 for float64.
         targets: (m, ...), the same shape.
         huber_delta: Error from which Huber's loss grows linearly; None for the squared error.
+        weights: (m,) factors of the losses of the examples; None for 1.
 
     Raises:
         ValueError: The shapes differ, which torch would broadcast.
@@ -152,9 +171,12 @@ def summed_squared_error(
     dtype = torch.promote_types(predictions.dtype, torch.float32)
     pair = predictions.to(dtype), targets.to(dtype)
     with torch.autocast(predictions.device.type, enabled=False):
+        reduction = "sum" if weights is None else "none"
         if huber_delta is None:
-            return functional.mse_loss(*pair, reduction="sum")
-        return functional.huber_loss(*pair, reduction="sum", delta=huber_delta)
+            losses = functional.mse_loss(*pair, reduction=reduction)
+        else:
+            losses = functional.huber_loss(*pair, reduction=reduction, delta=huber_delta)
+        return losses if weights is None else weighted_sum(losses, weights)
 
 
 def parse_class_weights(

@@ -51,9 +51,12 @@ from ampft.tasks.outcome import (
     OutcomeMistakes,
     answered_column,
     check_arrays,
+    check_weights,
     constant_choice_text,
     list_column,
     read_probabilities,
+    read_weights,
+    weight_column,
 )
 from ampft.tasks.report import HubMetric, Report, score_cells, with_added_metrics
 from ampft.text.tables import Cell, Name, Table
@@ -207,11 +210,14 @@ class MultiLabelPredictions:
     decisions: Decisions = UNTOUCHED
     # Shape (n, K), float32, before the temperature; None unless one is fitted.
     logits: FloatArray | None = None
+    # Shape (n,), float64: weights of the examples in the metrics; None for 1.
+    weights: npt.NDArray[np.float64] | None = None
 
     kind: ClassVar[str] = "multi_label"
 
     def __post_init__(self) -> None:
         shape = (len(self.labels), len(self.label_names))
+        check_weights(self.weights, len(self.labels))
         check_arrays(
             self,
             {
@@ -279,13 +285,20 @@ class MultiLabelPredictions:
         """Return the report of the split."""
         from sklearn.metrics import average_precision_score
 
-        labels, probabilities = self.labels, self.probabilities
+        labels, probabilities, weights = self.labels, self.probabilities, self.weights
+        counted = np.ones(len(self), dtype=bool) if weights is None else weights > 0
         precisions = [
-            float(average_precision_score(has, score)) if has.any() else None
+            float(average_precision_score(has, score, sample_weight=weights))
+            if has[counted].any()
+            else None
             for has, score in zip(labels.T, probabilities.T, strict=True)
         ]
         known = [value for value in precisions if value is not None]
-        micro = average_precision_score(labels, probabilities, average="micro") if known else None
+        micro = None
+        if known:
+            micro = average_precision_score(
+                labels, probabilities, average="micro", sample_weight=weights
+            )
         report = MultiLabelReport(
             split=self.split,
             examples=len(self),
@@ -295,16 +308,22 @@ class MultiLabelPredictions:
             per_label=self.scores(),
             per_label_average_precision=tuple(precisions),
             averages={
-                name: label_scores(labels, self.predicted, average=name)[0] for name in AVERAGES
+                name: label_scores(labels, self.predicted, average=name, weights=weights)[0]
+                for name in AVERAGES
             },
             average_precision={
                 "micro": None if micro is None else float(micro),
                 "macro": float(np.mean(known)) if known else None,
             },
-            means={row.name: float(row.values(self).mean()) for row in MEANS if row.values},
+            means={
+                row.name: float(np.average(row.values(self), weights=weights))
+                for row in MEANS
+                if row.values
+            },
             expected_calibration_error=self.calibration_error(),
+            is_weighted=weights is not None,
         )
-        ranking = ranking_metrics(labels.astype(bool), probabilities)
+        ranking = ranking_metrics(labels.astype(bool), probabilities, weights)
         return with_added_metrics(report, METRICS, self.metrics(), ranking)
 
     def metrics(self) -> dict[str, float]:
@@ -315,21 +334,24 @@ class MultiLabelPredictions:
     def calibration_error(self) -> float:
         """Return the expected calibration error over all n * K decisions, 15 bins."""
         correct = self.predicted == self.labels
-        return expected_calibration_error(self.decision_confidence.ravel(), correct.ravel())
+        weights = None if self.weights is None else np.repeat(self.weights, correct.shape[1])
+        return expected_calibration_error(
+            self.decision_confidence.ravel(), correct.ravel(), weights=weights
+        )
 
     def sums(self, metric: str) -> CaseSums:
         """Return the sums from which `metric` is computed."""
         values = METRICS[metric].values
-        return self.unit_sums if values is None else mean_sums(values(self))
+        return self.unit_sums if values is None else mean_sums(values(self)).weighted(self.weights)
 
     @cached_property
     def unit_sums(self) -> CaseSums:
         """The class counts of the examples."""
-        return class_count_sums(self.labels, self.predicted)
+        return class_count_sums(self.labels, self.predicted).weighted(self.weights)
 
     def scores(self) -> tuple[Scores, ...]:
         """Return precision, recall, F1 and support of each label."""
-        return label_scores(self.labels, self.predicted, average=None)
+        return label_scores(self.labels, self.predicted, average=None, weights=self.weights)
 
     def confusion(self) -> None:
         """Return None: a confusion matrix needs one label per example."""
@@ -393,6 +415,7 @@ class MultiLabelPredictions:
                 probabilities.ravel(), np.full(len(probabilities), len(names))
             ),
             **answered_column(self.decisions.answers(self.confidence), rows),
+            **weight_column(self.weights, rows),
         }
 
     def metadata(self) -> dict[str, Any]:
@@ -418,6 +441,7 @@ class MultiLabelPredictions:
             split=metadata["split"],
             threshold=float(metadata["threshold"]),
             decisions=Decisions.from_entries(metadata, names),
+            weights=read_weights(table),
         )
 
 
@@ -493,22 +517,24 @@ class MultiLabel:
         """Return the (n,) weights of the examples in the loss: their K decisions."""
         return np.full(len(targets), float(len(self.label_names)))
 
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, targets: Tensor, *, weights: Tensor | None = None) -> Tensor:
         """Return the summed binary cross entropy or focal loss, a float32 scalar.
 
         Args:
             logits: (m, K) float32.
             targets: (m, K) bool.
+            weights: (m,) factors of the losses of the examples; None for 1.
         """
-        weights = self.positive_weights
+        positive = self.positive_weights
         return summed_binary_cross_entropy(
             logits,
             targets,
             positive_weights=None
-            if weights is None
-            else cached_device_constant(weights, logits.device),
+            if positive is None
+            else cached_device_constant(positive, logits.device),
             label_smoothing=self.label_smoothing,
             focal_gamma=self.focal_gamma,
+            weights=weights,
         )
 
     @property

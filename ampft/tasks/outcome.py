@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 
+WEIGHT = "row_weight"  # column of predictions.parquet
+
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeMistakes:
@@ -204,12 +206,13 @@ class Problem(Protocol):
     def weights(self, targets: Any) -> npt.NDArray[np.float64]:
         """Return the (n,) weight of each example in the loss."""
 
-    def loss(self, logits: Any, targets: Any) -> Any:
+    def loss(self, logits: Any, targets: Any, *, weights: Any = None) -> Any:
         """Return the loss summed over the examples, a float32 scalar tensor.
 
         Args:
             logits: (m, K) float32.
             targets: (m, ...) labels.
+            weights: (m,) factors of the losses, besides those of the classes; None for 1.
         """
 
     def decode(self, logits: Any, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -355,6 +358,34 @@ def read_probabilities(table: pa.Table, classes: int) -> FloatArray:
     """Return the (m, classes) probabilities of a table of `predictions.parquet`."""
     flat = table["probabilities"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return flat.astype(np.float32, copy=False).reshape(-1, classes)
+
+
+def check_weights(weights: npt.NDArray[np.float64] | None, n: int) -> None:
+    """Check the weights of n examples.
+
+    Raises:
+        ValueError: They are not n finite numbers of at least 0, one of them above 0.
+    """
+    if weights is None:
+        return
+    is_valid = weights.shape == (n,) and np.isfinite(weights).all() and (weights >= 0).all()
+    if not is_valid or not weights.any():
+        raise ValueError(f"weights must be {n} finite numbers of at least 0, and not all 0")
+
+
+def weight_column(weights: npt.NDArray[np.float64] | None, rows: slice) -> dict[str, pa.Array]:
+    """Return the column of the weights in the metrics; none if there are no weights."""
+    import pyarrow as pa
+
+    return {} if weights is None else {WEIGHT: pa.array(weights[rows])}
+
+
+def read_weights(table: pa.Table) -> npt.NDArray[np.float64] | None:
+    """Return the weights of a table of `predictions.parquet`; None if it has none."""
+    if WEIGHT not in table.column_names:
+        return None
+    weights: npt.NDArray[np.float64] = table[WEIGHT].to_numpy().astype(np.float64)
+    return weights
 
 
 def answered_column(answered: npt.NDArray[np.bool_] | None, rows: slice) -> dict[str, pa.Array]:

@@ -75,15 +75,16 @@ class PixelLabels:
         weights: FloatArray = targets.counts @ self.pixels.weights(np.arange(len(self.label_names)))
         return weights
 
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, targets: Tensor, *, weights: Tensor | None = None) -> Tensor:
         """Return the loss summed over the pixels that count, a float32 scalar.
 
         Args:
             logits: (m, K, h, w) float32; resized to the masks bilinearly.
             targets: (m, H, W) int64 class indices, `IGNORED` for pixels that do not count.
+            weights: (m,) factors of the losses of the images; None for 1.
         """
         resized = resized_logits(logits, (targets.shape[-2], targets.shape[-1]))
-        return self.pixels.loss(resized, targets, ignore_index=IGNORED)
+        return self.pixels.loss(resized, targets, weights=weights, ignore_index=IGNORED)
 
     def decode(self, logits: Tensor, inputs: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
         """Return the predicted masks, each in the size of its image, and counts of their pixels.

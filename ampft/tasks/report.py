@@ -49,6 +49,8 @@ class Report:
     examples: int  # Number of examples of the split: texts, sentences, images.
     # Metrics of the problem beyond those that the report has a place for.
     added: tuple[AddedMetric, ...] = field(default=(), kw_only=True)
+    # Whether the metrics count examples by their weights; numbers of examples never do.
+    is_weighted: bool = field(default=False, kw_only=True)
 
     def own_metrics(self) -> dict[str, float | None]:
         """Return the scalar metrics that the report has a place for; an undefined one is None."""
@@ -80,14 +82,15 @@ class Report:
         `report_from_json` is the inverse.
         """
         values = asdict(self)
-        added = values.pop("added")
-        return {**values, **({"added": added} if added else {}), **self.metrics()}
+        unset = {"added", "is_weighted"} - {name for name in values if values[name]}
+        return {k: v for k, v in values.items() if k not in unset} | self.metrics()
 
     @property
     def added_text(self) -> str:
-        """The added metrics in a sentence that follows others; empty if there are none."""
+        """Sentences that follow others: added metrics, and by what metrics count; may be empty."""
         listed = ", ".join(f"{each.title} {each.value:.4f}" for each in self.added)
-        return f" Further metrics: {listed}." if listed else ""
+        weighted = " Metrics count rows by their weights." if self.is_weighted else ""
+        return f" Further metrics: {listed}.{weighted}" if listed else weighted
 
 
 def with_added_metrics(

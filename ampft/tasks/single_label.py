@@ -53,10 +53,13 @@ from ampft.tasks.outcome import (
     answered_column,
     check_arrays,
     check_ids_complete,
+    check_weights,
     confusion_mistakes,
     constant_choice_text,
     list_column,
     read_probabilities,
+    read_weights,
+    weight_column,
 )
 from ampft.tasks.report import HubMetric, Report, as_tuples, score_cells, with_added_metrics
 from ampft.text.escaping import display_width, inert
@@ -261,6 +264,8 @@ class Predictions:
     decisions: Decisions = UNTOUCHED
     # Shape (n, K), float32, before the temperature; None unless one is fitted.
     logits: FloatArray | None = None
+    # Shape (n,), float64: weights of the examples in the metrics; None for 1.
+    weights: npt.NDArray[np.float64] | None = None
 
     kind: ClassVar[str] = "single_label"
     threshold: ClassVar[float] = 0.5
@@ -276,6 +281,7 @@ class Predictions:
                 "probabilities": (self.probabilities, (n, classes), np.float32),
             },
         )
+        check_weights(self.weights, n)
         check_ids_complete(self.example_ids, n)
         if np.any(np.diff(self.example_ids) < 0):
             raise ValueError("example_ids must ascend: sort them together with the predictions")
@@ -352,22 +358,23 @@ class Predictions:
             name: float(row.from_sums(totals)) if row.values is None else row.value(self.sums(name))
             for name, row in self.metric_rows.items()
         }
-        error = expected_calibration_error(self.confidence, self.correct)
+        error = expected_calibration_error(self.confidence, self.correct, weights=self.weights)
         return {**values, "expected_calibration_error": error}
 
     def sums(self, metric: str) -> CaseSums:
         """Return the sums from which `metric` is computed."""
         values = self.metric_rows[metric].values
-        return self.unit_sums if values is None else mean_sums(values(self))
+        return self.unit_sums if values is None else mean_sums(values(self)).weighted(self.weights)
 
     @property
     def unit_sums(self) -> CaseSums:
         """The class counts of the examples."""
-        return single_label_sums(self.labels, self.predicted, len(self.label_names))
+        sums = single_label_sums(self.labels, self.predicted, len(self.label_names))
+        return sums.weighted(self.weights)
 
     def scores(self) -> tuple[Scores, ...]:
         """Return precision, recall, F1 and support of each class."""
-        return class_scores(self.labels, self.predicted, len(self.label_names))
+        return class_scores(self.labels, self.predicted, len(self.label_names), self.weights)
 
     def confusion(self) -> IntArray | None:
         """Return (K, K) counts: row = label, column = prediction; None for very many classes."""
@@ -404,6 +411,7 @@ class Predictions:
             "confidence": pa.array(self.confidence[rows]),
             "probabilities": list_column(probabilities.ravel(), np.full(len(labels), len(names))),
             **answered_column(self.decisions.answers(self.confidence), rows),
+            **weight_column(self.weights, rows),
         }
 
     def metadata(self) -> dict[str, Any]:
@@ -422,6 +430,7 @@ class Predictions:
             label_names=tuple(names),
             split=metadata["split"],
             decisions=Decisions.from_entries(metadata, names),
+            weights=read_weights(table),
         )
 
     def _check_values(self) -> None:
@@ -449,11 +458,17 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
         predictions: One split; classes of its label map may be absent from it.
     """
     labels, predicted = predictions.labels, predictions.predicted
-    classes = len(predictions.label_names)
+    classes, weights = len(predictions.label_names), predictions.weights
     few, large = classes <= MAX_TOP1_CLASSES, classes > MAX_MATRIX_CLASSES
-    rows = class_scores(labels, predicted, classes)
-    flat = scalar_scores(labels, predicted, classes)
-    error = expected_calibration_error(predictions.confidence, predictions.correct)
+    rows = class_scores(labels, predicted, classes, weights)
+    of_class = None if weights is None else np.bincount(labels, weights, minlength=classes)
+    flat = scalar_scores(labels, predicted, classes, weights)
+    confidence, correct = predictions.confidence, predictions.correct
+    top5 = None if few else top_accuracy(labels, predictions.probabilities, 5, weights)
+
+    def mean(values: npt.NDArray[np.float64]) -> float:
+        return float(np.average(values, weights=weights))
+
     report = ClassificationReport(
         split=predictions.split,
         examples=len(predictions),
@@ -461,18 +476,19 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
         per_class=rows,
         accuracy=flat["accuracy"],
         macro_avg=average_scores(rows, weighted=False),
-        weighted_avg=average_scores(rows, weighted=True),
+        weighted_avg=average_scores(rows, weighted=True, weight_of_class=of_class),
         balanced_accuracy=flat["balanced_accuracy"],
         cohen_kappa=None if math.isnan(flat["cohen_kappa"]) else flat["cohen_kappa"],
         matthews=flat["matthews"],
-        log_loss=float(case_log_losses(labels, predictions.probabilities).mean()),
-        brier=float(case_brier_scores(labels, predictions.probabilities).mean()),
-        expected_calibration_error=error,
+        log_loss=mean(case_log_losses(labels, predictions.probabilities)),
+        brier=mean(case_brier_scores(labels, predictions.probabilities)),
+        expected_calibration_error=expected_calibration_error(confidence, correct, weights=weights),
         confusion_matrix=None if large else as_tuples(confusion(labels, predicted, classes)),
         confusion_counts=as_tuples(confusion_counts(labels, predicted)) if large else None,
-        top5_accuracy=None if few else top_accuracy(labels, predictions.probabilities, 5),
+        top5_accuracy=top5,
+        is_weighted=weights is not None,
     )
-    ranking = class_ranking_metrics(labels, predictions.probabilities)
+    ranking = class_ranking_metrics(labels, predictions.probabilities, weights)
     return with_added_metrics(report, predictions.metric_rows, predictions.metrics(), ranking)
 
 
@@ -529,24 +545,33 @@ class SingleLabel:
             return np.ones(len(targets))
         return self.class_weights.astype(np.float64)[targets]
 
-    def loss(self, logits: Tensor, targets: Tensor, *, ignore_index: int = -100) -> Tensor:
+    def loss(
+        self,
+        logits: Tensor,
+        targets: Tensor,
+        *,
+        weights: Tensor | None = None,
+        ignore_index: int = -100,
+    ) -> Tensor:
         """Return the summed cross entropy or focal loss, a float32 scalar.
 
         Args:
             logits: (m, K, ...) float32.
             targets: (m, ...) int64 class indices.
+            weights: (m,) factors of the losses, besides those of the classes; None for 1.
             ignore_index: Target of what does not count.
         """
-        weights = None
+        of_classes = None
         if self.class_weights is not None:
-            weights = cached_device_constant(self.class_weights, logits.device)
+            of_classes = cached_device_constant(self.class_weights, logits.device)
         return summed_cross_entropy(
             logits,
             targets,
-            class_weights=weights,
+            class_weights=of_classes,
             label_smoothing=self.label_smoothing,
             focal_gamma=self.focal_gamma,
             ignore_index=ignore_index,
+            weights=weights,
         )
 
     @property

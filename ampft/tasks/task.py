@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from ampft.data.dataset import ClassificationData
-from ampft.data.row_labels import Targets
+from ampft.data.row_labels import Targets, UnitLabels
 from ampft.data.splits import FILE_COLUMN, ID_COLUMN, NUMBER_COLUMNS
 from ampft.data.steps import (
     AugmentedExamples,
@@ -25,7 +26,7 @@ from ampft.data.steps import (
 from ampft.decision import Contract
 from ampft.errors import InputError
 from ampft.kinds.inputs import Inputs, LabellingInputs, PicturedInputs, PredictedMasks
-from ampft.kinds.logits import forward_logits
+from ampft.kinds.logits import LABEL_WEIGHTS, forward_logits
 from ampft.models.adapters import check_whole_layers, restrict_training
 from ampft.models.weights import LoadedModel
 from ampft.precision.float32_modules import apply_patterns, description
@@ -44,6 +45,7 @@ class LabelledExamples:
     inputs: InputExamples  # The inputs.
     targets: Targets  # (n, ...) labels, or labels of the units of n examples.
     weights: FloatArray  # (n,) weights in the loss, float64.
+    row_weights: FloatArray | None = None  # (n,) the part of them that the user gave, if any.
 
     @property
     def lengths(self) -> IntArray:
@@ -65,12 +67,19 @@ class LabelledExamples:
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
         """Return the model's inputs and `labels` (m, ...) of the examples `ids`.
 
-        Inputs on which the shape of the labels depends collate them too.
+        Inputs on which the shape of the labels depends collate them too. Weights of rows are
+        `label_weights` (m,), one for each label of an example with several units.
         """
         collated = self.inputs.collate(ids)
         if "labels" in collated:
             return collated
-        return {**collated, "labels": torch.from_numpy(self.targets[ids])}
+        collated = {**collated, "labels": torch.from_numpy(self.targets[ids])}
+        if self.row_weights is not None:
+            weights = self.row_weights[ids].astype(np.float32)
+            if isinstance(self.targets, UnitLabels):
+                weights = np.repeat(weights, self.targets.counts[ids])
+            collated[LABEL_WEIGHTS] = torch.from_numpy(weights)
+        return collated
 
 
 @dataclass(frozen=True)
@@ -126,14 +135,19 @@ class Task:
 
     def examples(self, split: str) -> LabelledExamples:
         """Return the examples of a split as tensors on request."""
-        targets = self.labels[split]
-        return LabelledExamples(self.inputs.splits[split], targets, self.problem.weights(targets))
+        targets, given = self.labels[split], self.data.weights(split)
+        weights = self.problem.weights(targets)
+        if given is not None:
+            weights = weights * given
+        return LabelledExamples(self.inputs.splits[split], targets, weights, given)
 
     def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
         """Return the loss summed over the micro-batch, a float32 scalar (0 for a dummy)."""
         logits = forward_logits(model, micro_batch.inputs, packing=micro_batch.packing)
         labels = to_device(micro_batch.inputs["labels"], logits.device)
-        loss: Tensor = self.problem.loss(logits, labels)
+        weights = micro_batch.inputs.get(LABEL_WEIGHTS)
+        given = {} if weights is None else {"weights": to_device(weights, logits.device)}
+        loss: Tensor = self.problem.loss(logits, labels, **given)
         return loss if micro_batch.counted else loss * 0.0
 
     def logits(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -151,7 +165,11 @@ class Task:
             split: Name of the split.
             decoded: Results of `decode` for all examples, in order.
         """
-        return self.problem.outcome(split, self.labels[split], decoded)
+        outcome = self.problem.outcome(split, self.labels[split], decoded)
+        weights = None if split == "train" else self.data.weights(split)
+        if weights is None:
+            return outcome
+        return cast("Outcome", replace(cast("Any", outcome), weights=weights))
 
     def origins(self, split: str, rows: slice) -> dict[str, list[Any]]:
         """Return where the examples `rows` come from: file, line or row, position, id."""

@@ -453,14 +453,15 @@ class TokenLabels:
         )
         return weights
 
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, targets: Tensor, *, weights: Tensor | None = None) -> Tensor:
         """Return the cross entropy summed over the words, a float32 scalar.
 
         Args:
             logits: (m, K) float32 of all words of the sentences.
             targets: (m,) int64 tags.
+            weights: (m,) factors of the losses of the words; None for 1.
         """
-        return self.words.loss(logits, targets)
+        return self.words.loss(logits, targets, weights=weights)
 
     @property
     def rule(self) -> Rule:

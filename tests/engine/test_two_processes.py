@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 TRAININGS = [
     (mode, name, micro_batches)
     for mode in ("fp32", "fp16")
-    for name in ("padded", "padding-free", "pixels", "words", *PARTS)
+    for name in ("padded", "padding-free", "pixels", "words", "weights", *PARTS)
     for micro_batches in (1, 2)
 ]
 

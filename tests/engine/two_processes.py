@@ -32,7 +32,7 @@ from exact_step import (
 )
 from tiny_masks import IGNORED, pixel_task, tiny_erfnet, write_folders
 from tiny_media import media_task
-from tiny_text import tiny_task
+from tiny_text import tiny_task, with_weights
 from tiny_words import tiny_word_task
 
 from ampft.data.steps import MicroBatch, TensorExamples
@@ -71,7 +71,8 @@ def problem_named(name: str, tiny_bert: Path) -> Problem:
             return Problem(tiny_erfnet(), examples, task.loss)
     settings = {"remove_padding": name != "padded", **PARTS.get(name, {})}
     torch.manual_seed(2)  # for the adapters
-    problem = text_problem(tiny_task(tiny_bert, train=EXAMPLES, **settings))
+    task = tiny_task(tiny_bert, train=EXAMPLES, **settings)
+    problem = text_problem(with_weights(task, np.arange(EXAMPLES)) if name == "weights" else task)
     if name == "float32 modules":
         keep_in_fp32(problem.model, ["layer.1.*", "classifier"])
     return problem
@@ -263,7 +264,7 @@ def main(tiny_bert: Path, folder: Path) -> None:
     rank = Accelerator(cpu=True).process_index
     results: dict[str, Any] = {"evaluated": evaluated()}
     for mode, name, micro_batches in itertools.product(
-        ("fp32", "fp16"), ("padded", "padding-free", "pixels", "words", *PARTS), (1, 2)
+        ("fp32", "fp16"), ("padded", "padding-free", "pixels", "words", "weights", *PARTS), (1, 2)
     ):
         results[f"{mode} {name} {micro_batches}"] = trained(
             mode,

@@ -14,6 +14,7 @@ from ampft.data.request import DataRequest
 from ampft.errors import InputError
 from ampft.evaluation.baseline import (
     bag_of_words_baseline,
+    bag_of_words_model,
     baselines,
     compared_methods,
     frozen_encoder_baseline,
@@ -142,3 +143,24 @@ def test_a_class_without_rows_counts_as_zero():
 def test_texts_without_words_are_refused():
     with pytest.raises(InputError, match=r"--baseline: made: empty vocabulary"):
         bag_of_words_baseline(task_of([("!", 0), ("?", 1)], ("a",)), "test")
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_text_without_weight_is_not_fitted(several):
+    texts = ["red apple", "green pear", "red cherry", "green lime", "red apple"] * 4
+    labels = np.array([0, 1, 0, 1, 1] * 4)
+    weights = np.array([1.0, 2.0, 1.0, 1.0, 0.0] * 4)
+    targets = np.eye(3, dtype=bool)[labels] if several else labels
+    kept = weights > 0
+    one = bag_of_words_model(texts, targets, 3, "--baseline", weights=weights)(texts)
+    repeated = np.repeat(np.arange(20), weights.astype(int))
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(texts)
+    twin = LogisticRegression(C=10.0, solver="newton-cg")
+    twin.fit(vectorizer.transform([texts[i] for i in repeated]), labels[repeated])
+    expected = twin.predict_proba(vectorizer.transform(texts))
+    if several:
+        assert (one[kept].argmax(1) == labels[kept]).all()
+    else:
+        np.testing.assert_allclose(one[:, :2], expected, atol=1e-4)
+    plain = bag_of_words_model(texts, targets, 3, "--baseline")(texts)
+    assert abs(plain - one).max() > 0.05

@@ -93,3 +93,19 @@ def test_a_head_without_a_linear_layer_is_refused(tiny_bert):
     loaded.model.classifier.requires_grad_(False)
     with pytest.raises(InputError, match=r"--head_init probe: .* has no linear layers that are tr"):
         with_probed_head(task, loaded, CPU)
+
+
+def test_weights_of_rows_are_scikit_learns_sample_weight():
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 3, 90)
+    features = rng.normal(size=(90, 5)) + np.eye(3, 5)[labels]
+    weights = rng.exponential(2, 90)
+    weight, bias, strength = fit_regression(
+        torch.tensor(features), torch.tensor(labels), 3, weights=torch.tensor(weights)
+    )
+    scale = np.sqrt((features**2).sum(1).mean())
+    twin = LogisticRegression(C=strength, tol=1e-8, max_iter=1000)
+    twin.fit(features / scale, labels, sample_weight=weights)
+    logits = torch.tensor(features) @ weight.T + bias
+    expected = twin.predict_log_proba(features / scale)
+    np.testing.assert_allclose(logits.log_softmax(1).numpy(), expected, atol=2e-3)
