@@ -81,6 +81,11 @@ class PrecisionAndBatchArguments:
         at_least=1,
     )
     use_cpu: bool = _batch(False, "train on the CPU even if there is an accelerator")
+    deterministic: bool = _batch(
+        False,
+        "run only operators that give the same bits each time; without it, attention to more than "
+        "about 128 tokens on a GPU does not",
+    )
     cpu_threads: int | None = _batch(
         None,
         "CPU threads per process; if none, OMP_NUM_THREADS if you set it, and otherwise all cores",

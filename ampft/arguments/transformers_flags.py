@@ -584,9 +584,7 @@ ROWS: dict[str, Row] = {
     "eval_on_start": _refused(
         "ampft predict --model FOLDER shows a model before it is trained.", _SWITCH
     ),
-    "full_determinism": _refused(
-        "runs on a CPU repeat bit for bit already; attention on a GPU does not.", _SWITCH
-    ),
+    "full_determinism": Row(CONVERTED, "--deterministic", _SWITCH, _if_true("--deterministic")),
     "accelerator_config": _refused("pass the settings to accelerate launch."),
     "parallelism_config": _refused("models are not split by tensors or sequences here. " + _SHARD),
     "fsdp": _refused(_SHARD),

@@ -27,7 +27,8 @@ WARM_UPS, REPEATS = 2, 5
 PROTOCOL = (
     "doubled_batch_ratio: time of the forward and backward pass of a micro-batch with each "
     f"example twice, relative to the micro-batch itself; minimum of {REPEATS}, in turns, after "
-    f"{WARM_UPS} of each, after training; measured on accelerators, in one process"
+    f"{WARM_UPS} of each, after training; measured on accelerators, in one process, unless CUDA "
+    "graphs replayed most steps"
 )
 
 
@@ -36,18 +37,25 @@ def doubled_batch_timings(
     model: nn.Module,
     loss: Callable[[nn.Module, MicroBatch], Tensor],
     step_batches: StepBatches,
+    graphs: Mapping[str, Any] | None = None,
 ) -> dict[str, float | str | None]:
     """Return how the time of a step grows with its batch, as two entries of a record's timings.
 
-    The first is `doubled_batch_ratio`, on an accelerator and in one process; None elsewhere. The
-    second, `doubled_batch_protocol`, describes the measurement.
+    The first is `doubled_batch_ratio`, on an accelerator and in one process; None elsewhere, and
+    where CUDA graphs replayed most steps, because a replay is one launch. The second,
+    `doubled_batch_protocol`, describes the measurement.
 
     Args:
         accelerator: Accelerator that prepared the model.
         model: Prepared model, whose training has ended. Its weights do not change.
         loss: Function that returns the summed loss of a micro-batch.
+        graphs: What the record says about CUDA graphs.
     """
-    is_measured = accelerator.device.type != "cpu" and accelerator.num_processes == 1
+    graphs = graphs or {"replayed_micro_batches": 0, "other_micro_batches": 0}
+    replays = graphs["replayed_micro_batches"] > graphs["other_micro_batches"]
+    is_measured = (
+        accelerator.device.type != "cpu" and accelerator.num_processes == 1 and not replays
+    )
     ratio = doubled_batch_ratio(accelerator, model, loss, step_batches) if is_measured else None
     return {"doubled_batch_ratio": ratio, "doubled_batch_protocol": PROTOCOL}
 

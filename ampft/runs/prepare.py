@@ -44,6 +44,7 @@ from ampft.precision.accelerator import (
     training_device,
 )
 from ampft.precision.compilation import configured_backend
+from ampft.precision.determinism import prepare_determinism
 from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import Precision, requested_mode, resolve
@@ -66,6 +67,8 @@ def prepare(
 ) -> Prepared:
     """Prepare a training as `start.prepare` does, whose checks have been made."""
     started = start_clock()
+    if args.deterministic:
+        prepare_determinism()
     device = training_device(cpu=args.use_cpu)
     with exit_together_on_failure(PartialState()):
         precision = resolve(requested_mode(args.mixed_precision, os.environ), device)

@@ -223,7 +223,9 @@ def _metrics(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
 def _timings(state: RunState, model: nn.Module) -> dict[str, Any]:
     """Return the speed of the training, and what features measure of it."""
     prepared, timings, batches = state.prepared, state.timings(), state.retries.step_batches
-    timings |= doubled_batch_timings(prepared.accelerator, model, prepared.task.loss, batches)
+    timings |= doubled_batch_timings(
+        prepared.accelerator, model, prepared.task.loss, batches, timings.get("cuda_graphs")
+    )
     for feature in state.features:
         timings |= feature.timings(timings)
     return timings

@@ -21,6 +21,7 @@ from ampft.models.four_bit import has_4bit_layers, weights_per_parameter
 from ampft.models.weights import perturb_weights
 from ampft.precision.accelerator import is_sharded, numerics
 from ampft.precision.compilation import configured_backend
+from ampft.precision.determinism import deterministic_operators
 from ampft.precision.executed import dtype_name
 from ampft.runs.folder import claim_default_folder
 from ampft.runs.loop import as_checkpointed, open_loop
@@ -53,7 +54,10 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
     mode = prepared.precision.mode
     output_dir = claim_default_folder(args, mode, accelerator, prepared.folder)
     prepared = replace(prepared, output_dir=output_dir)
-    with open_loop(Run, prepared, lambda: new_state(prepared), point) as run:
+    with (
+        deterministic_operators(args.deterministic),
+        open_loop(Run, prepared, lambda: new_state(prepared), point) as run,
+    ):
         yield run
 
 

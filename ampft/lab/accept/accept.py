@@ -6,15 +6,19 @@ a user's does. Judged is only what it recorded.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 from ampft.arguments.commands import Command, CommandLine
@@ -32,7 +36,8 @@ if TYPE_CHECKING:
 STEPS = 24  # enough for graphs to be captured, verified and replayed
 RESULT_NAME, PAGE_NAME = "acceptance.json", "acceptance.html"
 MODES = ("fp32", "tf32", "bf16", "fp16")
-SECONDS_PER_COMMAND = 300.0
+SECONDS_PER_COMMAND, SECONDS_BETWEEN_LOOKS = 300.0, 0.2
+READERS = ("predict", "export")  # kinds that read what another command wrote
 EXIT_UNDECIDED = 4
 
 
@@ -49,6 +54,9 @@ class AcceptFlags:
         10.0, "minutes after which no further command is started", metavar="MINUTES", above=0
     )
     compiled: bool = flag(False, "also train a compiled model, which takes minutes on some devices")
+    parallel: int | None = flag(
+        None, "commands at a time; if none, one for every four cores, and four at most", at_least=1
+    )
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,7 @@ def accept(line: CommandLine[AcceptFlags]) -> None:
     """
     from ampft.lab.accept.reference import make_files, train_reference
     from ampft.text.page import terminal
-    from ampft.text.terminal import labelled, print_line
+    from ampft.text.terminal import labelled, print_line, quiet_libraries
 
     flags = line.flags
     with ExitStack() as stack:
@@ -93,16 +101,21 @@ def accept(line: CommandLine[AcceptFlags]) -> None:
             folder.mkdir(parents=True, exist_ok=True)
         machine = this_machine(cpu=flags.use_cpu)
         print_line(labelled("device", ", ".join(machine.names) or machine.device))
+        quiet_libraries()
         make_files(folder)
         reference = train_reference(folder, STEPS)
         deadline = time.monotonic() + 60 * flags.max_minutes
+        commands = list(plan(machine, folder, compiled=flags.compiled))
+        parallel = flags.parallel or max(1, min(4, (os.cpu_count() or 1) // 4))
         done: dict[str, Done] = {}
-        for planned in plan(machine, folder, compiled=flags.compiled):
-            ended = run(planned, folder, deadline)
-            done[ended.name] = ended
-            word = ended.absent or f"exit code {ended.exit_code}, {ended.seconds:.0f} s"
-            word = "not started: the time is over" if ended.is_late else word
-            print_line(labelled("ran", f"{ended.name}: {word}"))
+        # What reads the folder of another command comes after all that train.
+        for stage in (False, True):
+            chosen = [one for one in commands if (one.done.kind in READERS) == stage]
+            for ended in run_all(chosen, folder, deadline, parallel):
+                done[ended.name] = ended
+                word = ended.absent or f"exit code {ended.exit_code}, {ended.seconds:.0f} s"
+                word = "not started: the time is over" if ended.is_late else word
+                print_line(labelled("ran", f"{ended.name}: {word}"))
         rows = judge(done, reference)
         if flags.output_dir is not None:
             write(folder, machine, rows)
@@ -186,7 +199,8 @@ def plan(machine: Machine, folder: Path, *, compiled: bool) -> Iterator[Planned]
     yield replace(export, words=(*words, "--output_dir", str(export.done.folder)))
     yield command(
         "resume", "resume", low, "-m", "ampft", "resume-check", "--interruptions", "1", "--",
-        *settings(folder), "--mixed_precision", low, "--max_train_steps", str(STEPS), *use_cpu,
+        *settings(folder), "--mixed_precision", low, "--max_train_steps", str(STEPS),
+        "--deterministic", *use_cpu,
     )  # fmt: skip
     if compiled:
         made = train(f"{low}, compiled", "train", low)
@@ -211,15 +225,30 @@ def _launched(machine: Machine, train: Callable[..., Planned]) -> Iterator[Plann
     yield replace(made, words=executable, done=replace(made.done, absent=reason))
 
 
-def run(planned: Planned, folder: Path, deadline: float) -> Done:
+def run_all(
+    commands: Sequence[Planned], folder: Path, deadline: float, parallel: int
+) -> Iterator[Done]:
+    """Run commands, at most `parallel` at a time; yield how each ended, in their order."""
+    stop = Event()
+    with ThreadPoolExecutor(parallel) as pool:
+        try:
+            yield from pool.map(partial(run, folder=folder, deadline=deadline, stop=stop), commands)
+        except BaseException:
+            stop.set()
+            raise
+
+
+def run(planned: Planned, folder: Path, deadline: float, stop: Event) -> Done:
     """Run a command in the folder; return how it ended.
 
     Args:
+        planned: The command.
         folder: Its current folder, in which its log is written.
         deadline: Value of `time.monotonic` at which nothing new is started.
+        stop: Set when this process ends, with which the command ends.
     """
     known = planned.done
-    if not known.absent and time.monotonic() > deadline:
+    if stop.is_set() or (not known.absent and time.monotonic() > deadline):
         return replace(known, is_late=True)
     if known.absent:
         return known
@@ -232,10 +261,13 @@ def run(planned: Planned, folder: Path, deadline: float) -> Done:
         log.open("wb") as output,
         running(lambda: start_child(planned.words, output=output, follows=True)) as process,
     ):
-        try:
-            exit_code = process.wait(SECONDS_PER_COMMAND)
-        except subprocess.TimeoutExpired:
-            terminate(process)
+        while exit_code is None:
+            try:
+                exit_code = process.wait(SECONDS_BETWEEN_LOOKS)
+            except subprocess.TimeoutExpired:
+                if stop.is_set() or time.monotonic() - started > SECONDS_PER_COMMAND:
+                    terminate(process)
+                    break
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     last = lines[-1][:200] if lines else "it printed nothing"
     return replace(known, exit_code=exit_code, seconds=time.monotonic() - started, last_line=last)

@@ -37,6 +37,7 @@ from ampft.lab.audit.rebuild import RebuiltRun
 from ampft.models.adapters import merge_adapters
 from ampft.models.weights import gather_model_state, perturb_weights, tensors_hash
 from ampft.precision.accelerator import numerics
+from ampft.precision.determinism import deterministic_operators
 from ampft.precision.executed import ExecutedDtypes
 from ampft.runs.history import HistoryRow
 from ampft.runs.prepared import Prepared
@@ -311,7 +312,7 @@ def replay_first_steps(
     if mask_seed is not None:
         torch.manual_seed(mask_seed)
     average = averaged_weights(prepared)
-    with numerics(prepared.precision):
+    with numerics(prepared.precision), deterministic_operators(prepared.args.deterministic):
         prepared.model.train()
         try:
             for step, step_batch in enumerate(_step_batches(prepared, micro_batches), 1):
