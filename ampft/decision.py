@@ -114,8 +114,7 @@ class Decisions:
             threshold: Probability from which a label is predicted, if none was tuned.
         """
         limits = threshold if self.thresholds is None else self.thresholds
-        has: BoolArray = probabilities >= np.asarray(limits, dtype=np.float32)
-        return has
+        return probabilities >= np.asarray(limits, dtype=np.float32)
 
     def answers(self, confidence: npt.NDArray[np.floating[Any]]) -> BoolArray | None:
         """Return (n,) whether rows with these confidences are answered; None without abstention."""
@@ -124,8 +123,7 @@ class Decisions:
         least = self.abstention.least_confidence
         if least is None:
             return np.zeros(len(confidence), dtype=bool)
-        answered: BoolArray = confidence >= np.float32(least)
-        return answered
+        return confidence >= np.float32(least)
 
 
 UNTOUCHED = Decisions()
@@ -256,8 +254,7 @@ def sigmoid(logits: npt.NDArray[Any], temperature: float = 1.0) -> npt.NDArray[n
     """Return the (n, K) probabilities of labels that do not exclude each other, float64."""
     scaled = logits.astype(np.float64) / temperature
     power = np.exp(-np.abs(scaled))  # at most 1, so nothing overflows
-    shares: npt.NDArray[np.float64] = np.where(scaled >= 0, 1.0, power) / (1 + power)
-    return shares
+    return np.where(scaled >= 0, 1.0, power) / (1 + power)
 
 
 def decision_confidence(probabilities: FloatArray, has: BoolArray) -> FloatArray:
@@ -270,8 +267,7 @@ def least_certain(probabilities: FloatArray, has: BoolArray) -> FloatArray:
 
     A joint probability would approach 0 with the number of labels, however certain the model.
     """
-    least: FloatArray = decision_confidence(probabilities, has).min(axis=1)
-    return least
+    return decision_confidence(probabilities, has).min(axis=1)
 
 
 def unambiguous_separator(first: str, label_names: Sequence[str]) -> str:
@@ -441,8 +437,7 @@ def combined_logits(logits: npt.NDArray[Any], tokens: Tokens) -> npt.NDArray[Any
         )
     counts = np.bincount(tokens.owners)
     sums = np.add.reduceat(logits, np.cumsum(counts) - counts, axis=0)
-    means: npt.NDArray[Any] = sums / counts[:, None].astype(logits.dtype)
-    return means
+    return sums / counts[:, None].astype(logits.dtype)
 
 
 @dataclass(frozen=True)

@@ -64,8 +64,7 @@ def parse_seeds(name: str, text: str) -> tuple[int, ...]:
     if numbers[0] < MIN_SEEDS:
         raise InputError(
             f"--{name}: received {text!r}; it must be at least {MIN_SEEDS}, because fewer seeds "
-            "cannot tell a difference from chance. Use 3 for screening; the default "
-            "is 5."
+            "cannot tell a difference from chance. Use 3 for screening; the default is 5."
         )
     return numbers
 

@@ -195,9 +195,8 @@ def class_losses(comparison: Comparison, arm: ArmResult) -> str:
     if not losses:
         return ""
     listed = [
-        f"{name!r} {points(loss.estimate)} points "
-        f"({confidence_percent(loss.level)} CI {points(loss.interval[0])} to "
-        f"{points(loss.interval[1])})"
+        f"{name!r} {points(loss.estimate)} points ({confidence_percent(loss.level)} CI "
+        f"{points(loss.interval[0])} to {points(loss.interval[1])})"
         for loss, name in losses[:MAX_CLASS_LOSSES]
     ]
     more = len(losses) - len(listed)

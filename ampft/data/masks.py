@@ -67,8 +67,7 @@ class MaskClasses:
         is_unknown = known[places] != codes
         if is_unknown.any():
             raise MaskError(self._unknown(codes[is_unknown], is_color=is_color))
-        result: MaskArray = indices[places]
-        return result
+        return indices[places]
 
     def _color_codes(self, mask: Image.Image, colors: IntArray) -> IntArray:
         """Return codes of colours, `IGNORED_CODE` where a mask that stores numbers ignores one."""

@@ -117,8 +117,7 @@ def own_examples(
     if isinstance(source, tuple) and source and all(isinstance(each, Tensor) for each in source):
         source = TensorDataset(*source)
     if all(hasattr(source, name) for name in ("collate", "weights", "lengths")):
-        examples: Examples = source
-        return examples
+        return source
     is_indexed = hasattr(source, "__getitem__") and hasattr(source, "__len__")
     if isinstance(source, IterableDataset) or not is_indexed:
         raise InputError(

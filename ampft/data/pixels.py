@@ -124,9 +124,8 @@ def read_masks(
         data = load_data_set(request)
     if data is None:
         raise InputError(
-            "--task pixels: no data. Pass a folder with --dataset_name, which contains "
-            f"{LAYOUTS}; a data set with a column of images and one of masks; or --train_file "
-            "x.parquet."
+            f"--task pixels: no data. Pass a folder with --dataset_name, which contains {LAYOUTS}; "
+            "a data set with a column of images and one of masks; or --train_file x.parquet."
         )
     found, notes = standard_splits(data, request)
     image, mask = _find_columns(found["train"].features, request, name)
@@ -191,8 +190,7 @@ def _files(folder: Path) -> dict[str, Path]:
     if strays:
         raise InputError(
             f"{listed(strays, limit=3)}: not an image. The folder of a split must contain only "
-            "images "
-            f"({', '.join(IMAGE_SUFFIXES)}). Move the file elsewhere."
+            f"images ({', '.join(IMAGE_SUFFIXES)}). Move the file elsewhere."
         )
     if not files:
         raise InputError(f"{folder}: the folder has no images. Add some, or remove the folder.")
@@ -385,8 +383,7 @@ def _classes(train: Dataset, request: DataRequest) -> tuple[MaskClasses, str]:
 
 
 def _undecoded(part: Dataset) -> Iterable[Mapping[str, Any]]:
-    rows: Iterable[Mapping[str, Any]] = part.cast_column(IMAGE, Image(decode=False))
-    return rows
+    return part.cast_column(IMAGE, Image(decode=False))
 
 
 def _place(row: Mapping[str, Any]) -> str:

@@ -111,8 +111,7 @@ def unit_indices(counts: IntArray, ids: IntArray) -> IntArray:
     chosen = counts[ids]
     starts = np.cumsum(counts) - counts
     first = np.cumsum(chosen) - chosen  # of each example in the result
-    indices: IntArray = np.repeat(starts[ids] - first, chosen) + np.arange(chosen.sum())
-    return indices
+    return np.repeat(starts[ids] - first, chosen) + np.arange(chosen.sum())
 
 
 def padded_codes(codes: npt.NDArray[np.integer[Any]], counts: IntArray) -> npt.NDArray[np.int32]:

@@ -155,5 +155,4 @@ def resample(samples: Samples, rate: int, target: int) -> Samples:
     sound_library()  # says how to install both packages
     import soxr
 
-    resampled: Samples = soxr.resample(samples, rate, target)
-    return resampled
+    return soxr.resample(samples, rate, target)

@@ -359,9 +359,8 @@ def balanced_micro_batches(lengths: IntArray, k: int, padded: bool) -> list[IntA
         padded: Whether each micro-batch is padded to its longest example.
 
     Returns:
-        min(k, n) arrays of indices into `lengths`, longest examples first, so that the
-        first micro-batch determines the peak memory; every index is in exactly one. Empty for
-        n = 0.
+        min(k, n) arrays of indices into `lengths`, longest examples first, so that the first
+        micro-batch determines the peak memory; every index is in exactly one. Empty for n = 0.
 
     Raises:
         InputError: `k` is below 1, or a length is not positive.

@@ -206,9 +206,8 @@ def _read_table(table: SourceTable, columns: DataColumns, request: DataRequest) 
     written = write_arrow(usable(), prepared, lists=prepared[:1])
     if empty and not request.drop_missing_text:
         raise InputError(
-            f"{table.place(*empty)}: no word in column"
-            f" {quoted(word_column)}. Remove such rows, or pass --drop_missing_text to leave them"
-            " out."
+            f"{table.place(*empty)}: no word in column {quoted(word_column)}. Remove such rows, or "
+            "pass --drop_missing_text to leave them out."
         )
     notes = [
         f"{table.origin}: {counted(n, 'row')} with the tag {quoted(t)} left out (--ignore_label)."

@@ -116,9 +116,8 @@ def tag_words(
             raise ValueError(f"the span {span} contains no word")
         if tags[first] != OUTSIDE:
             raise ValueError(
-                f"the span {span} begins within the word"
-                f" {quoted(words[first].text)}, which is in another span; --text_units graphemes"
-                " divides words into characters"
+                f"the span {span} begins within the word {quoted(words[first].text)}, which is in "
+                "another span; --text_units graphemes divides words into characters"
             )
         extended += words[first].start < span.start or words[last - 1].end > span.end
         tags[first] = f"{BEGIN}-{span.label}"

@@ -65,8 +65,7 @@ def _adamw_update(parameter: Tensor, state: Group, group: Group, positions: Tens
     step, (first_decay, second_decay) = float(state["step"]), group["betas"]
     first, second = (local_row(state[n])[positions].double() for n in ("exp_avg", "exp_avg_sq"))
     first, second = first / (1 - first_decay**step), second / (1 - second_decay**step)
-    update: Tensor = group["lr"] * first.abs() / (second.sqrt() + group["eps"])
-    return update
+    return group["lr"] * first.abs() / (second.sqrt() + group["eps"])
 
 
 def _adafactor_shapes(shape: list[int]) -> dict[str, list[int]]:
@@ -419,7 +418,6 @@ def make_schedule(optimizer: Optimizer, steps: int, settings: ScheduleSettings) 
         warmup = math.ceil(settings.warmup_ratio * steps)
     from transformers import get_scheduler  # an own loop makes its schedule without it
 
-    schedule: LRScheduler = get_scheduler(
+    return get_scheduler(
         settings.name, optimizer, num_warmup_steps=warmup, num_training_steps=steps
     )
-    return schedule

@@ -1,9 +1,8 @@
 """Micro-batches with few different shapes, and their copies in memory that stays where it is.
 
 A CUDA graph repeats the same kernels with the same shapes, numbers and addresses. A batch for a
-model without padding is therefore padded to the longest text of the split, and its row is filled
-up to a bucket of tokens with sequences that may be empty. Logits, loss and gradient do not
-change.
+model without padding is therefore padded to the longest text of the split, and its row is filled up
+to a bucket of tokens with sequences that may be empty. Logits, loss and gradient do not change.
 """
 
 from __future__ import annotations

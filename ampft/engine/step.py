@@ -286,8 +286,7 @@ def _reduced(accelerator: Accelerator, loss: Tensor, votes: Sequence[float]) -> 
     local = torch.tensor(votes, dtype=loss.dtype)
     local = local.pin_memory() if loss.device.type == "cuda" else local
     together = torch.cat([loss[None], to_device(local, loss.device)])
-    sums: Sequence[Tensor] = accelerator.reduce(together, reduction="sum").unbind()
-    return sums
+    return accelerator.reduce(together, reduction="sum").unbind()
 
 
 def _update(optimizer: Any, schedule: Any) -> float | None:
@@ -324,8 +323,7 @@ def _let_scaler_see(loss: Tensor, scaler: Any) -> None:
 def _read(*scalars: Any) -> list[float]:
     """Return the values of scalars, with a single copy from the device."""
     full = [s.full_tensor() if hasattr(s, "full_tensor") else s for s in scalars]  # FSDP's norm
-    values: list[float] = torch.stack([s.detach().float().reshape(()) for s in full]).tolist()
-    return values
+    return torch.stack([s.detach().float().reshape(()) for s in full]).tolist()
 
 
 def _not_finite(loss: float, grad_norm: float) -> str:

@@ -99,8 +99,7 @@ def _joined(parts: Sequence[Decoded]) -> Decoded:
 
 def as_array(rows: Any) -> npt.NDArray[Any]:
     """Return decoded rows as an array, which they are already if they are objects."""
-    array: npt.NDArray[Any] = rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows
-    return array
+    return rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows
 
 
 def _check_finite(decoded: Decoded, split: str) -> None:

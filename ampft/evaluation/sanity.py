@@ -187,15 +187,13 @@ def youden_j_values(outcome: Outcome) -> npt.NDArray[np.float64]:
     negative = np.where(varied, n / np.maximum(n - counts.labelled, 1), 0.0)
     correct = sums.patterns[:, :classes] @ (positive + negative)
     predicted = sums.patterns[:, 2 * classes : 3 * classes] @ negative
-    values: npt.NDArray[np.float64] = (correct - predicted)[sums.pattern_of]
-    return values
+    return (correct - predicted)[sums.pattern_of]
 
 
 def _values(outcome: Outcome, metric: str) -> npt.NDArray[np.float64]:
     """Return (n,) the sums over the units of each case of the values whose mean is `metric`."""
     sums = outcome.sums(metric)
-    values: npt.NDArray[np.float64] = sums.patterns[:, [0]].toarray()[:, 0][sums.pattern_of]
-    return values
+    return sums.patterns[:, [0]].toarray()[:, 0][sums.pattern_of]
 
 
 def _is_significantly_positive(gains: npt.NDArray[np.float64]) -> bool:

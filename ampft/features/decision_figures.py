@@ -372,14 +372,12 @@ def _mean(values: FloatArray, most: float = np.inf) -> Statistic:
 
 
 def _ratio(sums: FloatArray) -> FloatArray:
-    ratio: FloatArray = sums[..., 0] / sums[..., 1]
-    return ratio
+    return sums[..., 0] / sums[..., 1]
 
 
 def _mean_f1(sums: FloatArray) -> FloatArray:
     right, labelled, predicted = np.split(sums, 3, axis=-1)
-    mean: FloatArray = (2 * right / np.maximum(labelled + predicted, 1)).mean(axis=-1)
-    return mean
+    return (2 * right / np.maximum(labelled + predicted, 1)).mean(axis=-1)
 
 
 def _figure_row(figure: FigurePart) -> tuple[Cell, ...]:

@@ -396,8 +396,7 @@ def largest_token_id(rows: datasets.Dataset) -> int:
     """Return the largest token id in the rows; 0 if they hold no tokens."""
     arrow = rows.select_columns(["input_ids"]).with_format("arrow")
     parts = (batch["input_ids"] for batch in arrow.iter(batch_size=ROWS_AT_A_TIME))
-    largest: int = max(pc.max(pc.list_flatten(part)).as_py() or 0 for part in parts)
-    return largest
+    return max(pc.max(pc.list_flatten(part)).as_py() or 0 for part in parts)
 
 
 def window_notes(

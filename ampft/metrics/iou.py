@@ -73,10 +73,7 @@ def _effects_of_images(from_sums: Callable[[FloatArray], FloatArray], sums: Case
     gained[:, :classes] = labelled - correct
     gained[:, 2 * classes : 3 * classes] = labelled - predicted
     value = from_sums(totals)
-    effects: FloatArray = np.maximum(
-        *(np.abs(from_sums(totals + changed) - value) for changed in (lost, gained))
-    )
-    return effects
+    return np.maximum(*(np.abs(from_sums(totals + changed) - value) for changed in (lost, gained)))
 
 
 def metric_for_images(metric: Metric) -> Metric:

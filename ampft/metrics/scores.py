@@ -187,8 +187,7 @@ def case_log_losses(labels: IntArray, probabilities: FloatArray) -> npt.NDArray[
     rows = _normalized(probabilities)
     epsilon = np.finfo(np.float64).eps
     likelihood = rows[np.arange(len(labels)), labels].clip(epsilon, 1 - epsilon)
-    losses: npt.NDArray[np.float64] = -np.log(likelihood)
-    return losses
+    return -np.log(likelihood)
 
 
 def case_brier_scores(labels: IntArray, probabilities: FloatArray) -> npt.NDArray[np.float64]:
@@ -203,8 +202,7 @@ def case_brier_scores(labels: IntArray, probabilities: FloatArray) -> npt.NDArra
     """
     rows = _normalized(probabilities)
     rows[np.arange(len(labels)), labels] -= 1
-    scores: npt.NDArray[np.float64] = (rows**2).sum(axis=1)
-    return scores
+    return (rows**2).sum(axis=1)
 
 
 def label_scores(
@@ -243,8 +241,7 @@ def case_binary_log_losses(labels: BoolArray, probabilities: FloatArray) -> npt.
     rows = probabilities.astype(np.float64)
     epsilon = np.finfo(np.float64).eps
     likelihood = np.where(labels, rows, 1 - rows).clip(epsilon, 1 - epsilon)
-    losses: npt.NDArray[np.float64] = -np.log(likelihood).mean(axis=1)
-    return losses
+    return -np.log(likelihood).mean(axis=1)
 
 
 def case_f1(labels: BoolArray, predicted: BoolArray) -> npt.NDArray[np.float64]:
@@ -258,8 +255,7 @@ def case_f1(labels: BoolArray, predicted: BoolArray) -> npt.NDArray[np.float64]:
     """
     both = (predicted & labels).sum(axis=1)
     total = predicted.sum(axis=1) + labels.sum(axis=1)
-    scores: npt.NDArray[np.float64] = 2 * both / np.maximum(total, 1)
-    return scores
+    return 2 * both / np.maximum(total, 1)
 
 
 def _normalized(probabilities: FloatArray) -> npt.NDArray[np.float64]:

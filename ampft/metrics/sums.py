@@ -56,8 +56,7 @@ class CaseSums:
 
     def totals(self) -> FloatArray:
         """Return the (D,) sums over all cases."""
-        totals: FloatArray = self.patterns.T @ self.counts.astype(np.float64)
-        return totals
+        return self.patterns.T @ self.counts.astype(np.float64)
 
     def weighted(self, weights: FloatArray | None) -> CaseSums:
         """Return the sums with each case counting by its weight; unchanged for None.
@@ -357,8 +356,7 @@ def costliest_of_mean(
 
 
 def _column(patterns: Any, index: int) -> FloatArray:
-    column: FloatArray = patterns[:, [index]].toarray()[:, 0]
-    return column
+    return patterns[:, [index]].toarray()[:, 0]
 
 
 def _ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:

@@ -142,8 +142,7 @@ def target_layers(model: nn.Module, requested: str | None) -> list[str]:
         if name not in linear:
             raise InputError(
                 f"--lora_target_modules {requested}: the encoder of {type(model).__name__} has no "
-                f"linear layer {name!r}. Choose from {listed(sorted(linear))}, or use "
-                f"{ALL_LINEAR}."
+                f"linear layer {name!r}. Choose from {listed(sorted(linear))}, or use {ALL_LINEAR}."
             )
     return sorted(set(names))
 

@@ -113,8 +113,7 @@ class ReusedGradientEmbedding(nn.Embedding):
         )
         if not is_supported:
             return super().forward(input)
-        rows: Tensor = _Lookup.apply(self.weight, input, self.padding_idx, self.gradient_memory)
-        return rows
+        return _Lookup.apply(self.weight, input, self.padding_idx, self.gradient_memory)
 
 
 class _Lookup(torch.autograd.Function):

@@ -40,8 +40,7 @@ class FourBitLinear(nn.Linear):
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
         bias = None if self.bias is None else self.bias.to(dtype)
-        product: Tensor = _Product.apply(input.to(dtype), bias, self)
-        return product
+        return _Product.apply(input.to(dtype), bias, self)
 
     def _dequantized(self, dtype: torch.dtype) -> Tensor:
         from bitsandbytes.functional import QuantState, dequantize_4bit

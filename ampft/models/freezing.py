@@ -230,5 +230,4 @@ class FrozenLinear(nn.Linear):
         if name not in casts or casts[name][0] != key:
             with torch.no_grad():
                 casts[name] = (key, value.detach().to(dtype))
-        cast: Tensor = casts[name][1]
-        return cast
+        return casts[name][1]

@@ -19,8 +19,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def uncompiled(function: Function) -> Function:
     """Make `torch.compile` call a function as it is, between two compiled graphs."""
-    result: Function = torch.compiler.disable(function)
-    return result
+    return torch.compiler.disable(function)
 
 
 def check_hooks_of_compiled_modules() -> None:

@@ -155,8 +155,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         """
         if "_remove" in vars(self):
             raise TypeError("the run is in a temporary folder. Pass output_dir to pickle a model.")
-        state: dict[str, Any] = super().__getstate__()
-        return state
+        return super().__getstate__()
 
     def _seed(self) -> int | None:
         if self.random_state is None:

@@ -174,8 +174,7 @@ def read_groups(path: Path) -> Groups | None:
 def _metadata(file: pq.ParquetFile) -> dict[str, Any]:
     stored = file.schema_arrow.metadata
     if OUTCOME_KEY in stored:
-        metadata: dict[str, Any] = json.loads(stored[OUTCOME_KEY])
-        return metadata
+        return json.loads(stored[OUTCOME_KEY])
     split = file.read_row_group(0, columns=["split"])["split"][0].as_py()
     return {
         "kind": "single_label",

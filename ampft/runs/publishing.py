@@ -288,9 +288,8 @@ def _training(record: RunRecord, *, has_record: bool) -> str:
         best += f" They are averaged over the steps (decay {decay:g})."
         best += " `raw_weights.safetensors` holds those that were averaged." * has_record
     return (
-        f"## Training\n\nOptimizer steps: {describe_steps(record)}{elapsed} on {prose(machine)}."
-        f"{_trained_part(record)}"
-        f"{best}{RECORDS * has_record}"
+        f"## Training\n\nOptimizer steps: {describe_steps(record)}{elapsed} on "
+        f"{prose(machine)}.{_trained_part(record)}{best}{RECORDS * has_record}"
     )
 
 

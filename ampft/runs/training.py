@@ -303,8 +303,7 @@ class Training:
     @property
     def device(self) -> torch.device:
         """Device of the model."""
-        device: torch.device = self._parts.accelerator.device
-        return device
+        return self._parts.accelerator.device
 
     @property
     def steps(self) -> int:

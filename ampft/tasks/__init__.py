@@ -35,8 +35,7 @@ class TaskRow:
 
     def problem_type(self) -> type[Problem]:
         """Return the class of the problem, without importing torch."""
-        problem: type[Problem] = import_object(self.problem)
-        return problem
+        return import_object(self.problem)
 
 
 # A new task adds a row. The first task for a kind of data is its default.

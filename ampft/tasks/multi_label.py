@@ -197,8 +197,7 @@ class MultiLabelPredictions:
     """Label probabilities of a model for every example of a split.
 
     Raises:
-        ValueError: A shape, a dtype or a value is wrong. The message names the first wrong
-            example.
+        ValueError: A shape, a dtype or a value is wrong. The message names the first wrong example.
     """
 
     labels: BoolArray  # Shape (n, K), bool: whether an example has a label.
@@ -263,8 +262,7 @@ class MultiLabelPredictions:
     @property
     def correct(self) -> BoolArray:
         """Whether exactly the labels of an example are predicted, shape (n,)."""
-        correct: BoolArray = (self.predicted == self.labels).all(axis=1)
-        return correct
+        return (self.predicted == self.labels).all(axis=1)
 
     @property
     def decision_confidence(self) -> FloatArray:

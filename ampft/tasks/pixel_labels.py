@@ -72,8 +72,7 @@ class PixelLabels:
 
     def weights(self, targets: Masks) -> FloatArray:
         """Return the (n,) loss weights of the images: sums of their labelled pixels' weights."""
-        weights: FloatArray = targets.counts @ self.pixels.weights(np.arange(len(self.label_names)))
-        return weights
+        return targets.counts @ self.pixels.weights(np.arange(len(self.label_names)))
 
     def loss(self, logits: Tensor, targets: Tensor, *, weights: Tensor | None = None) -> Tensor:
         """Return the loss summed over the pixels that count, a float32 scalar.
@@ -205,8 +204,7 @@ class PixelLabels:
         truth: npt.NDArray[Any], label_names: Sequence[str], index: int
     ) -> npt.NDArray[np.bool_]:
         """Return (n,) whether an image has a pixel of the class `index`."""
-        has: npt.NDArray[np.bool_] = truth[:, index] > 0
-        return has
+        return truth[:, index] > 0
 
     @staticmethod
     def choice_text(choice: Any, label_names: Sequence[str]) -> str:

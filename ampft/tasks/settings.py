@@ -71,9 +71,8 @@ def check_decision_flags(settings: ValidationFitSettings, task: str | None) -> N
     if task is not None and settings.fitted_flags and not TASKS[task].decides_per_case:
         allowed = [name for name, row in TASKS.items() if row.decides_per_case]
         raise InputError(
-            f"{settings.fitted_flags[0]}: the flag is for tasks in which each "
-            f"example has one prediction ({', '.join(allowed)}), and the task is {task}. Remove "
-            "the flag."
+            f"{settings.fitted_flags[0]}: the flag is for tasks in which each example has one "
+            f"prediction ({', '.join(allowed)}), and the task is {task}. Remove the flag."
         )
 
 
@@ -134,7 +133,6 @@ def _check_promise(error: float | None, rows: int, independent: int) -> None:
     possible = f", or a promise of at least {least:g}" if least < 0.5 else ""
     raise InputError(
         f"--abstain {error:g}: the promise needs {2 * needed} independent validation rows "
-        f"({needed} to choose what is answered, {needed} to prove it), but only "
-        f"{independent} of the {rows} can prove it. Use more validation rows "
-        f"(--validation_fraction){possible}."
+        f"({needed} to choose what is answered, {needed} to prove it), but only {independent} of "
+        f"the {rows} can prove it. Use more validation rows (--validation_fraction){possible}."
     )

@@ -315,8 +315,7 @@ class Predictions:
     @property
     def confidence(self) -> FloatArray:
         """The probability of the predicted class, shape (n,), float32."""
-        chosen: FloatArray = self.probabilities[np.arange(len(self)), self.predicted]
-        return chosen
+        return self.probabilities[np.arange(len(self)), self.predicted]
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -621,8 +620,7 @@ class SingleLabel:
         truth: npt.NDArray[Any], label_names: Sequence[str], index: int
     ) -> npt.NDArray[np.bool_]:
         """Return (n,) whether an example has the class `index`."""
-        has: npt.NDArray[np.bool_] = truth == index
-        return has
+        return truth == index
 
     @staticmethod
     def choice_text(choice: Any, label_names: Sequence[str]) -> str:

@@ -233,8 +233,7 @@ class TokenPredictions:
     def correct(self) -> npt.NDArray[np.bool_]:
         """Whether all tags of a sentence are predicted, shape (n,)."""
         wrong = self.sentences.sums(~self.word_is_correct)
-        correct: npt.NDArray[np.bool_] = wrong == 0
-        return correct
+        return wrong == 0
 
     @property
     def confidence(self) -> FloatArray:
@@ -243,8 +242,7 @@ class TokenPredictions:
         A joint probability would approach 0 with the number of words, however certain the model.
         """
         largest = self.probabilities.max(axis=1)
-        least: FloatArray = np.minimum.reduceat(largest, self.sentences.starts)
-        return least
+        return np.minimum.reduceat(largest, self.sentences.starts)
 
     @property
     def only_prediction(self) -> str | None:
@@ -448,10 +446,7 @@ class TokenLabels:
     def weights(self, targets: UnitLabels) -> npt.NDArray[np.float64]:
         """Return the (n,) weights of the sentences in the loss: of their words together."""
         starts = np.cumsum(targets.counts) - targets.counts
-        weights: npt.NDArray[np.float64] = np.add.reduceat(
-            self.words.weights(targets.codes), starts
-        )
-        return weights
+        return np.add.reduceat(self.words.weights(targets.codes), starts)
 
     def loss(self, logits: Tensor, targets: Tensor, *, weights: Tensor | None = None) -> Tensor:
         """Return the cross entropy summed over the words, a float32 scalar.

@@ -163,8 +163,7 @@ def _check_recorded(
 
 def rows_differ(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Return (n,) whether the rows of two (n, ...) arrays differ."""
-    differ: npt.NDArray[np.bool_] = (one != other).reshape(len(one), -1).any(axis=1)
-    return differ
+    return (one != other).reshape(len(one), -1).any(axis=1)
 
 
 def _check_same_cases(path: Path, outcome: Outcome, cases: Cases) -> None:

@@ -541,8 +541,7 @@ def make_launchers(command: CompareCommand, plan: Plan, folder: Path) -> tuple[L
     """
     if command.design.engine == RAY:
         launcher = laboratory("cluster.launcher", f"--engine {RAY}")
-        launchers: tuple[Launcher, ...] = launcher.ray_launchers(command, plan, folder)
-        return launchers
+        return launcher.ray_launchers(command, plan, folder)
     config_file = command.design.config_file
     return tuple(LocalLauncher(slot, config_file) for slot in command_slots(command))
 

@@ -67,8 +67,7 @@ def skewed_part(seed_variances: FloatArray, over_cases: float, seeds: int) -> Fl
     from scipy.special import chdtri
 
     reached = float(chdtri(seeds - 1, 1 - CASES_REACH)) / (seeds - 1) * over_cases
-    part: FloatArray = np.maximum(seed_variances - reached, 0.0)
-    return part
+    return np.maximum(seed_variances - reached, 0.0)
 
 
 @cache

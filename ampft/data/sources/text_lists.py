@@ -32,8 +32,7 @@ def list_in_text(cell: str) -> list[object] | None:
         return None
     if outside[1] == "[":
         with suppress(ValueError, RecursionError):
-            values: list[object] = json.loads(text)
-            return values
+            return json.loads(text)
     elif "'" not in text and '"' not in text:
         return None  # words in brackets
     found = list(_values(outside[2]))

@@ -90,8 +90,7 @@ class ScoresBySize:
         shared = (self.seed_variances + self.seed_variances.mean()) / 2
         values, vectors = np.linalg.eigh(self.case_covariance)
         over_cases = (vectors * np.maximum(values, 0.0)) @ vectors.T
-        found: FloatArray = np.diag(shared / self.seeds + self.min_variance) + over_cases
-        return found
+        return np.diag(shared / self.seeds + self.min_variance) + over_cases
 
     def largest(self, count: int) -> ScoresBySize:
         """Return the same without the smallest sizes, so that `count` remain."""
@@ -179,10 +178,8 @@ def _shape(ratios: FloatArray, shift: float, exponent: float) -> FloatArray:
     """Return h of the module's docstring."""
     shifted = (ratios + shift) / (1 + shift)
     if math.isclose(exponent, 0.0):
-        logarithms: FloatArray = np.log(shifted)
-        return logarithms
-    powers: FloatArray = (1 - shifted**-exponent) / exponent
-    return powers
+        return np.log(shifted)
+    return (1 - shifted**-exponent) / exponent
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -167,8 +167,7 @@ def _cases_of(
         cell: Label and prediction, as indices of the classes.
     """
     counts = mistakes.confused(*cell)[order].astype(np.int64)
-    cases: list[int] = order[np.argsort(-counts, kind="stable")][: (counts > 0).sum()].tolist()
-    return cases
+    return order[np.argsort(-counts, kind="stable")][: (counts > 0).sum()].tolist()
 
 
 def mistakes_text(mistakes: Mistakes) -> str:

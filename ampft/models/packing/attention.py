@@ -109,7 +109,7 @@ def flash_attention(
     assert options.position_bias is None, "flash attention does not support a bias"
     window = options.sliding_window
     max_distance = -1 if window is None else window - 1
-    attended: Tensor = torch.ops.aten._flash_attention_forward(
+    return torch.ops.aten._flash_attention_forward(
         *rows,
         packing.offsets,
         packing.offsets,
@@ -122,7 +122,6 @@ def flash_attention(
         window_size_left=max_distance,
         window_size_right=0 if options.causal else max_distance,
     )[0]
-    return attended
 
 
 def efficient_attention(
@@ -183,8 +182,7 @@ def _without_cudnn(device: torch.device) -> AbstractContextManager[None]:
     if device.type != "cuda":
         return nullcontext()
     kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-    context: AbstractContextManager[None] = sdpa_kernel(kernels)
-    return context
+    return sdpa_kernel(kernels)
 
 
 def binary16_attention(

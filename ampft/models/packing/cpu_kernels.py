@@ -81,8 +81,7 @@ def dropout(inputs: torch.Tensor, p: float) -> torch.Tensor:
 # (2.13) merges two equal calls of a random operator that it does not know, and so their masks.
 @uncompiled
 def _fast_dropout(inputs: torch.Tensor, p: float) -> torch.Tensor:
-    result: torch.Tensor = _Dropout.apply(inputs, p)
-    return result
+    return _Dropout.apply(inputs, p)
 
 
 _FAST_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -215,8 +214,7 @@ def dropout_attention(
     applied to the queries, and dropout's factor to the values, because these operands are smaller.
     """
     plan = attention_plan(packing, rows.query.shape[1], options)
-    result: torch.Tensor = _GroupedAttention.apply(*rows, options.position_bias, plan, options)
-    return result
+    return _GroupedAttention.apply(*rows, options.position_bias, plan, options)
 
 
 class _GroupedAttention(torch.autograd.Function):

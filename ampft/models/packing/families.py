@@ -78,8 +78,7 @@ def adapt_mpnet(base: nn.Module, current: CurrentLayout) -> list[Callable[[], No
 
     @uncompiled
     def bias_of_longest(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        bias: Tensor = compute_bias(_like_longest(hidden_states, current()), *args, **kwargs)
-        return bias
+        return compute_bias(_like_longest(hidden_states, current()), *args, **kwargs)
 
     compute_bias = encoder.compute_position_bias
     hook = encoder.register_forward_pre_hook(use_layout, with_kwargs=True)
@@ -156,13 +155,11 @@ def adapt_deberta(base: nn.Module, current: CurrentLayout) -> list[Callable[[], 
     @uncompiled
     def mask_or_layout(attention_mask: Tensor) -> Tensor | PackedLayout:
         layout = current()
-        mask: Tensor | PackedLayout = make_mask(attention_mask) if layout is None else layout
-        return mask
+        return make_mask(attention_mask) if layout is None else layout
 
     @uncompiled
     def distances_of_longest(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
-        distances: Tensor | None = measure(_like_longest(hidden_states, current()), *args, **kwargs)
-        return distances
+        return measure(_like_longest(hidden_states, current()), *args, **kwargs)
 
     make_mask, measure = encoder.get_attention_mask, encoder.get_rel_pos
     undo = [

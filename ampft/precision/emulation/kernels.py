@@ -86,8 +86,7 @@ def is_operator(operator: str) -> bool:
 def operator_overload(operator: str) -> OpOverload:
     """Return torch's object for an operator written as `pow.Tensor_Scalar` or `mm`."""
     name, _, overload_name = operator.partition(".")
-    overload: OpOverload = getattr(getattr(torch.ops.aten, name), overload_name or "default")
-    return overload
+    return getattr(getattr(torch.ops.aten, name), overload_name or "default")
 
 
 @contextmanager
