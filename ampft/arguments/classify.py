@@ -396,7 +396,6 @@ class ClassifyArguments(
         return self.task is not None and TASKS[self.task].several_labels
 
     def optimizer_settings(self) -> OptimizerSettings:
-        """Return the settings of the optimizer."""
         from ampft.engine.optimizer import OptimizerSettings
 
         assert self.learning_rate is not None, "prepare_training() chooses the default"

@@ -350,7 +350,6 @@ class Comparison:
 
     @property
     def heading(self) -> str:
-        """What is compared, as a heading."""
         if self.kind == INFERENCE:
             return "Precision of inference"
         if self.kind == PREDICTIONS:
@@ -364,7 +363,6 @@ class Comparison:
 
     @property
     def primary(self) -> MetricInfo:
-        """The primary metric."""
         return next(info for info in self.metrics if info.name == self.metric)
 
     @property

@@ -417,7 +417,6 @@ def _label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> l
 
 
 def _number_notes(train: LabelledRows, columns: DataColumns) -> list[str]:
-    """Return a note for each column of texts whose training rows are all numbers."""
     texts = () if columns.kind in MEDIA or columns.labels.per_unit else columns.inputs
     return [
         f"{quoted(column)} contains only numbers, which a text model reads as words, not as "

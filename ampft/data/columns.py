@@ -86,7 +86,6 @@ class InputColumns:
         return tuple(dict.fromkeys(chain.from_iterable(self.parts)))
 
     def renamed(self, names: Mapping[str, str]) -> InputColumns:
-        """Return the inputs with other names for the columns of the table."""
         return InputColumns(
             self.names, tuple(tuple(names.get(n, n) for n in part) for part in self.parts)
         )
@@ -141,7 +140,6 @@ class DataColumns:
         extra: Mapping[str, str] | None = None,
         units: TextUnits | None = None,
     ) -> DataColumns:
-        """Return the columns of words and their tags, or of texts and their spans."""
         labels = LabelParser((tags,), several=True, per_unit=True)
         return cls((words,), labels, "token", extra or {}, are_spans, units or TextUnits())
 

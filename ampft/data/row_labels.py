@@ -51,7 +51,6 @@ class RowLabels:
         return np.unique(self.rows[np.isin(self.codes, codes)])
 
     def row_codes(self, row: int) -> frozenset[int]:
-        """Return the codes of one row."""
         start, stop = np.searchsorted(self.rows, [row, row + 1])
         return frozenset(self.codes[start:stop].tolist())
 

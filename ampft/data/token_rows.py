@@ -233,7 +233,6 @@ def _read_table(table: SourceTable, columns: DataColumns, request: DataRequest) 
 
 
 def _sentences(rows: LabelledRows) -> Iterator[list[str]]:
-    """Yield the tags of each row."""
     start = 0
     for count in rows.labels.counts.tolist():
         yield [rows.names[code] for code in rows.labels.codes[start : start + count]]
@@ -382,7 +381,6 @@ class TagReader:
             raise InputError(f"column {self.title!r}: {error}") from None
 
     def targets(self, rows: Sequence[tuple[int, ...]], classes: int) -> UnitLabels:
-        """Return the labels of the words of all rows."""
         del classes
         counts = np.array([len(row) for row in rows], dtype=np.int64)
         codes = np.array([code for row in rows for code in row], dtype=np.int64)

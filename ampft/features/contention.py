@@ -26,7 +26,6 @@ class CpuTime:
 
     @classmethod
     def now(cls) -> CpuTime:
-        """Return the times of this moment."""
         names = ("user", "nice", "system", "irq", "softirq", "steal")  # not idle, not guests twice
         times = psutil.cpu_times()
         used = sum(getattr(times, name, 0.0) for name in names)

@@ -165,7 +165,6 @@ class FittedPart:
         return promise, f"{answered}. {of_all}" if part.least_confidence > 0 else f"{answered}."
 
     def text(self) -> str:
-        """Return all of it for a terminal."""
         parts = [
             part
             for table in self.tables()

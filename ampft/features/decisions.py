@@ -108,7 +108,6 @@ class FittedDecisions(Feature):
         return {} if self._decisions is None else {"decisions": self._part}
 
     def warnings(self) -> Mapping[str, str]:
-        """Return what could not be fitted."""
         return {} if self._decisions is None else decision_warnings(self.settings, self._decisions)
 
 

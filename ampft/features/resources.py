@@ -42,7 +42,6 @@ class TrainingClock(Feature):
     _steps: int = 0
 
     def after_step(self, record: StepRecord) -> Mapping[str, float]:
-        """Count the step."""
         self._steps = record.number
         return {}
 
@@ -52,7 +51,6 @@ class TrainingClock(Feature):
         return self.limit.is_reached
 
     def timings(self, timings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the durations."""
         return vars(self.state())
 
     def record(self) -> Mapping[str, Any]:

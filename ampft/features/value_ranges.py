@@ -167,11 +167,9 @@ class NonfiniteStepMonitor(Feature):
             self.write(labelled("diagnose", f"ampft doctor {self.folder.parent}"))
 
     def warnings(self) -> Mapping[str, str]:
-        """Return the warnings of the watch."""
         return self.watch.warnings()
 
     def state(self) -> SkippedStepCounts:
-        """Return the counts."""
         return self.watch
 
     def restore(self, saved: SavedFeature) -> None:

@@ -110,7 +110,6 @@ class AveragedWeights(Feature):
         write_tensors(folder / RAW_NAME, self.raw)
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Return the average by name."""
         return self._average
 
     def state(self) -> AverageState:
@@ -118,7 +117,6 @@ class AveragedWeights(Feature):
         return AverageState(self.updates)
 
     def restore(self, saved: SavedFeature) -> None:
-        """Restore the average, in place."""
         self.updates = saved.state.updates
         for name, tensor in self._average.items():
             tensor.copy_(saved.tensors[name])

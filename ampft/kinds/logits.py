@@ -64,7 +64,6 @@ def logits_of_rows(logits: Tensor, inputs: Mapping[str, Tensor], rows: int) -> t
 def _row_logits(
     model: nn.Module, arguments: Mapping[str, Tensor], packing: PackedLayout | None = None
 ) -> Tensor:
-    """Return the logits of the rows of a batch."""
     # Imported here because it imports transformers, which a model needs anyway.
     from ampft.models.by_length import merged_logits, padded_inputs, parts_by_length
 

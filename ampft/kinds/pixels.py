@@ -205,7 +205,6 @@ class PixelInputs:
         return classes.colors or default_palette(len(classes.names))
 
     def save_processor(self, folder: Path) -> None:
-        """Save the image processor."""
         self.processor.save_pretrained(folder)
 
 

@@ -82,7 +82,6 @@ class MaskFolderWriter:
         return {**predictions.columns(), MASK_COLUMN: paths}
 
     def summary(self) -> str:
-        """Return the folder and the number of masks."""
         return f"{self.path}: {counted(len(self.names), 'mask')}"
 
     def _save(self, image: Any, png: bytes) -> Path:

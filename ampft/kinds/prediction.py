@@ -97,7 +97,6 @@ class InputRows:
             raise InputError(f"{self.table.place(*without)}: {self.missing}")
 
     def place(self, number: int) -> str:
-        """Return the place of a row for messages."""
         return f"{self.table.origin}, {self.table.unit} {number}"
 
 

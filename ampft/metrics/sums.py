@@ -46,7 +46,6 @@ class CaseSums:
         return cls(csr_array(vectors.astype(np.float64)), np.arange(len(vectors)))
 
     def __len__(self) -> int:
-        """Number of cases, n."""
         return len(self.pattern_of)
 
     @property
@@ -391,7 +390,6 @@ class Metric:
     values: Callable[[Any], FloatArray] | None = None
 
     def value(self, sums: CaseSums) -> float:
-        """Return the metric over all cases."""
         return float(self.from_sums(sums.totals()))
 
     def effect_of_changed_case(self, sums: CaseSums) -> float:

@@ -179,7 +179,6 @@ class _Cast(torch.autograd.Function):
 
 
 def _parts(tensors: Sequence[Tensor], blocks: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """Return the parts of the tensors, one per parameter."""
     return [
         part
         for tensor, block in zip(tensors, blocks, strict=True)

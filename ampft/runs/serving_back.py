@@ -439,7 +439,6 @@ class _Served:
             self.other_entities += entities_differ(question, list(entities(tags)))
 
     def notes(self) -> Iterator[str]:
-        """Yield what a pipeline does not do."""
         yield from self.unasked
         for reason, count in self.left_out.items():
             yield f"Not asked in {PIPELINE}: {count} {reason}."

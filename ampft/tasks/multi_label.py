@@ -243,7 +243,6 @@ class MultiLabelPredictions:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The K label names."""
         return self.label_names
 
     def __len__(self) -> int:
@@ -280,7 +279,6 @@ class MultiLabelPredictions:
         return constant_choice_text(self.choices, self.label_names, MultiLabel.choice_text)
 
     def report(self) -> MultiLabelReport:
-        """Return the report of the split."""
         from sklearn.metrics import average_precision_score
 
         labels, probabilities, weights = self.labels, self.probabilities, self.weights
@@ -338,7 +336,6 @@ class MultiLabelPredictions:
         )
 
     def sums(self, metric: str) -> CaseSums:
-        """Return the sums from which `metric` is computed."""
         values = METRICS[metric].values
         return self.unit_sums if values is None else mean_sums(values(self)).weighted(self.weights)
 
@@ -549,7 +546,6 @@ class MultiLabel:
     def outcome(
         self, split: str, targets: BoolArray, decoded: Mapping[str, npt.NDArray[Any]]
     ) -> MultiLabelPredictions:
-        """Return the predictions of a split."""
         return MultiLabelPredictions(
             targets,
             decoded["probabilities"],
@@ -581,12 +577,10 @@ class MultiLabel:
 
     @staticmethod
     def choice_text(choice: Any, label_names: Sequence[str]) -> str:
-        """Return the names of the predicted labels."""
         return MultiLabel.truth_text(np.unpackbits(choice)[: len(label_names)], label_names)
 
     @staticmethod
     def truth_text(truth: Any, label_names: Sequence[str]) -> str:
-        """Return the names of the labels."""
         names = [name for name, has in zip(label_names, truth, strict=True) if has]
         return _shown_separator(label_names).join(names) or "(none)"
 

@@ -155,7 +155,6 @@ class PixelLabels:
     def outcome(
         self, split: str, targets: Masks, decoded: Mapping[str, npt.NDArray[Any]]
     ) -> PixelPredictions:
-        """Return the predictions of a split."""
         names = ("counts", "losses", "bins", "digests")
         parts: dict[str, Any] = {name: decoded[name] for name in names}
         return PixelPredictions(

@@ -80,7 +80,6 @@ class PixelPredictions:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The K class names."""
         return self.label_names
 
     @property
@@ -123,7 +122,6 @@ class PixelPredictions:
         return self.label_names[predicted[0]] if len(predicted) == 1 else None
 
     def report(self) -> PixelReport:
-        """Return the report of the split."""
         totals = self.unit_sums.totals()
         values = self.metrics()
         report = PixelReport(

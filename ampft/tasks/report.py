@@ -69,7 +69,6 @@ class Report:
         return {**self.own_metrics(), **{each.name: each.value for each in self.added}}
 
     def text(self) -> str:
-        """Return the report for a terminal."""
         return terminal(self.tables())
 
     def _repr_html_(self) -> str:

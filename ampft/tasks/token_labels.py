@@ -251,7 +251,6 @@ class TokenPredictions:
         return self.label_names[found[0]] if len(found) == 1 else None
 
     def report(self) -> TokenReport:
-        """Return the report of the split."""
         totals = self.sums(MICRO_F1.name).totals()
         rows = self.scores()
         report = TokenReport(
@@ -300,7 +299,6 @@ class TokenPredictions:
         return labels, predicted
 
     def sums(self, metric: str) -> CaseSums:
-        """Return the sums from which `metric` is computed."""
         values = METRICS[metric].values
         return self._entity_sums if values is None else unit_mean_sums(values(self), self.sentences)
 
@@ -479,7 +477,6 @@ class TokenLabels:
     def outcome(
         self, split: str, targets: UnitLabels, decoded: Mapping[str, npt.NDArray[Any]]
     ) -> TokenPredictions:
-        """Return the predictions of a split."""
         return TokenPredictions(
             labels=targets.codes,
             counts=targets.counts,

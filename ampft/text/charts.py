@@ -76,7 +76,6 @@ class Axis:
     end: float
 
     def at(self, value: float) -> float:
-        """Return the position of a value."""
         share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
         return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
 

@@ -59,7 +59,6 @@ class RecordedRun:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run finished."""
         return self.record.status == "finished"
 
 
@@ -72,7 +71,6 @@ class RunGroup:
 
     @property
     def mode(self) -> str:
-        """The mode of the runs."""
         return self.runs[0].mode
 
     @property
@@ -89,7 +87,6 @@ class RunGroup:
 
     @property
     def finished(self) -> tuple[RecordedRun, ...]:
-        """The finished runs."""
         return tuple(run for run in self.runs if run.is_finished)
 
     @property
@@ -327,7 +324,6 @@ def _models_differ(runs: Sequence[RecordedRun]) -> bool:
 
 
 def _number(values: Iterable[Any]) -> int:
-    """Return the number of different values."""
     return len(set(map(repr, values)))
 
 

@@ -263,7 +263,6 @@ class Plan:
         return interleaved_runs(self.compared_arms, range(first, first + count), self.design.folds)
 
     def expected_seconds(self, run: PlannedRun) -> float:
-        """Return the estimated seconds of a run."""
         return self.estimate_of(run.arm).run_seconds(run.arm.mode, self.size_of(run.arm))
 
     def estimate_of(self, arm: Arm) -> CostEstimate:

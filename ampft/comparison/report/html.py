@@ -149,7 +149,6 @@ def _drawn_sections(
 
 
 def _training(comparison: Comparison, styles: Sequence[ArmStyle]) -> list[Block]:
-    """Return the charts of the training."""
     c = comparison
     lines = "Thick lines: means over the seeds; thin lines: individual seeds."
     has_broken = any(arm.status != "complete" for arm in c.arms)
@@ -219,7 +218,6 @@ def _side_by_side(class_: str, parts: Sequence[Markup]) -> Markup:
 
 
 def _changed_examples(comparison: Comparison) -> list[Block]:
-    """Return the examples that change, as they are."""
     blocks: list[Block] = []
     base = Quote(comparison.baseline.name)
     for arm in comparison.arms:

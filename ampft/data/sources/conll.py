@@ -50,7 +50,6 @@ class _Layout:
 
     @property
     def names(self) -> dict[str, int]:
-        """The columns by name."""
         if self.is_conllu:
             return {name: i for i, name in enumerate(CONLLU, start=1)}
         if self.count == 1:
@@ -88,7 +87,6 @@ class _Survey:
     values: list[set[str]] = field(default_factory=list)  # Values of the last two columns.
 
     def add(self, lines: Sequence[Sequence[str]]) -> None:
-        """Add a sentence."""
         first = [line[0] for line in lines]
         ids = [each for each in first if each.isdecimal()]
         start = int(ids[0]) if ids else 0

@@ -41,7 +41,6 @@ class Done:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The record of a run."""
         return read_json_object(self.folder / "run.json")
 
     @property

@@ -144,7 +144,6 @@ def compare_outcomes(
 def _class_check(
     cases: Cases, index: int, figures: ClassFigures, model: RunPredictions, artifact: RunPredictions
 ) -> ClassCheck:
-    """Return what the cases of one class show."""
     rows = np.flatnonzero(cases.problem.has_class(cases.truth, cases.label_names, index))
     before, after = model.correct[rows], artifact.correct[rows]
     count, ids = len(rows), None

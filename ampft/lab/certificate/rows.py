@@ -58,7 +58,6 @@ class VerifiedRows:
     data: ClassificationData | None = None  # The data of the run, if they are one of its splits.
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(self.rows)
 
     def with_masks(
@@ -151,7 +150,6 @@ def split_rows(saved: SavedClassifier, split: str, flags: Sequence[str]) -> Veri
 
 
 def _file_rows(saved: SavedClassifier, path: Path) -> VerifiedRows:
-    """Return the rows of a file that have labels of the run."""
     if not path.is_file():
         raise InputError(
             f"{FLAG} {path}: this is neither {' nor '.join(SPLITS)} nor a file. Choose one of them."

@@ -255,7 +255,6 @@ class DecodedBatches:
     decoded: list[Decoded] = field(default_factory=list)
 
     def add(self, rows: npt.NDArray[np.int64], decoded: Mapping[str, Any]) -> Decoded:
-        """Add a batch, and return it as arrays."""
         self.rows.append(rows)
         self.decoded.append({name: as_array(value) for name, value in decoded.items()})
         return self.decoded[-1]
@@ -277,7 +276,6 @@ class RowPredictions:
 
     @property
     def is_finite(self) -> bool:
-        """Whether all logits are finite."""
         return all(bool(torch.isfinite(each).all()) for each in self.logits.values())
 
     def tally(self, other: RowPredictions, tolerance: float | None) -> LogitTally:

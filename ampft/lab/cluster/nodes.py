@@ -178,7 +178,6 @@ class Nodes:
             print_line(labelled("left out", f"node {inert(self.name(id_))}: {inert(reason)}"))
 
     def facts(self, id_: str) -> NodeFacts | None:
-        """Return the facts of a node that was measured."""
         return self._facts.get(id_)
 
     def _admit(self, measured: Mapping[str, NodeFacts | InputError]) -> None:

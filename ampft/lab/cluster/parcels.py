@@ -76,7 +76,6 @@ class Receiver:
         self._file: IO[bytes] | None = None
 
     def add(self, part: bytes) -> None:
-        """Append a part."""
         if self._file is None:
             self._file = self._path.open("wb")
         self._file.write(part)

@@ -59,7 +59,6 @@ def last_gain_text(curve: LearningCurve) -> str:
 
 
 def _gain(curve: LearningCurve, gain: float, interval: tuple[float, float]) -> tuple[str, str]:
-    """Return a gain with its unit, and its interval."""
     low, high = (curve.units.difference(end).removeprefix("+") for end in interval)
     return curve.units.difference_with_unit(gain).removeprefix("+"), f"{low} to {high}"
 

@@ -116,7 +116,6 @@ class ExaminedModel:
 
     @property
     def device(self) -> torch.device:
-        """The device of the model."""
         return next(self.model.parameters()).device
 
     @property
@@ -249,7 +248,6 @@ class ExaminedModel:
 
     @property
     def step_batches(self) -> Sequence[Sequence[Any]]:
-        """The batches of each step of the trial."""
         return self.trial.step_batches or [[batch] for batch in self.batches]
 
     @torch.no_grad()

@@ -67,7 +67,6 @@ class ExponentCounts:
 
     @property
     def zeros(self) -> int:
-        """Number of zeros."""
         return int(self.counts[0])
 
     @property

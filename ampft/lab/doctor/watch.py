@@ -90,7 +90,6 @@ class NonfiniteOrigins:
         self._owners[storage_address(tensor)] = None
 
     def forget(self, tensor: Tensor) -> None:
-        """Forget the storage of a tensor."""
         self._owners.pop(storage_address(tensor), None)
 
     def copy(self, source: Tensor, target: Tensor) -> None:
@@ -231,7 +230,6 @@ class OperationWatch(TorchDispatchMode):
             self._seed(tensor, ("", "forward", name, 0), Cause.INPUT)
 
     def __enter__(self) -> OperationWatch:
-        """Start watching."""
         for path, module in self._model.named_modules():
             enter = partial(self._enter_module, path)
             before = module.register_forward_pre_hook(enter, prepend=True)
@@ -437,7 +435,6 @@ class OperationWatch(TorchDispatchMode):
         return event
 
     def _depends(self, tensor: Tensor) -> bool:
-        """Return whether a tensor depends on weights."""
         return storage_address(tensor) in self._derived
 
     def _places(self, output: Tensor, direction: str) -> BatchPositions | None:

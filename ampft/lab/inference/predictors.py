@@ -135,7 +135,6 @@ class SavedModel:
 
     @classmethod
     def load(cls, folder: Path, record: RunRecord) -> SavedModel:
-        """Load the model of a run on texts."""
         row = task_row(record)
         model = load_saved(getattr(transformers, row.model_class), str(folder)).eval()
         merge_adapters(model)  # as for deployment; int8 could not quantize around them
@@ -143,7 +142,6 @@ class SavedModel:
         return cls(folder, record, model, reader)
 
     def predictor(self, mode: str, device: torch.device) -> ModelInPrecision:
-        """Return a copy of the model in a precision."""
         precision = resolve_inference(mode, device)
         model = quantize(self.model) if mode == INT8 else copy.deepcopy(self.model)
         check_float32_modules(model, precision)

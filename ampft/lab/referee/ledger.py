@@ -381,7 +381,6 @@ def _read_entry(path: Path) -> tuple[Entry, str]:
 
 
 def _check_parts(path: Path, entry: Entry) -> None:
-    """Check that an entry has the parts of its kind."""
     has_trial, has_test = entry.trial is not None, isinstance(entry.test, TestSet)
     is_first = entry.number == 1
     fits = (

@@ -67,7 +67,6 @@ class LedgerReport:
 
     @property
     def keeps(self) -> list[Entry]:
-        """The entries that were kept."""
         return [e for e in self.state.trials if e.trial and e.trial.answer == CandidateAnswer.KEEP]
 
 

@@ -279,7 +279,6 @@ def _table_of_side(name: str, sources: Sequence[str], *, with_cases: bool) -> di
 
 
 def _places(sources: Sequence[str]) -> dict[str, str]:
-    """Return each source by its file."""
     return {
         source if Path(source).is_file() else source.partition("=")[2]: source for source in sources
     }
