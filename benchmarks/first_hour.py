@@ -1,10 +1,10 @@
 """What is to be known first about ampft on a GPU, in three parts, each below nine minutes.
 
-Part 1 runs the tests that need a GPU, describes the machine, and says which attention kernel each
-family of models takes. Part 2 compares the speed of ampft with the Trainer: with SDPA, with flash
-attention 2 if it is installed, with length grouping, and compiled. Part 3 checks numerics: emulated
-against native fp16, sums in 16 bits, memory that runs out, repeated and resumed training, and the
-default job in fp32 and bf16.
+Part 1 runs the tests that need a GPU, and says which attention kernel each family of models takes.
+Part 2 compares the speed of ampft with the Trainer: with SDPA, with flash attention 2 if it is
+installed, with length grouping, and compiled. Part 3 checks numerics: emulated against native fp16,
+sums in 16 bits, and memory that runs out. `ampft accept` checks what whole commands do: trainings
+in each mode, graphs, adapters, processes, resume, predictions and exports.
 
 Results are written as they are measured, and are not measured again: call a part again to measure
 what did not fit into its time. No network, data or pretrained weights are needed; what needs a
@@ -190,10 +190,9 @@ def scale_of(*, rehearse: bool) -> Any:
 
 
 def run_part_1(results: Results, scale: Any) -> None:
-    """Describe the machine, find the attention kernels of the families, run the GPU tests."""
-    from gpu_checks import FAMILIES, GPU_TESTS, attention_kernels, describe_environment, run_program
+    """Find the attention kernels of the families, and run the GPU tests."""
+    from gpu_checks import FAMILIES, GPU_TESTS, attention_kernels, run_program
 
-    results.measure("ampft env", lambda: describe_environment(max(1.0, results.seconds)))
     rehearsed = REHEARSED_FAMILIES if results.head["rehearsal"] else FAMILIES
     for mode in ("bf16", "fp16", "fp32"):
         for family in rehearsed:
@@ -273,29 +272,17 @@ def run_part_2(results: Results, scale: Any) -> None:
 
 
 def run_part_3(results: Results, scale: Any) -> None:
-    """Check numerics, memory and repeated training."""
+    """Check numerics and memory."""
     import gpu_checks as checks
     from gpu_turns import Job
 
     job = Job(scale, "fp16", "MiniLM", scale.batch_sizes[0], scale.tokens[0])
     large = replace(job, mode="fp32", batch_size=scale.batch_sizes[-1])
-    steps = 2 if results.head["rehearsal"] else 20
     results.measure("emulated and native fp16", partial(checks.compare_emulation, job), seconds=20)
     for mode in ("bf16", "fp16"):
         compare = partial(checks.compare_sums, replace(job, mode=mode))
         results.measure(f"sums in 16 bits, {mode}", compare)
     results.measure("out of memory", partial(checks.retry_out_of_memory, large))
-    for mode in ("bf16", "fp32"):
-        repeat = partial(checks.repeat_training, replace(job, mode=mode), steps)
-        results.measure(f"trained twice, {mode}", repeat)
-    modes = ("fp32", "bf16")
-    results.measure("updates, bf16 and fp32", partial(checks.compare_modes, job, modes, steps))
-    for mode in modes:
-        results.measure(
-            f"default job, {mode}",
-            partial(checks.default_job, scale, mode, max(1.0, results.seconds)),
-        )
-    results.measure("resume", partial(checks.resume_check, scale, max(1.0, results.seconds)))
 
 
 def speed_table(results: Results, scale: Any) -> Any:

