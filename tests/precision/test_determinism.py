@@ -26,9 +26,9 @@ def test_settings_are_set_inside_and_restored():
 
 def test_an_operator_without_a_deterministic_implementation_is_named():
     before = settings()
-    with pytest.raises(InputError, match=r"--deterministic: .* needs put_ ?, .*Remove the flag"):
-        with deterministic_operators(True):
-            torch.zeros(3).put_(torch.tensor([0]), torch.tensor([1.0]))
+    message = r"--deterministic: .* needs put_ ?, .*Remove the flag"
+    with pytest.raises(InputError, match=message), deterministic_operators(True):
+        torch.zeros(3).put_(torch.tensor([0]), torch.tensor([1.0]))
     assert settings() == before
 
 

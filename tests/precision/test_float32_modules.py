@@ -21,7 +21,6 @@ from ampft.precision.float32_modules import (
     keep_in_fp32,
     uncalled_float32_pattern,
 )
-from ampft.precision.int8 import quantize, quantized_layers
 from ampft.precision.resolve import resolve
 
 MODES = ("fp16", "bf16")
@@ -309,7 +308,10 @@ def test_a_pattern_whose_modules_are_never_called_is_reported():
     assert uncalled_float32_pattern(model) is None
 
 
+@pytest.mark.laboratory
 def test_kept_modules_are_not_quantized():
+    from ampft.lab.export.int8 import quantize, quantized_layers
+
     model = small().eval()
     keep_in_fp32(model, ["blocks.1"])
     quantized = quantize(model)

@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ampft.engine.graphs import CaptureCheck
 from ampft.lab.doctor.watch import OperationWatch
+from ampft.lab.export.int8 import Int8ProductCounter
 from ampft.precision.accelerator import numerics
 from ampft.precision.executed import ProductRecorder
-from ampft.precision.int8 import Int8ProductCounter
 from ampft.precision.resolve import resolve
 
 CPU = torch.device("cpu")

@@ -27,7 +27,7 @@ from ampft.lab.export.artifact import load_artifact
 from ampft.lab.export.export import write_artifact
 from ampft.lab.export.formats import FORMATS, Write
 from ampft.lab.export.source import ExportRequest, ExportSource, load_source
-from ampft.models.module_search import shortest_patterns, smallest_sufficient_modules
+from ampft.lab.module_search import shortest_patterns, smallest_sufficient_modules
 from ampft.ownership import TemporaryFolder
 from ampft.runs.predict import run_classifier
 from ampft.runs.predictor import Predictor

@@ -25,7 +25,7 @@ from ampft.lab.doctor.case import (
 from ampft.lab.doctor.diagnosis import Cause, Cure, Diagnosis, Fault
 from ampft.lab.doctor.places import BatchShape
 from ampft.lab.doctor.watch import OperationWatch
-from ampft.models.module_search import Holds, shortest_patterns, smallest_sufficient_modules
+from ampft.lab.module_search import Holds, shortest_patterns, smallest_sufficient_modules
 from ampft.precision.accelerator import numerics
 from ampft.precision.float32_modules import FLAG, called_modules, matching_modules
 from ampft.precision.harm import GradientChange, ShortTrainingResult, gradient_harm

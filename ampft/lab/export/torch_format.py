@@ -18,10 +18,10 @@ from torch.utils._pytree import tree_map
 from ampft.errors import InputError
 from ampft.lab.export.artifact import ArtifactManifest
 from ampft.lab.export.formats import BF16, FP16, FP32, INT8, Write
+from ampft.lab.export.int8 import quantize
 from ampft.lab.export.source import ExportSource
 from ampft.models.pretrained import load_saved
 from ampft.models.weights import cast_in_place
-from ampft.precision.int8 import quantize
 from ampft.tasks import TASKS
 
 DTYPES = {FP32: torch.float32, FP16: torch.float16, BF16: torch.bfloat16}

@@ -21,13 +21,13 @@ from ampft.comparison.statistics.speed_up import speed_up
 from ampft.errors import InputError
 from ampft.kinds.inputs import Reader
 from ampft.kinds.logits import forward_logits
+from ampft.lab.export.int8 import INT8, Int8ProductCounter, quantize
 from ampft.models.adapters import merge_adapters
 from ampft.models.pretrained import load_saved
 from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import numerics
 from ampft.precision.executed import ProductRecorder, precision_contradiction
 from ampft.precision.float32_modules import check_float32_modules
-from ampft.precision.int8 import INT8, Int8ProductCounter, quantize
 from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import Precision, resolve
 from ampft.runs.predictor import saved_problem

@@ -20,11 +20,11 @@ from ampft.kinds.logits import model_inputs
 from ampft.lab.certificate.measured import onnx_dtypes, openvino_dtypes
 from ampft.lab.export import open_artifact
 from ampft.lab.export.formats import FORMATS
+from ampft.lab.export.int8 import Int8ProductCounter, quantized_layers
 from ampft.lab.export.openvino_format import shared_core
 from ampft.lab.export.source import ExportRequest, ExportSource, load_source
 from ampft.models.pretrained import load_saved
 from ampft.precision.float32_modules import keep_in_fp32
-from ampft.precision.int8 import Int8ProductCounter, quantized_layers
 from ampft.runs.record import read_record
 
 pytestmark = pytest.mark.slow
