@@ -10,10 +10,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 import ampft.decision
-from ampft.decision import Contract, Decisions, Rule, Tokens, combined_logits
+from ampft.decision import (
+    Contract,
+    Decisions,
+    Rule,
+    Sentence,
+    Tokenization,
+    Tokens,
+    bio_tags,
+    combined_logits,
+)
 from ampft.kinds.windows import WINDOW_COUNTS, logits_per_text_or_word
+from ampft.text.units import TextUnits
 
 LOGITS = np.random.default_rng(0).normal(0, 3, (40, 3)).astype(np.float32)
 FITTED = [
@@ -64,23 +75,13 @@ def test_a_contract_of_another_form_is_refused(change):
 
 @pytest.mark.slow
 def test_javascript_gives_the_same_answers(tmp_path):
-    if shutil.which("node") is None:
-        pytest.skip("node is not installed")
-    twin = Path(ampft.decision.__file__).with_suffix(".js")
-    shutil.copy(twin, tmp_path / "decision.mjs")
-    (tmp_path / "cases.json").write_text(json.dumps([contracts(), LOGITS.tolist()]))
-    (tmp_path / "run.mjs").write_text(
-        'import { readFileSync } from "node:fs";\n'
-        'import { answer, probabilities } from "./decision.mjs";\n'
-        'const [contracts, logits] = JSON.parse(readFileSync("cases.json"));\n'
+    body = (
+        "const [contracts, logits] = cases;\n"
         "const rows = contracts.map(({ rule }) => logits.map((row) =>\n"
-        "  answer(rule, probabilities(rule, row.slice(0, rule.label_names.length)))));\n"
-        "console.log(JSON.stringify(rows));\n"
+        "  twin.answer(rule, twin.probabilities(rule, row.slice(0, rule.label_names.length)))));\n"
+        "console.log(JSON.stringify(rows));"
     )
-    done = subprocess.run(
-        ["node", "run.mjs"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    found = json.loads(done.stdout)
+    found = in_javascript(tmp_path, body, [contracts(), LOGITS.tolist()])
     seen = set()
     for values, rows in zip(contracts(), found, strict=True):
         for one, other in zip(rows, answers(values), strict=True):
@@ -90,6 +91,69 @@ def test_javascript_gives_the_same_answers(tmp_path):
             assert one["confidence"] == pytest.approx(other["confidence"], abs=1.1e-6)
             seen.add(one["prediction"])
     assert {"", "ant", "bee,cow", "ant, black;cow"} <= seen
+
+
+def in_javascript(folder, body: str, cases: object) -> list:
+    """Return what the twin of the module gives for cases."""
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    shutil.copy(Path(ampft.decision.__file__).with_suffix(".js"), folder / "decision.mjs")
+    (folder / "cases.json").write_text(json.dumps(cases))
+    (folder / "run.mjs").write_text(
+        'import { readFileSync } from "node:fs";\nimport * as twin from "./decision.mjs";\n'
+        f'const cases = JSON.parse(readFileSync("cases.json"));\n{body}\n'
+    )
+    command = ["node", "run.mjs"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tags", [bio_tags(["ORG", "PER"]), ("NOUN", "VERB", "O", "X", "Y")])
+def test_javascript_finds_the_same_tags_and_entities(tmp_path, tags):
+    rule = Rule(tags, decisions=Decisions(0.7))
+    logits = np.random.default_rng(1).normal(0, 2, (30, 8, 5)).astype(np.float32)
+    sentences = [
+        Sentence(" ".join("abcdefgh"), tuple(TextUnits("blanks").split("a b c d e f g h")))
+    ]
+    expected = rule.word_columns(sentences * 30, [rule.probabilities(each) for each in logits])
+    names = [Contract("tokens", ("tokens",), rule).values()["rule"], logits.tolist()]
+    body = (
+        "const [rule, sentences] = cases;\nconsole.log(JSON.stringify(sentences.map((rows) =>\n"
+        "  twin.wordAnswer(rule, rows.map((row) => twin.probabilities(rule, row))))));"
+    )
+    found = in_javascript(tmp_path, body, names)
+    assert [each["prediction"] for each in found] == expected["prediction"]
+    for each, confidence in zip(found, expected["confidence"], strict=True):
+        assert each["confidence"] == pytest.approx(confidence, abs=1.1e-6)
+    if "entities" not in expected:
+        assert all("entities" not in each for each in found)
+        return
+    places = [[(e["label"], e["start"] // 2, e["end"] // 2 + 1) for e in row]
+              for row in expected["entities"]]  # fmt: skip
+    assert [[tuple(e) for e in each["entities"]] for each in found] == places
+    assert sum(map(len, places)) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stride", "side"), [(None, "right"), (None, "left"), (2, "right")])
+def test_javascript_divides_texts_as_the_tokenizer(tmp_path, tiny_bert, stride, side):
+    tokenizer = Tokenizer.from_file(str(tiny_bert / "tokenizer.json"))
+    tokenization = Tokenization(8, stride, truncation_side=side)
+    texts = [" ".join(f"w{k}" for k in range(count)) for count in range(1, 25)]
+    before, *_, after = tokenizer.encode("w1").ids
+    plain = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    expected: dict[int, list] = {}
+    tokens = tokenization.encode(tokenizer, texts)
+    for owner, row in zip(tokens.owners, tokens.columns["input_ids"], strict=True):
+        expected.setdefault(owner, []).append(row)
+    cases = [Contract("text", ("text",), Rule(("a",)), tokenization).values(), plain]
+    body = (
+        "const [contract, texts] = cases;\nconsole.log(JSON.stringify(texts.map((ids) =>\n"
+        f"  twin.windows(contract.tokenization, ids, [{before}], [{after}]))));"
+    )
+    assert in_javascript(tmp_path, body, cases) == list(expected.values())
+    assert max(map(len, expected.values())) == (1 if stride is None else 6)
 
 
 def test_pytorch_gives_the_same_probabilities_and_windows():

@@ -88,7 +88,8 @@ def serve_back(
     """
     served = _Served(folder, record, outcome, data, runtime)
     # With a device, because Accelerate would look for one by waiting for processes that have ended.
-    plain = resolve(BASELINE, record.topology.device)
+    # An artifact predicts on the CPU, wherever its model was trained.
+    plain = resolve(BASELINE, record.topology.device if runtime is None else "cpu")
     with caller_state_kept(), numerics(plain):
         quiet_libraries()
         warnings.simplefilter("ignore")

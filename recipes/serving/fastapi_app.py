@@ -6,17 +6,21 @@ ARTIFACT=artifacts/mine uvicorn --factory --app-dir recipes/serving fastapi_app:
 import os
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 
+from ampft.errors import InputError
 from ampft.lab.export import open_artifact
 
 
 def make_app() -> FastAPI:
-    """Return an application that answers POST /predict with the prediction for each text."""
+    """Return an application that answers POST /predict with a list of texts, pairs or sentences."""
     artifact = open_artifact(os.environ["ARTIFACT"])
 
-    def predict(texts: list[str]) -> list[dict[str, Any]]:
-        columns = artifact.predict(texts, batch_size=32)  # as `ampft predict` answers
+    def predict(rows: list[str | list[str]]) -> list[dict[str, Any]]:
+        try:
+            columns = artifact.predict(rows, batch_size=32)  # as `ampft predict` answers
+        except InputError as error:
+            raise HTTPException(422, str(error)) from error
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     app = FastAPI()

@@ -5,9 +5,17 @@ from __future__ import annotations
 import ast
 import csv
 import json
+import os
+import socket
+import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
 from importlib.util import find_spec
 
+import pyarrow.parquet as pq
 import pytest
 from exported import artifact_of, rows, train_texts, train_words
 from running import REPOSITORY, call_here, succeeded
@@ -43,21 +51,58 @@ def imports(tree: ast.AST) -> set[str]:
     return found | {str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
 
 
-def test_the_application_answers(onnx_text, monkeypatch):
+@contextmanager
+def started(folder, port):
+    """Start fastapi_app.py as its first lines say, and yield its address."""
+    words = ("--factory", "--app-dir", SERVING, "fastapi_app:make_app", "--port", port)
+    environment = {**os.environ, "ARTIFACT": str(folder), "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-m", "uvicorn", *map(str, words)]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        end = time.monotonic() + 120
+        while answered(f"{address}/docs", None)[0] != 200:
+            assert process.poll() is None, "the server ended"
+            assert time.monotonic() < end, "the server does not answer"
+            time.sleep(0.2)
+        yield f"{address}/predict"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def answered(address, rows):
+    """Return the status and the answer of a server; no status while it does not listen."""
+    data = None if rows is None else json.dumps(rows).encode()
+    headers = {"Content-Type": "application/json"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, data, headers)) as found:
+            return found.status, found.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+    except OSError:
+        return None, b""
+
+
+def test_the_application_answers(text_run, onnx_text):
     path = SERVING / "fastapi_app.py"
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert [node.name for node in tree.body if isinstance(node, ast.FunctionDef)] == ["make_app"]
-    if find_spec("fastapi") is None or find_spec("httpx") is None:
-        pytest.skip("fastapi or httpx is not installed; the script was parsed")
-    import runpy
-
-    from fastapi.testclient import TestClient
-
-    monkeypatch.setenv("ARTIFACT", str(onnx_text))
-    client = TestClient(runpy.run_path(str(path))["make_app"]())
-    answers = client.post("/predict", json=TEXTS).json()
-    assert answers[0]["prediction"] in ("ant", "bee", "cow")
-    assert len(answers) == len(TEXTS)
+    if find_spec("fastapi") is None or find_spec("uvicorn") is None:
+        pytest.skip("fastapi or uvicorn is not installed; the script was parsed")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    stored = pq.read_table(text_run / "predictions.parquet").to_pylist()
+    with started(onnx_text, port) as address:
+        status, answer = answered(address, [row["text"] for row in stored])
+        assert status == 200
+        for found, row in zip(json.loads(answer), stored, strict=True):
+            assert found["prediction"] == row["prediction"]
+            assert found["confidence"] == pytest.approx(row["confidence"], abs=2e-6)
+        for rows, message in (([], "the list is empty"), ([["a", "pair"]], "needs 1 text")):
+            status, answer = answered(address, rows)
+            assert (status, message in json.loads(answer)["detail"]) == (422, True), answer
 
 
 @pytest.mark.parametrize(
