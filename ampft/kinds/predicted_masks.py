@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ from ampft.kinds.rows import unused_column_names
 from ampft.text.numbers import counted
 
 MASK_COLUMN = "mask"
+LONGEST_NAME = 255  # bytes, of a file or folder
+ROOM = 15  # bytes, for a number and a suffix
 
 
 def mask_output(request: PredictRequest, config: Any) -> RowOutput:
@@ -43,6 +46,11 @@ def mask_output(request: PredictRequest, config: Any) -> RowOutput:
         )
     path = Path(request.output_file)
     folder = MaskFolderWriter(path.with_name(f"{path.stem}_masks"), config.label_colors)
+    if (excess := len(os.fsencode(folder.path.name)) - LONGEST_NAME) > 0:
+        raise InputError(
+            f"--output_file {path}: the masks are written into {folder.path.name}, a name that is "
+            f"{counted(excess, 'byte')} too long for a folder. Choose a shorter one."
+        )
     if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
         raise InputError(
             f"--output_file {path}: {folder.path}, the folder of the masks, exists. Remove it, "
@@ -90,6 +98,9 @@ class MaskFolderWriter:
         name = image.get("path") if isinstance(image, dict) else image
         stem = Path(name).stem if isinstance(name, str) else f"image{len(self.names) + 1}"
         (free,) = unused_column_names([stem], self.names)
+        if len(os.fsencode(f"{free}.png")) > LONGEST_NAME:
+            short = os.fsencode(stem)[: LONGEST_NAME - ROOM].decode(errors="ignore")
+            (free,) = unused_column_names([short], self.names)
         self.names.append(free)
         file = io.BytesIO()
         with_palette(png, self.palette).save(file, format="PNG")

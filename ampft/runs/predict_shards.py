@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -34,6 +35,9 @@ from ampft.text.terminal import labelled, print_line, quiet_libraries
 
 SHARDS_NAME = ".ampft-predict.json"  # hidden: datasets and pyarrow read the other files
 SCHEMA = 1
+# Seconds between two manifests per second that one takes to write: with thousands of shards, each
+# manifest is long, and one for every shard would take quadratic time. A kill costs what came since.
+LEAST_PAUSE = 20
 # What names the rows or the place of the output, not how a row is predicted.
 _OF_NO_EFFECT = ("files", "texts", "output_file")
 
@@ -134,24 +138,42 @@ def predict_folder(job: ShardJob, output_dir: Path, engine: Engine) -> None:
         def staged(shard: Shard) -> Path:
             return private_file(output_dir, f"shard{numbers[shard.name]}.parquet")
 
-        def publish() -> None:
+        finished: dict[str, tuple[Shard, int]] = {}  # that are not yet in the manifest, and rows
+
+        def publish() -> float:
+            """Name finished shards in the manifest, then make them visible; return seconds."""
+            start = time.monotonic()
+            for shard, _ in finished.values():
+                _check_free(output_dir, shard.name)
+            outputs.update({s.name: describe_file(staged(s)) for s, _ in finished.values()})
             manifest = replace(now, inputs=inputs, outputs=outputs)
             folder.write_text(SHARDS_NAME, hashed_text(manifest))
+            written = time.monotonic() - start
+            while finished:
+                shard, rows = finished.pop(next(iter(finished)))
+                (target := output_dir / shard.name).parent.mkdir(parents=True, exist_ok=True)
+                durably_rename(staged(shard), target)
+                print_line(labelled("wrote", f"{target}: {counted(rows, 'row')}"))
+            return written
 
-        publish()
+        cost, last = publish(), time.monotonic()
         print_line(labelled("shards", f"{len(todo)} of {counted(len(shards), 'file')} to predict"))
-        for shard, rows in engine(job, todo, staged) if todo else ():
-            target = output_dir / shard.name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if os.path.lexists(target) or is_link(output_dir, shard.name):
-                raise InputError(
-                    f"--output_dir {output_dir}: {shard.name} was created by another program in "
-                    "the meantime. Move it, and repeat the command."
-                )
-            outputs[shard.name] = describe_file(staged(shard))
+        try:
+            for shard, rows in engine(job, todo, staged) if todo else ():
+                _check_free(output_dir, shard.name)
+                finished[shard.name] = shard, rows
+                if time.monotonic() - last >= LEAST_PAUSE * cost:
+                    cost, last = publish(), time.monotonic()
+        finally:
             publish()
-            durably_rename(staged(shard), target)
-            print_line(labelled("wrote", f"{target}: {counted(rows, 'row')}"))
+
+
+def _check_free(folder: Path, name: str) -> None:
+    if os.path.lexists(folder / name) or is_link(folder, name):
+        raise InputError(
+            f"--output_dir {folder}: {name} was created by another program in the meantime. Move "
+            "it, and repeat the command."
+        )
 
 
 def predict_here(

@@ -15,6 +15,7 @@ from ampft.comparison.analysis.predictions import read_texts
 from ampft.comparison.analysis.subgroup_losses import detectable_loss
 from ampft.comparison.report.sections import subgroup_losses
 from ampft.comparison.statistics.interval import estimate_of_sums
+from ampft.data.splits import group_equal_keys
 from ampft.metrics.sums import ACCURACY, single_label_sums
 from ampft.runs.record import DataPart
 from ampft.tasks.single_label import Predictions
@@ -101,24 +102,29 @@ def test_equal_predictions_have_no_losses(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("seeds", "flips"), [(3, 0.01), (5, 0.04)])
-def test_the_detectable_loss_is_found_as_often_as_said(seeds, flips):
+@pytest.mark.parametrize(
+    ("seeds", "flips", "copies"), [(3, 0.01, 1), (5, 0.04, 1), (3, 0.01, 4), (5, 0.04, 4)]
+)
+def test_the_detectable_loss_is_found_as_often_as_said(seeds, flips, copies):
     """80 % for that loss, and much less for half of it: the negative control."""
     rng = np.random.default_rng(seeds)
-    alpha, examples, n = 0.05 / 30, 40, 600
-    base, arm = rng.random((2, seeds, n)) >= flips
+    alpha, examples, n = 0.05 / 30, 40 * copies, 600 * copies
+    groups = group_equal_keys((np.arange(n) // copies).tolist())
+    base, arm = rng.random((2, seeds, n // copies)).repeat(copies, axis=2) >= flips
     gains = arm.astype(np.int8) - base
-    loss = detectable_loss(gains, examples, alpha=alpha)
+    loss = detectable_loss(gains, np.arange(examples), groups, alpha=alpha)
     assert 0.2 < loss < 1
     shares = []
     for planted in (loss, loss / 2):
         found = 0
         for _ in range(200):
-            sides = (rng.random((2, seeds, examples)) < flips).astype(np.int64)
-            sides[0][:, rng.random(examples) < planted] = 1
+            sides = (rng.random((2, seeds, 40)) < flips).astype(np.int64)
+            sides[0][:, rng.random(40) < planted] = 1
+            sides = sides.repeat(copies, axis=2)
             labels = np.zeros(examples, dtype=np.int64)
             arm_sums, base_sums = (
-                [single_label_sums(labels, row, 2) for row in side] for side in sides
+                [single_label_sums(labels, row, 2).grouped(groups.ids[:examples]) for row in side]
+                for side in sides
             )
             found += estimate_of_sums(arm_sums, base_sums, ACCURACY).interval(1 - alpha)[1] < 0
         shares.append(found / 200)
@@ -129,9 +135,21 @@ def test_the_detectable_loss_is_found_as_often_as_said(seeds, flips):
 def test_seeds_that_could_find_nothing_leave_the_section_out(tmp_path):
     rng = np.random.default_rng(0)
     gains = rng.integers(-1, 2, (3, 600)).astype(np.int8)
-    assert detectable_loss(gains, 40, alpha=0.05 / 100) is None
-    assert detectable_loss(gains[:2], 400, alpha=0.05) is None
-    assert detectable_loss(np.repeat(gains, 4, axis=0), 400, alpha=0.05) < 0.2
+    assert detectable_loss(gains, np.arange(40), alpha=0.05 / 100) is None
+    assert detectable_loss(gains[:2], np.arange(400), alpha=0.05) is None
+    assert detectable_loss(np.repeat(gains, 4, axis=0), np.arange(400), alpha=0.05) < 0.2
+
+
+def test_examples_in_groups_show_a_loss_as_late_as_that_many_groups():
+    gains = np.random.default_rng(0).choice([-1, 0, 0, 0, 0, 1], (5, 150)).astype(np.int8)
+    alone = group_equal_keys(range(150))
+    of_four = group_equal_keys((np.arange(600) // 4).tolist())
+    expected = detectable_loss(gains, np.arange(40), alpha=0.05)
+    assert 0 < expected < 1
+    assert detectable_loss(gains, np.arange(40), alone, alpha=0.05) == expected
+    copies = np.repeat(gains, 4, axis=1)
+    assert detectable_loss(copies, np.arange(160), of_four, alpha=0.05) == expected
+    assert detectable_loss(copies, np.arange(160), alpha=0.05) < expected / 1.5
 
 
 def test_texts_are_read_whole_in_any_order(tmp_path):

@@ -164,6 +164,32 @@ def test_a_kill_between_manifest_and_shard_costs_the_shard_only(
     assert len(contents(output)) == 3
 
 
+@pytest.mark.slow
+def test_a_manifest_is_not_written_for_every_shard(folder, inputs, tmp_path, monkeypatch):
+    for number in range(60):
+        (inputs / f"n{number}.csv").write_text("text\nw1\n")
+    now, manifests = [0.0], []
+
+    class Folder(module.RunFolder):
+        def write_text(self, name, text):
+            manifests.append(len(json.loads(text)["outputs"]))
+            now[0] += 0.01 * (10 + manifests[-1])  # the longer, the slower
+            return super().write_text(name, text)
+
+    def quick(job, shards, place):
+        for shard in shards:
+            place(shard).write_text(shard.name)
+            now[0] += 0.1
+            yield shard, 1
+
+    monkeypatch.setattr(module, "RunFolder", Folder)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    predict(folder, tmp_path / "out", inputs, engine=quick)
+    assert len(contents(tmp_path / "out")) == manifests[-1] == 63
+    assert len(manifests) <= 6  # and not 64
+    predict(folder, tmp_path / "out", inputs, engine=refuse)
+
+
 def test_outputs_of_two_models_settings_or_inputs_are_not_mixed(
     folder, inputs, tmp_path, monkeypatch
 ):

@@ -6,6 +6,8 @@ import io
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +21,8 @@ from ampft.data.request import DataRequest
 from ampft.data.steps import StepBatches
 from ampft.errors import InputError
 from ampft.evaluation.sanity import chance_loss, constant_outcome, youden_j_values
+from ampft.kinds.predicted_masks import MaskFolderWriter, mask_output
+from ampft.kinds.prediction import PredictedRows, PredictRequest
 from ampft.metrics.calibration import expected_calibration_error
 from ampft.metrics.sums import MAX_LOG_LOSS
 from ampft.models.erfnet import ErfnetForSemanticSegmentation
@@ -394,3 +398,19 @@ def test_images_of_several_sizes_need_one(folder, tmp_path):
     with pytest.raises(InputError, match=r"--image_size is missing.* 2 sizes \(8,12, 16,24"):
         pixel_task(other)
     assert pixel_task(other, image_size="16,16").examples("train").weights.max() <= 256
+
+
+def test_names_of_masks_fit_the_file_system(tmp_path):
+    png = io.BytesIO()
+    Image.fromarray(np.zeros((2, 2), np.uint8)).save(png, format="PNG")
+    writer = MaskFolderWriter(tmp_path / "masks", [(0, 0, 0)])
+    predictions = PredictedRows(["a"] * 3, [1.0] * 3, {"mask": [png.getvalue()] * 3}, ("a", "b"))
+    longest = "ä" * 125 + "b"  # 251 bytes; two images of different folders have this name
+    rows = [(f"{place}/{longest}.png",) for place in "xyz"]
+    names = [Path(name).name for name in writer.columns(rows, predictions)["mask"]]
+    assert names[0] == f"{longest}.png"
+    assert len(set(names)) == len(list((tmp_path / "masks").iterdir())) == 3
+    request = PredictRequest(files=["in"], output_file=str(tmp_path / f"{'o' * 251}.csv"))
+    with pytest.raises(InputError, match=r"2 bytes too long for a folder\. Choose a shorter one"):
+        mask_output(request, SimpleNamespace(label_colors=[]))
+    assert len(list(tmp_path.iterdir())) == 1

@@ -19,7 +19,7 @@ from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.comparison.statistics.power import power
 from ampft.comparison.statistics.verdict import holm
 from ampft.comparison.subgroups import SubgroupLoss, SubgroupLosses
-from ampft.data.splits import normalized_text
+from ampft.data.splits import Groups, normalized_text
 from ampft.metrics.sums import ACCURACY, MACRO_F1, CaseSums, single_label_sums
 
 ALPHA = 0.05  # of all intervals together
@@ -63,18 +63,18 @@ def with_subgroup_losses(
     if not subgroups:
         return tuple(arms)
     level = 1 - ALPHA / (len(subgroups) * len(compared))
-    usual_size = int(np.median([len(each.rows) for each in subgroups]))
+    usual = sorted((each.rows for each in subgroups), key=len)[len(subgroups) // 2]
     found: dict[str, SubgroupLosses] = {}
     for arm in compared:
         gains = _gains(predictions[arm.name], base)
-        detectable = detectable_loss(gains, usual_size, alpha=1 - level)
+        detectable = detectable_loss(gains, usual, cases.groups, alpha=1 - level)
         if detectable is None:
             continue
         found[arm.name] = SubgroupLosses(
             examined=len(subgroups),
             level=level,
             detectable=detectable,
-            usual_size=usual_size,
+            usual_size=len(usual),
             losses=tuple(_losses(subgroups, predictions[arm.name], base, cases, level)),
             noun=cases.inputs.noun,
             has_words=any(each.kind != "class" for each in subgroups),
@@ -83,35 +83,46 @@ def with_subgroup_losses(
 
 
 def detectable_loss(
-    gains: npt.NDArray[np.int8], examples: int, *, alpha: float, probability: float = 0.8
+    gains: npt.NDArray[np.int8],
+    rows: IndexArray,
+    groups: Groups | None = None,
+    *,
+    alpha: float,
+    probability: float = 0.8,
 ) -> float | None:
     """Return the loss at every seed that would probably be found in a subgroup.
 
-    Beside the loss, the predictions of a seed change as often as in all examples.
+    Beside the loss, the predictions of a seed change as often as in all examples. A group of
+    examples is lost as a whole.
 
     Args:
         gains: (S, n) 1 where only the arm is correct, -1 where only the baseline is.
-        examples: Number of examples of the subgroup.
+        rows: Rows of the subgroup.
+        groups: Groups of examples that are not independent; None if all are.
         alpha: Two-sided level of its interval.
 
     Returns:
         A share of the examples, in hundredths; None if not even the loss of all would be found, or
         with fewer seeds than an interval needs.
     """
-    seeds = len(gains)
+    seeds, examples = len(gains), len(rows)
     if seeds < MIN_SEEDS:
         return None
-    noise = float(gains.var(axis=0, ddof=1).mean()) / examples
+    ids = np.arange(gains.shape[1]) if groups is None else groups.ids
+    of_cases = np.stack([np.bincount(ids, weights=each) for each in gains])
+    sizes = np.unique(ids[rows], return_counts=True)[1]
+    noise = float(of_cases.var(axis=0, ddof=1).sum()) / gains.shape[1] / examples
+    of_case = float((sizes**2).mean()) / examples**2  # mean square of what a case contributes
     for loss in np.arange(1, 101) / 100:
-        covariance = float(loss * (1 - loss)) / examples
+        covariance = float(loss * (1 - loss)) * len(sizes) * of_case
         found = power(
             float(loss),
             seeds=seeds,
             seed_variance=noise,
             covariance=covariance,
-            cases=examples,
+            cases=len(sizes),
             jackknife_variance=covariance + noise,
-            min_variance=1 / examples**2,
+            min_variance=of_case,
             alpha=alpha,
         )
         if found >= probability:
