@@ -133,47 +133,56 @@ def predict_folder(job: ShardJob, output_dir: Path, engine: Engine) -> None:
     with RunFolder(output_dir, keep_files=True) as folder:
         if before is not None:
             folder.adopt(SHARDS_NAME)
-        numbers = {shard.name: number for number, shard in enumerate(shards)}
-
-        def staged(shard: Shard) -> Path:
-            return private_file(output_dir, f"shard{numbers[shard.name]}.parquet")
-
-        finished: dict[str, tuple[Shard, int]] = {}  # that are not yet in the manifest, and rows
-
-        def publish() -> float:
-            """Name finished shards in the manifest, then make them visible; return seconds."""
-            start = time.monotonic()
-            for shard, _ in finished.values():
-                _check_free(output_dir, shard.name)
-            outputs.update({s.name: describe_file(staged(s)) for s, _ in finished.values()})
-            manifest = replace(now, inputs=inputs, outputs=outputs)
-            folder.write_text(SHARDS_NAME, hashed_text(manifest))
-            written = time.monotonic() - start
-            while finished:
-                shard, rows = finished.pop(next(iter(finished)))
-                (target := output_dir / shard.name).parent.mkdir(parents=True, exist_ok=True)
-                durably_rename(staged(shard), target)
-                print_line(labelled("wrote", f"{target}: {counted(rows, 'row')}"))
-            return written
-
-        cost, last = publish(), time.monotonic()
+        publishing = _Publishing(folder, replace(now, inputs=inputs, outputs=outputs), shards)
+        cost, last = publishing.publish(), time.monotonic()
         print_line(labelled("shards", f"{len(todo)} of {counted(len(shards), 'file')} to predict"))
         try:
-            for shard, rows in engine(job, todo, staged) if todo else ():
-                _check_free(output_dir, shard.name)
-                finished[shard.name] = shard, rows
+            for shard, rows in engine(job, todo, publishing.staged) if todo else ():
+                publishing.check_free(shard)
+                publishing.waiting.append((shard, rows))
                 if time.monotonic() - last >= LEAST_PAUSE * cost:
-                    cost, last = publish(), time.monotonic()
+                    cost, last = publishing.publish(), time.monotonic()
         finally:
-            publish()
+            publishing.publish()
 
 
-def _check_free(folder: Path, name: str) -> None:
-    if os.path.lexists(folder / name) or is_link(folder, name):
-        raise InputError(
-            f"--output_dir {folder}: {name} was created by another program in the meantime. Move "
-            "it, and repeat the command."
-        )
+class _Publishing:
+    """Makes finished shards visible, named in the manifest before."""
+
+    def __init__(self, folder: RunFolder, manifest: ShardManifest, shards: Sequence[Shard]) -> None:
+        self._folder, self._manifest = folder, manifest
+        self._numbers = {shard.name: number for number, shard in enumerate(shards)}
+        self.waiting: list[tuple[Shard, int]] = []  # Finished shards and their numbers of rows.
+
+    def staged(self, shard: Shard) -> Path:
+        """Return the hidden path to which a shard is predicted."""
+        return private_file(self._folder.path, f"shard{self._numbers[shard.name]}.parquet")
+
+    def check_free(self, shard: Shard) -> None:
+        """Check that nothing has the name of a shard."""
+        folder = self._folder.path
+        if os.path.lexists(folder / shard.name) or is_link(folder, shard.name):
+            raise InputError(
+                f"--output_dir {folder}: {shard.name} was created by another program in the "
+                "meantime. Move it, and repeat the command."
+            )
+
+    def publish(self) -> float:
+        """Write the manifest and make the waiting shards visible; return the seconds of writing."""
+        folder = self._folder
+        for shard, _ in self.waiting:
+            self.check_free(shard)
+        new = {shard.name: describe_file(self.staged(shard)) for shard, _ in self.waiting}
+        self._manifest = replace(self._manifest, outputs={**self._manifest.outputs, **new})
+        start = time.monotonic()
+        folder.write_text(SHARDS_NAME, hashed_text(self._manifest))
+        seconds = time.monotonic() - start
+        while self.waiting:
+            shard, rows = self.waiting.pop(0)
+            (target := folder.path / shard.name).parent.mkdir(parents=True, exist_ok=True)
+            durably_rename(self.staged(shard), target)
+            print_line(labelled("wrote", f"{target}: {counted(rows, 'row')}"))
+        return seconds
 
 
 def predict_here(
