@@ -77,6 +77,7 @@ def given_flags(
         words: Command line arguments, without the program name.
     """
     position = 0
+    has_positional = any(f.metadata["positional"] for f in known.values())
     while position < len(words):
         word, following = words[position], words[position + 1 :]
         position += 1
@@ -97,7 +98,12 @@ def given_flags(
             yield GivenFlag(name, (word,), (value,), is_off)
         elif is_off or value_type(hints[name]) is bool:
             # The transformers scripts allow --flag true; it is refused with its name.
-            values = tuple(each for each in following[:1] if each.lower() in BOOLEAN_WORDS)
+            values = tuple(
+                each
+                for each in following[:1]
+                if each.lower() in BOOLEAN_WORDS
+                or not (has_positional or each == "--" or each.startswith((*_DASHES, "-")))
+            )
             position += len(values)
             yield GivenFlag(name, (word, *values), values, is_off)
         else:

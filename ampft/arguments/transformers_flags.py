@@ -801,9 +801,7 @@ def _items(argv: Sequence[str], switches: Mapping[str, bool]) -> Iterator[_Item]
 
 def _values(following: Sequence[str], takes: str) -> list[str]:
     """Return the words after a flag that are its values."""
-    if takes == _SWITCH:
-        return [each for each in following[:1] if each.lower() in (*_TRUE, *_FALSE)]
-    if takes == _VALUE:
+    if takes in (_SWITCH, _VALUE):  # no other word can follow a switch, because all are flags
         return [each for each in following[:1] if not each.startswith("--")]
     end = next((k for k, each in enumerate(following) if each.startswith("--")), len(following))
     return list(following[:end])
