@@ -76,7 +76,11 @@ def start_child(
             then do.
     """
     temporary = TemporaryFolder("child")
-    shared = Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = str(os.getuid())
+    shared = Path(tempfile.gettempdir(), f"torchinductor_{user}")
     added = {"TMPDIR": str(temporary.path), **(environment or {})}
     added |= {SAFE_PATH: "1"} if is_safe else {}
     added |= {FOLLOWS: str(os.getpid())} if follows else {}

@@ -178,3 +178,11 @@ def test_a_measurement_ignores_modules_in_the_current_folder(files, tiny_model, 
     done = call(BIN / "ampft", "estimate", "--", *words, cwd=place, warm=False)
     assert not (place / "executed").exists()
     assert done.returncode == 0, done.stderr
+
+
+def test_a_user_without_a_name_can_start_processes(monkeypatch):
+    """In a container whose user has no entry in /etc/passwd."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "TORCHINDUCTOR_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert start_child(["-c", "pass"]).wait(timeout=60) == 0
