@@ -33,8 +33,8 @@ from ampft.data.masks import read_class_names
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows, concatenated
 from ampft.data.row_labels import RowLabels, UnitLabels
-from ampft.data.sources.conll import CONLL_SUFFIXES, CONLLU_SUFFIX
-from ampft.data.sources.files import FLAGS, open_table
+from ampft.data.sources.conll import CONLL_SUFFIXES, CONLLU_SUFFIX, has_line_per_word
+from ampft.data.sources.files import FLAGS, OF_TABLES, open_table
 from ampft.data.sources.rows import write_arrow
 from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
 from ampft.data.sources.text_lists import list_or_cell
@@ -78,6 +78,8 @@ def are_token_files(request: DataRequest) -> bool:
     suffix = first.suffix.lower()
     if suffix in (*CONLL_SUFFIXES, CONLLU_SUFFIX):
         return True
+    if suffix in OF_TABLES and first.is_file():
+        return has_line_per_word(first, request.encoding)
     if suffix not in NESTING_SUFFIXES or request.several_labels:
         return False
     table = open_table(first, flag=FLAGS["train"], encoding=request.encoding)

@@ -174,7 +174,15 @@ REFUSED = {
         bytes.fromhex("d0cf11e0a1b11ae1"),
         r"train\.csv is a spreadsheet",
     ),
-    "ZIP archive": ("train.csv.zip", b"PK\3\4", r"train\.csv\.zip; the name must end in one of"),
+    "ZIP archive": ("train.csv.zip", b"PK\3\4", r"train\.csv\.zip; the name must end in .* unzip"),
+    "gzip": ("train.csv.gz", b"\x1f\x8b", r"csv\.gz; .* unpack it with gunzip --keep .*csv\.gz"),
+    "Arrow": ("train.arrow", b"ARROW1", r"pandas\.read_feather\('.*train\.arrow'\)\.to_parquet"),
+    "brat": ("train.ann", "T1\tPER 0 3\tAnn\n", r"of brat are not read\. Write lines such as"),
+    "COCO": (
+        "train.json",
+        '{"images": [{"id": 1}], "annotations": [{"image_id": 1}], "categories": [{"id": 3}]}',
+        r"annotations of COCO are not read\. Draw them as masks.*--task pixels",
+    ),
 }
 
 

@@ -310,3 +310,36 @@ def test_columns_of_media_are_refused(tmp_path, name):
     request = ClassifyArguments(train_file=str(tmp_path / "train.conll"), **{name: "path"})
     with pytest.raises(InputError, match=f"--{name} has no effect on words with tags"):
         load_data(request)
+
+
+GERMEVAL = """#\tn-tv.de vom 26.02.2005 [2005-02-26]
+1\tSchartau\tB-PER\tO
+2\tsagte\tO\tO
+3\t"\tO\tO
+4\tTagesspiegel\tB-ORG\tB-PER
+
+#\tein Satz
+1\tBerlin\tB-LOC\tO
+2\tliegt\tO\tO
+"""
+
+
+@pytest.mark.parametrize("name", ["train.tsv", "train.conll", "train.tab"])
+def test_germeval_is_read_under_its_own_name(tmp_path, name):
+    none = {"validation_fraction": 0, "test_fraction": 0}
+    data = load_data(request(tmp_path / name, GERMEVAL, **none))
+    assert data.splits["train"]["tokens"][:] == [
+        ["Schartau", "sagte", '"', "Tagesspiegel"],
+        ["Berlin", "liegt"],
+    ]
+    assert data.label_names == ("O", "B-LOC", "I-LOC", "B-ORG", "I-ORG", "B-PER", "I-PER")
+    assert data.splits["train"]["label"][:] == [[5, 0, 0, 3], [1, 0]]
+
+
+@pytest.mark.parametrize(
+    "text", ["text\tlabel\n\nO\tB-x\n\na\tO\n", "text\tlabel\na\tO\n\nb\tB-x\n"]
+)
+def test_a_table_with_blank_lines_stays_a_table(tmp_path, text):
+    none = {"validation_fraction": 0, "test_fraction": 0}
+    data = load_data(request(tmp_path / "train.tsv", text, **none))
+    assert data.label_names == ("B-x", "O")

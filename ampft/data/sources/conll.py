@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from ampft.data.sources.table import Row, SourceTable
@@ -25,6 +26,7 @@ COMMENT = "#"
 CONLL_SEPARATORS = ("\t", "\n", "\r")  # of cells and lines, which no word can contain
 # Columns of CoNLL-U after the number, https://universaldependencies.org/format.html.
 CONLLU = (WORDS, "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+LINES = 1000  # that show whether a file has a line per word
 LEAST_WORDS = 4  # of a sentence in which a column with only one value cannot hold the words
 
 
@@ -188,6 +190,23 @@ def read_conll(path: Path, *, encoding: str) -> SourceTable:
         notes=layout.notes(path),
         has_line_per_word=not layout.is_conllu,
     )
+
+
+def has_line_per_word(path: Path, encoding: str) -> bool:
+    """Return whether the first lines of a file are words with tags, and a blank line ends them."""
+    has_tag, words = False, 0
+    try:
+        for _, cells in islice(_lines(path, encoding), LINES):
+            if cells is None and words:
+                return has_tag
+            if cells is not None and not (words == 0 and cells[0].startswith(COMMENT)):
+                words += 1
+                has_tag = any(Tag.parse(cell) is not None for cell in cells[1:])
+                if not has_tag:
+                    return False
+    except InputError:  # whoever reads the rows reports it
+        pass
+    return False
 
 
 def read_as_conll(path: Path, *, encoding: str) -> SourceTable:

@@ -18,6 +18,7 @@ from datasets import load_dataset as read_dataset
 from ampft.data.dataset import cells
 from ampft.data.media import MEDIA
 from ampft.data.request import DataRequest
+from ampft.data.sources.file_names import BRAT
 from ampft.data.sources.table import POSITION, Row, SourceTable
 from ampft.errors import InputError, did_you_mean, listed, quoted_list
 from ampft.flag import split_names
@@ -91,6 +92,8 @@ def _configuration(request: DataRequest, configuration: str | None) -> DatasetDi
         )
     is_saved = any((folder / file).is_file() for file in ("dataset_dict.json", "state.json"))
     problem = None if folder.exists() else hub_problem()
+    if Path(name).is_dir() and any(Path(name).glob("*.ann")):  # of which only texts would be read
+        raise InputError(f"--dataset_name {name}: {BRAT}")
     try:
         loaded = (
             load_from_disk(name)

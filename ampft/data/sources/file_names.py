@@ -8,6 +8,10 @@ from pathlib import Path
 from ampft.errors import InputError, did_you_mean
 
 PATTERN = re.compile(r"[*?[]")
+BRAT = (
+    'Annotations of brat are not read. Write lines such as {"text": "Ann sleeps", "label": [[0, 3, '
+    '"PER"]]}, with the places of the .ann files, into a .jsonl file.'
+)
 
 
 def named_files(names: str | Path, flag: str) -> tuple[Path, ...]:

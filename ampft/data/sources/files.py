@@ -10,8 +10,14 @@ from typing import Protocol
 
 from ampft.data.request import DataRequest
 from ampft.data.sources.binary_files import WORKBOOK_SUFFIXES, read_parquet, read_workbook
-from ampft.data.sources.conll import CONLL_SUFFIXES, CONLLU_SUFFIX, read_conll
-from ampft.data.sources.file_names import check_file
+from ampft.data.sources.conll import (
+    CONLL_SUFFIXES,
+    CONLLU_SUFFIX,
+    has_line_per_word,
+    read_as_conll,
+    read_conll,
+)
+from ampft.data.sources.file_names import BRAT, check_file
 from ampft.data.sources.table import SourceTable
 from ampft.data.sources.text_files import read_csv, read_json, read_tsv
 from ampft.errors import InputError
@@ -92,6 +98,26 @@ READERS: dict[str, FileReader] = {
     **dict.fromkeys((*CONLL_SUFFIXES, CONLLU_SUFFIX), read_conll),
 }
 FLAGS = {"train": "--train_file", "validation": "--validation_file", "test": "--test_file"}
+OF_TABLES = (".tsv", ".tab")  # endings that files with a line per word have too
+_UNPACK = "It is compressed: unpack it with"
+# What to do with a file of another kind, by its ending.
+ADVICE = {
+    ".gz": f"{_UNPACK} gunzip --keep FILE.",
+    ".bz2": f"{_UNPACK} bunzip2 --keep FILE.",
+    ".xz": f"{_UNPACK} unxz --keep FILE.",
+    ".zst": f"{_UNPACK} unzstd FILE.",
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z"), f"{_UNPACK} tar xf FILE, or unzip FILE."),
+    **dict.fromkeys(
+        (".arrow", ".feather"),
+        "Pass the folder that save_to_disk of datasets wrote with --dataset_name. Otherwise write "
+        "it as Parquet: pandas.read_feather('FILE').to_parquet('FILE.parquet').",
+    ),
+    **dict.fromkeys(
+        (".pkl", ".pickle"), "A pickle can run code when it is read. Write its rows as Parquet."
+    ),
+    ".ann": BRAT,
+    ".txt": "Save a table as .csv or .tsv, with a header, and words with their tags as .conll.",
+}
 UNREAD_WORKBOOKS = (".xlsb", ".xls", ".ods")
 OLE_MAGIC = bytes.fromhex("d0cf11e0a1b11ae1")  # .xls: Compound File Binary, section 2.2
 ZIP_MAGIC = b"PK\x03\x04"  # .xlsx and .ods are ZIP archives
@@ -119,10 +145,12 @@ def open_table(
     if path.is_dir():
         check_file(path, flag=flag)
     suffix = path.suffix.lower()
-    if other_reader is None and suffix not in (*READERS, *WORKBOOK_SUFFIXES, *UNREAD_WORKBOOKS):
+    known = (*READERS, *WORKBOOK_SUFFIXES)
+    is_other = suffix not in (*known, *UNREAD_WORKBOOKS)
+    if is_other and (other_reader is None or (suffix in ADVICE and suffix != ".txt")):
+        advice = ADVICE.get(suffix, "Convert the file.").replace("FILE", str(path))
         raise InputError(
-            f"{flag}: received {path}; the name must end in one of"
-            f" {', '.join((*READERS, *WORKBOOK_SUFFIXES))}. Convert the file."
+            f"{flag}: received {path}; the name must end in one of {', '.join(known)}. {advice}"
         )
     check_file(path, flag=flag)
     if suffix in WORKBOOK_SUFFIXES:
@@ -140,6 +168,8 @@ def open_table(
             f" {' or '.join(WORKBOOK_SUFFIXES)} files."
         )
     reader = READERS.get(suffix, other_reader)
+    if suffix in OF_TABLES and has_line_per_word(path, encoding):
+        reader = read_as_conll
     assert reader is not None, "other extensions were refused"
     if suffix == ".parquet":
         return reader(path, encoding=encoding)

@@ -346,6 +346,13 @@ def _wrapping_key(path: Path, encoding: str) -> str | None:
         for key, value in item.items()
         if isinstance(value, list) and value and all(isinstance(each, dict) for each in value)
     ]
+    if {"images", "annotations"} <= item.keys():
+        raise InputError(
+            f"{path}: annotations of COCO are not read. Draw them as masks, one image of class "
+            "numbers for each picture (annToMask of pycocotools), and pass the folder with "
+            "--dataset_name and --task pixels. For classes of whole pictures, write a table with "
+            "the columns image and label."
+        )
     if lists and len(item) > 1:
         raise InputError(
             f"{path}: the file is one object with the keys {quoted_list(item)}."
