@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from ampft.files import hashed_text
 from ampft.lab.export.artifact import (
     SOURCE_NAME,
     ArtifactManifest,
@@ -27,7 +28,6 @@ from ampft.lab.export.artifact import (
     write_manifest,
 )
 from ampft.lab.export.formats import FORMATS
-from ampft.sealed import hashed_text
 
 Fault = Callable[[Path, ArtifactManifest], ArtifactManifest]
 

@@ -78,12 +78,12 @@ def drive(words: list[str], log: str, address: str | None) -> None:
     import stub_run
 
     from ampft.cli import main
-    from ampft.comparison.execution import launchers
+    from ampft.comparison.execution import launch
     from ampft.lab.cluster import launcher, nodes
 
     with (
-        patch.object(launchers, "launch_command", stub_run.launch_stub),
-        patch.object(launchers.LocalLauncher, "_fork", lambda *_: None),
+        patch.object(launch, "launch_command", stub_run.launch_stub),
+        patch.object(launch.LocalLauncher, "_fork", lambda *_: None),
         patch.object(launcher, "run_program", stub_run.run_program),
         patch.object(nodes, "HEAD_SECONDS", 5.0),
     ):
@@ -243,7 +243,7 @@ def write_plan(folder: Path, words: list[str]) -> None:
 
     from ampft.arguments import parse_compare_arguments
     from ampft.comparison.execution.planning import redacted_settings
-    from ampft.sealed import hashed_text
+    from ampft.files import hashed_text
 
     command = parse_compare_arguments(words[1:])
     plan, _ = plan_of(3, 1)

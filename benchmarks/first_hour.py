@@ -287,7 +287,7 @@ def run_part_3(results: Results, scale: Any) -> None:
 
 def speed_table(results: Results, scale: Any) -> Any:
     """Return the table of part 2: per job and system, medians over the turns."""
-    from ampft.text.tables import Table
+    from ampft.text.page import Table
 
     header = ("job, system", "turns", "ms/step", "ampft faster", "rate", "MiB", "J", "launches")
     rows = []
@@ -342,7 +342,7 @@ def speed_cells(
 
 def plain_table(results: Results, scale: Any) -> Any:
     """Return the table of parts 1 and 3: one result per row."""
-    from ampft.text.tables import Name, Table
+    from ampft.text.page import Name, Table
 
     del scale
     rows = [(Name(name), Name(summary(row))) for name, row in results.rows.items()]

@@ -20,7 +20,7 @@ from ampft.comparison.report.tables import speed_up_text
 from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.comparison.statistics.speed_up import speed_up
 from ampft.text.numbers import PLUS_MINUS, Units, mean_count
-from ampft.text.tables import Cell, Table, markdown_table
+from ampft.text.page import Cell, Table, markdown_table
 
 RESULTS = Path(__file__).parent / "results"
 # Page -> measurements, title of the metric.

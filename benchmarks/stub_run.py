@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ampft.comparison.execution import launchers
+from ampft.comparison.execution import launch
 from ampft.lab.cluster import node_worker
 from ampft.lab.cluster.canary import STEPS as CANARY_STEPS
 from ampft.lab.cluster.canary import NodeFacts
@@ -54,7 +54,7 @@ def launch_stub(config_file: str | None, *argv: str, launcher_flags: object = ()
     return words_of(*argv)
 
 
-class StubLauncher(launchers.LocalLauncher):
+class StubLauncher(launch.LocalLauncher):
     """Launches stubs, which a new process starts as fast as a fork."""
 
     def __init__(self, slot: Any, config_file: str | None) -> None:
@@ -66,7 +66,7 @@ class StubLauncher(launchers.LocalLauncher):
 def run_program(request: node_worker.ProgramRequest) -> Iterator[node_worker.ProgramMessage]:
     """Run a stub on a node of a cluster as a training is run."""
     with (
-        patch.object(launchers, "launch_command", launch_stub),
+        patch.object(launch, "launch_command", launch_stub),
         patch.object(node_worker, "LocalLauncher", StubLauncher),
     ):
         yield from node_worker.run_program(request)

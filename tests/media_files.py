@@ -13,7 +13,7 @@ import pytest
 import soundfile
 from PIL import Image
 
-from ampft.text.shown_case import ShownPicture
+from ampft.text.page import ShownPicture
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"  # beside the checkout
 CIFAR, FSDD = SHARED / "cifar10_subset", SHARED / "fsdd"

@@ -15,7 +15,7 @@ from fuzzed_json import signed
 from tiny_text import write_contract
 
 from ampft import cli
-from ampft.sealed import hashed_text
+from ampft.files import hashed_text
 from ampft.text.terminal import run_main
 
 REPOSITORY = Path(__file__).parents[1]

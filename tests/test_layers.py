@@ -19,7 +19,7 @@ LAYERS = (
     ("errors",),
     ("laboratory",),
     ("decision",),
-    ("text", "files", "flag", "ownership", "sealed", "signals", "processes", "machine", "hub"),
+    ("text", "files", "flag", "ownership", "signals", "processes", "machine", "hub"),
     ("precision",),
     ("data",),
     ("models",),

@@ -9,8 +9,17 @@ from pathlib import Path
 import pytest
 
 from ampft.errors import InputError
-from ampft.files import FileDigest, describe_file
-from ampft.sealed import CHANGED, GONE, SAME, Recorded, Sealed, hashed_text, read_hashed
+from ampft.files import (
+    CHANGED,
+    GONE,
+    SAME,
+    FileDigest,
+    Recorded,
+    Sealed,
+    describe_file,
+    hashed_text,
+    read_hashed,
+)
 
 CONTENTS = {"a.txt": "one", "b.txt": "two", "inner/c.txt": "three"}
 

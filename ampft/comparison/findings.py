@@ -11,16 +11,101 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ampft.arguments.compare import MIN_SEEDS
-from ampft.comparison.cost_findings import Inference, Memory, Speed
 from ampft.comparison.remarks import Remark
-from ampft.comparison.statistics.speed_up import is_reliable_speed
+from ampft.comparison.statistics.speed_up import SpeedUp, is_reliable_speed
 from ampft.comparison.statistics.verdict import OUTCOMES, Difference
-from ampft.comparison.subgroups import SubgroupLosses
 from ampft.metrics.sums import Metric
 from ampft.tasks.outcome import Problem
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import Units
-from ampft.text.shown_case import ShownCase
+from ampft.text.page import ShownCase
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """Median steady-state step times, and their ratios to the baseline seed by seed."""
+
+    step_seconds: tuple[float, ...]  # Median step time of each run, in the order of the runs.
+    # Speed-up over the baseline; None for the baseline and for emulated modes, which are not
+    # ranked.
+    speed_up: SpeedUp | None
+    speed_up_over_tf32: SpeedUp | None  # Speed-up over tf32, if tf32 is part of the comparison.
+    tokens_per_second: float | None  # Median over the runs.
+    # Share of the step time spent waiting for data, median over the runs.
+    waiting_share: float | None
+    # Share of the matrix product rate measured in the same process, median over the runs.
+    utilisation: float | None
+    training_seconds: float | None  # Median over the runs.
+    total_seconds: float | None  # Time from start to report, median over the runs.
+    reason: Remark | None  # Why a mode is less than 1.2 times as fast as the baseline.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Peak memory in bytes and its parts as in the run records, medians over the runs."""
+
+    peak: int | None
+    ratio: float | None
+    weights: int | None
+    gradients: int | None
+    optimizer_state: int | None
+    activations: int | None
+    rest: int | None
+    baseline: int | None
+    protocol: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchTiming:
+    """Time of the forward pass of one batch."""
+
+    batch_size: int  # Texts per batch.
+    seconds: float  # Median over the rounds.
+    quartiles: tuple[float, float]  # First and third quartile over the rounds.
+    # Speed-up over the baseline, from the times of the same rounds; None for the baseline.
+    speed_up: SpeedUp | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inference:
+    """The cost of predicting in a precision."""
+
+    timings: tuple[BatchTiming, ...]  # Times by ascending batch size; empty for emulated modes.
+    size: int  # Size in bytes of the weights on disk.
+    size_ratio: float | None  # Size relative to the baseline; None for the baseline.
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubgroupLoss:
+    """The difference of an arm to the baseline in the examples of a subgroup."""
+
+    kind: str  # "class", "length" or "word".
+    name: str  # Name of the class, range of the number of words, or the word.
+    examples: int  # Number of examples.
+    estimate: float  # Difference in the share of correct predictions, mean over the seeds.
+    interval: tuple[float, float]  # Confidence interval of level `SubgroupLosses.level`.
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether the interval excludes that nothing is lost."""
+        return self.interval[1] < 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubgroupLosses:
+    """The subgroups in which an arm loses most, relative to their uncertainty."""
+
+    examined: int  # Number of subgroups that were examined, in each arm.
+    # Level of the intervals: they hold together for all subgroups and arms (Bonferroni).
+    level: float
+    # Share of correct predictions that a subgroup of `usual_size` examples must lose at every seed
+    # to be found with a probability of 80 %.
+    detectable: float
+    usual_size: int  # Median number of examples of the subgroups.
+    losses: tuple[SubgroupLoss, ...]  # The largest losses.
+    noun: str = "texts"  # What the examples are, in the plural.
+    has_words: bool = True  # Whether words and lengths were examined too, not only classes.
+
 
 SCHEMA = 6  # since 6, the file states its own hash
 COMPARISON_NAME = "comparison.json"

@@ -18,10 +18,9 @@ from ampft.data.steps import MicroBatch, StepBatch
 from ampft.engine.checkpoints.writing import without_prefix, write_tensors
 from ampft.engine.step import accumulate_gradient, shared_autocast_cache
 from ampft.errors import InputError
-from ampft.files import FileDigest, write_text
+from ampft.files import FileDigest, Sealed, hashed_text, read_hashed, write_text
 from ampft.models.weights import gather_model_state
 from ampft.ownership import is_plain_folder
-from ampft.sealed import Sealed, hashed_text, read_hashed
 from ampft.text.json_io import from_json
 
 if TYPE_CHECKING:

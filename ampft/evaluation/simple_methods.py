@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ampft.metrics.paired import Interval
 from ampft.tasks.outcome import Problem
 from ampft.text.numbers import or_dash
-from ampft.text.tables import Table
+from ampft.text.page import Table
 
 FROZEN, BAG_OF_WORDS = "frozen encoder + regression", "TF-IDF + regression"
 FREQUENCIES, FINE_TUNED = "class frequencies", "fine-tuned model"

@@ -18,7 +18,7 @@ from ampft.tasks.outcome import TunableOutcome
 from ampft.tasks.tuning import calibration_error, label_columns, proper_scores, with_decisions
 from ampft.text.escaping import inert
 from ampft.text.numbers import counted, percent, signed_number
-from ampft.text.tables import Cell, Name, Table, ValueWithDetail, terminal_table
+from ampft.text.page import Cell, Name, Table, ValueWithDetail, terminal_table
 
 MAX_SHOWN_LABELS = 30
 USE = (

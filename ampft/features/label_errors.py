@@ -27,7 +27,7 @@ from ampft.features.feature import Feature, Write
 from ampft.files import write_text
 from ampft.tasks.task import Task
 from ampft.text.numbers import counted
-from ampft.text.tables import Quote, Table, terminal_table
+from ampft.text.page import Quote, Table, terminal_table
 from ampft.text.terminal import labelled
 
 LABEL_ERRORS_NAME = "label_errors.csv"

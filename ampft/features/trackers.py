@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ampft.errors import InputError, did_you_mean
 from ampft.features.feature import Feature, SavedFeature
 from ampft.metrics.scores import MAX_MATRIX_CLASSES
-from ampft.text.tables import Name, Table, cell_text, markdown_table
+from ampft.text.page import Name, Table, cell_text, markdown_table
 from ampft.text.terminal import labelled, print_line
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from ampft.engine.checkpoints.store import BEST_NAME
 from ampft.engine.checkpoints.writing import without_prefix, write_tensors
 from ampft.errors import InputError
 from ampft.features.feature import Feature, SavedFeature, StepRecord
-from ampft.files import FileDigest, atomic_path, check_disk_space
+from ampft.files import FileDigest, Sealed, atomic_path, check_disk_space
 from ampft.hub import is_folder_or_hub_id
 from ampft.models.adapters import adapter_files, lora_config, merge_adapters, write_files
 from ampft.models.settings import ADAPTER_FOLDER
@@ -27,7 +27,6 @@ from ampft.models.weights import LoadedModel, gather_model_state, load_into_shar
 from ampft.ownership import private_file
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.executed import dtype_name
-from ampft.sealed import Sealed
 from ampft.text.json_io import Count
 
 RAW_PREFIX = "raw/"  # of the weights of training in the file of the best weights

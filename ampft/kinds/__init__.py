@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ampft.text.shown_case import ShownCase
+from ampft.text.page import ShownCase
 
 if TYPE_CHECKING:
     from datasets import DatasetDict

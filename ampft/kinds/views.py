@@ -17,7 +17,7 @@ from ampft.data.images import DECODING_ERRORS, as_rgb, open_image
 from ampft.data.sounds import open_sound, resample
 from ampft.decision import OUTSIDE, entities, is_bio
 from ampft.errors import InputError
-from ampft.text.shown_case import ShownCase, ShownPicture, ShownSound, Span, Tagging
+from ampft.text.page import ShownCase, ShownPicture, ShownSound, Span, Tagging
 
 if TYPE_CHECKING:
     from PIL.Image import Image

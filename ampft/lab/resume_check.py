@@ -12,12 +12,11 @@ from pathlib import Path
 from ampft.arguments.commands import Command, CommandLine, TrainingSettings
 from ampft.arguments.help_text import Help
 from ampft.errors import InputError
-from ampft.files import describe_file
+from ampft.files import describe_file, read_hashed
 from ampft.flag import MAX_SEED, flag
 from ampft.ownership import TemporaryFolder
 from ampft.processes import kill, running, start_child
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME
-from ampft.sealed import read_hashed
 from ampft.text.json_io import read_json_lines
 from ampft.text.numbers import counted
 

@@ -20,7 +20,7 @@ from ampft.precision.emulation import Emulation
 from ampft.precision.matrix_rate import MatrixRate, measure_matrix_rate
 from ampft.precision.modes import FORMATS
 from ampft.precision.resolve import cpu_capabilities, survey_modes
-from ampft.text.tables import Table, terminal_table
+from ampft.text.page import Table, terminal_table
 
 _PACKAGES = (
     "ampft", "torch", "transformers", "accelerate", "datasets", "evaluate", "scikit-learn", "numpy",

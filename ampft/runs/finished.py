@@ -15,7 +15,7 @@ from ampft.runs.manifest import check_files, check_model_files
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import format_run, heading, read_report, simple_methods_table
 from ampft.tasks.report import Report
-from ampft.text.tables import html_tables
+from ampft.text.page import html_tables
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,6 +17,7 @@ from ampft.files import (
     FileDigest,
     describe_file,
     durably_rename,
+    is_link,
     is_writable_folder,
     nearest_existing,
     set_default_permissions,
@@ -42,7 +43,6 @@ from ampft.runs.manifest import (
     refuse_foreign_files,
     remove_earlier_run,
 )
-from ampft.sealed import is_link
 from ampft.text.escaping import without_credentials
 
 if TYPE_CHECKING:

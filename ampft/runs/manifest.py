@@ -12,9 +12,8 @@ from typing import Any
 from ampft.engine.checkpoints.store import HISTORY_NAME as HISTORY_NAME
 from ampft.engine.checkpoints.store import STORE_NAME, CheckpointStore
 from ampft.errors import InputError
-from ampft.files import FileDigest, describe_file
+from ampft.files import FileDigest, Sealed, describe_file, read_hashed
 from ampft.ownership import is_plain_file, is_plain_folder
-from ampft.sealed import Sealed, read_hashed
 
 CONTRACT_NAME = "decision.json"  # as in `ampft.decision`, which imports numpy
 RECORD_NAME = "run.json"

@@ -14,7 +14,15 @@ from ampft.data.sources.binary_files import WORKBOOK_SUFFIXES
 from ampft.data.sources.files import READERS
 from ampft.data.sources.folders import files_in
 from ampft.errors import InputError, quoted_list
-from ampft.files import FileDigest, describe_file, durably_rename
+from ampft.files import (
+    FileDigest,
+    Sealed,
+    describe_file,
+    durably_rename,
+    hashed_text,
+    is_link,
+    read_hashed,
+)
 from ampft.kinds.prediction import PredictRequest
 from ampft.kinds.rows import STANDARD_INPUT
 from ampft.machine import versions
@@ -28,7 +36,6 @@ from ampft.runs.predict import (
     write_rows,
 )
 from ampft.runs.show import task_row
-from ampft.sealed import Sealed, hashed_text, is_link, read_hashed
 from ampft.text.json_io import from_json, json_values
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled, print_line, quiet_libraries

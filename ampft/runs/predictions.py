@@ -24,7 +24,7 @@ from ampft.runs.record import RunRecord
 from ampft.runs.show import task_row
 from ampft.tasks import problem_types
 from ampft.tasks.outcome import WEIGHT, Outcome
-from ampft.text.shown_case import ShownCase
+from ampft.text.page import ShownCase
 
 if TYPE_CHECKING:
     from ampft.data.dataset import ClassificationData

@@ -36,7 +36,7 @@ from ampft.tasks.outcome import main_metrics_text
 from ampft.tasks.report import Report
 from ampft.text.escaping import code, metadata_text, prose
 from ampft.text.numbers import counted, duration
-from ampft.text.tables import Name, Table, markdown_table
+from ampft.text.page import Name, Table, markdown_table
 from ampft.text.terminal import labelled, print_line
 
 THIS_FOLDER = "path/to/this/folder"

@@ -25,7 +25,7 @@ from ampft.runs.record import RunRecord, read_record
 from ampft.runs.redaction import redact_secrets
 from ampft.text.json_io import json_values
 from ampft.text.numbers import byte_size
-from ampft.text.tables import Cell, Quote, Table, terminal_table
+from ampft.text.page import Cell, Quote, Table, terminal_table
 
 if TYPE_CHECKING:
     from ampft.runs.loop_state import LoopSettings

@@ -22,7 +22,7 @@ from ampft.tasks.report import Report, report_from_json
 from ampft.text.escaping import inert, inert_lines
 from ampft.text.json_io import read_json_object
 from ampft.text.numbers import byte_size, counted, duration
-from ampft.text.tables import Table, terminal_table
+from ampft.text.page import Table, terminal_table
 from ampft.text.terminal import labelled
 
 REPORT_NAME = "report.json"

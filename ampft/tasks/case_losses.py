@@ -20,7 +20,7 @@ from ampft.metrics.sums import (
 )
 from ampft.tasks.outcome import OutcomeMistakes, check_ids_complete
 from ampft.tasks.report import HubMetric, Report
-from ampft.text.tables import Table
+from ampft.text.page import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa

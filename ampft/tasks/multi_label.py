@@ -59,7 +59,7 @@ from ampft.tasks.outcome import (
     weight_column,
 )
 from ampft.tasks.report import HubMetric, Report, score_cells, with_added_metrics
-from ampft.text.tables import Cell, Name, Table
+from ampft.text.page import Cell, Name, Table
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,8 +16,7 @@ from ampft.metrics.ranking import RANKING
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import Metric
 from ampft.text.json_io import from_json
-from ampft.text.page import terminal
-from ampft.text.tables import Table, html_tables
+from ampft.text.page import Table, html_tables, terminal
 
 R = TypeVar("R", bound="Report")
 

@@ -63,7 +63,7 @@ from ampft.tasks.outcome import (
 )
 from ampft.tasks.report import HubMetric, Report, as_tuples, score_cells, with_added_metrics
 from ampft.text.escaping import display_width, inert
-from ampft.text.tables import Cell, Name, Table, terminal_table
+from ampft.text.page import Cell, Name, Table, terminal_table
 
 if TYPE_CHECKING:
     import pyarrow as pa

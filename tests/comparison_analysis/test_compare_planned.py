@@ -16,7 +16,7 @@ from ampft.comparison.execution.plan import PLAN_NAME
 from ampft.comparison.execution.session import open_comparison
 from ampft.comparison.remarks import remark, remark_texts
 from ampft.comparison.report.files import read_comparison
-from ampft.sealed import hashed_text
+from ampft.files import hashed_text
 
 WRONG = {arm: [range(5)] * 5 for arm in ("fp32", "placebo", "bf16")}
 PLAN = plan(

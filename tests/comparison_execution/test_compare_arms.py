@@ -31,8 +31,8 @@ from ampft.comparison.execution.planning import (
 from ampft.comparison.execution.session import open_comparison
 from ampft.comparison.remarks import remark_texts
 from ampft.errors import InputError
+from ampft.files import hashed_text
 from ampft.runs.record import BestPart, ValidationPart
-from ampft.sealed import hashed_text
 
 ARMS = ["--arm", "base", "--arm", "low: --learning_rate 1e-5"]
 LONG = replace(ESTIMATE, size=replace(SIZE, epochs=10), evaluates_fp32=False)

@@ -19,14 +19,17 @@ from planned import plan
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution import launch as module
 from ampft.comparison.execution.launch import (
+    EndedProgram,
     ForkedProgram,
+    LocalLauncher,
+    Program,
     ResourceSlot,
+    SideBySide,
     check_memory,
     make_slots,
     start_command,
     supervise,
 )
-from ampft.comparison.execution.launchers import EndedProgram, LocalLauncher, Program, SideBySide
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.session import Progress, open_comparison
 from ampft.errors import InputError
@@ -243,7 +246,7 @@ def test_a_run_with_a_configuration_file_is_launched_by_accelerate(tmp_path, mon
         started.append((words, options))
         return start_command(("-c", ""), output, slot)
 
-    monkeypatch.setattr("ampft.comparison.execution.launchers.start_command", start)
+    monkeypatch.setattr("ampft.comparison.execution.launch.start_command", start)
     LocalLauncher(ResourceSlot(), "own.yaml").run(
         program(["recipe.py"], tmp_path / "log"), lambda: None
     )

@@ -27,8 +27,8 @@ from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.planning import plan_comparison
 from ampft.comparison.remarks import remark
 from ampft.errors import InputError
+from ampft.files import hashed_text
 from ampft.runs.folder import RunFolder
-from ampft.sealed import hashed_text
 from ampft.text.json_io import json_text
 
 ARMS = tuple(Arm(name, (), name) for name in ("fp32", "placebo", "tf32", "bf16", "fp16", "fp8"))

@@ -9,16 +9,15 @@ from planned import ESTIMATE, SIZE, plan
 from ampft.comparison.execution.folder import run_ending
 from ampft.comparison.execution.launch import (
     WHOLE_MACHINE,
+    EndedProgram,
     launch_command,
     run_command,
     start_command,
     supervise,
 )
-from ampft.comparison.execution.launchers import EndedProgram
 from ampft.comparison.execution.session import HistoryTail, Progress, RunTimeForecast
 from ampft.errors import InputError
-from ampft.files import remove
-from ampft.sealed import hashed_text
+from ampft.files import hashed_text, remove
 
 # A launcher that exits at once, and its child, which takes a moment to write its record.
 LAUNCHER = """

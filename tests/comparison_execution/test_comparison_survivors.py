@@ -17,8 +17,12 @@ from planned import plan
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution import session as session_module
 from ampft.comparison.execution.folder import log_file, run_folder
-from ampft.comparison.execution.launch import check_no_process_left, logs_in, run_command
-from ampft.comparison.execution.launchers import EndedProgram
+from ampft.comparison.execution.launch import (
+    EndedProgram,
+    check_no_process_left,
+    logs_in,
+    run_command,
+)
 from ampft.comparison.execution.session import Progress, RunTimeForecast, open_comparison
 from ampft.errors import InputError
 from ampft.runs.folder import RunFolder

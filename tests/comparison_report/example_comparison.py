@@ -22,8 +22,15 @@ from example_figures import (
 )
 from example_texts import HOSTILE_LABELS, LABELS, TEXTS, YARDSTICK
 
-from ampft.comparison.cost_findings import Memory, Speed
-from ampft.comparison.findings import ArmResult, Comparison, RunOutcome, TrainingCurve, metric_infos
+from ampft.comparison.findings import (
+    ArmResult,
+    Comparison,
+    Memory,
+    RunOutcome,
+    Speed,
+    TrainingCurve,
+    metric_infos,
+)
 from ampft.comparison.remarks import Remark, remark
 from ampft.comparison.statistics.speed_up import speed_up
 from ampft.tasks.single_label import Predictions, SingleLabel

@@ -18,7 +18,7 @@ from fuzzed_json import harm, sign, signed
 from ampft.comparison.findings import Comparison
 from ampft.comparison.report.files import read_comparison, terminal_text, write_comparison
 from ampft.errors import InputError
-from ampft.sealed import hashed_text
+from ampft.files import hashed_text
 
 TESTS = Path(__file__).parents[1]
 NAMES = {"comparison.json", "comparison.md", "comparison.html"}

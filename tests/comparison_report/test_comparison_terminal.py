@@ -10,8 +10,7 @@ from example_comparison import broken, hostile, realistic
 
 from ampft.comparison.report.files import mode_table, terminal_text
 from ampft.text.escaping import display_width, is_hostile
-from ampft.text.page import WIDTH
-from ampft.text.tables import terminal_table
+from ampft.text.page import WIDTH, terminal_table
 
 EXAMPLES = [realistic, hostile, broken]
 

@@ -11,7 +11,7 @@ from large_comparison import large, two_classes
 import ampft
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.html import html_text
-from ampft.text.tables import isolated
+from ampft.text.page import isolated
 
 EXAMPLES = (realistic, hostile, broken, large, two_classes)
 VOID = {"meta", "br"}

@@ -15,10 +15,9 @@ import ampft.files
 from ampft.comparison.execution.plan import PLAN_NAME
 from ampft.comparison.report import html
 from ampft.comparison.report.files import read_comparison, write_comparison
-from ampft.files import special_or_atomic_path
+from ampft.files import hashed_text, special_or_atomic_path
 from ampft.ownership import PRIVATE_NAME
 from ampft.runs.folder import RunFolder
-from ampft.sealed import hashed_text
 from ampft.text.terminal import run_main
 
 OLD = '{"schema": 0}\n'  # proves that this program wrote it

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from ampft.engine.checkpoints.store import STORE_NAME, CheckpointStore, verified_history, verify
 from ampft.errors import InputError
+from ampft.files import hashed_text
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME
-from ampft.sealed import hashed_text
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ from torch import distributed
 import ampft
 from ampft.errors import Preempted
 from ampft.runs import run as runs_run
-from ampft.runs.checkpointing import Checkpointing
+from ampft.runs.loop import Checkpointing
 from ampft.runs.run import Run
 
 REPOSITORY = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from running import CLASSIFY, REPOSITORY, call_here, last_of_each, succeeded
 
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution.folder import run_folder
-from ampft.comparison.execution.launchers import EndedProgram
+from ampft.comparison.execution.launch import EndedProgram
 from ampft.comparison.execution.plan import PlannedRun, mode_arm
 from ampft.comparison.execution.session import open_comparison
 

@@ -28,7 +28,6 @@ HEAVY = {
     *("prepare", "prepared", "prepared_checks", "opening"),
     *("run", "train"),
     *(
-        "checkpointing",
         "graphs",
         "saved_state",
         "state",

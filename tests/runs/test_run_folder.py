@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 
 from ampft.errors import InputError
-from ampft.files import atomic_path, describe_file
+from ampft.files import atomic_path, describe_file, hashed_text
 from ampft.ownership import PRIVATE_NAME, lock_holder_pid, new_token, private_file, write_token
 from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.runs.manifest import describe_files
 from ampft.runs.record import read_record, write_record
-from ampft.sealed import hashed_text
 from ampft.text.json_io import json_text
 
 HOLD = """

@@ -12,8 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from ampft.comparison.analysis.loading import RecordedRun, RunGroup
-from ampft.comparison.cost_findings import Memory, Speed
-from ampft.comparison.findings import TrainingCurve
+from ampft.comparison.findings import Memory, Speed, TrainingCurve
 from ampft.comparison.remarks import Remark, remark
 from ampft.comparison.statistics.speed_up import speed_up
 from ampft.engine.launch_bound import MAX_GROWTH, MAX_WAITING

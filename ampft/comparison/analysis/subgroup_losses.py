@@ -13,12 +13,11 @@ from scipy.sparse import csr_array
 
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.run_predictions import Cases, RunPredictions
-from ampft.comparison.findings import ArmResult, ClassDifference
+from ampft.comparison.findings import ArmResult, ClassDifference, SubgroupLoss, SubgroupLosses
 from ampft.comparison.statistics.folds import estimate_over_folds
 from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.comparison.statistics.power import power
 from ampft.comparison.statistics.verdict import holm
-from ampft.comparison.subgroups import SubgroupLoss, SubgroupLosses
 from ampft.data.splits import Groups, normalized_text
 from ampft.metrics.sums import ACCURACY, MACRO_F1, CaseSums, single_label_sums
 

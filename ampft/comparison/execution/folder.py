@@ -17,11 +17,10 @@ from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun
 from ampft.comparison.findings import PlanFacts
 from ampft.comparison.remarks import Remark, remark
 from ampft.errors import InputError
-from ampft.files import atomic_path
+from ampft.files import atomic_path, read_hashed
 from ampft.runs.manifest import check_files
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import problem_of
-from ampft.sealed import read_hashed
 from ampft.text.escaping import inert
 from ampft.text.json_io import JSONValue
 

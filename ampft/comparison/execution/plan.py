@@ -11,8 +11,8 @@ from typing import Any
 from ampft.arguments.compare import PLACEBO, ComparisonDesign
 from ampft.comparison.remarks import Remark, remark_texts
 from ampft.errors import InputError
+from ampft.files import read_hashed
 from ampft.precision.modes import BASELINE, MODE_TABLE
-from ampft.sealed import read_hashed
 from ampft.text.escaping import inert
 from ampft.text.json_io import Count, NotNegative, Positive, from_json
 

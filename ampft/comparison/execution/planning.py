@@ -19,14 +19,16 @@ from ampft.arguments.compare import RAY, CompareCommand, chosen_metric
 from ampft.arguments.flags import later_wins
 from ampft.comparison.execution.launch import (
     WHOLE_MACHINE,
+    NoResult,
+    Program,
     ResourceSlot,
+    call_in_subprocess,
     check_memory,
     command_slots,
     interruptible,
     launch_command,
     run_command,
 )
-from ampft.comparison.execution.launchers import NoResult, Program, call_in_subprocess
 from ampft.comparison.execution.plan import (
     KIND_OF_LABELS,
     PLAN_NAME,

@@ -27,6 +27,11 @@ from ampft.comparison.execution.folder import (
     with_selected_arm,
 )
 from ampft.comparison.execution.launch import (
+    EndedProgram,
+    Launcher,
+    LocalLauncher,
+    Program,
+    SideBySide,
     check_no_process_left,
     command_slots,
     interruptible,
@@ -34,27 +39,19 @@ from ampft.comparison.execution.launch import (
     run_command,
     wait_for_runs_left,
 )
-from ampft.comparison.execution.launchers import (
-    EndedProgram,
-    Launcher,
-    LocalLauncher,
-    Program,
-    SideBySide,
-)
 from ampft.comparison.execution.plan import PLAN_NAME, Arm, Plan, PlannedRun, keeps_model, read_plan
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.planning import command_seconds
 from ampft.comparison.remarks import choice_text
 from ampft.engine.checkpoints.store import CheckpointStore
 from ampft.errors import InputError
-from ampft.files import write_errors_explained
+from ampft.files import hashed_text, write_errors_explained
 from ampft.laboratory import laboratory
 from ampft.ownership import is_plain_folder
 from ampft.precision.modes import MODE_TABLE
 from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.runs.manifest import remove_earlier_run, remove_weights
 from ampft.runs.resume import checkpoint_damage
-from ampft.sealed import hashed_text
 from ampft.text.escaping import inert
 from ampft.text.numbers import approximate_duration, counted, percent
 from ampft.text.terminal import labelled, print_line, progress_bar

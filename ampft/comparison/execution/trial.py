@@ -23,7 +23,7 @@ from accelerate import PartialState
 
 from ampft.arguments import parse_classify_arguments
 from ampft.arguments.compare import ComparisonDesign, chosen_metric
-from ampft.comparison.execution.launchers import write_subprocess_result
+from ampft.comparison.execution.launch import write_subprocess_result
 from ampft.comparison.execution.plan import (
     KIND_OF_LABELS,
     TOO_FEW,

@@ -21,17 +21,17 @@ from ampft.comparison.report.tables import (
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.errors import InputError
 from ampft.files import (
+    hashed_text,
+    read_hashed,
     special_or_atomic_path,
     write_errors_explained,
     write_text,
     write_text_non_atomically,
 )
 from ampft.ownership import check_page_file, check_replaceable
-from ampft.sealed import hashed_text, read_hashed
 from ampft.text.escaping import prose
 from ampft.text.json_io import from_json
-from ampft.text.page import Block, Items, Notices, Paragraph, Section, markdown, terminal
-from ampft.text.tables import Table
+from ampft.text.page import Block, Items, Notices, Paragraph, Section, Table, markdown, terminal
 
 MARKDOWN_NAME = "comparison.md"
 HTML_NAME = "comparison.html"

@@ -41,16 +41,21 @@ from ampft.text.page import (
     Block,
     Card,
     Cards,
+    Cell,
     Details,
     Figure,
+    Name,
     Notices,
     Page,
     Paragraph,
+    Quote,
     Section,
     Subheading,
+    Table,
+    cell_text,
     html_page,
+    isolated,
 )
-from ampft.text.tables import Cell, Name, Quote, Table, cell_text, isolated
 
 LINE = Markup("<br>")
 MAX_MATRIX_CLASSES = 30  # a matrix of more classes is not readable

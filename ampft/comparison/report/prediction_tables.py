@@ -25,7 +25,7 @@ from ampft.text.numbers import (
     percent,
     points,
 )
-from ampft.text.tables import Cell, Name, Table
+from ampft.text.page import Cell, Name, Table
 
 MANY_CLASSES = 30  # with more, the classes with the largest differences come first
 MAX_CONFUSIONS = 12

@@ -10,8 +10,7 @@ from ampft.comparison.report import prediction_tables, tables
 from ampft.comparison.verdict_text import covered_models_text, seeds_text
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import confidence_percent, counted, or_dash, percent, points
-from ampft.text.page import Block, Items, Paragraph, Section, Subheading
-from ampft.text.tables import Cell, Name, Quote, Table
+from ampft.text.page import Block, Cell, Items, Name, Paragraph, Quote, Section, Subheading, Table
 
 EXPLORATORY = "exploratory"  # results that may only suggest a question
 FOLDED = "folded"

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from ampft.comparison.cost_findings import Memory
-from ampft.comparison.findings import ArmResult, Comparison
+from ampft.comparison.findings import ArmResult, Comparison, Memory
 from ampft.comparison.report.charts import ArmStyle
 from ampft.comparison.report.tables import MEMORY_PARTS
 from ampft.text.charts import Axis, element, picture, text

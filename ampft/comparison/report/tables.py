@@ -8,8 +8,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from ampft.comparison.cost_findings import BatchTiming, Speed
-from ampft.comparison.findings import INFERENCE, PREDICTIONS, UNKNOWN, ArmResult, Comparison
+from ampft.comparison.findings import (
+    INFERENCE,
+    PREDICTIONS,
+    UNKNOWN,
+    ArmResult,
+    BatchTiming,
+    Comparison,
+    Speed,
+)
 from ampft.comparison.statistics.speed_up import SpeedUp
 from ampft.comparison.statistics.verdict import Difference
 from ampft.comparison.verdict_text import seeds_text
@@ -26,7 +33,7 @@ from ampft.text.numbers import (
     percent,
     ratio_range,
 )
-from ampft.text.tables import Cell, Name, Quote, Table, ValueWithDetail
+from ampft.text.page import Cell, Name, Quote, Table, ValueWithDetail
 
 T = TypeVar("T")
 

@@ -19,7 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from ampft.errors import InputError
-from ampft.files import FileDigest, describe_file, remove, rename, sync, write_file
+from ampft.files import (
+    FileDigest,
+    Sealed,
+    describe_file,
+    hashed_text,
+    read_hashed,
+    remove,
+    rename,
+    sync,
+    write_file,
+)
 from ampft.ownership import (
     OWNER_NAME,
     is_plain_file,
@@ -28,7 +38,6 @@ from ampft.ownership import (
     read_token,
     write_token,
 )
-from ampft.sealed import Sealed, hashed_text, read_hashed
 from ampft.text.json_io import from_json
 
 SCHEMA = 1

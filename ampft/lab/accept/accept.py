@@ -31,7 +31,7 @@ from ampft.ownership import TemporaryFolder
 from ampft.processes import running, start_child, terminate
 
 if TYPE_CHECKING:
-    from ampft.text.tables import Table
+    from ampft.text.page import Table
 
 STEPS = 24  # enough for graphs to be captured, verified and replayed
 RESULT_NAME, PAGE_NAME = "acceptance.json", "acceptance.html"
@@ -275,7 +275,7 @@ def run(planned: Planned, folder: Path, deadline: float, stop: Event) -> Done:
 
 def table(rows: list[Judgement]) -> Table:
     """Return the table of obligations."""
-    from ampft.text.tables import Name, Table
+    from ampft.text.page import Name, Table
 
     return Table(
         header=("obligation", "command", "", "evidence"),
@@ -298,7 +298,7 @@ def summary(rows: list[Judgement]) -> str:
 
 def write(folder: Path, machine: Machine, rows: list[Judgement]) -> None:
     """Write the result as JSON and as a page, with the machine and the versions."""
-    from ampft.sealed import hashed_text
+    from ampft.files import hashed_text
     from ampft.text.page import Page, Paragraph, Section, html_page
 
     found = {

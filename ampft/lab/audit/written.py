@@ -29,6 +29,7 @@ from ampft.features.validations import (
     ValidationPart,
     all_metrics,
 )
+from ampft.files import read_hashed
 from ampft.lab.audit.audit_result import (
     DIFFERS,
     NOT_COMPARED,
@@ -49,7 +50,6 @@ from ampft.runs.record import RunRecord, StepIdsHash
 from ampft.runs.run import BATCH_NORM
 from ampft.runs.served import SERVED_BACK
 from ampft.runs.show import REPORT_NAME, decisions_text, problem_of, report_with_heading
-from ampft.sealed import read_hashed
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.tasks.report import report_from_json
 from ampft.tasks.task import Task

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from ampft.comparison.cost_findings import BatchTiming
-from ampft.comparison.findings import ArmResult, Comparison
+from ampft.comparison.findings import ArmResult, BatchTiming, Comparison
 from ampft.runs.served import ServedPart
 from ampft.text.escaping import inert
 from ampft.text.json_io import JSONValue, one_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from ampft.comparison.cost_findings import BatchTiming
+from ampft.comparison.findings import BatchTiming
 from ampft.comparison.report import prediction_tables, strips
 from ampft.comparison.report.charts import arm_styles
 from ampft.comparison.report.tables import evaluation_scope
@@ -54,16 +54,20 @@ from ampft.text.page import (
     Facts,
     Figure,
     Items,
+    Name,
     Notices,
     Page,
     Paragraph,
+    Quote,
     Section,
     Subheading,
+    Table,
+    ValueWithDetail,
     html_page,
+    isolated,
     markdown,
     terminal,
 )
-from ampft.text.tables import Name, Quote, Table, ValueWithDetail, isolated
 
 CHIPS = {PASSED: "good", FAILED: "bad", UNDECIDED: "open"}
 SAME_METRIC = 1e-9

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ampft.decision import CONTRACT_NAME, Answers, Contract, Rule
 from ampft.errors import InputError
-from ampft.files import describe_file
+from ampft.files import describe_file, hashed_text
 from ampft.kinds.logits import forward_logits, model_inputs
 from ampft.lab.certificate.certificate import AnswerDifferences, Finding, ProbeDifferences, finding
 from ampft.lab.export.artifact import MODULES, SOURCE_NAME, Artifact
@@ -28,7 +28,6 @@ from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches_
 from ampft.runs.predictor import Predictor
 from ampft.runs.record import read_record
 from ampft.runs.redaction import published_record
-from ampft.sealed import hashed_text
 
 OF_FORMAT = ("config.json", "generation_config.json", *WEIGHT_FILES, "adapter_config.json")
 # Entries of a configuration that say who saved it, or in which dtype, and not what it computes;

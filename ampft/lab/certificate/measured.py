@@ -30,7 +30,7 @@ from ampft.lab.certificate.rows import VerifiedRows
 from ampft.lab.export import Artifact
 from ampft.lab.export.formats import package
 from ampft.lab.export.openvino_format import shared_core
-from ampft.lab.inference.predictors import time_in_turns
+from ampft.lab.inference.compare_inference import time_in_turns
 from ampft.ownership import TemporaryFolder
 from ampft.precision.executed import ProductRecorder
 from ampft.precision.modes import BASELINE

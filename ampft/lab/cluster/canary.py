@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ampft.comparison.execution.launchers import write_subprocess_result
+from ampft.comparison.execution.launch import write_subprocess_result
 
 STEPS = 3
 

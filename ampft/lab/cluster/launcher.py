@@ -14,17 +14,19 @@ from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.compare import CompareCommand
 from ampft.arguments.flags import later_wins
 from ampft.comparison.execution.folder import run_ending, run_folder
-from ampft.comparison.execution.launch import POLL_SECONDS, ResourceSlot, locked_log
-from ampft.comparison.execution.launchers import (
+from ampft.comparison.execution.launch import (
+    POLL_SECONDS,
     EndedProgram,
     Launcher,
     NoResult,
     Program,
+    ResourceSlot,
     call_in_subprocess,
+    locked_log,
 )
 from ampft.comparison.execution.plan import Plan
 from ampft.errors import InputError
-from ampft.files import write_text
+from ampft.files import hashed_text, read_hashed, write_text
 from ampft.lab.cluster.canary import NodeFacts, device_kind
 from ampft.lab.cluster.node_worker import (
     CHECKPOINT,
@@ -52,7 +54,6 @@ from ampft.ownership import private_file, remove_tree, temporary_folder
 from ampft.precision.modes import BASELINE
 from ampft.processes import TERMINATION_SECONDS
 from ampft.runs.record import read_record
-from ampft.sealed import hashed_text, read_hashed
 from ampft.text.escaping import inert
 from ampft.text.json_io import from_json
 from ampft.text.numbers import counted

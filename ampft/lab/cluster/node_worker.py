@@ -14,14 +14,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ampft.comparison.execution.launch import FIRST_LINE, ResourceSlot
-from ampft.comparison.execution.launchers import LocalLauncher, Program, SideBySide
+from ampft.comparison.execution.launch import (
+    FIRST_LINE,
+    LocalLauncher,
+    Program,
+    ResourceSlot,
+    SideBySide,
+)
 from ampft.engine.checkpoints.store import HISTORY_NAME, CheckpointStore
+from ampft.files import hashed_text, read_hashed
 from ampft.lab.cluster.orphans import MARK, start_guard_process
 from ampft.lab.cluster.parcels import Receiver, pack_folder
 from ampft.ownership import temporary_folder
 from ampft.runs.manifest import RECORD_NAME
-from ampft.sealed import hashed_text, read_hashed
 
 # What a message is about.
 STARTED, LOG, HISTORY, PART, CHECKPOINT, RESULT, ALIVE = range(7)

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import IO
 
 from ampft.engine.checkpoints.store import STORE_NAME
-from ampft.files import describe_file, remove, rename, sync
+from ampft.files import SAME, Recorded, describe_file, remove, rename, sync
 from ampft.ownership import PRIVATE_NAME, remove_tree
-from ampft.sealed import SAME, Recorded
 
 PART_BYTES = 8 << 20
 _REPLACED = ".replaced"

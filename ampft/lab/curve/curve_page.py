@@ -9,14 +9,25 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from ampft.files import write_errors_explained, write_text
+from ampft.files import hashed_text, write_errors_explained, write_text
 from ampft.lab.curve.learning_curve import CURVE_NAME, LearningCurve
 from ampft.ownership import check_replaceable
-from ampft.sealed import hashed_text
 from ampft.text.charts import Axis, Plot, element, picture, text
 from ampft.text.numbers import counted, percent, seed_list
-from ampft.text.page import Block, Figure, Notices, Page, Paragraph, Section, html_page, terminal
-from ampft.text.tables import Quote, Table, ValueWithDetail, isolated
+from ampft.text.page import (
+    Block,
+    Figure,
+    Notices,
+    Page,
+    Paragraph,
+    Quote,
+    Section,
+    Table,
+    ValueWithDetail,
+    html_page,
+    isolated,
+    terminal,
+)
 
 PAGE_NAME = "curve.html"
 LEFT, RIGHT, TOP, HEIGHT = 9.0, 96.0, 14.0, 260.0  # percent and pixels of the chart

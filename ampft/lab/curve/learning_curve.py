@@ -52,11 +52,11 @@ from ampft.comparison.execution.plan import Plan, PlannedRun
 from ampft.comparison.findings import MetricInfo, metric_info
 from ampft.comparison.statistics.interval import FloatArray, estimate_of_sums, half_widths
 from ampft.errors import InputError
+from ampft.files import read_hashed
 from ampft.metrics.sums import CaseSums, Metric
 from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.manifest import check_files
 from ampft.runs.record import RunRecord
-from ampft.sealed import read_hashed
 from ampft.text.json_io import from_json
 from ampft.text.numbers import Units
 

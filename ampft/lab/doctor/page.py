@@ -22,17 +22,21 @@ from ampft.text.charts import Axis, Plot, element, picture, power_of_two_label, 
 from ampft.text.numbers import counted, or_dash, percent
 from ampft.text.page import (
     Block,
+    Cell,
     Facts,
     Figure,
+    Name,
     Notices,
     Page,
     Paragraph,
+    Quote,
     Section,
     Subheading,
+    Table,
     html_page,
     html_text,
+    isolated,
 )
-from ampft.text.tables import Cell, Name, Quote, Table, isolated
 
 
 def page_text(diagnosis: Diagnosis) -> str:

@@ -20,8 +20,7 @@ from ampft.lab.doctor.ranges import BFLOAT16, BINARY16
 from ampft.precision.harm import Harm, ShortTrainingResult
 from ampft.text.escaping import inert
 from ampft.text.numbers import MINUS, counted, number, or_dash, percent
-from ampft.text.page import Block, Paragraph, terminal
-from ampft.text.tables import Name, Table
+from ampft.text.page import Block, Name, Paragraph, Table, terminal
 
 NAMED = 3  # modules that the text names per role
 TOP_MODULES = 10

@@ -17,7 +17,7 @@ from torch import nn
 
 from ampft import decision
 from ampft.errors import InputError
-from ampft.files import FileDigest, write_text
+from ampft.files import FileDigest, Sealed, hashed_text, read_hashed, write_text
 from ampft.kinds.inputs import Reader
 from ampft.kinds.prediction import PredictRequest
 from ampft.lab.export.formats import FORMATS
@@ -30,7 +30,6 @@ from ampft.runs.predict import SavedClassifier, recorded_training
 from ampft.runs.predictor import Predictor, saved_problem
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import task_row
-from ampft.sealed import Sealed, hashed_text, read_hashed
 from ampft.text import units
 from ampft.text.escaping import inert_lines, one_line
 from ampft.text.json_io import from_json, read_json_object, values_hash

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ampft.decision import CONTRACT_NAME
 from ampft.errors import InputError
-from ampft.files import describe_file, rename, sync, write_errors_explained, write_text
+from ampft.files import describe_file, hashed_text, rename, sync, write_errors_explained, write_text
 from ampft.lab.export.artifact import (
     MODULES,
     SOURCE_NAME,
@@ -27,7 +27,6 @@ from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches_
 from ampft.runs.predict import run_classifier
 from ampft.runs.record import read_record
 from ampft.runs.redaction import published_record
-from ampft.sealed import hashed_text
 
 # Files of a model that its format replaces: the others are of its tokenizer or processor.
 OF_MODEL = ("config.json", "generation_config.json", "adapter_config.json", *WEIGHT_FILES)

@@ -23,15 +23,19 @@ from ampft.text.page import (
     Block,
     Card,
     Cards,
+    Cell,
     Details,
+    Name,
     Page,
     Paragraph,
+    Quote,
     Section,
+    ShownCase,
+    Table,
     html_page,
+    isolated,
     terminal,
 )
-from ampft.text.shown_case import ShownCase
-from ampft.text.tables import Cell, Name, Quote, Table, isolated
 
 ORIGINS = ("id", "file", "file_line", "file_row", "position")
 PAIR_EXAMPLES = 3

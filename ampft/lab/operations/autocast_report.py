@@ -38,7 +38,7 @@ from ampft.precision.accelerator import numerics, separate_accelerators, trainin
 from ampft.precision.resolve import resolve
 from ampft.text.escaping import inert
 from ampft.text.numbers import counted
-from ampft.text.tables import Table, terminal_table
+from ampft.text.page import Table, terminal_table
 from ampft.text.terminal import WIDTH, labelled
 
 DOCUMENTED: Mapping[str, Mapping[str, str]] = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import starmap
 
+from ampft.files import CHANGED, GONE, SAME
 from ampft.lab.referee.decision import CandidateAnswer, Claim
 from ampft.lab.referee.judge import Judgement
 from ampft.lab.referee.ledger import RUNS, SEALED, Entry, JudgedCandidate
-from ampft.sealed import CHANGED, GONE, SAME
 from ampft.text.json_io import JSONValue, json_values
 from ampft.text.numbers import Units, confidence_percent, counted, seed_list
 from ampft.text.terminal import labelled

@@ -9,6 +9,7 @@ from pathlib import Path
 from ampft.arguments.commands import Command, CommandLine
 from ampft.arguments.help_text import Help
 from ampft.errors import InputError
+from ampft.files import CHANGED, GONE, SAME, STATES
 from ampft.flag import REQUIRED, flag, positional
 from ampft.lab.referee.answer_text import UNCHECKED
 from ampft.lab.referee.checks import BEST, CANDIDATE, check_training, check_unchanged
@@ -16,7 +17,6 @@ from ampft.lab.referee.decision import Claim, Decision, LedgerEstimate, TryError
 from ampft.lab.referee.judge import candidate_decision, final_level, next_level
 from ampft.lab.referee.ledger import FINAL, TRY, Entry, LedgerState, ledger_state, read_entries
 from ampft.lab.referee.sides import Sides, read_sides, stored_file, stored_sources
-from ampft.sealed import CHANGED, GONE, SAME, STATES
 from ampft.text.numbers import counted
 
 TOLERANCE = 1e-9  # of levels and estimates

@@ -9,9 +9,8 @@ import numpy as np
 
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.errors import InputError, listed
-from ampft.lab.referee.case_table import CaseTable
 from ampft.lab.referee.ledger import RUNS, JudgedModel, LedgerState, TestSet
-from ampft.lab.referee.sides import Side, TrainingRows, training_rows
+from ampft.lab.referee.sides import CaseTable, Side, TrainingRows, training_rows
 from ampft.metrics.sums import Metric, single_label_sums
 
 CANDIDATE, BEST = "--candidate", "--best"  # the sides, by the flags that pass them

@@ -9,7 +9,6 @@ from typing import Any
 
 from ampft.comparison.statistics.folds import estimate_over_folds
 from ampft.errors import InputError
-from ampft.lab.referee.case_table import write_case_table
 from ampft.lab.referee.checks import (
     BEST,
     CANDIDATE,
@@ -61,6 +60,7 @@ from ampft.lab.referee.sides import (
     read_sides,
     stored_sources,
     training_rows,
+    write_case_table,
 )
 
 

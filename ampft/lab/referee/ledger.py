@@ -23,10 +23,17 @@ from filelock import FileLock, Timeout
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.findings import MetricInfo
 from ampft.errors import InputError
-from ampft.files import write_errors_explained, write_text
+from ampft.files import (
+    CHANGED,
+    GONE,
+    SAME,
+    hashed_values,
+    read_hashed,
+    write_errors_explained,
+    write_text,
+)
 from ampft.lab.referee.decision import CandidateAnswer, Claim, LedgerEstimate, share_of_try
 from ampft.ownership import is_plain_file
-from ampft.sealed import CHANGED, GONE, SAME, hashed_values, read_hashed
 from ampft.text.escaping import without_credentials
 from ampft.text.json_io import JSONValue, Positive, ValueRule, from_json, json_text, one_of
 from ampft.text.numbers import Units

@@ -31,8 +31,18 @@ from ampft.lab.referee.sides import read_sides, stored_sources
 from ampft.ownership import check_page_file
 from ampft.text.charts import Axis, picture
 from ampft.text.numbers import NOT_MEASURED, Units, confidence_percent, counted, percent
-from ampft.text.page import Block, Page, Paragraph, Section, html_page
-from ampft.text.tables import Cell, Quote, Table, ValueWithDetail, isolated
+from ampft.text.page import (
+    Block,
+    Cell,
+    Page,
+    Paragraph,
+    Quote,
+    Section,
+    Table,
+    ValueWithDetail,
+    html_page,
+    isolated,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

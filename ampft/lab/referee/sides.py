@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ampft.comparison.analysis.foreign_predictions import (
+    SPLIT,
+    TableCases,
     cases_of_tables,
     check_folds,
     predictions_of_tables,
@@ -35,17 +38,113 @@ from ampft.comparison.findings import metric_info
 from ampft.data.sources.files import open_table
 from ampft.data.splits import group_equal_keys, normalized_text, normalized_value
 from ampft.errors import InputError, listed
-from ampft.files import describe_file
-from ampft.lab.referee.case_table import CaseTable, read_case_table
-from ampft.lab.referee.ledger import RUNS, TABLES, JudgedModel, LedgerSettings, TestSet
+from ampft.files import (
+    CHANGED,
+    GONE,
+    SAME,
+    STATES,
+    Recorded,
+    atomic_path,
+    describe_file,
+    write_text_non_atomically,
+)
+from ampft.lab.referee.ledger import (
+    CASES_NAME,
+    RUNS,
+    TABLES,
+    JudgedModel,
+    LedgerSettings,
+    TestSet,
+    ledger_writes,
+)
 from ampft.metrics.sums import Metric
 from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.predictions import is_input, read_rows
 from ampft.runs.show import problem_of
-from ampft.sealed import CHANGED, GONE, SAME, STATES, Recorded
 from ampft.tasks import problem_types
 from ampft.tasks.single_label import SingleLabel
-from ampft.text.json_io import JSONValue, json_values
+from ampft.text.json_io import (
+    JSONValue,
+    from_json,
+    json_text,
+    json_values,
+    read_json_object,
+    values_hash,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseTable:
+    """Labels and groups of examples, in the order of their ids."""
+
+    ids: Sequence[str]  # Ids, sorted.
+    labels: Sequence[int]  # Index of each label among the classes.
+    label_names: Sequence[str]  # Classes.
+    groups: Sequence[int] | None  # Index of each example's group; None if all are independent.
+    # Random text, so that the hash of the table, which entries show, tells nothing about it.
+    salt: str = ""
+
+    @classmethod
+    def of(cls, table: TableCases, *, salted: bool) -> CaseTable:
+        """Return the table of the examples of some tables of predictions."""
+        order = np.argsort(np.array(table.ids), kind="stable")
+        cases, groups = table.cases, table.cases.groups
+        return cls(
+            ids=[table.ids[row] for row in order],
+            labels=cases.truth[order].tolist(),
+            label_names=cases.label_names,
+            groups=None if groups is None else group_equal_keys(groups.ids[order]).ids.tolist(),
+            salt=secrets.token_hex(16) if salted else "",
+        )
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the content."""
+        return values_hash(cast("dict[str, JSONValue]", json_values(self)))
+
+    @property
+    def examples(self) -> TableCases:
+        """The examples as a comparison takes them, without texts."""
+        names = tuple(self.label_names)
+        cases = Cases(
+            path=Path(CASES_NAME),
+            kind=SingleLabel.name,
+            split=SPLIT,
+            truth=np.array(self.labels, dtype=np.int64),
+            label_names=names,
+            class_names=names,
+            groups=None if self.groups is None else group_equal_keys(self.groups),
+        )
+        return TableCases(ids=self.ids, cases=cases, texts={})
+
+
+def write_case_table(folder: Path, table: CaseTable) -> None:
+    """Write the examples of a new ledger."""
+    with ledger_writes(folder), atomic_path(folder / CASES_NAME) as temporary:
+        write_text_non_atomically(temporary, json_text(table))
+
+
+def read_case_table(folder: Path, sha256: str) -> CaseTable:
+    """Read the examples of a ledger.
+
+    Args:
+        sha256: Hash of the table, as the first entry of the ledger states it.
+
+    Raises:
+        InputError: The file is missing, damaged or edited.
+    """
+    path = folder / CASES_NAME
+    try:
+        table = from_json(CaseTable, read_json_object(path), CASES_NAME)
+        if table.sha256 != sha256:
+            raise ValueError("its hash is not that of the first entry")
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"LEDGER {folder}: {CASES_NAME}, which holds the labels of the test rows, is missing, "
+            f"damaged or edited ({type(error).__name__}). Restore the folder from a copy."
+        ) from error
+    return table
+
 
 KEY_LENGTH = 16  # hexadecimal digits of the hash of a row
 SILENCE = "No more is said, so that refusals tell nothing about the test rows."

@@ -19,7 +19,7 @@ from ampft.machine import versions
 from ampft.models.blocks import ParameterBlocks
 from ampft.text.escaping import inert
 from ampft.text.numbers import counted
-from ampft.text.tables import Table, terminal_table
+from ampft.text.page import Table, terminal_table
 from ampft.text.terminal import labelled
 
 SCHEMA = 1

@@ -44,8 +44,7 @@ def yardstick(line: CommandLine[YardstickFlags]) -> None:
     )
     print_line(format_yardstick(measured))
     if flags.output is not None:
-        from ampft.files import special_or_atomic_path
-        from ampft.sealed import hashed_text
+        from ampft.files import hashed_text, special_or_atomic_path
 
         with special_or_atomic_path(Path(flags.output)) as path:
             path.write_text(hashed_text(measured), encoding="utf-8")

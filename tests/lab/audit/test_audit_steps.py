@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from ampft.engine.step import StepOutcome
-from ampft.lab.audit import steps
+from ampft.lab.audit import audit
+from ampft.lab.audit.audit import ReplayedSteps, check_kept_weights, check_loss, check_loss_scale
 from ampft.lab.audit.audit_result import DIFFERS, EQUAL, TOLERANCES, WITHIN
-from ampft.lab.audit.steps import ReplayedSteps, check_kept_weights, check_loss, check_loss_scale
 from ampft.precision.resolve import resolve
 
 COUNT = 6
@@ -54,7 +54,7 @@ def replays(monkeypatch):
     def plan(*planned: list[StepOutcome]) -> None:
         each = iter(planned)
         monkeypatch.setattr(
-            steps, "replay_first_steps", lambda *a, **k: ReplayedSteps(outcomes=next(each))
+            audit, "replay_first_steps", lambda *a, **k: ReplayedSteps(outcomes=next(each))
         )
 
     return plan
@@ -105,8 +105,8 @@ def test_kept_weights_are_compared_without_a_copy(monkeypatch):
     prepared: Any = SimpleNamespace(
         accelerator=None, model=trained, args=SimpleNamespace(merges_lora=False)
     )
-    monkeypatch.setattr(steps, "gather_model_state", lambda accelerator, model: model.state_dict())
-    kept = steps._weights(prepared)
+    monkeypatch.setattr(audit, "gather_model_state", lambda accelerator, model: model.state_dict())
+    kept = audit._weights(prepared)
     assert not any(isinstance(part, torch.Tensor) for entry in kept.values() for part in entry)
     run = rebuilt()
     run.repeats_exactly = True

@@ -11,8 +11,8 @@ from fuzzed_json import sign
 from running import write_csv
 
 from ampft.cli import main
+from ampft.files import hashed_text
 from ampft.lab.resume_check import INTERRUPTED, STRAIGHT, differences
-from ampft.sealed import hashed_text
 
 
 @pytest.fixture

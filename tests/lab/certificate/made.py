@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ampft.comparison.cost_findings import BatchTiming
+from ampft.comparison.findings import BatchTiming
 from ampft.lab.certificate.certificate import (
     UNDECIDED,
     ArtifactDtypes,

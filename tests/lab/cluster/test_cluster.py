@@ -24,8 +24,7 @@ from running import REPOSITORY
 from ampft import ownership
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.analysis.stamps import side_by_side_stamps
-from ampft.comparison.execution.launch import ResourceSlot, interruptible
-from ampft.comparison.execution.launchers import Program
+from ampft.comparison.execution.launch import Program, ResourceSlot, interruptible
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.session import make_launchers
 from ampft.comparison.findings import PlanFacts

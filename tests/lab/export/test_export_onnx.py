@@ -24,7 +24,7 @@ from transformers.modeling_outputs import ModelOutput
 from ampft.cli import main
 from ampft.decision import Contract
 from ampft.errors import InputError
-from ampft.files import describe_file
+from ampft.files import describe_file, hashed_text, read_hashed
 from ampft.kinds.prediction import PredictRequest
 from ampft.lab.export import open_artifact
 from ampft.lab.export.artifact import artifact_classifier, checked_manifest, write_manifest
@@ -32,7 +32,6 @@ from ampft.lab.export.export import staged_folder
 from ampft.lab.export.source import write_onnx
 from ampft.runs.predict import predict_file
 from ampft.runs.predict_shards import ShardJob, predict_folder, predict_here
-from ampft.sealed import hashed_text, read_hashed
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,14 @@ from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.files import read_comparison
 from ampft.comparison.report.html import html_text
 from ampft.errors import InputError
-from ampft.lab.inference.compare_inference import compare_inference, parse_inference_modes
-from ampft.lab.inference.predictors import MAX_ROUNDS, SavedModel, size_on_disk, time_in_turns
+from ampft.lab.inference.compare_inference import (
+    MAX_ROUNDS,
+    SavedModel,
+    compare_inference,
+    parse_inference_modes,
+    size_on_disk,
+    time_in_turns,
+)
 from ampft.precision.resolve import resolve
 from ampft.runs.predictions import read_predictions
 

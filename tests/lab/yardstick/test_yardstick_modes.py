@@ -14,6 +14,7 @@ from tiny_text import tiny_task, tiny_texts
 from ampft import cli
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
 from ampft.data.steps import StepBatches
+from ampft.files import hashed_text, read_hashed
 from ampft.lab.yardstick.figures import Yardstick, format_yardstick
 from ampft.lab.yardstick.measure import GradientInFloat64, GradientInMode, measure_yardstick
 from ampft.lab.yardstick.yardstick import YARDSTICK
@@ -21,7 +22,6 @@ from ampft.models.blocks import blocks_of
 from ampft.precision.accelerator import separate_accelerators
 from ampft.precision.resolve import resolve
 from ampft.runs.prepare import prepare_mode, start_clock
-from ampft.sealed import hashed_text, read_hashed
 from ampft.text.json_io import from_json, json_text
 
 CPU = torch.device("cpu")
