@@ -1,15 +1,18 @@
 """What a run without settings reaches, beside simple methods and the Trainer's defaults.
 
-Run: `python benchmarks/defaults.py --data ../shared/data --out defaults.jsonl --sets cr,sst2
---sizes 16,64 --seeds 2`, and `--table` for the table of a file. Rows that the file has already are
-not made again. MiniLM trains on `size` rows (validation rows of 10 % are among them), drawn by the
-seed and stratified, and is tested on 200 rows that are the same for all. Texts are cut at 48
+Run: `python benchmarks/defaults.py --data ../shared/data --out benchmarks/results/defaults.json`,
+and `--table` for the table of a file. Cells that the file has already are not measured again.
+MiniLM trains on `size` rows (validation rows of 10 % are among them), drawn by the seed, the
+classes in turn, and is tested on at most 400 rows that are the same for all. Texts are cut at 48
 tokens.
 
-Arms: `before`, three epochs and a random head on the first token, as until now; `trainer`, the
-defaults of transformers' Trainer (learning rate 5e-5, no validation); `longer`, `before` with the
-epochs of `epochs_for`; `probe`, three epochs from a probe on the mean of the tokens; `after`, both.
-`frozen` and `tf-idf` are the simple methods of `before`.
+Arms: `default`, no settings; `before`, the defaults until the head began at a probe (three epochs
+from a random head on the first token); `trainer`, the defaults of transformers' Trainer (like
+`before`, with the learning rate 5e-5 and without validation); `longer`, `before` with the epochs of
+`default`. `frozen` and `tf-idf` are the simple methods of `default`. Arms that led to the default:
+`whole`, from all of the probe at the rate 1e-4; `whole-slow`, at half of it; `strong`, `whole` with
+the strongest regularisation; `mean`, a random head on the mean. `demo-ARM` takes the settings of
+the docstrings of README (size 1836: all rows).
 """
 
 from __future__ import annotations
@@ -18,52 +21,86 @@ import argparse
 import contextlib
 import csv
 import io
+import itertools
 import json
 import math
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
+from provenance import provenance, write_results
+from scipy.special import stdtrit
 
 import ampft
+from ampft.arguments.classify import BUILT_IN_DEFAULTS, EPOCHS, LEAST_STEPS, MOST_EPOCHS
+from ampft.data.sources.built_in import load_stdlib
+from ampft.evaluation.simple_methods import BAG_OF_WORDS, FROZEN
+from ampft.metrics.paired import LEVEL, PairedGain, paired_gain
 
-TEST_ROWS = 200
-STEPS, MOST_EPOCHS = 250, 16
-SIMPLE = {"frozen encoder + regression": "frozen", "TF-IDF + regression": "tf-idf"}
-ARMS = ("before", "trainer", "longer", "probe", "after")
-
-
-def epochs_for(size: int) -> int:
-    """Return the epochs of `longer`: at least `STEPS` steps of 8, at most `MOST_EPOCHS`."""
-    steps = math.ceil(0.9 * size / 8)
-    return max(3, min(MOST_EPOCHS, math.ceil(STEPS / steps)))
+TEST_ROWS = 400
+MARGIN = 0.01  # of accuracy, within which two methods are as good
+SIMPLE = {BAG_OF_WORDS: "tf-idf", FROZEN: "frozen"}
+ARMS = ("default", "before", "trainer", "longer", "whole", "whole-slow", "strong", "mean")
+OLD: dict[str, Any] = {"pooling": "first", "head_init": "random"}
+FAST = {"learning_rate": 1e-4}
+PATCHES: dict[str, dict[str, Any]] = {  # of constants that no flag sets
+    "whole": {"ampft.runs.prepare.START": 1.0},
+    "whole-slow": {"ampft.runs.prepare.START": 1.0},
+    "strong": {"ampft.runs.prepare.START": 1.0, "ampft.evaluation.probe.STRENGTHS": (1.0,) * 3},
+}
+SETS = ("cr", "sst2", "trec", "trec50", "sst5", "ag_news", "docstrings", "mrpc")
+CELL = ["set", "size", "seed"]
 
 
 def settings_of(arm: str, size: int) -> dict[str, Any]:
     """Return the settings of an arm."""
-    own: dict[str, Any] = {"num_train_epochs": 3, "pooling": "first", "head_init": "random"}
-    if arm in ("longer", "after"):
-        own["num_train_epochs"] = epochs_for(size)
-    if arm in ("probe", "after"):
-        own |= {"pooling": "mean", "head_init": "probe"}
-    if arm == "trainer":
-        own |= {"learning_rate": 5e-5, "validation_fraction": 0.0}
-    return own
+    epochs = max(EPOCHS, min(MOST_EPOCHS, math.ceil(LEAST_STEPS / math.ceil(0.9 * size / 8))))
+    arms: dict[str, dict[str, Any]] = {
+        "default": {},
+        "before": {**OLD, "num_train_epochs": EPOCHS},
+        "trainer": {
+            **OLD, "num_train_epochs": EPOCHS, "learning_rate": 5e-5, "validation_fraction": 0.0
+        },
+        "longer": {**OLD, "num_train_epochs": epochs},
+        "whole": FAST,
+        "whole-slow": {},
+        "strong": FAST,
+        "mean": {"pooling": "mean", "head_init": "random"},
+    }  # fmt: skip
+    own = arms[arm.removeprefix("demo-")]
+    return {**own, **BUILT_IN_DEFAULTS["stdlib"]} if arm.startswith("demo-") else own
 
 
+def _labelled(path: Path) -> pd.DataFrame:
+    """Read lines of a label, a space and a text."""
+    lines = [line.split(" ", 1) for line in path.read_text("latin-1").splitlines()]
+    return pd.DataFrame([(text, label) for label, text in lines], columns=["text", "label"])
+
+
+@cache
 def rows_of(data: Path, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the rows to draw from, and the test rows."""
     if name == "cr":
-        lines = (data / "few_labels/custrev.all").read_text("latin-1").splitlines()
-        rows = pd.DataFrame(
-            [(text, label) for label, text in (line.split(" ", 1) for line in lines)],
-            columns=["text", "label"],
-        ).sample(frac=1, random_state=0)
+        rows = _labelled(data / "few_labels/custrev.all").sample(frac=1, random_state=0)
         return rows[1000:], rows[:1000]
+    if name == "sst5":
+        parts = [_labelled(data / f"few_labels/stsa.fine.{part}") for part in ("train", "test")]
+        return parts[0].drop_duplicates("text"), parts[1]
+    if name == "ag_news":
+        path = data / "few_labels/ag_news_test.csv"
+        rows = pd.read_csv(path, header=None, names=["label", "title", "rest"], dtype=str)
+        rows = pd.DataFrame({"text": rows["title"] + ". " + rows["rest"], "label": rows["label"]})
+        rows = rows.sample(frac=1, random_state=0)
+        return rows[3800:], rows[:3800]
+    if name == "docstrings":
+        splits = {part: rows.to_pandas() for part, rows in load_stdlib().items()}
+        return pd.concat([splits["train"], splits["validation"]]), splits["test"]
     if name == "sst2":
         train, test = (
             pd.DataFrame(
@@ -77,12 +114,10 @@ def rows_of(data: Path, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
         )
         return train, test
     if name.startswith("trec"):
-        parts = []
-        for file in ("train_5500", "TREC_10"):
-            lines = (data / f"trec/{file}.label").read_text("latin-1").splitlines()
-            pairs = [line.split(" ", 1) for line in lines]
-            labels = [label if name == "trec50" else label.split(":")[0] for label, _ in pairs]
-            parts.append(pd.DataFrame({"text": [text for _, text in pairs], "label": labels}))
+        parts = [_labelled(data / f"trec/{file}.label") for file in ("train_5500", "TREC_10")]
+        if name == "trec":
+            for part in parts:
+                part["label"] = part["label"].str.split(":").str[0]
         return parts[0].drop_duplicates("text"), parts[1]
     if name == "mrpc":
         parts = []
@@ -104,70 +139,145 @@ def drawn(pool: pd.DataFrame, size: int, seed: int) -> pd.DataFrame:
     return shuffled.iloc[np.argsort(turn.to_numpy(), kind="stable")[:size]]
 
 
-def measure(data: Path, name: str, size: int, seed: int, arm: str) -> list[dict[str, Any]]:
-    """Train an arm; return its result and, beside `before`, those of the simple methods."""
-    pool, test = rows_of(data, name)
-    train = drawn(pool, size, seed)
-    test = test[test["label"].isin(set(train["label"]))].sample(frac=1, random_state=0)[:TEST_ROWS]
+def measure(data: Path, cell: Mapping[str, Any], arm: str, precision: str) -> list[dict[str, Any]]:
+    """Train an arm; return its result and, beside `default`, those of the simple methods.
+
+    `right` has a character for each test row: 1 or 0, or a hyphen for a class without a training
+    row.
+    """
+    pool, test = rows_of(data, cell["set"])
+    train = drawn(pool, cell["size"], cell["seed"])
+    test = test.sample(frac=1, random_state=0)[:TEST_ROWS]
+    known = test["label"].isin(set(train["label"])).to_numpy()
     started = time.process_time()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        for name, value in PATCHES.get(arm.removeprefix("demo-"), {}).items():
+            stack.enter_context(patch(name, value))
         run = ampft.finetune(
-            train, test=test, output_dir=f"{folder}/run", max_seq_length=48, seed=seed,
-            use_cpu=True, cpu_threads=1, serve_back=False, baseline=arm == "before",
-            overwrite_output_dir=True, **settings_of(arm, size),
+            train, test=test[known], output_dir=f"{folder}/run",
+            seed=cell["seed"], mixed_precision=precision, cpu_threads=1, serve_back=False,
+            baseline=arm == "default", **{**settings_of(arm, cell["size"]), "max_seq_length": 48},
         )  # fmt: skip
-        seconds = time.process_time() - started
-        record = run.record
-    cell = {"set": name, "size": size, "seed": seed}
-    results = [{**cell, "arm": arm, "accuracy": record.metrics["accuracy"], "cpu_seconds": seconds}]
+        seconds, record, rows = time.process_time() - started, run.record, run.predictions
+    right = np.full(len(test), "-")
+    right[known] = np.where(rows["prediction"] == rows["label"], "1", "0")
+    results = [
+        {
+            **cell,
+            "arm": arm,
+            "accuracy": record.metrics["accuracy"],
+            "log_loss": record.metrics["log_loss"],
+            "cpu_seconds": round(seconds, 1),
+            "right": "".join(right),
+        }
+    ]
     for method in record.simple_methods:
         if method.name in SIMPLE and method.metrics:
-            found = {"arm": SIMPLE[method.name], "accuracy": method.metrics["accuracy"]}
-            results.append({**cell, **found})
+            gain = method.difference
+            assert gain is not None
+            results.append(
+                {
+                    **cell,
+                    "arm": SIMPLE[method.name],
+                    "accuracy": method.metrics["accuracy"],
+                    "log_loss": method.metrics.get("log_loss"),
+                    "minus_default": [gain.value, gain.low, gain.high],
+                }
+            )
     return results
 
 
-def table(results: Sequence[dict[str, Any]]) -> str:
-    """Return mean accuracies in percent, and the paired differences to `before` over all cells."""
-    rows = pd.DataFrame(results)
-    wide = rows.pivot_table(index=["set", "size", "seed"], columns="arm", values="accuracy")
-    seconds = rows.pivot_table(index=["size"], columns="arm", values="cpu_seconds")
-    order = [arm for arm in ("tf-idf", "frozen", *ARMS) if arm in wide]
-    lines = [(100 * wide[order]).groupby(["set", "size"]).mean().round(1).to_string()]
+def gain_interval(default: str, other: str) -> tuple[float, float, float]:
+    """Return the accuracy of `other` minus the default's, with its 95 % interval over the rows."""
+    pairs = [(a == "1", b == "1") for a, b in zip(default, other, strict=True) if a != "-"]
+    first, second = np.array(pairs, dtype=float).T
+    gain: PairedGain = paired_gain(second, first, np.ones(len(pairs)))
+    half = float(stdtrit(gain.cases - 1, 1 - LEVEL / 2)) * gain.error
+    return gain.mean, gain.mean - half, gain.mean + half
+
+
+def gains(results: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return each arm minus the default, with the mean bounds of the draws' intervals.
+
+    Averaging bounds is cautious: the draws have the same test rows, but other training rows.
+    """
+    default = {tuple(r[key] for key in CELL): r for r in results if r["arm"] == "default"}
+    rows = []
+    for result in results:
+        base = default.get(tuple(result[key] for key in CELL))
+        if base is None or result["arm"] == "default":
+            continue
+        found = result.get("minus_default") or gain_interval(base["right"], result["right"])
+        rows.append([result["set"], result["size"], result["arm"], *found])
+    table = pd.DataFrame(rows, columns=["set", "size", "arm", "gain", "low", "high"])
+    return table.groupby(["set", "size", "arm"]).mean().reset_index()
+
+
+def verdict(low: float, high: float) -> str:
+    """Return what an interval of another method minus the default says of the default."""
+    if high < 0:
+        return "better"
+    if low > 0:
+        return "worse"
+    return "as good" if max(-low, high) <= MARGIN else "undecided"
+
+
+def table(results: Sequence[Mapping[str, Any]]) -> str:
+    """Return mean accuracies, verdicts of the default, and its mean gains over the sets."""
+    wide = pd.DataFrame(results).pivot_table(index=CELL, columns="arm", values="accuracy")
+    order = [arm for arm in ("tf-idf", "frozen", *reversed(ARMS)) if arm in wide]
+    order += [arm for arm in wide if arm.startswith("demo-")]
+    means = (100 * wide[order]).groupby(["set", "size"]).mean().round(1)
+    found = gains(results)
+    found["verdict"] = list(map(verdict, found["low"], found["high"]))
+    verdicts = found.pivot_table(
+        index=["set", "size"], columns="arm", values="verdict", aggfunc="first"
+    )
+    lines = [means.to_string(na_rep="-"), "", "the default against the arm", "(rows, averaged):"]
+    lines.append(verdicts[[arm for arm in order if arm in verdicts]].to_string(na_rep="-"))
     for arm in order:
-        gain = 100 * (wide[arm] - wide["before"]).dropna()
-        error = gain.std(ddof=1) / math.sqrt(len(gain))
-        lines.append(f"{arm} - before: {gain.mean():+.1f} (SE {error:.1f}, {len(gain)} cells)")
-    timed = seconds[[arm for arm in order if arm in seconds]].round(0)
-    return "\n".join([*lines, "processor seconds", timed.to_string()])
+        of_sets = 100 * found[found["arm"] == arm].groupby("set")["gain"].mean()
+        if len(of_sets):
+            error = of_sets.std(ddof=1) / math.sqrt(len(of_sets))
+            counts = found.loc[found["arm"] == arm, "verdict"].value_counts().to_dict()
+            lines.append(
+                f"default - {arm}: {-of_sets.mean():+.1f} points (SE over {len(of_sets)} sets "
+                f"{error:.1f}); cells {counts}"
+            )
+    seconds = pd.DataFrame(results).pivot_table(index="size", columns="arm", values="cpu_seconds")
+    return "\n".join([*lines, "", "processor seconds", seconds.round(0).to_string()])
 
 
 def main() -> None:
     """Measure the missing cells, or print the table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--data", type=Path)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--sets", default="cr,sst2,trec,trec50,mrpc")
+    parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--sizes", default="16,64,256,1024")
-    parser.add_argument("--arms", default=",".join(ARMS))
+    parser.add_argument("--arms", default="default,before,trainer")
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--mixed_precision", default="fp32")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
-    lines = args.out.read_text().splitlines() if args.out.exists() else []
-    results = [json.loads(line) for line in lines]
+    results = json.loads(args.out.read_text())["results"] if args.out.exists() else []
     if args.table:
         print(table(results))
         return
-    done = {(r["set"], r["size"], r["seed"], r["arm"]) for r in results}
-    for seed in range(args.seeds):
-        for size in map(int, args.sizes.split(",")):
-            for name in args.sets.split(","):
-                for arm in args.arms.split(","):
-                    if (name, size, seed, arm) in done:
-                        continue
-                    found = measure(args.data, name, size, seed, arm)
-                    with args.out.open("a") as file:
-                        file.writelines(json.dumps(each) + "\n" for each in found)
+    done = {(*(r[key] for key in CELL), r["arm"]) for r in results}
+    grid = itertools.product(
+        range(args.seeds),
+        map(int, args.sizes.split(",")),
+        args.sets.split(","),
+        args.arms.split(","),
+    )
+    for seed, size, name, arm in grid:
+        if (name, size, seed, arm) not in done:
+            cell = {"set": name, "size": size, "seed": seed}
+            results += measure(args.data, cell, arm, args.mixed_precision)
+            write_results(args.out, {**provenance(), "results": results})
 
 
 if __name__ == "__main__":

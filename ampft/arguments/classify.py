@@ -111,7 +111,8 @@ class OptimizerArguments:
     learning_rate: float | None = _update(
         None,
         "peak learning rate; if none, 1e-4 for models with a hidden size of at most 512 and 5e-5 "
-        "for others (stdlib: 2e-4, digits: 1e-3; adafactor: 1e-3)",
+        "for others, and half of it where the head begins at a probe (stdlib: 2e-4, "
+        "digits: 1e-3; adafactor: 1e-3)",
         at_least=0,
     )
     layer_decay: float | None = _update(
@@ -360,14 +361,19 @@ class ClassifyArguments(
         group=DATA,
     )
 
-    def with_learning_rate(self, config: Any) -> ClassifyArguments:
+    def with_learning_rate(
+        self, config: Any, *, begins_at_probe: bool = False
+    ) -> ClassifyArguments:
         """Return the settings with a learning rate: the default for a model, if none is set."""
         from ampft.engine.optimizer import default_learning_rate
 
         if self.learning_rate is not None:
             return self
         rate = default_learning_rate(
-            config, optimizer=self.optim, trains_head_or_adapters=self.trains_head_or_adapters
+            config,
+            optimizer=self.optim,
+            trains_head_or_adapters=self.trains_head_or_adapters,
+            begins_at_probe=begins_at_probe,
         )
         return replace(self, learning_rate=rate)
 

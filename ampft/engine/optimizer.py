@@ -165,6 +165,7 @@ class MuonWithAdamW(Optimizer):
 WITHOUT_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
 SMALL_HIDDEN_SIZE = 512
 HEAD_OR_ADAPTERS_FACTOR = 10
+PROBED_HEAD_FACTOR = 0.5
 # Of Adafactor, whose rate is relative to the weights: the constant with which Raffel et al. (2020),
 # "Exploring the Limits of Transfer Learning", fine-tune.
 ADAFACTOR_RATE = 1e-3
@@ -281,7 +282,11 @@ OPTIMIZERS = {
 
 
 def default_learning_rate(
-    config: Any, *, optimizer: str = "adamw_torch", trains_head_or_adapters: bool = False
+    config: Any,
+    *,
+    optimizer: str = "adamw_torch",
+    trains_head_or_adapters: bool = False,
+    begins_at_probe: bool = False,
 ) -> float:
     """Return a peak learning rate for training on data that nobody has tuned it for.
 
@@ -297,6 +302,8 @@ def default_learning_rate(
         optimizer: Key in `OPTIMIZERS`.
         trains_head_or_adapters: Whether only adapters or the head are trained, which takes ten
             times the rate (Schulman et al., 2025, "LoRA Without Regret").
+        begins_at_probe: Whether the head begins at a probe, which takes half the rate
+            (`benchmarks/LOG.md`, "The size of the probe").
     """
     row_rate = OPTIMIZERS[optimizer].learning_rate
     own: float | None = getattr(config, "default_learning_rate", None)
@@ -305,7 +312,9 @@ def default_learning_rate(
     hidden_size = getattr(config, "hidden_size", None)
     is_small = hidden_size is not None and hidden_size <= SMALL_HIDDEN_SIZE
     rate = row_rate or (1e-4 if is_small else 5e-5)
-    return HEAD_OR_ADAPTERS_FACTOR * rate if trains_head_or_adapters else rate
+    if trains_head_or_adapters:
+        return HEAD_OR_ADAPTERS_FACTOR * rate
+    return PROBED_HEAD_FACTOR * rate if begins_at_probe and row_rate is None else rate
 
 
 def make_optimizer(

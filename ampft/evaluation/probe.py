@@ -37,6 +37,9 @@ FOLDS, FOLDED_UNITS = 3, 2_000  # that choose among them
 ITERATIONS = 200
 SAME_LOGITS = 1e-3  # largest relative difference between a head and its regression, in float32
 PROBE = "probe"
+# Share of the regression's logits that a head begins with: training makes whole ones overconfident
+# (`benchmarks/LOG.md`, "The size of the probe").
+START = 0.25
 
 
 def with_probed_head(
@@ -45,6 +48,7 @@ def with_probed_head(
     device: torch.device,
     *,
     name: str = "--head_init probe",
+    size: float = 1.0,
     share: Callable[[Tensor], Tensor] = lambda weights: weights,
 ) -> LoadedModel:
     """Set the last layer of a model's head to logistic regression on the features that it reads.
@@ -55,6 +59,7 @@ def with_probed_head(
         task: Task whose training split the regression is fitted on.
         loaded: Model in float32.
         name: Flag that asks for it, for the messages.
+        size: Factor on the regression's weights, which changes no predicted class.
         share: Function that returns the weights of the first process, in all of them.
 
     Raises:
@@ -71,9 +76,9 @@ def with_probed_head(
             features, labels, len(task.label_names), weights=weights
         )
         with torch.no_grad():
-            layer.weight.copy_(share(weight))
+            layer.weight.copy_(share(size * weight))
             if layer.bias is not None:
-                layer.bias.copy_(share(bias))
+                layer.bias.copy_(share(size * bias))
         _check(task, model, layer)
     finally:
         if before != device:
@@ -82,6 +87,8 @@ def with_probed_head(
     note = (
         f"the head begins as logistic regression on {counted(len(features), 'feature vector')} of "
         f"the training split (inverse regularisation {strength:g}, chosen by folds)"
+        + f", with {size:g} times its logits"
+        * (size != 1)
     )
     return replace(loaded, notes=(*loaded.notes, note))
 

@@ -29,7 +29,7 @@ from ampft.engine.trained_parameters import (
     check_optimizer_updates_parameters,
 )
 from ampft.errors import InputError
-from ampft.evaluation.probe import PROBE, with_probed_head
+from ampft.evaluation.probe import PROBE, START, with_probed_head
 from ampft.features.contention import CpuTime
 from ampft.features.trackers import installed_trackers
 from ampft.machine import resident_peak
@@ -159,15 +159,17 @@ def prepare_training(
             parameter of the prepared model.
     """
     set_seed(args.seed)
+    is_probed = False
     if loaded is None:
-        loaded = task.load_model()
-        if (args.head_init or PROBE) == PROBE and (args.head_init or loaded.begins_at_probe):
+        before = loaded = task.load_model()
+        if begins_at_probe(args, loaded):
             print_phase("fitting the head")
             with numerics(resolve(BASELINE, accelerator.device)):
                 loaded = _probed(args, task, loaded, accelerator)
+        is_probed = loaded is not before
     check_float32_modules(loaded.model, precision)
     loaded = cast_weights(loaded, precision)
-    args = args.with_learning_rate(loaded.model.config)
+    args = args.with_learning_rate(loaded.model.config, begins_at_probe=is_probed)
     step_batches = StepBatches.for_process(
         accelerator,
         task.examples("train"),
@@ -205,6 +207,11 @@ def prepare_training(
     )
 
 
+def begins_at_probe(args: ClassifyArguments, loaded: LoadedModel) -> bool:
+    """Return whether the head of a model begins at a probe, by a flag or by default."""
+    return args.head_init == PROBE or (args.head_init is None and loaded.begins_at_probe)
+
+
 def _probed(
     args: ClassifyArguments, task: Task, loaded: LoadedModel, accelerator: Accelerator
 ) -> LoadedModel:
@@ -215,7 +222,7 @@ def _probed(
         return on_device if accelerator.num_processes == 1 else broadcast(on_device)
 
     try:
-        return with_probed_head(task, loaded, accelerator.device, share=share)
+        return with_probed_head(task, loaded, accelerator.device, size=START, share=share)
     except InputError:
         if args.head_init is not None:
             raise

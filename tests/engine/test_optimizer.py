@@ -27,6 +27,13 @@ def test_small_models_have_a_larger_default_learning_rate(hidden_size, rate):
     assert default_learning_rate(own) == 3e-3
 
 
+def test_a_head_that_begins_at_a_probe_halves_the_default_learning_rate():
+    small = SimpleNamespace(hidden_size=384)
+    assert default_learning_rate(small, begins_at_probe=True) == 5e-5
+    assert default_learning_rate(small, begins_at_probe=True, trains_head_or_adapters=True) == 1e-3
+    assert default_learning_rate(small, begins_at_probe=True, optimizer="adafactor") == 1e-3
+
+
 def rates(settings, steps=STEPS):
     optimizer = make_optimizer(nn.Linear(2, 2), OptimizerSettings(learning_rate=PEAK))
     schedule = make_schedule(optimizer, steps, settings)

@@ -121,6 +121,7 @@ def test_a_run_serves_the_mean_and_another_one_continues_it(sentence_encoder, tm
     notes = " ".join(run.record.model.notes)
     assert "new head, which the file does not have: classifier.bias, classifier.weight" in notes
     assert "begins as logistic regression" in notes
+    assert run.record.arguments["learning_rate"] == 5e-5, "half of the rate of a random head"
     assert "random" not in notes, "nothing says that a head that begins at a probe is random"
     assert run.record.served_back is not None
     served = run.record.served_back.text()
@@ -129,3 +130,4 @@ def test_a_run_serves_the_mean_and_another_one_continues_it(sentence_encoder, tm
     again = ampft.finetune(rows, output_dir=str(tmp_path / "again"), **settings)
     assert again.model.config.num_hidden_layers == 3
     assert not any("logistic" in note for note in again.record.model.notes), "the head is kept"
+    assert again.record.arguments["learning_rate"] == 1e-4

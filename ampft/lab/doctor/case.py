@@ -58,7 +58,7 @@ from ampft.precision.harm import GradientChange, ShortTrainingResult
 from ampft.precision.modes import BASELINE, canonical_mode
 from ampft.precision.resolve import Precision, resolve
 from ampft.runs.manifest import NONFINITE_NAME, check_files
-from ampft.runs.prepare import load_task, start_clock
+from ampft.runs.prepare import begins_at_probe, load_task, start_clock
 from ampft.runs.prepared import total_steps_of
 from ampft.runs.record import read_record
 from ampft.runs.recorded_arguments import recorded_arguments
@@ -374,7 +374,7 @@ def recipe_case(
         seed=args.seed,
         padded=not loaded.padding_free,
     )
-    args = args.with_learning_rate(model.config)
+    args = args.with_learning_rate(model.config, begins_at_probe=begins_at_probe(args, loaded))
     first = list(step_batches.epoch(0, stop=steps))
     args = args.with_epochs(len(step_batches), has_texts=task.row.kind.has_texts)
     total_steps = total_steps_of(args, step_batches)
