@@ -33,7 +33,8 @@ _PHRASES = (
     "unable to find an engine to execute",
 )
 MEMORY_ADVICE = (
-    "To reduce memory, use --gradient_checkpointing, a lower --max_seq_length or a smaller model."
+    "To use less memory, add --gradient_checkpointing or --lora_r 8, shorten texts "
+    "(--max_seq_length) or sounds (--max_length_seconds), or choose a smaller model."
 )
 
 

@@ -94,7 +94,12 @@ def rebuild(folder: Path, record: RunRecord, flags: Sequence[str], *, cpu: bool)
     started = start_clock()
     args = recorded_arguments(record, flags)
     device = training_device(cpu=cpu or record.topology.device == "cpu")
-    precision = resolve(canonical_mode(record.precision.requested), device)
+    mode, trained = canonical_mode(record.precision.requested), f"{folder} was trained in"
+    try:
+        precision = resolve(mode, device, flag=trained)
+    except InputError as error:
+        there = record.topology.device
+        raise InputError(f"{error} Audit it on a device like that of the run ({there}).") from None
     threads = restore_cpu_threads(min(record.topology.cpu_threads, usable_cores()))
     world_size = PartialState().num_processes
     args = replace(

@@ -409,7 +409,10 @@ def test_wrong_use(run, capsys, words, message):
         (lambda record: record["arguments"].update(seed=-1), "--seed: received -1"),
         (lambda record: record["arguments"].update(new=1), "unknown flag --new"),
         (lambda record: record["data"].update(name="data in memory"), "data in memory, which"),
-        (lambda record: record["precision"].update(requested="fp8"), "fp8"),
+        (
+            lambda record: record["precision"].update(requested="fp8"),
+            "run was trained in fp8: not available on this device (cpu)",
+        ),
     ],
 )
 def test_what_cannot_be_audited(run, capsys, edit, message):
