@@ -6,7 +6,6 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from importlib.metadata import version
 from typing import Any
 
 from ampft.arguments.completion import print_completions
@@ -128,7 +127,9 @@ def _run(words: Sequence[str]) -> None:
     if name in ("-h", "--help"):
         print("\n".join(_help()))
     elif name == "--version":
-        print(f"ampft {version('ampft')}")
+        from ampft.machine import installed_versions
+
+        print(f"ampft {installed_versions(['ampft']).get('ampft', '(a checkout, not installed)')}")
     elif name in names():
         find_command(name, words[1:])(words[1:], f"ampft {name}")
     elif name is None:

@@ -63,13 +63,16 @@ def refuse_old_versions() -> None:
 
 def versions() -> dict[str, str]:
     """Return the version of Python and of each installed package that affects results."""
-    installed = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            installed[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return installed
+    return {"python": platform.python_version(), **installed_versions(PACKAGES)}
+
+
+def installed_versions(names: Iterable[str]) -> dict[str, str]:
+    """Return the version of each package that is installed, which a checkout on the path is not."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def hardware(gpu_names: Iterable[str] = ()) -> dict[str, Any]:

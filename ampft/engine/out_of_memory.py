@@ -107,7 +107,7 @@ def release_memory(device: torch.device) -> None:
 
 def reset_peak_memory(device: torch.device) -> None:
     """Begin the measurement of peak memory again, after a trial; on a CPU that is not possible."""
-    if device.type == "cuda":
+    if device.type == "cuda" and torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats(device)
 
 

@@ -53,6 +53,7 @@ IMAGE, LINE, BLOCK = (2, 3, 6, 6), (2, 3, 6), (2, 3, 4, 6, 6)
 
 FLOAT32_CASES: dict[str, Arguments] = {
     **{name: one() for name in UNARY},
+    "trace": one(),
     "pow.Tensor_Scalar": one(2.0),
     "pow.Tensor_Tensor": two(),
     "pow.Scalar": lambda dtype: (2.0, values(4, 6, dtype=dtype)),
@@ -186,7 +187,6 @@ SAME_TYPE_CASES: dict[str, Arguments] = {
     "grid_sampler_2d": grid(2, 3, 6, 6),
     "fake_quantize_per_tensor_affine": one(0.1, 0, 0, 255),
     "grid_sampler_3d": grid(2, 3, 4, 6, 6),
-    "trace": one(),
 }
 
 

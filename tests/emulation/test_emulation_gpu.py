@@ -76,8 +76,13 @@ def both(call: object, *shapes: tuple[int, ...]) -> tuple[list[Tensor], list[Ten
     ],
 )
 def test_emulated_and_native_products_agree(call: object, shapes: tuple) -> None:
-    """Results agree within two units: the sums have another order and may round differently."""
+    """Results agree within two units: the sums have another order and may round differently.
+
+    Flash attention rounds weights before their sum divides them, and the emulation after it: 1.8
+    times as much in a model of both roundings on a CPU.
+    """
     emulated, native = both(call, *shapes)
+    rounded = 2.0**-9 if call is functional.scaled_dot_product_attention else 2.0**-10
     for ours, theirs in zip(emulated, native, strict=True):
-        allowed = 4 * half_unit(theirs.double()) + 2.0**-10 * theirs.double().abs().mean()
+        allowed = 4 * half_unit(theirs.double()) + rounded * theirs.double().abs().mean()
         assert ((ours.double() - theirs.double()).abs() <= allowed).all()

@@ -107,3 +107,34 @@ def test_a_wrong_kernel_is_replaced_by_groups(monkeypatch, kernel, note):
         assert found is not None
         assert found.startswith("attention runs in groups of similar length: ")
         assert re.search(note, found)
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.1])
+def test_a_kernel_with_wrong_dropout_serves_models_without_dropout(monkeypatch, probability):
+    """As memory-efficient attention on a GPU, which is not chosen for dropout."""
+    model = tiny("bert")
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = probability
+    handle = install_packing(model)
+    choose = attention.choose_kernel
+
+    def whole_row(rows, packing, options):
+        assert options.dropout == 0
+        return grouped_attention(rows, packing, options)
+
+    def choose_one_call(rows, options, *, allows_one_call):
+        is_right = allows_one_call and options.dropout == 0
+        return whole_row if is_right else choose(rows, options)
+
+    monkeypatch.setattr(attention, "choose_kernel", choose_one_call)
+    monkeypatch.setattr(attention, "ONE_CALL", (whole_row,))
+    monkeypatch.setattr(verification, "has_one_call_kernels", lambda device: True)
+    states = torch.get_rng_state(), [module.training for module in model.modules()]
+    note = check_packing(model, model, right_padded(model, [5, 17, 1]))
+    assert handle.allows_one_call == (probability == 0)
+    assert (note is None) == (probability == 0)
+    if note is not None:
+        assert note.endswith("whole_row has no correct dropout of attention weights")
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert [module.training for module in model.modules()] == states[1]

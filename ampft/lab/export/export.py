@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 
 from ampft.decision import CONTRACT_NAME
@@ -21,6 +20,7 @@ from ampft.lab.export.artifact import (
 from ampft.lab.export.formats import FORMATS, FP32, Write
 from ampft.lab.export.onnx_format import float_nodes
 from ampft.lab.export.source import KEEP_FLOAT, ExportRequest, ExportSource, load_source
+from ampft.machine import installed_versions
 from ampft.ownership import TemporaryFolder
 from ampft.runs.folder import check_creatable
 from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches_any_pattern
@@ -83,6 +83,7 @@ def write_artifact(folder: Path, source: ExportSource, write: Write) -> Artifact
     path.parent.mkdir(exist_ok=True)
     write(path, source.kept)
     packages = ("ampft", "torch", "transformers", *row.packages(request.precision))
+    found = installed_versions(packages)
     manifest = ArtifactManifest(
         format=row.name,
         precision=request.precision,
@@ -94,7 +95,7 @@ def write_artifact(folder: Path, source: ExportSource, write: Write) -> Artifact
         run_sha256=describe_file(request.run / RECORD_NAME).sha256,
         files=artifact_files(folder),
         runtime=row.runtime,
-        versions={name: version(name) for name in packages},
+        versions={name: found[name] for name in packages if name in found},
         preprocessing=record.model.preprocessing or {},
         int8=request.scheme,
         keep_float=source.kept,

@@ -121,8 +121,15 @@ def _problem_of_one_call(model: PreTrainedModel, batch: Mapping[str, torch.Tenso
         return None
     try:
         packed = _output_and_gradient(model, batch, packing=layout)
-        for kernel, (row, options) in layout.one_calls.items():
-            if problem := problem_of_dropout(kernel, row, options):
+        with _attention_in_training(model):
+            training = layout_on_host(model, {"attention_mask": batch["attention_mask"].cpu()})
+            model(**batch, packing=training)
+        assert training is not None
+        if missing := layout.one_calls.keys() - training.one_calls.keys():
+            names = ", ".join(sorted(kernel.__name__ for kernel in missing))
+            return f"{names} has no correct dropout of attention weights"
+        for kernel, (row, options) in training.one_calls.items():
+            if options.dropout > 0 and (problem := problem_of_dropout(kernel, row, options)):
                 return problem
         if not layout.one_calls:
             return None
@@ -139,6 +146,26 @@ def _problem_of_one_call(model: PreTrainedModel, batch: Mapping[str, torch.Tenso
         f"its kernel gives other logits (by {logits:.1e}) or another gradient (by {gradient:.1e}) "
         "than the padded model"
     )
+
+
+@contextmanager
+def _attention_in_training(model: nn.Module) -> Iterator[None]:
+    """Let attention drop weights, and nothing else; no random number is consumed.
+
+    Attention modules have children, and pass their probability to the kernel only in training.
+    Dropout modules and norms have none, and stay as they are.
+    """
+    changed = [module for module in model.modules() if next(module.children(), None) is not None]
+    before = [module.training for module in changed]
+    device = next(model.parameters()).device
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        for module in changed:
+            module.training = True
+        try:
+            yield
+        finally:
+            for module, was_training in zip(changed, before, strict=True):
+                module.training = was_training
 
 
 @contextmanager

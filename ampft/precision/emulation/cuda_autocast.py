@@ -72,6 +72,9 @@ def _is_listed(operator: str) -> bool:
 FLOAT32: tuple[str, ...] = tuple(filter(_is_listed, _LISTED_AS_FLOAT32))
 """Operators whose tensors are all cast to float32."""
 
+FLOAT32_INSIDE: tuple[str, ...] = ("trace",)
+"""Operators that are not listed, but call one that returns float32 (seen on an H200)."""
+
 FLOAT32_OUTPUT: tuple[str, ...] = (
     *("prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum"),
     *("linalg_vector_norm", "linalg_matrix_norm", "linalg_matrix_norm.str_ord"),
@@ -93,7 +96,7 @@ SAME_TYPE: tuple[str, ...] = (
     *("max_unpool2d", "max_unpool3d", "fractional_max_pool2d", "fractional_max_pool3d"),
     *("reflection_pad1d", "reflection_pad2d"),
     *("replication_pad1d", "replication_pad2d", "replication_pad3d"),
-    *("grid_sampler_2d", "grid_sampler_3d", "fake_quantize_per_tensor_affine", "trace"),
+    *("grid_sampler_2d", "grid_sampler_3d", "fake_quantize_per_tensor_affine"),
 )
 """Operators that the CPU's table runs in float32, and a GPU in the dtype of the input."""
 
@@ -301,6 +304,7 @@ _FUSED: Mapping[str, Kernel] = {"lstm_cell": lstm_cell, "gru_cell": gru_cell}
 POLICIES: tuple[tuple[tuple[str, ...], Policy], ...] = (
     (FLOAT16, _call_in(torch.float16)),
     (FLOAT32, _call_in(torch.float32)),
+    (FLOAT32_INSIDE, _call_in(torch.float32)),
     (FLOAT32_OUTPUT, _call_with_output),
     (NORM, _call_norm),
     (WIDEST, _call_in_widest),
