@@ -80,7 +80,7 @@ class ModelSettings(HubSettings):
         None,
         "on one GPU, repeat steps as CUDA graphs: one per shape, with buckets of 256 tokens unless "
         "--token_buckets says otherwise, and one for the update; if neither flag is passed, where "
-        "launching kernels takes the time of the first steps; not measured on a GPU yet",
+        "launching kernels takes the time of the first steps",
     )
     fsdp_gathers: str = _model(
         "float32",

@@ -34,11 +34,11 @@ def chosen(dtype, head_size, *, dropout=0.1, window=None, **options):
     ],
 )
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_one_call_with_dropout_by_capability_and_dtype(
-    capability, version, dtype, expected, dropout
-):
+def test_one_call_by_capability_and_dtype(capability, version, dtype, expected, dropout):
+    """Memory-efficient attention drops other weights in its backward pass."""
     capability(*version)
-    assert chosen(dtype, 64, dropout=dropout) is expected
+    is_wrong = expected is efficient_attention and dropout > 0
+    assert chosen(dtype, 64, dropout=dropout) is (grouped_attention if is_wrong else expected)
 
 
 @pytest.mark.usefixtures("capability")
@@ -52,7 +52,7 @@ def test_one_call_with_dropout_by_capability_and_dtype(
     ],
 )
 def test_kernels_by_head_size(head_size, expected):
-    assert chosen(torch.bfloat16, head_size) is expected
+    assert chosen(torch.bfloat16, head_size, dropout=0.0) is expected
 
 
 @pytest.mark.usefixtures("capability")
