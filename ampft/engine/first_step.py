@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ampft.engine.checkpoints.training_state import as_python_state, python_state
+from ampft.engine.generators import device_random_state
 from ampft.errors import PrecisionContradicted
 from ampft.precision.compilation import uncompiled
 from ampft.precision.executed import ExecutedDtypes, ProductRecorder, precision_contradiction
@@ -122,8 +123,9 @@ class FirstStepMonitor:
 
 def _random_state() -> str:
     states = [torch.get_rng_state()]
-    if torch.cuda.is_available():
-        states.append(torch.cuda.get_rng_state())
+    device = torch.accelerator.current_accelerator(check_available=True)
+    if device is not None and (state := device_random_state(device)) is not None:
+        states.append(state)
     digest = hashlib.sha256()
     for state in states:
         digest.update(state.numpy().tobytes())

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ampft.data.steps import MicroBatch, StepBatch, StepBatches
+from ampft.engine.generators import device_random_state, restore_device_random_state
 from ampft.errors import InputError, TrainingStopped
 from ampft.machine import available_memory_bytes, status_bytes
 from ampft.precision.accelerator import is_sharded
@@ -82,8 +83,7 @@ class RandomAndBufferSnapshot:
         # SpecAugment of transformers draws its masks from numpy's global generator.
         self._numpy_random = np.random.get_state()  # noqa: NPY002
         self._device = device = next(model.parameters()).device
-        on_cuda = device.type == "cuda"
-        self._cuda_random = torch.cuda.get_rng_state(device) if on_cuda else None
+        self._device_random = device_random_state(device)
 
     def restore(self) -> None:
         """Restore the state, drop the gradients, and return freed memory to the device."""
@@ -93,8 +93,7 @@ class RandomAndBufferSnapshot:
             buffer.copy_(value)
         torch.set_rng_state(self._random)
         np.random.set_state(self._numpy_random)  # noqa: NPY002
-        if self._cuda_random is not None:
-            torch.cuda.set_rng_state(self._cuda_random, self._device)
+        restore_device_random_state(self._device_random, self._device)
         release_memory(self._device)
 
 

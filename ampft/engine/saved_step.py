@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ampft.data.steps import MicroBatch, StepBatch
 from ampft.engine.checkpoints.writing import without_prefix, write_tensors
+from ampft.engine.generators import device_random_state, restore_device_random_state
 from ampft.engine.step import accumulate_gradient, shared_autocast_cache
 from ampft.errors import InputError
 from ampft.files import FileDigest, Sealed, hashed_text, read_hashed, write_text
@@ -60,23 +61,20 @@ class SavedStep:
 
 @dataclass(frozen=True)
 class StepRandomState:
-    """The states of torch's random generators before a step, on the CPU and on a CUDA device."""
+    """The states of torch's random generators before a step, on the CPU and on the device."""
 
     cpu: Tensor
-    cuda: Tensor | None
+    device: Tensor | None  # None on a CPU
 
     @classmethod
     def now(cls, device: torch.device) -> StepRandomState:
         """Return the current state."""
-        on_cuda = device.type == "cuda"
-        cuda = torch.cuda.get_rng_state(device) if on_cuda else None
-        return cls(torch.get_rng_state(), cuda)
+        return cls(torch.get_rng_state(), device_random_state(device))
 
     def restore(self, device: torch.device) -> None:
         """Continue from this state."""
         torch.set_rng_state(self.cpu)
-        if self.cuda is not None and device.type == "cuda":
-            torch.cuda.set_rng_state(self.cuda, device)
+        restore_device_random_state(self.device, device)
 
 
 def save_step(

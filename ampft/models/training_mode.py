@@ -70,12 +70,32 @@ def batch_norm_note(model: nn.Module, *, micro_batches: int, processes: int) -> 
     )
 
 
-def disable_unsafe_regularization(model: Any, shortest: int) -> tuple[str, ...]:
-    """Turn off SpecAugment and layer drop where they would fail, and return notes on it.
+def disable_layer_drop(model: Any) -> str | None:
+    """Turn layer drop off in several processes, and return a note on it; None if nothing changed.
 
-    - SpecAugment masks spans of `mask_time_length` frames, and fails on shorter sounds.
-    - Layer drop skips whole layers. Several processes would wait for the gradients of a layer that
-      one of them skipped.
+    It skips whole layers at random, and the other processes would wait for the gradients of a layer
+    that one of them skipped. Models read it from their configuration or keep a copy of it.
+    """
+    config, names = getattr(model, "config", None), ("encoder_layerdrop", "decoder_layerdrop")
+    places = [(config, name) for name in ("layerdrop", *names)]
+    places += [(module, "layerdrop") for module in model.modules()]
+    dropped = [
+        (place, name)
+        for place, name in places
+        if isinstance(value := getattr(place, name, None), float) and value > 0
+    ]
+    if world_size() == 1 or not dropped:
+        return None
+    largest = max(getattr(place, name) for place, name in dropped)
+    for place, name in dropped:
+        setattr(place, name, 0.0)
+    return f"layer drop is off (layerdrop was {largest:g}): it needs one process"
+
+
+def disable_unsafe_regularization(model: Any, shortest: int) -> tuple[str, ...]:
+    """Turn off SpecAugment where it would fail, and return notes on it.
+
+    It masks spans of `mask_time_length` frames, and fails on shorter sounds.
 
     Args:
         shortest: Number of samples of the shortest sound.
@@ -97,9 +117,4 @@ def disable_unsafe_regularization(model: Any, shortest: int) -> tuple[str, ...]:
         for name, parameter in model.named_parameters():
             if name.endswith("masked_spec_embed"):  # without masks it has no gradient
                 parameter.requires_grad_(False)
-    if world_size() > 1 and getattr(config, "layerdrop", 0) > 0:
-        notes.append(
-            f"layer drop is off (layerdrop was {config.layerdrop:g}): it needs one process"
-        )
-        config.layerdrop = 0.0
     return tuple(notes)

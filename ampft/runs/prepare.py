@@ -34,6 +34,7 @@ from ampft.features.contention import CpuTime
 from ampft.features.trackers import installed_trackers
 from ampft.machine import resident_peak
 from ampft.models.packing.install import with_layout
+from ampft.models.training_mode import disable_layer_drop
 from ampft.models.weights import LoadedModel, cast_weights
 from ampft.precision.accelerator import (
     check_world_size,
@@ -169,6 +170,8 @@ def prepare_training(
         is_probed = loaded is not before
     check_float32_modules(loaded.model, precision)
     loaded = cast_weights(loaded, precision)
+    if (note := disable_layer_drop(loaded.model)) is not None:
+        loaded = replace(loaded, notes=(*loaded.notes, note))
     args = args.with_learning_rate(loaded.model.config, begins_at_probe=is_probed)
     step_batches = StepBatches.for_process(
         accelerator,

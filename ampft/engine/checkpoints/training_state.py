@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ampft.engine.generators import device_random_state, restore_device_random_state
 from ampft.models.weights import gather_on_main, sharded_like
 
 
@@ -100,11 +101,11 @@ def _names(model: nn.Module) -> dict[int, str]:
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """Return the states of the generators of Python, numpy and torch, and of a CUDA device."""
+    """Return the states of the generators of Python, numpy and torch, and of the device."""
     # The global generator, which a model from elsewhere may use.
     numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002
     assert isinstance(numpy_state, dict)
-    on_cuda = device.type == "cuda"
+    of_device = device_random_state(device)
     return {
         "python": python_state(random.getstate()),
         "numpy": {
@@ -112,7 +113,8 @@ def random_state(device: torch.device) -> dict[str, Any]:
             "state": {**numpy_state["state"], "key": numpy_state["state"]["key"].tolist()},
         },
         "torch": _hex(torch.get_rng_state()),
-        "cuda": _hex(torch.cuda.get_rng_state(device)) if on_cuda else None,
+        "cuda": None,
+        **({} if of_device is None else {device.type: _hex(of_device)}),
     }
 
 
@@ -126,8 +128,8 @@ def restore_random_state(values: Mapping[str, Any], device: torch.device) -> Non
     random.setstate(as_python_state(values["python"]))
     np.random.set_state(_numpy_state(values["numpy"]))  # noqa: NPY002
     torch.set_rng_state(_tensor(values["torch"]))
-    if device.type == "cuda" and values["cuda"] is not None:
-        torch.cuda.set_rng_state(_tensor(values["cuda"]), device)
+    if device.type != "cpu" and values.get(device.type) is not None:
+        restore_device_random_state(_tensor(values[device.type]), device)
 
 
 def check_random_state(values: Mapping[str, Any]) -> None:
