@@ -105,7 +105,9 @@ def save_step(
     Raises:
         OSError: The files cannot be written.
     """
-    states = {"cpu": start.cpu} | ({} if start.cuda is None else {"cuda": start.cuda})
+    states = {"cpu": start.cpu}
+    if start.device is not None:
+        states[accelerator.device.type] = start.device
     parts = [MicroBatchPart(ids=m.ids.tolist(), counted=m.counted) for m in step_batch]
     inputs = [dict(micro_batch.inputs) for micro_batch in step_batch]
     values = torch.stack([loss.detach().float().cpu() for loss in losses])
