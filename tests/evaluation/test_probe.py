@@ -7,6 +7,7 @@ from tiny_text import tiny_task
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
+from ampft.evaluation import probe
 from ampft.evaluation.probe import STRENGTHS, fit_regression, probe_decoded, with_probed_head
 from ampft.models.weights import weights_hash
 from ampft.tasks.settings import TaskSettings
@@ -26,6 +27,28 @@ def test_the_regression_equals_scikit_learns():
     expected = twin.predict_log_proba(features / scale)
     logits = torch.tensor(features) @ weight.T + bias
     np.testing.assert_allclose(logits.log_softmax(1).numpy(), expected, atol=2e-3)
+
+
+def test_a_small_regression_has_one_thread_and_the_former_number_afterwards(monkeypatch):
+    former, seen = torch.get_num_threads(), set()
+    features, labels = torch.randn(12, 4).double(), torch.arange(12) % 2
+
+    def loss(*arguments):
+        seen.add(torch.get_num_threads())
+        return original(*arguments)
+
+    original = probe._loss
+    monkeypatch.setattr(probe, "_loss", loss)
+    try:
+        torch.set_num_threads(2)
+        fit_regression(features, labels, 2)
+        assert (seen, torch.get_num_threads()) == ({1}, 2)
+        monkeypatch.setattr(probe, "ONE_THREAD", 0)
+        seen.clear()
+        fit_regression(features, labels, 2)
+        assert (seen, torch.get_num_threads()) == ({2}, 2)
+    finally:
+        torch.set_num_threads(former)
 
 
 def test_a_label_that_no_row_has_stays_finite_and_improbable():
