@@ -31,6 +31,7 @@ MODEL_NAME = "model.safetensors"
 BATCH_NAME = "batch.safetensors"
 STEP_NAME = "step.json"
 SCHEMA = 2
+DEVICES = ("cuda", "xpu", "mps")  # types of device with a generator of their own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +242,10 @@ def saved_batches(
         effective_length=saved.effective_length,
         micro_batches=tuple(micro_batches),
     )
-    return step_batch, StepRandomState(own["random/cpu"], own.get("random/cuda"))
+    return step_batch, StepRandomState(
+        own["random/cpu"],
+        next((own[f"random/{name}"] for name in DEVICES if f"random/{name}" in own), None),
+    )
 
 
 def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
