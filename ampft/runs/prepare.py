@@ -52,7 +52,12 @@ from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.runs.folder import choose_folder
 from ampft.runs.graphs import uses_graphs
 from ampft.runs.prepared import Prepared, ProcessStart, total_steps_of
-from ampft.runs.prepared_checks import check_precision, check_prepared, check_space_for_run
+from ampft.runs.prepared_checks import (
+    check_precision,
+    check_prepared,
+    check_sharded_settings,
+    check_space_for_run,
+)
 from ampft.runs.publishing import check_account
 from ampft.runs.record import check_saved_model
 from ampft.runs.resume import find_resume_point, refuse_finished
@@ -89,6 +94,7 @@ def prepare(
             project_dir=output_dir,
         )
         check_world_size(accelerator)
+        check_sharded_settings(args, accelerator)
         restore_cpu_threads(args.cpu_threads, num_processes=accelerator.num_processes)
         print_phase("reading the data")
         with accelerator.main_process_first():  # only one process downloads files

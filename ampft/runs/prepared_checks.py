@@ -14,10 +14,11 @@ from functools import partial
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import nn
 from torch._dynamo.exc import TorchDynamoException
 
-from ampft.arguments.classify import ADAMW
+from ampft.arguments.classify import ADAMW, ClassifyArguments
 from ampft.data.steps import MicroBatch, ids_of_varied_length
 from ampft.engine.checkpoints.interval import parse_interval
 from ampft.engine.checkpoints.store import CheckpointStore
@@ -148,24 +149,34 @@ def _ranking_of(task: Task) -> tuple[str, ...]:
     return tuple(name for name in RANKING if name.startswith(("macro", "weighted")) != binary)
 
 
-def _check_trained_part(prepared: Prepared) -> None:
-    args, mode = prepared.args, prepared.precision.mode
-    name = prepared.loaded.name
-    if not args.trains_all and is_sharded(prepared.accelerator):
+def check_sharded_settings(args: ClassifyArguments, accelerator: Accelerator) -> None:
+    """Reject what FSDP2 cannot train, before data and model are loaded.
+
+    Raises:
+        InputError: The flag, and what to use instead.
+    """
+    if not is_sharded(accelerator):
+        return
+    if not args.trains_all:
         raise InputError(
             "--freeze, --train_layers and --lora_r are not supported with FSDP. Remove the flag, "
             "or launch without FSDP: what is frozen needs no gradient and no optimizer state."
         )
-    if args.ema_decay is not None and is_sharded(prepared.accelerator):
+    if args.ema_decay is not None:
         raise InputError(
             f"--ema_decay {args.ema_decay:g}: averages of sharded weights are not supported. "
             "Remove the flag, or launch without FSDP."
         )
-    if args.optim != ADAMW and is_sharded(prepared.accelerator):
+    if args.optim != ADAMW:
         raise InputError(
             f"--optim {args.optim} is not supported with FSDP: its update of a weight depends on "
             f"the whole matrix, which is sharded. Use --optim {ADAMW}, or launch without FSDP."
         )
+
+
+def _check_trained_part(prepared: Prepared) -> None:
+    args, mode = prepared.args, prepared.precision.mode
+    name = prepared.loaded.name
     if args.lora_r is None:
         return
     if prepared.precision.properties.replaces_layers:
