@@ -36,8 +36,7 @@ class MaskClasses:
 
     names: tuple[str, ...]  # Names of the K classes, in the order of the logits.
     values: tuple[int, ...]  # Value of each class in masks of one channel.
-    # Value of pixels that do not count in such masks; None if all count.
-    ignore_index: int | None
+    ignore_index: int | None  # Value of pixels that do not count in such masks; None if all count.
     # Colour of each class in colour masks; None if colours are unknown.
     colors: tuple[Color, ...] | None = None
     ignored_colors: tuple[Color, ...] = ()  # Colours of pixels that do not count.

@@ -38,8 +38,7 @@ class OwnSettings:
     """The settings of an own loop. They mean what the flags of `ampft train` do."""
 
     output_dir: str  # Folder of the results; the same call continues a run that stopped in it.
-    # Examples of an optimizer step, over all micro-batches and processes.
-    batch_size: int = 32
+    batch_size: int = 32  # Examples of an optimizer step, over all micro-batches and processes.
     micro_batches: int = 1  # Parts of a step that go through the model at once, per process.
     epochs: int = 3  # Passes over the examples.
     max_train_steps: int | None = None  # Optimizer steps; None for `epochs`.

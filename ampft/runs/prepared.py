@@ -81,8 +81,7 @@ class Prepared:
     # Step batches of the training split. They are not prepared, because Accelerate would shard them
     # a second time.
     step_batches: StepBatches
-    # Epochs between validations, unless `--eval_steps` says otherwise.
-    validated_epochs: int = 1
+    validated_epochs: int = 1  # Epochs between validations, unless `--eval_steps` says otherwise.
     # Where the training begins with `--resume_from_checkpoint`.
     resume_point: ResumePoint | None = None
     # Why attention runs in groups, and the result of `--check_precision`.

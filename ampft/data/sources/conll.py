@@ -84,8 +84,7 @@ class _Survey:
     sentences: int = 0
     longest: int = 0  # Number of words of the longest sentence.
     are_numbered: bool = True  # Whether the first column numbers the words of every sentence.
-    # Whether it has one value in each sentence of at least `LEAST_WORDS`.
-    is_constant: bool = True
+    is_constant: bool = True  # Whether it has one value in each sentence of at least `LEAST_WORDS`.
     values: list[set[str]] = field(default_factory=list)  # Values of the last two columns.
 
     def add(self, lines: Sequence[Sequence[str]]) -> None:
