@@ -13,9 +13,9 @@ from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
 from ampft.runs.manifest import check_files, check_model_files
 from ampft.runs.record import RunRecord, read_record
-from ampft.runs.show import format_run, heading, read_report, simple_methods_table
+from ampft.runs.show import decision_blocks, format_run, heading, read_report, result_blocks
 from ampft.tasks.report import Report
-from ampft.text.page import html_tables
+from ampft.text.page import notebook_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,10 +116,5 @@ class FinishedRun:
 
     def _repr_html_(self) -> str:
         """Return heading and report as HTML, in which nothing from the data is active."""
-        parts = [Markup("<pre>{}</pre>").format(heading(self.record))]
-        tables = () if self.record.decisions is None else self.record.decisions.tables()
-        simple = simple_methods_table(self.record)
-        both = (*self.report.tables(), *tables, *filter(None, (simple,)))
-        parts.append(html_tables(both))
-        parts += [Markup("<p>warning: {}</p>").format(w) for w in self.record.warnings.values()]
-        return str(Markup("\n").join(parts))
+        blocks = [*result_blocks(self.record, self.report), *decision_blocks(self.record)]
+        return Markup("<pre>{}</pre>\n{}").format(heading(self.record), notebook_html(blocks))

@@ -13,8 +13,6 @@ import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 
 from ampft.errors import InputError
-from ampft.evaluation.simple_methods import answer
-from ampft.features.decision_figures import USE
 from ampft.features.feature import Feature
 from ampft.hub import hub_problem, is_folder_or_hub_id
 from ampft.models.settings import ADAPTER_FOLDER
@@ -24,19 +22,20 @@ from ampft.runs.record import RunRecord
 from ampft.runs.redaction import published_record, without_folders
 from ampft.runs.show import (
     best_moment,
+    decision_blocks,
     describe_precision,
     describe_steps,
     holds_adapters,
     pipeline_arguments,
     problem_of,
-    simple_methods_table,
+    result_blocks,
     task_row,
 )
 from ampft.tasks.outcome import main_metrics_text
 from ampft.tasks.report import Report
 from ampft.text.escaping import code, metadata_text, prose
 from ampft.text.numbers import counted, duration
-from ampft.text.page import Name, Table, markdown_table
+from ampft.text.page import Name, Table, markdown, markdown_table
 from ampft.text.terminal import labelled, print_line
 
 THIS_FOLDER = "path/to/this/folder"
@@ -62,8 +61,8 @@ def model_card(
         _long_texts(record, has_record=hub_model_id is None),
         _served_back(record),
         _precision(record),
-        _results(record, report),
-        _decisions(record),
+        f"## Results\n\n{markdown(result_blocks(record, report))}",
+        f"## Decisions\n\n{markdown(fitted)}" if (fitted := decision_blocks(record)) else "",
         comparison,
         _data(record, report),
         _training(record, has_record=hub_model_id is None),
@@ -233,27 +232,6 @@ def _precision(record: RunRecord) -> str:
         f"## Precision\n\nTrained in {prose(describe_precision(record))}.{measured}\n\n"
         f"The saved weights are {prose(str(storage))}; the model runs in any precision."
     )
-
-
-def _results(record: RunRecord, report: Report) -> str:
-    parts = [f"**Warning:** {prose(text)}" for text in record.warnings.values()]
-    parts += map(markdown_table, report.tables())
-    if (table := simple_methods_table(record)) is not None:
-        parts.append(markdown_table(table))
-        text = answer(problem_of(record), record.simple_methods)
-        parts += [] if text is None else [f"{prose(text[0].upper() + text[1:])}."]
-    elif record.metrics_chance is not None:
-        chance = main_metrics_text(problem_of(record), record.metrics_chance)
-        parts.append(f"Predicting the class frequencies of the training data gives {chance}.")
-    return "\n\n".join(["## Results", *parts])
-
-
-def _decisions(record: RunRecord) -> str:
-    part = record.decisions
-    if part is None:
-        return ""
-    parts = [*map(markdown_table, part.tables()), *map(prose, part.sentences()), prose(USE)]
-    return "\n\n".join(["## Decisions", *parts])
 
 
 def _data(record: RunRecord, report: Report) -> str:

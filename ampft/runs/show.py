@@ -12,6 +12,7 @@ from typing import Any
 from ampft.engine.launch_bound import launch_bound_note
 from ampft.errors import InputError
 from ampft.evaluation.simple_methods import answer, methods_table
+from ampft.features.decision_figures import USE
 from ampft.features.resources import PeakMemory
 from ampft.runs.history import read_history
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
@@ -22,7 +23,7 @@ from ampft.tasks.report import Report, report_from_json
 from ampft.text.escaping import inert, inert_lines
 from ampft.text.json_io import read_json_object
 from ampft.text.numbers import byte_size, counted, duration
-from ampft.text.page import Table, terminal_table
+from ampft.text.page import Block, Notices, Paragraph, Table, terminal_table
 from ampft.text.terminal import labelled
 
 REPORT_NAME = "report.json"
@@ -177,6 +178,31 @@ def simple_methods_text(record: RunRecord) -> list[str]:
     parts = filter(None, (table.title, terminal_table(table), table.note))
     lines = ["\n\n".join(parts) + "\n"]
     return lines if text is None else [*lines, labelled("answer", text)]
+
+
+def result_blocks(record: RunRecord, report: Report) -> list[Block]:
+    """Return the results of a run: warnings, the report, and simple methods or chance."""
+    blocks: list[Block] = []
+    if record.warnings:
+        blocks.append(Notices("", tuple(record.warnings.values()), "warning"))
+    blocks += report.tables()
+    if (table := simple_methods_table(record)) is not None:
+        blocks.append(table)
+        if (text := answer(problem_of(record), record.simple_methods)) is not None:
+            blocks.append(Paragraph(f"{text[0].upper()}{text[1:]}."))
+    elif record.metrics_chance is not None:
+        chance = main_metrics_text(problem_of(record), record.metrics_chance)
+        text = f"Predicting the class frequencies of the training data gives {chance}."
+        blocks.append(Paragraph(text))
+    return blocks
+
+
+def decision_blocks(record: RunRecord) -> list[Block]:
+    """Return what was fitted on validation, and how it is used; empty if nothing was."""
+    part = record.decisions
+    if part is None:
+        return []
+    return [*part.tables(), *map(Paragraph, part.sentences()), Paragraph(USE)]
 
 
 def task_row(record: RunRecord) -> TaskRow:

@@ -16,7 +16,7 @@ from ampft.metrics.ranking import RANKING
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import Metric
 from ampft.text.json_io import from_json
-from ampft.text.page import Table, html_tables, terminal
+from ampft.text.page import Table, notebook_html, terminal
 
 R = TypeVar("R", bound="Report")
 
@@ -72,7 +72,7 @@ class Report:
 
     def _repr_html_(self) -> str:
         """Return the tables as HTML, for notebooks."""
-        return str(html_tables(self.tables()))
+        return str(notebook_html(self.tables()))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON values, with every scalar metric under its name.

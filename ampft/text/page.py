@@ -245,16 +245,6 @@ def html_table(table: Table) -> Markup:
     )
 
 
-def html_tables(tables: Sequence[Table]) -> Markup:
-    """Return tables as HTML elements for a notebook, each with its note as a paragraph below it."""
-    parts = [
-        part
-        for table in tables
-        for part in (html_table(table), Markup("<p>{}</p>").format(table.note))
-    ]
-    return Markup("\n").join(parts)
-
-
 def isolated(text: str) -> Markup:
     """Return untrusted text as HTML, inert, escaped and isolated in its text direction."""
     line = one_line(text)
@@ -456,6 +446,23 @@ def html_text(text: Text) -> Markup:
     if isinstance(text, str) and not isinstance(text, Markup):
         return isolated(_UNIT.sub(NO_BREAK, text))
     return Markup(html_cell(text))
+
+
+def notebook_html(blocks: Sequence[Block]) -> Markup:
+    """Return blocks as HTML elements for a notebook, which has no style sheet of a page."""
+    parts: list[Markup] = []
+    for block in blocks:
+        match block:
+            case Table():
+                parts += [html_table(block), Markup("<p>{}</p>").format(block.note)]
+            case Paragraph():
+                parts.append(Markup("<p>{}</p>").format(html_text(block.text)))
+            case Notices():
+                notice = Markup("<p>{}: {}</p>")
+                parts += [notice.format(block.label, isolated(text)) for text in block.texts]
+            case _:
+                raise NotImplementedError(type(block).__name__)
+    return Markup("\n").join(parts)
 
 
 def table_slice(table: Table, start: int, stop: int | None = None) -> Table:
