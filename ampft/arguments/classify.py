@@ -27,7 +27,7 @@ SCHEDULES = (
     "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
     "inverse_sqrt",
 )  # fmt: skip
-ADAMW, ADAFACTOR, _ = OPTIMIZERS = ("adamw_torch", "adafactor", "muon")
+ADAMW, ADAFACTOR, *_ = OPTIMIZERS = ("adamw_torch", "adafactor", "muon", "adamw_8bit")
 
 EPOCHS, MOST_EPOCHS, LEAST_STEPS = 3, 16, 250  # of a training whose length is not set
 
@@ -104,8 +104,8 @@ class OptimizerArguments:
 
     optim: str = _update(
         ADAMW,
-        "optimizer of torch: AdamW; Adafactor, whose learning rate is relative to the weights; or "
-        "Muon for the matrices of the layers with AdamW for the rest",
+        "AdamW; Adafactor, whose learning rate is relative to the weights; Muon for the matrices "
+        "of the layers with AdamW for the rest; or bitsandbytes' AdamW with a state of 8 bits",
         choices=OPTIMIZERS,
     )
     learning_rate: float | None = _update(

@@ -227,11 +227,19 @@ def _save_limit(value: str, given: Given) -> list[str]:
 def _optimizer(value: str, given: Given) -> list[str]:
     if value in ("adamw_torch", "adamw_torch_fused", "adamw_hf"):
         return ["--optim", "adamw_torch"]
+    if value in ("adamw_8bit", "adamw_bnb_8bit"):
+        return ["--optim", "adamw_8bit"]
     if value in ("adafactor", "muon"):
         return ["--optim", value]
+    if value in ("paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw"):
+        other = "adamw_8bit" if value.endswith("8bit") else "adamw_torch"
+        raise _RefusedError(
+            "states are not paged to the CPU's memory, which a run that must continue bit for bit "
+            f"would have to copy. Use --optim {other}."
+        )
     raise _RefusedError(
-        f"received {value!r}; adamw_torch, adafactor and muon are here. With less memory for the "
-        "optimizer: --optim adafactor, or LoRA with --lora_r 8."
+        f"received {value!r}; adamw_torch, adamw_8bit, adafactor and muon are here. With less "
+        "memory for the optimizer: --optim adamw_8bit or adafactor, or LoRA with --lora_r 8."
     )
 
 
@@ -399,7 +407,9 @@ ROWS: dict[str, Row] = {
     "warmup_steps": Row(
         CONVERTED, "--num_warmup_steps, or --warmup_ratio below 1", convert=_warmup
     ),
-    "optim": Row(CONVERTED, "AdamW in each spelling; adafactor; muon", convert=_optimizer),
+    "optim": Row(
+        CONVERTED, "AdamW in each spelling and in 8 bits; adafactor; muon", convert=_optimizer
+    ),
     "adafactor": Row(CONVERTED, "--optim adafactor if true", _SWITCH, _adafactor),
     "eval_strategy": Row(
         CONVERTED,

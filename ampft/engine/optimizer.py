@@ -20,6 +20,7 @@ from ampft.models.freezing import parameter_depths
 from ampft.models.weights import local_shard
 from ampft.precision.resolve import Precision
 
+BLOCK_8BIT = 256  # weights with one scale, of bitsandbytes' optimizers
 Group = Mapping[str, Any]
 """A group of parameters of an optimizer, with its settings."""
 
@@ -62,10 +63,29 @@ def _adamw_update(parameter: Tensor, state: Group, group: Group, positions: Tens
     Both are corrected for their start at 0.
     """
     del parameter
+    moments = (local_row(state[n])[positions].double() for n in ("exp_avg", "exp_avg_sq"))
+    return _step_of_moments(*moments, state, group)
+
+
+def _step_of_moments(first: Tensor, second: Tensor, state: Group, group: Group) -> Tensor:
     step, (first_decay, second_decay) = float(state["step"]), group["betas"]
-    first, second = (local_row(state[n])[positions].double() for n in ("exp_avg", "exp_avg_sq"))
     first, second = first / (1 - first_decay**step), second / (1 - second_decay**step)
     return group["lr"] * first.abs() / (second.sqrt() + group["eps"])
+
+
+def _adamw_8bit_update(parameter: Tensor, state: Group, group: Group, positions: Tensor) -> Tensor:
+    """Return AdamW's update from moments in 8 bits; 0 where the second one was rounded to 0."""
+    del parameter
+    moments = []
+    for number in (1, 2):
+        values = state[f"state{number}"]
+        if values.dtype == torch.uint8:  # float32 for small tensors
+            from bitsandbytes.functional import dequantize_blockwise
+
+            scales, code = state[f"absmax{number}"], state[f"qmap{number}"]
+            values = dequantize_blockwise(values, absmax=scales, code=code, blocksize=BLOCK_8BIT)
+        moments.append(local_row(values)[positions].double())
+    return _step_of_moments(*moments, state, group).where(moments[1] > 0, 0.0)
 
 
 def _adafactor_shapes(shape: list[int]) -> dict[str, list[int]]:
@@ -116,7 +136,9 @@ ADAMW = UpdateRule(
 )
 ADAFACTOR = UpdateRule("beta2_decay", _adafactor_shapes, True, _adafactor_update)
 MUON = UpdateRule("momentum", lambda shape: {"momentum_buffer": shape}, False, _muon_update)
-UPDATE_RULES = (ADAMW, ADAFACTOR, MUON)
+# Its groups have the setting of AdamW too.
+ADAMW_8BIT = UpdateRule("t_alpha", lambda shape: {}, False, _adamw_8bit_update)
+UPDATE_RULES = (ADAMW_8BIT, ADAMW, ADAFACTOR, MUON)
 
 
 class MuonWithAdamW(Optimizer):
@@ -272,12 +294,29 @@ def _muon(trained: list[TrainedParameter], settings: OptimizerSettings) -> Optim
     )
 
 
+def _adamw_8bit(trained: list[TrainedParameter], settings: OptimizerSettings) -> Optimizer:
+    try:
+        from bitsandbytes.optim import AdamW8bit
+    except (ImportError, OSError) as error:  # OSError: of its library
+        raise InputError(
+            f"--optim adamw_8bit needs bitsandbytes ({error}). Install it: pip install "
+            "'ampft[4bit]'. Without it, --optim adafactor needs little memory too."
+        ) from error
+    return AdamW8bit(
+        _groups(trained, settings),
+        lr=settings.learning_rate,
+        betas=settings.betas,
+        eps=settings.epsilon,
+    )
+
+
 # A new optimizer adds a row, its name in `ampft.arguments.classify`, and its rule in
 # `ampft.engine.optimizer`.
 OPTIMIZERS = {
     "adamw_torch": OptimizerRow("AdamW", _adamw, 2, trains_16_bits=True),
     "adafactor": OptimizerRow("Adafactor", _adafactor, 1, learning_rate=ADAFACTOR_RATE),
     "muon": OptimizerRow("Muon with AdamW", _muon, 2),
+    "adamw_8bit": OptimizerRow("8-bit AdamW", _adamw_8bit, 1),
 }
 
 

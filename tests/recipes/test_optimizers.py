@@ -13,12 +13,13 @@ CHOICES = {
     "adafactor": ("--optim", "adafactor"),
     "muon": ("--optim", "muon", "--layer_decay", "0.8"),
     "layer_decay": ("--layer_decay", "0.5"),
+    "8 bits": ("--optim", "adamw_bnb_8bit", "--weight_decay", "0.1"),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", full_except(["fp32", "fp16"], ["fp16"]))
-@pytest.mark.parametrize("choice", full_except(CHOICES, ["muon"]))
+@pytest.mark.parametrize("choice", full_except(CHOICES, ["muon", "8 bits"]))
 def test_a_run_resumes_bit_for_bit(files, tiny_model, tmp_path, choice, mode):
     words = (*CHOICES[choice], "--mixed_precision", mode, "--max_train_steps", "7")
     words = (*words, "--checkpointing_steps", "2")
@@ -31,11 +32,13 @@ def test_a_run_resumes_bit_for_bit(files, tiny_model, tmp_path, choice, mode):
     assert record["resumes"][0]["step"] == 4
     assert evidence(tmp_path / "one") == evidence(tmp_path / "two")
     flags = dict(zip(CHOICES[choice][::2], CHOICES[choice][1::2], strict=True))
-    assert record["arguments"]["optim"] == flags.get("--optim", "adamw_torch")
+    named = flags.get("--optim", "adamw_torch").replace("bnb_", "")
+    assert record["arguments"]["optim"] == named
     assert record["arguments"]["layer_decay"] == (
         float(flags["--layer_decay"]) if "--layer_decay" in flags else None
     )
     titles = {"adafactor": "Adafactor, learning", "muon": "Muon with AdamW, learning"}
+    titles["8 bits"] = "8-bit AdamW, learning"
     assert titles.get(choice, "times 0.5 per layer below") in done.stdout
 
 
@@ -56,6 +59,8 @@ def test_a_checkpoint_of_another_optimizer_is_refused(files, tiny_model, tmp_pat
         (("--optim", "adafactor", "--adam_beta1", "0.8"), "--adam_beta1 0.8 has no effect"),
         (("--optim", "muon", "--mixed_precision", "bf16-true"), "--optim muon is not supported"),
         (("--optim", "sgd"), "--optim"),
+        (("--optim", "paged_adamw_8bit"), "Use --optim adamw_8bit."),
+        (("--optim", "adamw_8bit", "--mixed_precision", "bf16-true"), "is not supported"),
         (("--layer_decay", "0"), "--layer_decay"),
     ],
 )
