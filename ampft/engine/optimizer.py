@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,11 +63,12 @@ def _adamw_update(parameter: Tensor, state: Group, group: Group, positions: Tens
     Both are corrected for their start at 0.
     """
     del parameter
-    moments = (local_row(state[n])[positions].double() for n in ("exp_avg", "exp_avg_sq"))
-    return _step_of_moments(*moments, state, group)
+    moments = [local_row(state[n])[positions].double() for n in ("exp_avg", "exp_avg_sq")]
+    return _step_of_moments(moments, state, group)
 
 
-def _step_of_moments(first: Tensor, second: Tensor, state: Group, group: Group) -> Tensor:
+def _step_of_moments(moments: Sequence[Tensor], state: Group, group: Group) -> Tensor:
+    first, second = moments
     step, (first_decay, second_decay) = float(state["step"]), group["betas"]
     first, second = first / (1 - first_decay**step), second / (1 - second_decay**step)
     return group["lr"] * first.abs() / (second.sqrt() + group["eps"])
@@ -85,7 +86,7 @@ def _adamw_8bit_update(parameter: Tensor, state: Group, group: Group, positions:
             scales, code = state[f"absmax{number}"], state[f"qmap{number}"]
             values = dequantize_blockwise(values, absmax=scales, code=code, blocksize=BLOCK_8BIT)
         moments.append(local_row(values)[positions].double())
-    return _step_of_moments(*moments, state, group).where(moments[1] > 0, 0.0)
+    return _step_of_moments(moments, state, group).where(moments[1] > 0, 0.0)
 
 
 def _adafactor_shapes(shape: list[int]) -> dict[str, list[int]]:
@@ -296,7 +297,7 @@ def _muon(trained: list[TrainedParameter], settings: OptimizerSettings) -> Optim
 
 def _adamw_8bit(trained: list[TrainedParameter], settings: OptimizerSettings) -> Optimizer:
     try:
-        from bitsandbytes.optim import AdamW8bit
+        from bitsandbytes.optim.adamw import AdamW8bit
     except (ImportError, OSError) as error:  # OSError: of its library
         raise InputError(
             f"--optim adamw_8bit needs bitsandbytes ({error}). Install it: pip install "
