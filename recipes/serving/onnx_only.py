@@ -4,13 +4,16 @@ Each line is the answer of `ampft predict` as JSON. The artifact brings decision
 """
 
 import json
+import os
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
 from tokenizers import Tokenizer
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # onnxruntime reads it when it is imported
+import onnxruntime
 
 
 def load(path: Path) -> Any:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from planned import plan
+from record_fixtures import record_of
 from resumed_runs import evidence, interrupted, two_epochs
 from running import CLASSIFY, REPOSITORY, call_here, last_of_each, succeeded
 
 from ampft.arguments import parse_compare_arguments
-from ampft.comparison.execution.folder import run_folder
+from ampft.comparison.execution.folder import run_ending, run_folder
 from ampft.comparison.execution.launch import EndedProgram
 from ampft.comparison.execution.plan import PlannedRun, mode_arm
 from ampft.comparison.execution.session import open_comparison
+from ampft.errors import InputError
+from ampft.files import describe_file, hashed_text
 
 RUN = PlannedRun(mode_arm("bf16"), 43)
 
@@ -107,3 +111,25 @@ def test_the_users_interval_is_kept(tmp_path):
         words = session.argv(RUN)
     assert words.count("--checkpointing_steps") == 1
     assert words[-2:] == ["--resume_from_checkpoint", "latest"]
+
+
+def test_no_run_is_added_to_runs_on_other_data(tmp_path):
+    data, folder = tmp_path / "train.csv", tmp_path / "cmp"
+    data.write_text("text,label\na,x\nb,y\n")
+    record = record_of()
+    record = replace(
+        record, data=replace(record.data, files={str(data): describe_file(data).sha256})
+    )
+    run_folder(folder, RUN).mkdir(parents=True)
+    (run_folder(folder, RUN) / "run.json").write_text(hashed_text(record))
+    assert run_ending(run_folder(folder, RUN)).is_complete
+    command = parse_compare_arguments(["--", "--train_file", str(data), "--use_cpu"])
+    with open_comparison(command, folder, plan()) as session:
+        assert RUN not in session.missing()
+    data.write_text("text,label\na,x\nb,x\n")
+    match = r"train.csv was changed since bf16-seed43 was trained.*Restore the file"
+    with pytest.raises(InputError, match=match), open_comparison(command, folder, plan()):
+        pass
+    data.unlink()  # it may be on the nodes of a cluster only
+    with open_comparison(command, folder, plan()):
+        pass

@@ -17,7 +17,7 @@ from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun
 from ampft.comparison.findings import PlanFacts
 from ampft.comparison.remarks import Remark, remark
 from ampft.errors import InputError
-from ampft.files import atomic_path, read_hashed
+from ampft.files import CHANGED, Recorded, atomic_path, read_hashed
 from ampft.runs.manifest import check_files
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import problem_of
@@ -232,6 +232,26 @@ def complete_runs(plan: Plan, folder: Path, seeds: int) -> list[PlannedRun]:
             "runs."
         )
     return [run for run in _by_seed(plan, seeds) if run.seed not in missing]
+
+
+def check_data_unchanged(plan: Plan, folder: Path) -> None:
+    """Check that runs to come would read the files that the complete runs have read.
+
+    Raises:
+        InputError: A file was changed since.
+    """
+    checked: set[tuple[str, str]] = set()
+    for run in plan.all_runs():
+        ending = run_ending(run_folder(folder, run))
+        files = ending.record.data.files if ending.record and ending.is_complete else {}
+        for path, sha256 in files.items() - checked:
+            checked.add((path, sha256))
+            if Recorded(Path(path), sha256).state == CHANGED:
+                raise InputError(
+                    f"--output_dir {folder}: {path} was changed since {run.name} was trained, and "
+                    "runs on different data cannot be compared. Restore the file, or choose "
+                    "another folder."
+                )
 
 
 def compare_planned(plan: Plan, folder: Path, runs: Sequence[PlannedRun], seeds: int) -> Comparison:

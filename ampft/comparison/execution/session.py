@@ -17,6 +17,7 @@ from ampft.comparison.analysis.loading import RUNS_NAME
 from ampft.comparison.execution.folder import (
     LOGS_NAME,
     YARDSTICK_NAME,
+    check_data_unchanged,
     compare_planned,
     complete_runs,
     log_file,
@@ -569,6 +570,8 @@ def open_comparison(
                 )
         seconds = wait_for_runs_left(folder / LOGS_NAME)
         todo = runs_without_result(plan.all_runs(), folder)
+        if todo:
+            check_data_unchanged(plan, folder)
         with contextlib.ExitStack() as stack:
             progress = stack.enter_context(Progress(plan, todo))
             launchers = make_launchers(command, plan, folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,6 +17,10 @@ PRECISIONS = (FP32, FP16, BF16, INT8)
 BLOCKS, DYNAMIC, STATIC = "blocks", "dynamic", "static"
 INT8_SCHEMES = (BLOCKS, DYNAMIC, STATIC)  # of --format onnx; the first is the default
 
+# Read when onnxruntime (1.32) is imported. Without it, the package writes an identity of the device
+# into the user's cache and reports its use.
+REPORTS_OFF = "ORT_DISABLE_TELEMETRY"
+
 Write = Callable[[Path, Sequence[str]], None]
 """Called with the model file to write, and the paths of the modules that stay in float32."""
 
@@ -29,6 +34,7 @@ def package(name: str, extra: str, purpose: str) -> ModuleType:
     Raises:
         InputError: It is not installed.
     """
+    os.environ.setdefault(REPORTS_OFF, "1")
     try:
         return import_module(name)
     except (ImportError, OSError) as error:
@@ -83,6 +89,7 @@ class Format:
     @property
     def code(self) -> ModuleType:
         """The module that writes and loads the format."""
+        os.environ.setdefault(REPORTS_OFF, "1")  # before it imports onnxruntime
         return import_module(self.module)
 
 

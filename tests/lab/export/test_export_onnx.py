@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import shutil
+import sys
 import tempfile
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ import pandas as pd
 import pytest
 import torch
 from exported import artifact_of, logits_of_run, rows, train_texts
+from running import call, succeeded
 from torch import nn
 from transformers.modeling_outputs import ModelOutput
 
@@ -29,6 +31,7 @@ from ampft.kinds.prediction import PredictRequest
 from ampft.lab.export import open_artifact
 from ampft.lab.export.artifact import artifact_classifier, checked_manifest, write_manifest
 from ampft.lab.export.export import staged_folder
+from ampft.lab.export.formats import REPORTS_OFF
 from ampft.lab.export.source import write_onnx
 from ampft.runs.predict import predict_file
 from ampft.runs.predict_shards import ShardJob, predict_folder, predict_here
@@ -38,6 +41,16 @@ pytestmark = pytest.mark.slow
 TEXTS = [row["text"] for row in rows(30, seed=9)]
 # Largest difference of float32 logits of a scale of 2: sums in another order.
 ROUNDING = 5e-6
+
+
+def test_an_artifact_reports_its_use_to_nobody(onnx_text, tmp_path, monkeypatch):
+    """onnxruntime 1.32 writes an identity of the device and sends reports unless told not to."""
+    monkeypatch.delenv(REPORTS_OFF, raising=False)
+    code = "import sys; from ampft.lab.export import open_artifact; open_artifact(sys.argv[1])"
+    place = {name: str(tmp_path) for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME")}
+    succeeded(call(sys.executable, "-c", code, onnx_text, warm=False, **place))
+    written = [path.name for path in tmp_path.rglob("*")]
+    assert not {"Microsoft", ".ses", "deviceid"} & set(written)
 
 
 def test_the_logits_are_those_of_the_run_in_every_batch_size(text_run, onnx_text):
