@@ -1,6 +1,7 @@
 """Simple methods without fine-tuning: logistic regression on TF-IDF and on frozen features.
 
-Frozen features are the mean hidden states of texts, and otherwise what the model's head reads.
+Frozen features are the mean hidden states of texts, and otherwise what the model's head reads, as
+they are where the head began at such a regression.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ from transformers import PreTrainedModel
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.splits import dependent_groups
-from ampft.data.steps import ids_of_varied_length
 from ampft.errors import InputError
-from ampft.evaluation.probe import BATCH, MAX_UNITS, probe_decoded, with_probed_head
+from ampft.evaluation.probe import BATCH, MAX_UNITS, probe_decoded, set_head, with_probed_head
 from ampft.evaluation.simple_methods import BAG_OF_WORDS, FREQUENCIES, FROZEN, SimpleMethod
 from ampft.kinds.inputs import PredictedMasks
 from ampft.kinds.logits import model_inputs
@@ -121,17 +121,24 @@ def _logistic_regression(
 
 
 def frozen_encoder_baseline(
-    task: Task, split: str, device: torch.device, seed: int, check: Check
+    task: Task,
+    split: str,
+    device: torch.device,
+    seed: int,
+    check: Check,
+    probe: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> Outcome:
     """Fit logistic regression on features of the model before fine-tuning.
 
     The features of a text are the mean of the last hidden states of its tokens, in float32 and of
     unit length, as sentence-transformers computes it for all-MiniLM-L6-v2. Other inputs, texts in
-    windows and models with a decoder have the features that the head reads.
+    windows and models with a decoder have the features that the head reads. So has a run whose head
+    began at a regression, which is not fitted again.
 
     Args:
         seed: Seed of the parameters that are drawn at random.
         check: Function that refuses the expected seconds.
+        probe: Weights and biases that the head of the run began at; None fits them.
 
     Raises:
         InputError: The model has no linear head, or it would take too long.
@@ -140,6 +147,10 @@ def frozen_encoder_baseline(
         torch.manual_seed(seed)
         loaded = task.load_model()
     model: Any = loaded.model.to(device).eval()
+    if probe is not None:
+        check(len(task.labels[split]) * _seconds_per_row(task, model))
+        set_head(task, model, probe, "--baseline")
+        return task.outcome(split, probe_decoded(task, model, split))
     train, targets = task.examples("train"), np.asarray(task.labels["train"])
     has_means = task.row.kind.has_texts and not model.config.is_encoder_decoder
     has_means = has_means and len(train.lengths) == len(targets)
@@ -163,15 +174,19 @@ def frozen_encoder_baseline(
 
 
 def _seconds_per_row(task: Task, model: Any) -> float:
+    """Return the time of a row of mean length, from a batch of rows of medium length."""
     examples = task.examples("train")
-    ids = ids_of_varied_length(examples.lengths)
+    by_length = np.argsort(examples.lengths, kind="stable")
+    start = max(0, (len(by_length) - BATCH) // 2)
+    ids = by_length[start : start + BATCH]
+    share = float(examples.lengths.mean() / max(1, examples.lengths[ids].max()))
     seconds = []
     with torch.no_grad():
         for _ in range(2):  # the first call can be slower
             started = time.perf_counter()
             task.logits(model, examples.collate(ids))
             seconds.append(time.perf_counter() - started)
-    return min(seconds) / len(ids)
+    return share * min(seconds) / len(ids)
 
 
 def _entries(task: Task, model: Any) -> int:
@@ -201,13 +216,19 @@ def joined_texts(data: ClassificationData, split: str) -> list[str]:
 
 
 def baselines(
-    task: Task, outcome: Outcome, device: torch.device, seed: int, seconds: float | None
+    task: Task,
+    outcome: Outcome,
+    device: torch.device,
+    seed: int,
+    seconds: float | None,
+    probe: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> dict[str, Callable[[], Outcome]]:
     """Return functions that predict the rows of an outcome by the methods that fit its task.
 
     Args:
         outcome: Outcome of the fine-tuned model.
         seconds: Time that each method may take; None for no limit.
+        probe: Weights and biases that the head began at; None without any.
     """
     split = outcome.split
 
@@ -220,7 +241,7 @@ def baselines(
 
     methods: dict[str, Callable[[], Outcome]] = {}
     if not isinstance(outcome, PredictedMasks):
-        methods[FROZEN] = lambda: frozen_encoder_baseline(task, split, device, seed, check)
+        methods[FROZEN] = lambda: frozen_encoder_baseline(task, split, device, seed, check, probe)
     if task.row.kind.has_texts:
         methods[BAG_OF_WORDS] = lambda: bag_of_words_baseline(task, split, check)
     return methods

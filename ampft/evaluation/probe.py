@@ -93,7 +93,16 @@ def with_probed_head(
         + f", with {size:g} times its logits"
         * (size != 1)
     )
-    return replace(loaded, notes=(*loaded.notes, note))
+    return replace(loaded, notes=(*loaded.notes, note), probe=(weight, bias))
+
+
+def set_head(task: Task, model: nn.Module, probe: tuple[Tensor, Tensor], flag: str) -> None:
+    """Set the last layer of a model's head to a regression that was fitted before."""
+    layer = _last_layer(model, len(task.label_names), flag)
+    with torch.no_grad():
+        layer.weight.copy_(probe[0])
+        if layer.bias is not None:
+            layer.bias.copy_(probe[1])
 
 
 def _last_layer(model: nn.Module, classes: int, flag: str) -> nn.Linear:

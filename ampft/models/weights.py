@@ -39,6 +39,8 @@ class LoadedModel:
     base_sha256: str = ""
     is_random: bool = False  # Whether no weight is pretrained.
     begins_at_probe: bool = False  # Whether the head begins at a probe unless the user says how.
+    # Weights and biases of the regression that the head began at, in full size; None without any.
+    probe: tuple[Tensor, Tensor] | None = None
 
 
 def cast_weights(loaded: LoadedModel, precision: Precision) -> LoadedModel:

@@ -174,7 +174,9 @@ def _simple_methods(
         training = timings.get("training_seconds") or 0.0
         seconds = None if args.baseline else max(SHARE * training, LEAST_SECONDS)
         device = prepared.accelerator.device
-        methods = baselines(prepared.task, outcome, device, args.seed, seconds) | methods
+        loaded = prepared.loaded  # by default, nothing of it is random but the head
+        probe = loaded.probe if loaded.begins_at_probe else None
+        methods = baselines(prepared.task, outcome, device, args.seed, seconds, probe) | methods
     return compared_methods(prepared.task, outcome, methods)
 
 

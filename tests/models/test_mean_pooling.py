@@ -8,6 +8,9 @@ from transformers import AutoModelForSequenceClassification, BertModel, BertToke
 
 import ampft
 from ampft.errors import InputError
+from ampft.evaluation.baseline import frozen_encoder_baseline
+from ampft.evaluation.probe import probe_decoded, with_probed_head
+from ampft.evaluation.simple_methods import FROZEN
 from ampft.models.mean_pooling import SCALE, SLOPE, is_trained_through_mean, read_mean
 
 
@@ -105,6 +108,20 @@ def test_a_head_that_is_trained_already_keeps_its_pooling(tiny_bert):
     assert not loaded.begins_at_probe
 
 
+def test_the_frozen_encoder_is_the_regression_that_the_head_began_at(sentence_encoder, monkeypatch):
+    task = tiny_task(sentence_encoder, train=40, validation=30)
+    probed = with_probed_head(task, task.load_model(), torch.device("cpu"))
+    expected = probe_decoded(task, probed.model.eval(), "validation")["probabilities"]
+    quarter = with_probed_head(task, task.load_model(), torch.device("cpu"), size=0.25)
+    monkeypatch.setattr("ampft.evaluation.probe.fit_regression", None)  # it is not fitted again
+    monkeypatch.setattr("ampft.evaluation.baseline.LogisticRegression", None)
+    arguments = task, "validation", torch.device("cpu"), 0, lambda seconds: None
+    outcome = frozen_encoder_baseline(*arguments, quarter.probe)
+    np.testing.assert_allclose(outcome.probabilities, expected, atol=1e-6)
+    with pytest.raises(TypeError):
+        frozen_encoder_baseline(*arguments)
+
+
 @pytest.mark.slow
 def test_a_run_serves_the_mean_and_another_one_continues_it(sentence_encoder, tmp_path):
     settings = {
@@ -123,6 +140,7 @@ def test_a_run_serves_the_mean_and_another_one_continues_it(sentence_encoder, tm
     assert "begins as logistic regression" in notes
     assert run.record.arguments["learning_rate"] == 5e-5, "half of the rate of a random head"
     assert "random" not in notes, "nothing says that a head that begins at a probe is random"
+    assert any(each.name == FROZEN and each.metrics for each in run.record.simple_methods)
     assert run.record.served_back is not None
     served = run.record.served_back.text()
     assert re.match(r"(\d+) of \1 rows equal in transformers.pipeline", served)
