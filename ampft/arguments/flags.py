@@ -241,10 +241,6 @@ def check_combinations(parsed: Any, names: Collection[str]) -> None:
                 )
 
 
-def _twice(name: str, first: object, second: object, hint: str = "") -> str:
-    return f"--{name} is set twice, to {first} and {second}. Remove one of them.{hint}"
-
-
 def _store(values: dict[str, Any], f: Field[Any], hint: Any, given: GivenFlag) -> None:
     """Add the value of a flag, converted to its type.
 
@@ -277,7 +273,7 @@ def _store(values: dict[str, Any], f: Field[Any], hint: Any, given: GivenFlag) -
         values[name] = f"{values[name]},{value}"
     elif values[name] != value:
         first, second = (_shown(name, each) for each in (values[name], value))
-        raise InputError(_twice(name, first, second))
+        raise InputError(f"--{name} is set twice, to {first} and {second}. Remove one of them.")
 
 
 def _shown(name: str, value: object) -> str:
@@ -330,7 +326,8 @@ def flag_switches(kind: type[Any]) -> dict[str, bool]:
 def _check_value(f: Field[Any], value: object) -> None:
     """Reject a blank string and a number out of range."""
     name = metavar_of(f) if f.metadata["positional"] else f"--{f.name}"
-    blank = [v for v in (value if isinstance(value, tuple) else (value,)) if _is_blank(v)]
+    values = value if isinstance(value, tuple) else (value,)
+    blank = [each for each in values if isinstance(each, str) and not each.strip()]
     if blank and value != f.default:
         raise InputError(f"{name}: received {blank[0]!r}. Pass a value or remove the flag.")
     limits = f.metadata["limits"].items()
@@ -342,10 +339,6 @@ def _check_value(f: Field[Any], value: object) -> None:
         return
     allowed = " and ".join(text.format(limit) for text, _, limit in given) or "finite"
     raise InputError(f"{name}: received {value}; it must be {allowed}.")
-
-
-def _is_blank(value: object) -> bool:
-    return isinstance(value, str) and not value.strip()
 
 
 def value_type(hint: Any) -> type:

@@ -70,17 +70,13 @@ def json_values(value: object) -> JSONValue:
     return _json_container(value)
 
 
-def json_text(value: object, *, indent: int | None = 2) -> str:
-    """Return `value` as JSON text that ends with a newline.
+def json_text(value: object) -> str:
+    """Return what `json_values` accepts as JSON text that ends with a newline.
 
     Letters of every script stay readable. Control and direction characters are escaped, so that a
     terminal shows the contents of the file unchanged.
-
-    Args:
-        value: Anything that `json_values` accepts.
-        indent: Spaces per level; `None` writes one line.
     """
-    text = json.dumps(json_values(value), indent=indent, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(json_values(value), indent=2, ensure_ascii=False, allow_nan=False)
     return _UNUSUAL.sub(lambda c: _escaped(c[0]) if is_hostile(c[0]) else c[0], text) + "\n"
 
 

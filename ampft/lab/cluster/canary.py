@@ -69,6 +69,8 @@ def code_hash() -> str:
 
 def measure_node(request: Mapping[str, Any]) -> NodeFacts:
     """Train the first steps as a run does, and return the facts of this node."""
+    import torch
+
     from ampft.arguments import parse_classify_arguments
     from ampft.engine.step import accumulate_gradient, apply_step
     from ampft.engine.threads import restore_cpu_threads
@@ -101,7 +103,7 @@ def measure_node(request: Mapping[str, Any]) -> NodeFacts:
             )
             prepared.optimizer.zero_grad()
     data = prepared.task.data
-    machine = hardware(_gpu_names(device.type))
+    machine = hardware([torch.cuda.get_device_name()] if device.type == "cuda" else [])
     return NodeFacts(
         kind=device_kind(machine["cpu"], machine["gpus"]),
         code=code_hash(),
@@ -118,12 +120,6 @@ def device_kind(cpu: object, gpus: object) -> str:
     """Return the kind of device of a node, from the hardware in a run record."""
     names = [str(name) for name in gpus] if isinstance(gpus, (list, tuple)) else []
     return ", ".join(names) or str(cpu or "CPU")
-
-
-def _gpu_names(device: str) -> list[str]:
-    import torch
-
-    return [torch.cuda.get_device_name()] if device == "cuda" else []
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ def pack_folder(folder: Path, file: Path) -> tuple[str, Iterator[bytes]]:
     A run may still write into the folder. Checkpoints are packed first, so that the rest is at
     least as new: what arrives is a state from which a killed run could continue.
     """
-    paths = [path for path in folder.rglob("*") if not _is_private(path.relative_to(folder))]
+    found = ((path, path.relative_to(folder).parts[0]) for path in folder.rglob("*"))
+    paths = [path for path, outermost in found if not outermost.startswith(PRIVATE_NAME)]
     paths.sort(key=lambda path: (path.relative_to(folder).parts[0] != STORE_NAME, path))
     with tarfile.open(file, "w") as tar:
         for path in paths:
@@ -106,7 +107,3 @@ def _parts(file: Path) -> Iterator[bytes]:
         while part := packed.read(PART_BYTES):
             yield part
     remove(file)
-
-
-def _is_private(path: Path) -> bool:
-    return path.parts[0].startswith(PRIVATE_NAME)

@@ -66,14 +66,10 @@ def quantized_layers(model: nn.Module) -> list[nn.Module]:
     return [
         module
         for module in model.modules()
-        if isinstance(module, nn.Linear) and stored_dtype(module.weight) == torch.int8
+        if isinstance(module, nn.Linear)
+        # A quantized weight claims to be float32.
+        and getattr(module.weight, "qdata", module.weight).dtype == torch.int8
     ]
-
-
-def stored_dtype(weight: torch.Tensor) -> torch.dtype:
-    """Return the dtype in which a weight is stored; a quantized one claims to be float32."""
-    stored: torch.Tensor = getattr(weight, "qdata", weight)
-    return stored.dtype
 
 
 class Int8ProductCounter(TorchDispatchMode):

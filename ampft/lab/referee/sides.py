@@ -265,7 +265,8 @@ def _read_runs(
     assert first is not None, "a side has runs"
     assert metric is not None, "a side has runs"
     inputs = read_rows(first.folder / PREDICTIONS_NAME, range(len(cases.truth)), is_input)
-    parts = [cases.kind, cases.split, list(cases.label_names), [], _ids_of_groups(cases)]
+    groups = [] if cases.groups is None else group_equal_keys(cases.groups.ids).ids.tolist()
+    parts = [cases.kind, cases.split, list(cases.label_names), [], groups]
     examples = hashlib.sha256(json.dumps(parts).encode())
     examples.update(np.ascontiguousarray(cases.truth).tobytes())
     test = _test_set(
@@ -441,10 +442,6 @@ def hash_of_predictions(predictions: RunPredictions) -> str:
         digest.update(np.ascontiguousarray(predictions.confidence).tobytes())
     digest.update(json.dumps(sorted(predictions.metrics.items())).encode())
     return digest.hexdigest()
-
-
-def _ids_of_groups(cases: Cases) -> list[int]:
-    return [] if cases.groups is None else group_equal_keys(cases.groups.ids).ids.tolist()
 
 
 def _test_set(
