@@ -48,13 +48,15 @@ OTHERS = {
         models/pretrained.py:WeightsSource.weight_files
         models/pretrained.py:WeightsSource.check_dtypes
         models/sound_features.py:load_feature_extractor models/tokenizer.py:load_tokenizer
-        models/tokenizer.py:_with_space_before_words models/tokenizer.py:read_units_of_texts
+        models/tokenizer.py:_with_space_before_words models/tokenizer.py:reading_units_of_texts
         runs/predictor.py:Predictor.of_run lab/export/source.py:load_source
         lab/inference/compare_inference.py:SavedModel.load lab/yardstick/measure.py:_load_weights
         lab/export/onnx_format.py:load lab/export/torch_format.py:load
         lab/certificate/measured.py:onnx_dtypes lab/certificate/measured.py:openvino_dtypes
         lab/certificate/measured.py:_torch_dtypes lab/export/artifact.py:certificate_problem
         lab/certificate/certificate_page.py:read_certificate""",
+    "predictions that answers are held against, so that changed ones show as a difference": """
+        lab/certificate/served.py:served_artifact""",
     "a reader of a path, whose callers are in this test": """
         files.py:sync files.py:describe_file text/json_io.py:read_json_object
         runs/predictions.py:read_predictions runs/predictions.py:read_rows

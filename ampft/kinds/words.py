@@ -52,7 +52,7 @@ from ampft.models.pretrained import SAVED_MODEL_FLAG, load_config
 from ampft.models.tokenizer import (
     load_tokenizer,
     max_input_length,
-    read_units_of_texts,
+    reading_units_of_texts,
     saved_tokenization,
     set_padding_for_model,
     tokenization_of,
@@ -301,7 +301,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
     train, units = data.splits["train"], data.text_units
     if units is not None and RAW_TEXT_COLUMN in train.column_names and tokenizer.is_fast:
         sample = train.select(range(min(len(train), MOST_CHECKED)))[RAW_TEXT_COLUMN]
-        read_units_of_texts(tokenizer, units, sample)
+        tokenizer = reading_units_of_texts(tokenizer, units, sample) or tokenizer
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
     reader = WordReader.of(collator, config, settings.max_seq_length, settings.stride)
     (column,) = data.input_columns

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, BertTokenizerFast, PreTrainedTokenizerFast
 
 from ampft.errors import InputError
 from ampft.models import tokenizer as module
 from ampft.models.pretrained import SAVED_MODEL_FLAG
-from ampft.models.tokenizer import load_tokenizer, read_units_of_texts
+from ampft.models.tokenizer import load_tokenizer, reading_units_of_texts
 from ampft.text.units import TextUnits
 
 WORDS = ["Hello", "there", "world", "of", "stones"]
@@ -104,13 +104,14 @@ def test_a_plain_client_finds_the_units_of_texts(folder, tmp_path, units):
     wanted = [read(tokenizer, words) for words in lists]
     assert [read(tokenizer, text) for text in texts] != wanted
     unchanged = tokenizer.backend_tokenizer.to_str()
-    if not read_units_of_texts(tokenizer, units, texts):
+    changed = reading_units_of_texts(tokenizer, units, texts)
+    if changed is None:
         assert "Prepend" in unchanged  # its space is put before a text, not before each unit
         assert tokenizer.backend_tokenizer.to_str() == unchanged
         return
-    tokenizer.save_pretrained(tmp_path / "saved")
+    changed.save_pretrained(tmp_path / "saved")
     plain = AutoTokenizer.from_pretrained(tmp_path / "saved")
-    for each in (tokenizer, plain):
+    for each in (changed, plain):
         assert [read(each, text) for text in texts] == wanted
         assert [read(each, words) for words in lists] == wanted
 
@@ -120,8 +121,27 @@ def test_a_tokenizer_that_forgets_the_units_stays_as_it_is(folder, monkeypatch):
     forgetful = SimpleNamespace(from_pretrained=lambda path, **kwargs: original)
     monkeypatch.setattr(module, "AutoTokenizer", forgetful)
     # Hindi's conjuncts are newer than the rules of this library, so the change is not kept.
-    assert not read_units_of_texts(tokenizer, TextUnits("graphemes"), ["दिल्ली"])
+    assert not reading_units_of_texts(tokenizer, TextUnits("graphemes"), ["दिल्ली"])
     before = tokenizer.backend_tokenizer.to_str()
-    assert not read_units_of_texts(tokenizer, TextUnits("graphemes"), ["Hello there"])
+    assert not reading_units_of_texts(tokenizer, TextUnits("graphemes"), ["Hello there"])
     assert tokenizer.backend_tokenizer.to_str() == before
-    assert not read_units_of_texts(tokenizer, TextUnits("spaces"), ["Hello, there"])
+    assert not reading_units_of_texts(tokenizer, TextUnits("spaces"), ["Hello, there"])
+
+
+def test_a_class_that_builds_its_rules_anew_is_replaced(tmp_path):
+    """BERT's tokenizer class ignores the pre-tokenizer in its file (transformers 5)."""
+    texts = ["สมชายไปกรุงเทพ", "אתמול דוד נסע"]
+    signs = sorted({sign for text in texts for sign in text if sign != " "})
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *signs, *(f"##{s}" for s in signs)]
+    numbered = {token: number for number, token in enumerate(vocabulary)}
+    tokenizer = BertTokenizerFast(vocab=numbered, model_max_length=99, strip_accents=False)
+    units = TextUnits("words", ("Hebrew",))
+    words = [[unit.text for unit in units.split(text)] for text in texts]
+    wanted = [dict(tokenizer(row, is_split_into_words=True)) for row in words]
+    changed = reading_units_of_texts(tokenizer, units, texts)
+    changed.save_pretrained(tmp_path)
+    for each in (changed, AutoTokenizer.from_pretrained(tmp_path)):
+        assert [dict(each(text)) for text in texts] == wanted
+        assert [dict(each(row, is_split_into_words=True)) for row in words] == wanted
+        for name in ("model_max_length", "padding_side", "truncation_side", "special_tokens_map"):
+            assert getattr(each, name) == getattr(tokenizer, name)

@@ -36,7 +36,7 @@ def served_artifact(artifact: Artifact, run: Path, rows: VerifiedRows) -> Served
         run: Folder of the run that it was made from.
         rows: The verified rows.
     """
-    if rows.data is None:
+    if rows.data is None or not (run / PREDICTIONS).is_file():
         return None
     outcome = read_predictions(run / PREDICTIONS)
     if outcome.split != rows.name:
