@@ -63,16 +63,17 @@ def report(line: CommandLine[ReportFlags]) -> None:
     from ampft.comparison.execution.plan import PLAN_NAME
     from ampft.runs.show import format_run
 
-    if (folder / "curve.json").is_file():
+    is_curve = (folder / "curve.json").is_file()
+    if not is_curve and (folder / PLAN_NAME).is_file():
+        _refuse_unfinished(folder)
+    if output_file is not None and folder.is_dir():
+        raise InputError(f"--output_file: {folder} is not a comparison. Remove the flag.")
+    if is_curve:
         asked = f"ampft report {folder}"
         curves = laboratory("curve.learning_curve", asked)
         curve = curves.read_curve(folder / curves.CURVE_NAME)
         print(inert_lines(laboratory("curve.curve_page", asked).curve_text(curve)))
         return
-    if (folder / PLAN_NAME).is_file():
-        _refuse_unfinished(folder)
-    if output_file is not None and folder.is_dir():
-        raise InputError(f"--output_file: {folder} is not a comparison. Remove the flag.")
     print(inert_lines(format_run(line.flags.run)))
 
 

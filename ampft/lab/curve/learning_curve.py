@@ -30,9 +30,9 @@ does: if the last step may have added nothing, the interval contains 0. The esti
 over the shapes, weighted by exp(-Q / 2).
 
 If the sizes do not fit, the smallest are left out, because a curve often starts with a part in
-which little is learnt; at least `FEWEST_SIZES` must remain. A plateau or a jump that begins with or after
-the last size cannot be foreseen. Beyond twice the labels nothing is said: the data determine the shape too
-poorly.
+which little is learnt; at least `FEWEST_SIZES` must remain. A plateau or a jump that begins with
+or after the last size cannot be foreseen. Beyond twice the labels nothing is said: the data
+determine the shape too poorly.
 """
 
 from __future__ import annotations

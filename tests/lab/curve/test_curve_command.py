@@ -43,3 +43,12 @@ def test_settings_of_the_runs_are_kept():
     line = CURVE.parse(["--seeds", "4", "--", *RUN], "ampft curve")
     assert (line.flags.seeds, tuple(line.after)) == ("4", RUN)
     assert line.training.test_file == "test.csv"
+
+
+def test_the_report_of_a_curve_writes_no_page_and_says_so(tmp_path, capsys):
+    (tmp_path / "curve.json").write_text("{}")
+    page = tmp_path / "page.html"
+    assert cli.main(["report", str(tmp_path), "--output_file", str(page)]) == 2
+    assert "--output_file" in (message := capsys.readouterr().err)
+    assert "is not a comparison. Remove the flag" in message
+    assert not page.exists()
