@@ -53,6 +53,7 @@ from .precision.resolve import Precision as Precision
 from .precision.resolve import requested_mode as requested_mode
 from .precision.resolve import resolve as resolve
 from .runs.estimator import Classifier as Classifier
+from .runs.estimator import Regressor as Regressor
 from .runs.finetune import finetune as finetune
 from .runs.finished import FinishedRun as FinishedRun
 from .runs.prepared import Prepared as Prepared

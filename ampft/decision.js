@@ -6,6 +6,7 @@ const OUTSIDE = "O";
 
 /** Return the probabilities of one row of logits. */
 export function probabilities(rule, logits) {
+  if (rule.numbers) return logits.map(Math.fround);
   const temperature = rule.decisions.logit_temperature ?? 1;
   const scaled = logits.map((value) => value / temperature);
   if (rule.several)
@@ -21,6 +22,7 @@ export function probabilities(rule, logits) {
 
 /** Return the shown answer of one row of probabilities, as `ampft predict` writes it. */
 export function answer(rule, shares) {
+  if (rule.numbers) return { prediction: shares[0] };
   const { label_names: names, decisions } = rule;
   let label, confidence;
   if (rule.several) {

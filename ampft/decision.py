@@ -133,17 +133,18 @@ UNTOUCHED = Decisions()
 class Answers:
     """What is shown of n rows."""
 
-    labels: list[str]  # The class, or the labels with a separator between them.
-    # (n,) probability of the class, or of the least certain decision for or against a label.
-    confidence: FloatArray
+    # The class, the labels with a separator between them, or the number.
+    labels: list[Any]
+    # (n,) probability of the class, or of the least certain decision for or against a label; None
+    # of numbers.
+    confidence: Any = None
     answered: BoolArray | None = None  # (n,) whether a row is answered; None without abstention.
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the shown columns. A row that is not answered has an empty prediction."""
-        columns: dict[str, list[Any]] = {
-            "prediction": list(self.labels),
-            "confidence": [round(float(value), ROUNDED) for value in self.confidence],
-        }
+        columns: dict[str, list[Any]] = {"prediction": list(self.labels)}
+        if self.confidence is not None:
+            columns["confidence"] = [round(float(value), ROUNDED) for value in self.confidence]
         if self.answered is not None:
             pairs = zip(self.labels, self.answered, strict=True)
             columns["prediction"] = [label if is_answered else "" for label, is_answered in pairs]
@@ -198,15 +199,20 @@ class Rule:
     threshold: float = 0.5  # Probability from which one of several labels is predicted.
     separator: str = ","  # Text between several shown labels, unless a label contains it.
     decisions: Decisions = UNTOUCHED  # What was fitted.
+    numbers: bool = False  # Whether the only output is a number, which is the answer.
 
     def probabilities(self, logits: npt.NDArray[Any]) -> FloatArray:
-        """Return (n, K) probabilities of (n, K) logits."""
+        """Return (n, K) probabilities of (n, K) logits; numbers stay as they are."""
+        if self.numbers:
+            return logits.astype(np.float32)
         shares = sigmoid if self.several else softmax
         temperature = self.decisions.temperature
         return shares(logits, 1.0 if temperature is None else temperature).astype(np.float32)
 
     def answers(self, probabilities: FloatArray) -> Answers:
-        """Return what is shown for (n, K) probabilities."""
+        """Return what is shown for (n, K) probabilities, or (n, 1) numbers."""
+        if self.numbers:
+            return Answers(list(map(float, probabilities[:, 0])))
         names = np.asarray(self.label_names, dtype=object)
         if self.several:
             has = self.decisions.labels(probabilities, self.threshold)
@@ -455,6 +461,8 @@ class Contract:
     def values(self) -> dict[str, Any]:
         """Return the contract as JSON values."""
         rule = {field.name: getattr(self.rule, field.name) for field in fields(Rule)}
+        if not self.rule.numbers:
+            del rule["numbers"]
         rule["label_names"] = list(self.rule.label_names)
         rule["decisions"] = self.rule.decisions.entries(self.rule.label_names)
         tokenization = None if self.tokenization is None else asdict(self.tokenization)

@@ -401,6 +401,11 @@ class ClassifyArguments(
         """Whether an example can have any number of labels; otherwise it has one."""
         return self.task is not None and TASKS[self.task].several_labels
 
+    @property
+    def number_labels(self) -> bool:
+        """Whether labels are numbers; otherwise they are names of classes."""
+        return self.task is not None and TASKS[self.task].number_labels
+
     def optimizer_settings(self) -> OptimizerSettings:
         from ampft.engine.optimizer import OptimizerSettings
 

@@ -144,6 +144,7 @@ COMMANDS = {
 TASK_NAMES = {
     **dict.fromkeys(("classification", "text-classification", "sentiment", "binary"), "text"),
     **dict.fromkeys(("multilabel", "multi_label"), "multi-label"),
+    **dict.fromkeys(("sts", "stsb", "sts-b"), "regression"),
     **dict.fromkeys(("ner", "token-classification", "pos", "tagging"), "tokens"),
     **dict.fromkeys(("image-classification", "vision"), "images"),
     **dict.fromkeys(("audio-classification", "audio"), "sounds"),
@@ -152,9 +153,7 @@ TASK_NAMES = {
 # Advice on values that no program here has.
 OTHER_CHOICES = {
     "int8": " Nothing trains in int8; ampft compare RUN --inference fp32,int8 lets a trained model"
-    " predict in it.",
-    "regression": " Only classification is supported: replace the numbers by classes, such as low"
-    " and high.",
+    " predict in it."
 }
 # Hints for values of the wrong type, by the name of the flag.
 INVALID_VALUES = {"num_train_epochs": " For part of an epoch, set --max_train_steps instead."}

@@ -111,6 +111,15 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
                     f"--{name} applies only if examples have several labels. Add --task "
                     f"{' or '.join(several)}, or remove the flag."
                 )
+    if arguments.number_labels:
+        for name in ("inspect_data", "metric"):
+            if getattr(arguments, name):
+                raise InputError(
+                    f"--{name} needs classes, and the task {arguments.task} predicts numbers. "
+                    "Remove the flag."
+                )
+    elif arguments.huber_delta is not None:
+        raise InputError("--huber_delta needs --task regression. Add it, or remove the flag.")
     check_decision_flags(arguments, arguments.task)
     if arguments.weighted_metrics and arguments.fitted_flags:
         raise InputError(

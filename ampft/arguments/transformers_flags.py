@@ -25,6 +25,7 @@ Given = Mapping[str, str]  # Values of the flags on the command line, "true" for
 TAKEN, CONVERTED, HARMLESS, REFUSED = "taken", "converted", "harmless", "refused"
 _TRUE, _FALSE = ("true", "yes", "1", "y", "t"), ("false", "no", "0", "n", "f")
 _SWITCH, _VALUE, _LIST = "switch", "value", "list"
+STSB = "stsb"  # whose labels are numbers
 GLUE = ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli")
 _WORD_TASKS = ("ner", "pos", "chunk")
 REPORTED = ("accuracy", "f1", "precision", "recall", "seqeval", "mean_iou")  # by every report
@@ -275,19 +276,24 @@ def _resume(value: str, given: Given) -> list[str]:
 
 def _task_name(value: str, given: Given) -> list[str]:
     name = value.lower()
-    if name == "stsb":
-        raise _RefusedError("STS-B has numbers as labels, which is regression: only classes here.")
     if name in GLUE:
+        numbers = ["--task", "regression"] if name == STSB else []
+        if numbers and "train_file" in given:
+            return numbers  # run_glue takes the kind of the task, and reads the files
         if "dataset_name" in given or "train_file" in given:
             source = "dataset_name" if "dataset_name" in given else "train_file"
             raise _RefusedError(f"--{source} names other data. Remove one of them.")
-        return ["--dataset_name", "nyu-mll/glue", "--dataset_config_name", name]
+        return ["--dataset_name", "nyu-mll/glue", "--dataset_config_name", name, *numbers]
     if name in _WORD_TASKS:
         words = ["--task", "tokens"]
         if "dataset_name" in given and "label_column_name" not in given:
             words += ["--label_column_name", f"{name}_tags"]
         return words
     raise _RefusedError(f"received {value!r}; known are {', '.join((*GLUE, *_WORD_TASKS))}.")
+
+
+def _regression(value: str, given: Given) -> list[str]:
+    return ["--task", "regression"] if is_true(value) else []
 
 
 def _text_columns(value: str, given: Given) -> list[str]:
@@ -604,7 +610,7 @@ ROWS: dict[str, Row] = {
     "label_names": _refused(
         "the labels of a data set are found; --label_column_name names the column.", _LIST
     ),
-    "do_regression": _refused("only classes here.", _SWITCH),
+    "do_regression": Row(CONVERTED, "--task regression if true", _SWITCH, _regression),
     "config_name": Row(
         REFUSED, "unless it is the model's: weights and configuration are one", convert=_config_name
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from ampft.data.dataset import (
     cells,
     content_columns,
     fingerprint,
-    row_labels,
+    strata_of,
     value_bytes,
 )
 from ampft.data.masks import MaskClasses
@@ -38,7 +37,7 @@ from ampft.data.pixels import (
 )
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows
-from ampft.data.row_labels import NO, WEIGHT_COLUMN, YES, RowLabels
+from ampft.data.row_labels import NO, NUMBER, WEIGHT_COLUMN, YES, RowLabels
 from ampft.data.splits import (
     FILE_COLUMN,
     GROUP_COLUMN,
@@ -58,7 +57,6 @@ MAX_FRACTIONS = 20  # half stars from 0.5 to 5 can be classes
 LABEL_SEPARATORS = (",", ";", "|")
 MIN_ROWS_PER_CLASS = 2  # with fewer on average, the column may not hold classes
 LARGEST_EXACT = 2**53  # from here on, different integers are the same float
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 BOOLEANS = {"true": "true", "yes": "true", "false": "false", "no": "false"}
 
 
@@ -82,7 +80,11 @@ def assemble(
     rows = {split: _with_weights(part, request) for split, part in rows.items()}
     ordered = columns.labels.per_unit
     several = request.several_labels or ordered
-    names = class_names(rows, several=several)
+    if columns.labels.numbers:
+        refuse_no_numbers(rows)
+        names = rows["train"].names
+    else:
+        names = class_names(rows, several=several)
     conversion_notes: list[str] = []
     if columns.kind in MEDIA:
         rows, conversion_notes = check_media(rows, columns.inputs[0], columns.kind)
@@ -104,30 +106,35 @@ def assemble(
                 f"one split each, the largest with {int(np.bincount(joined.ids).max()):,} rows."
             ]
         groups = joined.ids.astype(np.uint64)
-    parts = {
-        split: _add_labels(part, names, several=several, ordered=ordered)
-        for split, part in rows.items()
-    }
-    splits, split_notes = with_missing_splits(parts, train.labels.strata(), groups, request)
+    if columns.labels.numbers:
+        parts = {split: _add_numbers(part) for split, part in rows.items()}
+    else:
+        parts = {
+            split: _add_labels(part, names, several=several, ordered=ordered)
+            for split, part in rows.items()
+        }
+    splits, split_notes = with_missing_splits(parts, strata_of(parts["train"]), groups, request)
     of_train = ["train", *(split for split in splits if split not in rows)]
     shared_notes, shared = _shared_rows(rows, digests, exact, refuse=request.fail_on_leak)
+    has_no_classes = ordered or columns.labels.numbers
     all_notes = [
         *notes,
         *conversion_notes,
         *(note for part in rows.values() for note in part.notes),
         *_number_notes(train, columns),
         *_ignored_notes(rows, request.ignored_labels),
-        *([] if ordered else _label_notes(names, train.labels, several=several)),
+        *([] if has_no_classes else _label_notes(names, train.labels, several=several)),
         *shared_notes,
         *group_notes,
         *split_notes,
-        *([] if ordered else _few_rows_notes(train, of_train)),
+        *([] if has_no_classes else _few_rows_notes(train, of_train)),
     ]
     data = finalize(splits, request, columns.inputs, columns.kind, name, all_notes)
     return replace(
         data,
         shared_with_train=dict.fromkeys(splits.keys() - {"train"}, 0) | shared,
         text_units=columns.units if ordered else None,
+        number_name=columns.labels.title if columns.labels.numbers else None,
     )
 
 
@@ -182,6 +189,34 @@ def _with_weights(part: LabelledRows, request: DataRequest) -> LabelledRows:
     return replace(part, inputs=inputs.add_column(WEIGHT_COLUMN, weights))
 
 
+def refuse_no_numbers(rows: Mapping[str, LabelledRows]) -> None:
+    """Raise InputError when a split has no rows, or all training rows have the same number."""
+    for split, part in rows.items():
+        if len(part.labels) == 0:
+            raise InputError(f"{part.origin}: no rows for the {split} split. Add at least one.")
+    train = rows["train"]
+    if len(train.names) == 1:
+        raise InputError(
+            f"{train.origin}: all {len(train.labels)} rows have the label {train.names[0]}, so "
+            "there is nothing to learn. Check --label_column_name."
+        )
+
+
+def _with_places(part: LabelledRows) -> Dataset:
+    """Return the inputs with the number of each row in its file, and the file if of several."""
+    inputs = part.inputs.add_column(f"ampft_{part.table.unit}", part.numbers)
+    if not part.files:
+        return inputs
+    names_of_files = [file.origin for file, count in part.files for _ in range(count)]
+    return inputs.add_column(FILE_COLUMN, names_of_files)
+
+
+def _add_numbers(part: LabelledRows) -> Dataset:
+    """Return the inputs with a column `label` of float64 numbers."""
+    numbers = np.array([float(name) for name in part.names], dtype=np.float64)
+    return _with_places(part).add_column("label", numbers[part.labels.codes])
+
+
 def _checked_weights(split: str, part: Dataset, request: DataRequest) -> tuple[Dataset, list[str]]:
     """Return a split with the weights that it needs, and a note on those of training.
 
@@ -219,10 +254,7 @@ def _add_labels(
     index = {name: code for code, name in enumerate(names)}
     order = np.array([index[name] for name in part.names], dtype=np.int64)
     codes, feature = order[part.labels.codes], ClassLabel(names=list(names))
-    inputs = part.inputs.add_column(f"ampft_{part.table.unit}", part.numbers)
-    if part.files:
-        names_of_files = [file.origin for file, count in part.files for _ in range(count)]
-        inputs = inputs.add_column(FILE_COLUMN, names_of_files)
+    inputs = _with_places(part)
     if not several:
         return inputs.add_column("label", codes, feature=feature)
     sets = np.split(codes, np.cumsum(part.labels.counts)[:-1])
@@ -248,7 +280,7 @@ def finalize(
     """
     reduced, masks, prints, all_notes = {}, {}, {}, list(notes)
     for split, whole in splits.items():
-        strata = row_labels(whole).strata() if classes is None else None
+        strata = strata_of(whole) if classes is None else None
         part, limit_notes = subsample(whole, strata, split, request)
         all_notes += limit_notes
         part, weight_notes = _checked_weights(split, part, request)
@@ -325,10 +357,10 @@ def _refuse_scores(train: LabelledRows) -> None:
     if many and 2 * len(fractions) >= len(names):
         raise InputError(
             f"{train.origin}: the labels are {len(names)} different numbers such as"
-            f" {fractions[0][:40]}. Predicting a number is regression, and only"
-            " classification is supported. Replace the numbers by classes (such as low and high),"
-            " or pass another column with --label_column_name. If each number is a class, add a"
-            f" letter to it (such as v{fractions[0][:40]})."
+            f" {fractions[0][:40]}. To predict numbers, add --task regression (texts). To predict"
+            " classes, replace the numbers by them (such as low and high), or pass another column"
+            " with --label_column_name. If each number is a class, add a letter to it (such as"
+            f" v{fractions[0][:40]})."
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
-from datasets import Dataset, DatasetDict, List
+from datasets import Dataset, DatasetDict, List, Value
 
 from ampft.data.masks import Masks
 from ampft.data.row_labels import WEIGHT_COLUMN, RowLabels, Targets, UnitLabels
@@ -54,12 +54,15 @@ class ClassificationData:
     shared_with_train: Mapping[str, int] | None = None
     # Masks by split, if the labels are masks; `splits` then has no column `label`.
     masks: Mapping[str, Masks] | None = None
+    number_name: str | None = None  # Name of what labels measure, if they are numbers.
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """Class names in the order of their indices."""
+        """Class names in the order of their indices, or what the only output measures."""
         if self.masks is not None:
             return self.masks["train"].classes.names
+        if self.number_name is not None:
+            return (self.number_name,)
         return class_names(self.splits["train"])
 
     def weights(self, split: str) -> FloatArray | None:
@@ -72,12 +75,15 @@ class ClassificationData:
     def labels(self, split: str) -> Targets | Masks:
         """Return the labels of a split.
 
-        They are (n,) int64 class indices, (n, K) booleans if rows can have several labels, or the
-        labels of the words of n rows. Labels that are masks are decoded on request.
+        They are (n,) int64 class indices, (n,) float64 numbers, (n, K) booleans if rows can have
+        several labels, or the labels of the words of n rows. Labels that are masks are decoded on
+        request.
         """
         if self.masks is not None:
             return self.masks[split]
         part = self.splits[split]
+        if self.number_name is not None:
+            return number_labels(part)
         labels = row_labels(part)
         if self.kind == TOKEN:
             return UnitLabels(labels.codes, labels.counts)
@@ -100,6 +106,27 @@ def cells(split: Dataset, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
 def has_several_labels(split: Dataset) -> bool:
     """Return whether rows of a split can have any number of labels, not exactly one."""
     return isinstance(split.features["label"], List)
+
+
+def has_numbers(split: Dataset) -> bool:
+    """Return whether the labels of a split are numbers."""
+    return isinstance(split.features["label"], Value)
+
+
+def number_labels(split: Dataset) -> FloatArray:
+    """Return the (n,) labels of a split that are numbers, float64."""
+    return np.asarray(split["label"][:], dtype=np.float64)  # NumPy's format would give float32
+
+
+def strata_of(split: Dataset) -> npt.NDArray[np.int64]:
+    """Return the (n,) stratum of each row: its rarest label, or the fifth that a number is in."""
+    return number_strata(number_labels(split)) if has_numbers(split) else row_labels(split).strata()
+
+
+def number_strata(numbers: FloatArray) -> npt.NDArray[np.int64]:
+    """Return the (n,) fifth of the numbers that each is in; equal numbers are in the same one."""
+    limits = np.quantile(numbers, [0.2, 0.4, 0.6, 0.8])
+    return np.searchsorted(np.unique(limits), numbers, side="left").astype(np.int64)
 
 
 def class_names(split: Dataset) -> tuple[str, ...]:
@@ -154,13 +181,17 @@ def fingerprint(split: Dataset, input_columns: tuple[str, ...]) -> str:
     Images and sounds are hashed by pixels and samples: in another lossless file format they have
     the same hash.
     """
-    names, several = class_names(split), has_several_labels(split)
+    numeric, several = has_numbers(split), has_several_labels(split)
+    names = () if numeric else class_names(split)
     digest = hashlib.sha256()
     columns = [*content_columns(split, input_columns), "label"]
     if WEIGHT_COLUMN in split.column_names:
         columns.insert(0, WEIGHT_COLUMN)
     for *inputs, label in cells(split, columns):
-        labels = [str(len(label)), *(names[i] for i in label)] if several else [names[label]]
+        if several:
+            labels = [str(len(label)), *(names[i] for i in label)]
+        else:
+            labels = [repr(label) if numeric else names[label]]
         for value in (*inputs, *labels):
             digest.update(value_bytes(value))
     return digest.hexdigest()

@@ -178,10 +178,10 @@ def load_user_files(request: DataRequest) -> ClassificationData:
 def load_built_in(name: str, request: DataRequest) -> ClassificationData:
     """Read a built-in data set, `stdlib` or `digits`."""
     refuse_unused_options(request, UNUSED_OPTIONS[name], f"the built-in {name}")
-    if request.several_labels:
+    if request.several_labels or request.number_labels:
         raise InputError(
-            f"--task: the built-in {name} has one label per example. Remove the flag, or pass a"
-            " data set whose examples have several labels."
+            f"--task: the built-in {name} has one class per example. Remove the flag, or pass a"
+            " data set whose examples have such labels."
         )
     if name == "stdlib":
         configuration = request.dataset_config_name or CONFIGURATIONS[0]

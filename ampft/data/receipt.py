@@ -7,7 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ampft.data.dataset import TOKEN, ClassificationData, has_several_labels, row_labels
+from ampft.data.dataset import (
+    TOKEN,
+    ClassificationData,
+    has_several_labels,
+    number_labels,
+    row_labels,
+)
 from ampft.data.media import FRAMES_COLUMN, MEDIA, RATE_COLUMN, media_reference, undecoded_column
 from ampft.data.pixels import FILE
 from ampft.data.splits import FILE_COLUMN, NUMBER_COLUMNS
@@ -43,6 +49,12 @@ def _shares(data: ClassificationData) -> str:
     """Return the most frequent classes with the share of rows, words or pixels that have them."""
     names = list(data.label_names)
     train = data.splits["train"]
+    if data.number_name is not None:
+        numbers = number_labels(train)
+        return (
+            f"{_short(data.number_name, SHOWN_NAME)} from {numbers.min():g} to {numbers.max():g}, "
+            f"mean {numbers.mean():.4g}, of {len(train):,} training rows"
+        )
     if data.masks is not None:
         masks = data.masks["train"]
         counts, what = masks.counts.sum(axis=0), "pixels"
@@ -85,7 +97,10 @@ def _row(data: ClassificationData, row: int) -> tuple[str, str, str]:
         (words,) = train.select_columns(list(data.input_columns))[row].values()
         return place, "", _tagged(words, [names[code] for code in codes], names)
     several = codes if isinstance(codes, list) else [codes]
-    label = listed([_short(names[code], SHOWN_NAME) for code in several])
+    if data.number_name is not None:
+        label = f"{codes:g}"
+    else:
+        label = listed([_short(names[code], SHOWN_NAME) for code in several])
     if data.kind in MEDIA:
         return "", label or "(no label)", _file(data, row, cells)
     inputs = train.select_columns(list(data.input_columns))[row].values()

@@ -175,6 +175,11 @@ class DataRequest(HubSettings):
         return False
 
     @property
+    def number_labels(self) -> bool:
+        """Whether labels are numbers; otherwise they are names of classes."""
+        return False
+
+    @property
     def text_columns(self) -> tuple[str, ...] | None:
         """One text column, or two for pairs; None looks for usual names."""
         return split_names(self.text_column_names)

@@ -129,7 +129,7 @@ class RowCollector:
             self._ignored_rows[min(ignored)] += 1
             self._ignored_found |= ignored
             return False
-        if not NO_LABEL.isdisjoint(labels):
+        if not (NO_LABEL.isdisjoint(labels) or self._request.number_labels):
             self._negative.append(number)
             return False
         if any(value is None for value in inputs):

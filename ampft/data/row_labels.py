@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -98,6 +99,7 @@ class UnitLabels:
         return padded_codes(self.codes, self.counts).astype(dtype or np.int32, copy=False)
 
 
+# (n,) classes or numbers, or (n, K) booleans, or labels of units, or masks.
 Targets = npt.NDArray[Any] | UnitLabels | Masks
 
 
@@ -120,6 +122,33 @@ def padded_codes(codes: npt.NDArray[np.integer[Any]], counts: IntArray) -> npt.N
     return result
 
 
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+def as_number(text: str, location: str, column: str) -> str:
+    """Return the text of a label that is a finite number, as Python writes it.
+
+    Args:
+        text: The label.
+        location: File and line, for the message.
+        column: Its column, for the message.
+
+    Raises:
+        InputError: It is not one.
+    """
+    stripped = text.strip()
+    if NUMBER.fullmatch(stripped) and np.isfinite(float(stripped)):
+        return repr(float(stripped))
+    hint = ""
+    if NUMBER.fullmatch(stripped.replace(",", ".")):
+        hint = " Write a point instead of the comma."
+    raise InputError(
+        f"{location}: the label in column {quoted(column)} is {quoted(text)}, and --task "
+        f"regression needs finite numbers.{hint} Correct the cell, or remove the flag to predict "
+        "classes."
+    )
+
+
 # What `datasets` and loss functions use for "no label"; as a class it would be meaningless.
 NO_LABEL_CODES = frozenset({-1, -100})
 YES = frozenset({"1", "1.0", "true"})
@@ -138,6 +167,7 @@ class LabelParser:
     declared: tuple[str, ...] | None = None
     # Whether each unit of a row, such as a word, has a label; these keep their order.
     per_unit: bool = False
+    numbers: bool = False  # Whether labels are numbers.
 
     @property
     def title(self) -> str:
@@ -164,6 +194,9 @@ class LabelParser:
             pairs = zip(self.columns, cells, strict=True)
             return tuple(name for name, cell in pairs if self._is_yes(name, cell, location))
         (cell,) = cells
+        if self.numbers:
+            text = as_text(cell, location, self.columns[0])
+            return None if text is None else (as_number(text, location, self.columns[0]),)
         if not self.several:
             name = self._name(cell, location)
             return None if name is None else (name,)
@@ -185,7 +218,8 @@ class LabelParser:
             classes: Number of classes.
         """
         if not self.several:
-            return np.array([label for (label,) in rows], dtype=np.int64)
+            dtype = np.float64 if self.numbers else np.int64
+            return np.array([label for (label,) in rows], dtype=dtype)
         matrix = np.zeros((len(rows), classes), dtype=bool)
         for row, labels in enumerate(rows):
             matrix[row, list(labels)] = True

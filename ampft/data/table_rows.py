@@ -63,6 +63,8 @@ def read_tables(
     refuse_unused_options(
         request, ("class_names_file", "text_units"), "data without masks or tagged words"
     )
+    if request.number_labels:
+        refuse_unused_options(request, ("ignore_label",), "labels that are numbers")
     train = tables["train"]
     train[0] = rename_columns(train[0], _expected_names(train[0].columns, request))
     columns, choice_notes = _choose_columns(train[0], request)
@@ -74,7 +76,7 @@ def read_tables(
         for table in parts:
             own.require_in(table.columns, origin=table.origin)
             refuse_rejected(table, columns)
-        if split != "train" and _is_unlabelled(parts[0], columns.labels.columns[0]):
+        if split != "train" and _is_unlabelled(parts[0], columns.labels):
             unlabelled.append(f"The {split} split has no labels and is left out.")
             continue
         read_parts = [read_rows(table, own, request) for table in parts]
@@ -120,7 +122,10 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
     if dataset is not None:
         media = _media_by_type(dataset, request, describe)
     declared = table.classes.get(labels[0])
-    parser = LabelParser(labels, request.several_labels, request.label_separator, declared)
+    if request.number_labels:
+        parser = LabelParser(labels, numbers=True)
+    else:
+        parser = LabelParser(labels, request.several_labels, request.label_separator, declared)
     extra = extra_columns(request)
     if media is not None:
         chosen = DataColumns((media[0],), parser, media[1], extra)
@@ -346,10 +351,12 @@ def _media_by_type(
     return found[kind][0], kind
 
 
-def _is_unlabelled(table: SourceTable, column: str) -> bool:
+def _is_unlabelled(table: SourceTable, parser: LabelParser) -> bool:
     """Return whether no row of a data set has a label, as in the test splits of benchmarks."""
     if table.dataset is None:
         return False
-    missing = (None, UNLABELLED) if column in table.classes else (None,)
+    column = parser.columns[0]
+    has_mark = parser.numbers or column in table.classes
+    missing = (None, UNLABELLED) if has_mark else (None,)
     labels = [label for _, (label,) in table.read((column,))]
     return bool(labels) and all(label in missing for label in labels)

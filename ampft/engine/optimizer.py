@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,14 @@ from ampft.precision.resolve import Precision
 BLOCK_8BIT = 256  # weights with one scale, of bitsandbytes' optimizers
 Group = Mapping[str, Any]
 """A group of parameters of an optimizer, with its settings."""
+
+
+UNIT = "unit"  # Entry of groups whose parameters do not have the unit 1.
+
+
+def rate_of(group: Group, rate: float) -> float:
+    """Return the learning rate of a group for parameters of the unit 1, from its own one."""
+    return rate / float(group.get(UNIT, 1.0))
 
 
 @dataclass(frozen=True)
@@ -206,6 +214,9 @@ class OptimizerSettings:
     name: str = "adamw_torch"  # Key in `OPTIMIZERS`.
     # Factor on the learning rate from each layer to the one below; None for equal rates.
     layer_decay: float | None = None
+    # Units of parameters that do not have the unit 1, by name: they are updated as if they were
+    # divided by it, whatever the unit is.
+    units: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -226,6 +237,7 @@ class TrainedParameter:
     decays: bool  # Whether weight decay applies to it.
     factor: float  # Factor on the learning rate.
     is_in_layers: bool  # Whether it belongs to a layer of the encoder; False if the model has none.
+    unit: float = 1.0  # Unit of its values.
 
 
 @dataclass(frozen=True)
@@ -242,20 +254,26 @@ class OptimizerRow:
 
 
 def _groups(
-    trained: Iterable[TrainedParameter], settings: OptimizerSettings
+    trained: Sequence[TrainedParameter], settings: OptimizerSettings
 ) -> list[dict[str, Any]]:
-    """Return the groups of equal rate and decay, those with decay and a high rate first."""
-    groups: dict[tuple[bool, float], list[Tensor]] = {}
+    """Return the groups of equal rate and decay, those with decay and a high rate first.
+
+    With a unit u, the rate is u times as high, and decay and epsilon are divided by u. AdamW then
+    moves the parameter as if it were divided by u, because it divides by the size of the gradient.
+    """
+    groups: dict[tuple[bool, float, bool, float], list[Tensor]] = {}
     for entry in trained:
-        key = (not entry.decays, -entry.factor)
+        key = (entry.unit != 1, entry.unit, not entry.decays, -entry.factor)
         groups.setdefault(key, []).append(entry.parameter)
     return [
         {
-            "params": groups[is_kept, factor],
-            "weight_decay": 0.0 if is_kept else settings.weight_decay,
-            "lr": settings.learning_rate * -factor,
+            "params": groups[key],
+            "weight_decay": 0.0 if is_kept else settings.weight_decay / unit,
+            "lr": settings.learning_rate * -factor * unit,
+            **({"eps": settings.epsilon / unit, UNIT: unit} if has_unit else {}),
         }
-        for is_kept, factor in sorted(groups)
+        for key in sorted(groups)
+        for has_unit, unit, is_kept, factor in (key,)
     ]
 
 
@@ -274,6 +292,8 @@ def _adamw(trained: list[TrainedParameter], settings: OptimizerSettings) -> Opti
 
 
 def _adafactor(trained: list[TrainedParameter], settings: OptimizerSettings) -> Optimizer:
+    # Its rate is relative to the weights, whatever their unit.
+    trained = [replace(entry, unit=1.0) for entry in trained]
     return Adafactor(_groups(trained, settings), lr=settings.learning_rate)
 
 
@@ -377,7 +397,7 @@ def make_optimizer(
             f"--optim {settings.name} is not supported with {precision.mode}, whose weights are "
             "stored in 16 bits. Use --optim adamw_torch, or --mixed_precision bf16."
         )
-    trained = _trained_parameters(model, settings.layer_decay)
+    trained = _trained_parameters(model, settings.layer_decay, settings.units)
     rounding = None if precision is None else precision.rounding
     if rounding in (KAHAN, STOCHASTIC):
         return BFloat16AdamW(
@@ -391,7 +411,9 @@ def make_optimizer(
     return row.make(trained, settings)
 
 
-def _trained_parameters(model: nn.Module, layer_decay: float | None) -> list[TrainedParameter]:
+def _trained_parameters(
+    model: nn.Module, layer_decay: float | None, units: Mapping[str, float]
+) -> list[TrainedParameter]:
     """Return the trained parameters with their learning rates.
 
     With a decay d, the rate of layer l of L is multiplied by d^(L + 1 - l), that of the embeddings
@@ -410,7 +432,8 @@ def _trained_parameters(model: nn.Module, layer_decay: float | None) -> list[Tra
             decays = name.rpartition(".")[0] not in norms and not WITHOUT_DECAY.search(name.lower())
             depth, head = (0, 0) if depths is None else (depths.of_parameter[name], depths.head)
             factor = 1.0 if layer_decay is None else layer_decay ** (head - depth)
-            trained.append(TrainedParameter(parameter, decays, factor, 0 < depth < head))
+            unit = units.get(name, 1.0)
+            trained.append(TrainedParameter(parameter, decays, factor, 0 < depth < head, unit))
     return trained
 
 

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from ampft.data.steps import MicroBatch, StepBatch
 from ampft.engine.bfloat16_adamw import step_measuring_lost_updates
+from ampft.engine.optimizer import rate_of
 from ampft.errors import TrainingStopped
 from ampft.models.adapters import lora_config
 from ampft.models.joint_weights import joint_weights
@@ -222,7 +223,8 @@ def apply_step(
         StepStopped: The loss or the gradient is not finite, and the step is not skipped (raised
             before the weights change), or it still overflows at a scale of `MIN_LOSS_SCALE`.
     """
-    learning_rate = float(max(schedule.get_last_lr()))
+    groups = schedule.optimizer.param_groups
+    learning_rate = max(map(rate_of, groups, map(float, schedule.get_last_lr())))
     limit = math.inf if max_grad_norm is None else max_grad_norm
     scaler, plain = accelerator.scaler, getattr(optimizer, "optimizer", optimizer)
     # Without a scaler, nothing but a fused optimizer prevents an update with a bad gradient.

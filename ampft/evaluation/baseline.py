@@ -1,4 +1,4 @@
-"""Simple methods without fine-tuning: logistic regression on TF-IDF and on frozen features.
+"""Simple methods without fine-tuning: logistic or ridge regression on TF-IDF and frozen features.
 
 Frozen features are the mean hidden states of texts, and otherwise what the model's head reads, as
 they are where the head began at such a regression.
@@ -17,7 +17,7 @@ import torch
 from sklearn import config_context
 from sklearn.dummy import DummyClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.multiclass import OneVsRestClassifier
 from transformers import PreTrainedModel
 
@@ -25,7 +25,7 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.splits import dependent_groups
 from ampft.errors import InputError
 from ampft.evaluation.probe import BATCH, MAX_UNITS, probe_decoded, set_head, with_probed_head
-from ampft.evaluation.simple_methods import BAG_OF_WORDS, FREQUENCIES, FROZEN, SimpleMethod
+from ampft.evaluation.simple_methods import BAG_OF_WORDS, CONSTANTS, FROZEN, SimpleMethod
 from ampft.kinds.inputs import PredictedMasks
 from ampft.kinds.logits import model_inputs
 from ampft.metrics.paired import paired_interval
@@ -40,11 +40,13 @@ SHARE, LEAST_SECONDS = 0.1, 5.0  # of the training that a method may take, and a
 SECONDS_PER_WORD, SECONDS_PER_FEATURE = 2e-6, 3e-8
 # scikit-learn's default of 1 regularises a few thousand unit-length rows too strongly.
 INVERSE_REGULARISATION = 10.0
+# Of ridge regression on rows of unit length, among which folds choose.
+RIDGE_STRENGTHS, RIDGE_FOLDS = (0.01, 0.1, 1.0, 10.0), 3
 Check = Callable[[float], None]
 
 
 def bag_of_words_baseline(task: Task, split: str, check: Check = lambda seconds: None) -> Outcome:
-    """Fit TF-IDF (words and pairs of words, logarithmic counts) with logistic regression.
+    """Fit TF-IDF (words and pairs of words, logarithmic counts) with logistic or ridge regression.
 
     It is fitted on the training split. The two texts of a pair are joined. With several labels per
     text, one regression is fitted per label.
@@ -61,7 +63,12 @@ def bag_of_words_baseline(task: Task, split: str, check: Check = lambda seconds:
         predict = bag_of_words_model(texts, targets, classes, "--baseline", check, weights=weights)
     except InputError as error:
         raise InputError(str(error).replace(": ", f": {task.data.name}: ", 1)) from None
-    return task.outcome(split, {"probabilities": predict(joined_texts(task.data, split))})
+    return task.outcome(split, {_predicted(task): predict(joined_texts(task.data, split))})
+
+
+def _predicted(task: Task) -> str:
+    """Return the name of decoded predictions."""
+    return "values" if task.row.number_labels else "probabilities"
 
 
 def bag_of_words_model(
@@ -90,14 +97,21 @@ def bag_of_words_model(
     except ValueError as error:
         raise InputError(f"{flag}: {error}. Remove the flag.") from None
     check(SECONDS_PER_WORD * words.nnz * classes)
-    predict = _logistic_regression(words, targets, classes, weights)
+    predict = _regression(words, targets, classes, weights)
     return lambda new: predict(vectorizer.transform(new))
 
 
-def _logistic_regression(
+def _regression(
     features: Any, targets: npt.NDArray[Any], classes: int, weights: npt.NDArray[np.float64] | None
 ) -> Callable[[Any], npt.NDArray[np.float32]]:
-    """Fit (n, f) features of unit length; return the function of (n, classes) probabilities."""
+    """Fit (n, f) features of unit length; return the function of (n, classes) probabilities.
+
+    Numbers are fitted by ridge regression, whose function returns (n, 1) numbers.
+    """
+    given = {} if weights is None else {"sample_weight": weights}
+    if targets.dtype == np.float64:
+        ridge = RidgeCV(RIDGE_STRENGTHS, cv=RIDGE_FOLDS).fit(features, targets, **given)
+        return lambda new: ridge.predict(new).astype(np.float32)[:, None]
     model: Any = LogisticRegression(C=INVERSE_REGULARISATION, solver="newton-cg")
     with config_context(enable_metadata_routing=True):
         model.set_fit_request(sample_weight=True)
@@ -105,7 +119,6 @@ def _logistic_regression(
         model = OneVsRestClassifier(model)
     elif len(np.unique(targets)) == 1:
         model = DummyClassifier()  # logistic regression needs two classes
-    given = {} if weights is None else {"sample_weight": weights}
     with warnings.catch_warnings(), config_context(enable_metadata_routing=True):
         # A label that no text has, or every text, has a constant prediction, which is intended.
         warnings.filterwarnings("ignore", r"Label (not )?\d+ is present", UserWarning)
@@ -165,12 +178,12 @@ def frozen_encoder_baseline(
         return task.outcome(split, probe_decoded(task, probed.model.to(device).eval(), split))
     chosen = np.random.default_rng(0).permutation(len(targets))[:MAX_UNITS]
     weights = None if train.row_weights is None else train.row_weights[chosen]
-    predict = _logistic_regression(
+    predict = _regression(
         _embeddings(model, train, chosen), targets[chosen], len(task.label_names), weights
     )
     new = task.examples(split)
     everything = np.arange(len(new.lengths))
-    return task.outcome(split, {"probabilities": predict(_embeddings(model, new, everything))})
+    return task.outcome(split, {_predicted(task): predict(_embeddings(model, new, everything))})
 
 
 def _seconds_per_row(task: Task, model: Any) -> float:
@@ -278,7 +291,7 @@ def compared_methods(
             name=name,
             metrics={key: metrics.get(key) for key in problem.printed},
             difference=paired_interval(metric, sums(found), sums(outcome)),
-            seconds=None if name == FREQUENCIES else time.perf_counter() - started,
+            seconds=None if name in CONSTANTS else time.perf_counter() - started,
         )
 
     return tuple(figures(name, predict) for name, predict in methods.items())

@@ -23,9 +23,9 @@ from torch.nn import functional
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
 from ampft.kinds.logits import LABEL_WEIGHTS, NO_LABEL
-from ampft.models.freezing import head_names, is_inside_any
+from ampft.models.freezing import last_layers
 from ampft.models.weights import LoadedModel
-from ampft.tasks.loss import summed_binary_cross_entropy, summed_cross_entropy
+from ampft.tasks.loss import summed_binary_cross_entropy, summed_cross_entropy, summed_squared_error
 from ampft.tasks.task import LabelledExamples, Task
 from ampft.text.numbers import counted
 
@@ -68,6 +68,8 @@ def with_probed_head(
     Raises:
         InputError: The head has no single last linear layer that is trained.
     """
+    if task.row.number_labels:
+        size = 1.0  # they are no logits
     model, layer = loaded.model, _last_layer(loaded.model, len(task.label_names), name)
     before, was_training = next(model.parameters()).device, model.training
     if before != device:
@@ -87,8 +89,9 @@ def with_probed_head(
         if before != device:
             model.to(before)
         model.train(was_training)
+    kind = "ridge" if task.row.number_labels else "logistic"
     note = (
-        f"the head begins as logistic regression on {counted(len(features), 'feature vector')} of "
+        f"the head begins as {kind} regression on {counted(len(features), 'feature vector')} of "
         f"the training split (inverse regularisation {strength:g}, chosen by folds)"
         + f", with {size:g} times its logits"
         * (size != 1)
@@ -106,15 +109,7 @@ def set_head(task: Task, model: nn.Module, probe: tuple[Tensor, Tensor], flag: s
 
 
 def _last_layer(model: nn.Module, classes: int, flag: str) -> nn.Linear:
-    head = head_names(model)
-    found = [
-        module
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear)
-        and module.out_features == classes
-        and module.weight.requires_grad
-        and is_inside_any(name, head)
-    ]
+    found = list(last_layers(model, classes).values())
     if len(found) != 1:
         raise InputError(
             f"{flag}: the head of {type(model).__name__} has {len(found) or 'no'} linear layers "
@@ -158,7 +153,8 @@ def _training_features(
     with _returning_features(layer):
         for rows, inputs in _batches(task, model, examples, order):
             targets = inputs["labels"]
-            counts = slice(None) if targets.ndim > 1 else targets != NO_LABEL
+            has_gaps = targets.ndim == 1 and not targets.is_floating_point()
+            counts = targets != NO_LABEL if has_gaps else slice(None)
             features.append(rows.cpu().double()[counts])
             labels.append(targets[counts])
             if LABEL_WEIGHTS in inputs:
@@ -177,14 +173,19 @@ def fit_regression(
 
     Args:
         features: (n, H) float64.
-        labels: (n,) classes, or (n, K) whether an example has a label.
-        classes: Number of classes, K.
+        labels: (n,) classes, or (n, K) whether an example has a label; or (n,) numbers, float64,
+            for ridge regression on their standardized values.
+        classes: Number of classes, K; 1 for numbers.
         weights: (n,) weights of the rows, float64, as scikit-learn's `sample_weight`; None for 1.
 
     Returns:
         (K, H) weights, (K,) biases, and the chosen inverse strength.
     """
     scale = float(features.square().sum(1).mean().sqrt().clamp(min=1e-12))
+    mean, unit = 0.0, 1.0
+    if labels.is_floating_point() and labels.ndim == 1:
+        mean, unit = float(labels.mean()), float(labels.std(correction=0).clamp(min=1e-12))
+        labels = (labels - mean) / unit
     rows = _Rows(features / scale, labels, weights)
     threads = torch.get_num_threads()
     if features.numel() * classes <= ONE_THREAD:
@@ -194,15 +195,20 @@ def fit_regression(
         weight, bias = _fit(rows, classes, strength)
     finally:
         torch.set_num_threads(threads)
-    return weight / scale, bias, strength
+    return weight * (unit / scale), bias * unit + mean, strength
 
 
 class _Rows(NamedTuple):
     """What a regression is fitted on."""
 
     features: Tensor  # (n, H) float64.
-    labels: Tensor  # (n,) classes, or (n, K) whether a row has a label.
+    labels: Tensor  # (n,) classes, (n, K) whether a row has a label, or (n,) float64 numbers.
     weights: Tensor | None  # (n,) float64; None for 1.
+
+    @property
+    def are_numbers(self) -> bool:
+        """Whether labels are numbers."""
+        return self.labels.ndim == 1 and self.labels.is_floating_point()
 
     def of(self, chosen: Any) -> _Rows:
         """Return some of the rows."""
@@ -211,6 +217,10 @@ class _Rows(NamedTuple):
 
 def _strength(rows: _Rows, classes: int) -> float:
     labels = rows.labels
+    if rows.are_numbers:
+        if len(labels) < FOLDS:
+            return STRENGTHS[1]
+        labels = torch.zeros(len(labels), dtype=torch.int64)
     strata = labels.numpy() if labels.ndim == 1 else labels.numpy().argmax(1)
     if np.unique(strata, return_counts=True)[1].max() < FOLDS:
         return STRENGTHS[1]
@@ -227,13 +237,17 @@ def _strength(rows: _Rows, classes: int) -> float:
 
 def _loss(rows: _Rows, weight: Tensor, bias: Tensor) -> Tensor:
     logits = rows.features @ weight.T + bias
+    if rows.are_numbers:
+        return summed_squared_error(logits[:, 0], rows.labels, weights=rows.weights)
     if rows.labels.ndim == 1:
         return summed_cross_entropy(logits, rows.labels.long(), weights=rows.weights)
     return summed_binary_cross_entropy(logits, rows.labels, weights=rows.weights)
 
 
 def _fit(rows: _Rows, classes: int, strength: float) -> tuple[Tensor, Tensor]:
-    """Minimise strength * loss + |weights|^2 / 2 by L-BFGS, from zeros."""
+    """Minimise strength * loss + |weights|^2 / 2 by L-BFGS, from zeros; for numbers exactly."""
+    if rows.are_numbers:
+        return _ridge(rows, strength)
     weight = torch.zeros(classes, rows.features.shape[1], dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS(
@@ -251,6 +265,19 @@ def _fit(rows: _Rows, classes: int, strength: float) -> tuple[Tensor, Tensor]:
 
     optimizer.step(closure)
     return weight.detach(), bias.detach()
+
+
+def _ridge(rows: _Rows, strength: float) -> tuple[Tensor, Tensor]:
+    """Minimise strength * half the squared error + |weights|^2 / 2; the bias is free."""
+    features, labels, weights = rows
+    if weights is None:
+        weights = torch.ones_like(labels)
+    means = (weights @ features) / weights.sum(), (weights @ labels) / weights.sum()
+    centred, target = features - means[0], labels - means[1]
+    gram = centred.T @ (centred * weights[:, None])
+    gram += torch.eye(len(gram), dtype=gram.dtype) / strength
+    weight = torch.linalg.solve(gram, centred.T @ (weights * target))
+    return weight[None], (means[1] - weight @ means[0])[None]
 
 
 def _check(task: Task, model: nn.Module, layer: nn.Linear) -> None:

@@ -92,10 +92,18 @@ def outcome_warnings(outcome: Outcome, constant: Outcome) -> dict[str, str]:
     always = outcome.only_prediction
     if always is not None and len(np.unique(outcome.truth, axis=0)) > 1:
         warnings[ONE_PREDICTION] = f"the model predicts {always!r} for every example."
-    gains = _values(constant, "log_loss") - _values(outcome, "log_loss")
-    if not (
-        _is_significantly_positive(gains) or _is_significantly_positive(youden_j_values(outcome))
-    ):
+    are_numbers = not outcome.class_names
+    loss = "mse" if are_numbers else "log_loss"
+    gains = _values(constant, loss) - _values(outcome, loss)
+    if _is_significantly_positive(gains):
+        return warnings
+    if are_numbers:
+        warnings[NOT_BETTER] = (
+            f"on {len(outcome)} examples the predictions are not shown to be better than the mean "
+            "of the training labels: their squared error is not lower by "
+            f"{STANDARD_ERRORS:g} standard errors."
+        )
+    elif not _is_significantly_positive(youden_j_values(outcome)):
         warnings[NOT_BETTER] = (
             f"on {len(outcome)} examples the predictions are not shown to be better than the class "
             "frequencies: neither their log loss nor their informedness (Youden's J) is better by "
@@ -152,7 +160,7 @@ def stop_if_far_above_chance(
     Raises:
         TrainingStopped: The loss is far above chance.
     """
-    loss = outcome.metrics()["log_loss"]
+    loss = outcome.metrics().get("log_loss")  # the squared error has another unit than training
     if loss is None or not losses or loss <= FAR_ABOVE * max(losses[0], chance_loss(task)):
         return
     if np.mean(losses[-LAST_STEPS:]) < chance_loss(task):

@@ -12,6 +12,8 @@ from ampft.text.page import Table
 
 FROZEN, BAG_OF_WORDS = "frozen encoder + regression", "TF-IDF + regression"
 FREQUENCIES, FINE_TUNED = "class frequencies", "fine-tuned model"
+MEAN_LABEL = "mean of the labels"
+CONSTANTS = (FREQUENCIES, MEAN_LABEL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,7 @@ def answer(problem: type[Problem] | Problem, methods: Sequence[SimpleMethod]) ->
     """Return in one sentence whether the best simple method is as good; None without any."""
     metric = problem.metrics[problem.printed[0]]
     sign = 1 if metric.higher_is_better else -1
-    known = [each for each in methods if each.difference is not None and each.name != FREQUENCIES]
+    known = [each for each in methods if each.difference is not None and each.name not in CONSTANTS]
     if not known:
         return None
     best = max(known, key=lambda each: sign * (each.metrics[metric.name] or 0))

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
     from ampft.features.weights import BestModel, Selector
 
-LOSS = "log_loss"  # Name of the metric that chooses if the user names none.
-BY_METRIC, BY_LOSS, IS_LAST = "metric", LOSS, "last"
+# Names of the metrics that choose if the user names none: means of a loss per unit.
+LOSS, ERROR = "log_loss", "mse"
+BY_METRIC, BY_LOSS, BY_ERROR, IS_LAST = "metric", LOSS, ERROR, "last"
 FEW_ROWS = 50  # Below, the best value of a metric chooses worse than taking the last weights.
 
 
@@ -48,7 +49,7 @@ class BestPart:
     step: int | None = None
     # Why it is kept: it has the best value, an earlier log loss that is lower than the last one by
     # more than chance, or it is the last and no earlier one is better by more than chance.
-    by: Annotated[str, one_of((BY_METRIC, BY_LOSS, IS_LAST))] = BY_METRIC
+    by: Annotated[str, one_of((BY_METRIC, BY_LOSS, BY_ERROR, IS_LAST))] = BY_METRIC
     rows: int | None = None  # Number of cases of the validations.
     # By how much the lowest log loss is lower than the last one, and the standard error; None if it
     # is the last one, or if the metric chose.
@@ -60,6 +61,7 @@ class BestPart:
         """Why it is kept, such as "the best by accuracy"."""
         reasons = {
             BY_LOSS: "whose log loss is lower than the last one's by more than chance",
+            BY_ERROR: "whose squared error is lower than the last one's by more than chance",
             IS_LAST: "the last, because no other is better by more than chance",
         }
         return reasons.get(self.by, f"the best by {self.metric}")
@@ -127,7 +129,7 @@ class Validations(Feature):
     def at_validation(self, step: int, outcome: Outcome) -> None:
         """Add an evaluation of a split."""
         self.cases = len(outcome)
-        losses = None if self.lowest is None else _case_losses(outcome)
+        losses = None if self.lowest is None else _case_losses(outcome, self.best.metric.name)
         self.add(step, all_metrics(outcome), losses)
 
     def add(
@@ -149,7 +151,8 @@ class Validations(Feature):
         self.parts.append(part)
         self._send(step, metrics)
         value = metrics[self.best.metric.name]
-        is_best = self.best.update(value, step, self.accelerator, self.model, tie=metrics.get(LOSS))
+        loss = metrics.get(LOSS, metrics.get(ERROR))
+        is_best = self.best.update(value, step, self.accelerator, self.model, tie=loss)
         if self.lowest is not None and losses is not None:
             lowest, self.gain = self.lowest[: self.cases].numpy(), None
             if is_best:
@@ -168,7 +171,7 @@ class Validations(Feature):
         """Send an evaluation to the trackers, under the names that transformers' Trainer gives."""
         if not self.accelerator.trackers:
             return
-        named = {"loss": metrics.get(LOSS), **metrics}
+        named = {"loss": metrics.get(LOSS, metrics.get(ERROR)), **metrics}
         numbers = {f"eval/{n}": v for n, v in named.items() if v is not None and math.isfinite(v)}
         self.accelerator.log(numbers, step=step)
 
@@ -227,7 +230,7 @@ class Validations(Feature):
             return {"validations": tuple(self.parts), "best": None}
         by = BY_METRIC
         if self.lowest is not None:
-            by = IS_LAST if kept is self.parts[-1] else BY_LOSS
+            by = IS_LAST if kept is self.parts[-1] else self.best.metric.name
         part = BestPart(
             metric=metric.name,
             epoch=kept.epoch,
@@ -280,8 +283,8 @@ def all_metrics(outcome: Outcome) -> dict[str, float | None]:
     return {**outcome.metrics(), **outcome.report().metrics()}
 
 
-def _case_losses(outcome: Outcome) -> tuple[FloatArray, FloatArray]:
-    """Return (n,) sums of the log losses of each case, and (n,) numbers of its units."""
-    sums = outcome.sums(LOSS)
+def _case_losses(outcome: Outcome, metric: str) -> tuple[FloatArray, FloatArray]:
+    """Return (n,) sums of the losses of each case, and (n,) numbers of its units."""
+    sums = outcome.sums(metric)
     table = sums.patterns[:, [0, 2]].toarray()[sums.pattern_of]
     return table[:, 0], table[:, 1]

@@ -63,6 +63,7 @@ class TrainingInfo:
     several_labels: bool  # Whether an example could have any number of labels.
     # How texts are divided into words; None for other kinds of data.
     text_units: TextUnits | None = None
+    number_labels: bool = False  # Whether labels are numbers.
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,8 @@ class PredictedRows:
             top_k: Number of most probable labels to add, with their probabilities.
             all_probabilities: Whether to add the probability of every label.
         """
+        if "values" in self.decoded:  # numbers, which have no probability
+            return {"prediction": self.decoded["values"][:, 0].astype(float).tolist()}
         columns: dict[str, list[Any]] = {
             "prediction": self.labels,
             "confidence": [round(value, 6) for value in self.confidence],

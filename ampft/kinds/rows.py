@@ -293,6 +293,8 @@ def find_labels(
         if len(usual) != 1:
             return None
         columns = (usual[0],)
+    if trained.number_labels:
+        return LabelParser((str(columns[0]),), numbers=True)
     separator = str(trained.arguments.get("label_separator", ","))
     names = tuple(map(str, columns))
     return LabelParser(names, several, separator, declared=table.classes.get(names[0]))

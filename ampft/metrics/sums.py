@@ -28,6 +28,7 @@ BoolArray = npt.NDArray[np.bool_]
 UNSEEN_PROBABILITY = 0.05  # probability of seeing no lost case
 MAX_LOG_LOSS = 52 * math.log(2)  # nats: as scikit-learn, probabilities are clipped to 2^-52
 SAME_EFFECT_RATIO = 1.1  # ratio of effects below which classes are not distinguished
+SMALLEST_VARIANCE = 1e-12  # of labels or predictions, in variances of the labels
 ENTRIES_AT_A_TIME = 1 << 22  # entries of the leave-one-out sums that are in memory at a time
 
 
@@ -250,6 +251,38 @@ def mean(sums: FloatArray) -> FloatArray:
     return _ratio(sums[..., 0], sums[..., 2])
 
 
+# Metrics of numbers
+
+
+def r_squared(sums: FloatArray) -> FloatArray:
+    """Return 1 - squared error / variance of the labels; NaN where all labels are equal.
+
+    Args:
+        sums: (..., 4) of squared error, label, squared label, and one.
+    """
+    error, label, square, cases = np.moveaxis(sums, -1, 0)
+    total = square - _ratio(label**2, cases)
+    is_defined = total > cases * SMALLEST_VARIANCE
+    return np.where(is_defined, 1 - error / np.where(is_defined, total, 1.0), np.nan)
+
+
+def pearson(sums: FloatArray) -> FloatArray:
+    """Return the correlation of labels and predictions; NaN where either are all equal.
+
+    Args:
+        sums: (..., 6) of label times prediction, label, prediction, both squared, and one.
+    """
+    product, label, value, label_square, value_square, cases = np.moveaxis(sums, -1, 0)
+    covariance = product - _ratio(label * value, cases)
+    spreads = [
+        square - _ratio(each**2, cases)
+        for each, square in ((label, label_square), (value, value_square))
+    ]
+    is_defined = np.minimum(*spreads) > cases * SMALLEST_VARIANCE
+    scale = np.sqrt(np.where(is_defined, spreads[0] * spreads[1], 1.0))
+    return np.where(is_defined, np.clip(covariance / scale, -1, 1), np.nan)
+
+
 # Effect of one changed label
 
 
@@ -352,6 +385,14 @@ def costliest_of_mean(
     sizes = _column(seeds[0].patterns, -1)
     units = float(counts @ sizes)
     return CostliestCase(most * float(counts @ sizes**2) / units**2, None, len(seeds[0]))
+
+
+def costliest_of_worst(
+    from_sums: Callable[[FloatArray], FloatArray], seeds: Sequence[CaseSums]
+) -> CostliestCase:
+    """Return the case that would become the worst of all that were seen, by the first sum."""
+    most = max(float(abs(each.patterns[:, [0]]).max()) for each in seeds)
+    return costliest_of_mean(from_sums, seeds, most=most)
 
 
 def _column(patterns: Any, index: int) -> FloatArray:

@@ -43,6 +43,19 @@ def head_names(model: nn.Module) -> tuple[str, ...]:
     return tuple(name for name, module in (*beside, *poolers) if has_weights(module))
 
 
+def last_layers(model: nn.Module, outputs: int) -> dict[str, nn.Linear]:
+    """Return the linear layers of the head, by name, that are trained and have so many outputs."""
+    head = head_names(model)
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+        and module.out_features == outputs
+        and module.weight.requires_grad
+        and is_inside_any(name, head)
+    }
+
+
 def has_weights(module: nn.Module) -> bool:
     """Return whether a module has parameters."""
     return next(module.parameters(), None) is not None

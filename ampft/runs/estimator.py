@@ -1,4 +1,4 @@
-"""A classifier of texts with scikit-learn's interface, over `ampft.finetune`."""
+"""A classifier and a regressor of texts with scikit-learn's interface, over `ampft.finetune`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from ampft.ownership import TemporaryFolder
@@ -20,16 +20,8 @@ from ampft.runs.finished import FinishedRun
 PROBABILITY = "probability_"
 
 
-class Classifier(ClassifierMixin, BaseEstimator):
-    """Fine-tunes a model on texts; an estimator for pipelines, searches and cross-validation.
-
-    Attributes:
-        classes_: (K,) labels in the dtype of `y`, sorted.
-        run_: The `FinishedRun`.
-
-    Examples:
-        >>> cross_val_score(ampft.Classifier(num_train_epochs=5), texts, labels)  # doctest: +SKIP
-    """
+class TextEstimator(BaseEstimator):
+    """What the estimators of texts share: their parameters and a run."""
 
     def __init__(
         self,
@@ -78,36 +70,19 @@ class Classifier(ClassifierMixin, BaseEstimator):
         tags.non_deterministic = self.random_state is None
         return tags
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Classifier:
-        """Fine-tune on texts.
-
-        Args:
-            X: (n,) texts: a list, an array, a Series, or a DataFrame with one column.
-            y: (n,) labels of any type.
-            sample_weight: (n,) weights of the texts in the loss; None for 1.
-
-        Raises:
-            InputError: The data or a setting must be corrected.
-            ValueError: `X`, `y` and `sample_weight` differ in length, or labels have different
-                types.
-        """
-        texts, labels = texts_of(X), np.asarray(y)
-        if labels.ndim != 1 or len(labels) != len(texts):
-            raise ValueError(f"X has {len(texts)} texts, and y the shape {labels.shape}.")
-        rows = {"text": texts, "label": list(map(str, labels))}
-        settings = dict(self.settings or {})
+    def _train(
+        self, texts: list[str], labels: Sequence[Any], sample_weight: Any, **named: Any
+    ) -> None:
+        """Train a run on texts and their labels; `named` are settings of the estimator."""
+        rows = {"text": texts, "label": labels}
         if sample_weight is not None:
             weights = np.asarray(sample_weight, dtype=np.float64)
-            if weights.shape != labels.shape:
+            if weights.shape != (len(texts),):
                 raise ValueError(
                     f"sample_weight has the shape {weights.shape}, and X has {len(texts)} texts."
                 )
             rows["weight"] = weights.tolist()
-            settings.setdefault("weight_column", "weight")
-        try:
-            self.classes_ = np.unique(labels)
-        except TypeError as error:
-            raise ValueError("y: the labels have different types.") from error
+            named["weight_column"] = "weight"
         own = {
             "model_name_or_path": self.model_name_or_path,
             "num_train_epochs": self.num_train_epochs,
@@ -116,11 +91,12 @@ class Classifier(ClassifierMixin, BaseEstimator):
             "max_seq_length": self.max_seq_length,
             "seed": self._seed(),
             "test_fraction": 0.0,
+            **named,
         }
         given = {name: value for name, value in own.items() if value is not None}
         folder = self.output_dir
         if folder is None:
-            temporary = TemporaryFolder("classifier")
+            temporary = TemporaryFolder("estimator")
             folder = str(temporary.__enter__() / "run")
             self._remove = weakref.finalize(self, temporary.remove)
         printed = contextlib.nullcontext() if self.verbose else _silence()
@@ -128,24 +104,9 @@ class Classifier(ClassifierMixin, BaseEstimator):
             self.run_: FinishedRun = finetune(
                 [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)],
                 precision=self.precision,
-                **{**given, **settings, "output_dir": folder},
+                **{**given, **(self.settings or {}), "output_dir": folder},
             )
         self.n_features_in_ = 1
-        return self
-
-    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
-        """Return the probabilities of the classes, (n, K), in the order of `classes_`."""
-        check_is_fitted(self, "run_")
-        texts = texts_of(X)
-        if not texts:
-            return np.zeros((0, len(self.classes_)))
-        table = self.run_.predict(texts, all_probabilities=True)
-        columns = [PROBABILITY + str(label) for label in self.classes_]
-        return table[columns].to_numpy(dtype=np.float64)
-
-    def predict(self, X: Any) -> npt.NDArray[Any]:
-        """Return the most probable label of each text, (n,), in the dtype of `y`."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickle; the model stays in the folder of its run.
@@ -163,6 +124,100 @@ class Classifier(ClassifierMixin, BaseEstimator):
         if isinstance(self.random_state, np.random.RandomState):
             return int(self.random_state.randint(2**31))
         return int(self.random_state)
+
+
+class Classifier(ClassifierMixin, TextEstimator):
+    """Fine-tunes a model on texts; an estimator for pipelines, searches and cross-validation.
+
+    Attributes:
+        classes_: (K,) labels in the dtype of `y`, sorted.
+        run_: The `FinishedRun`.
+
+    Examples:
+        >>> cross_val_score(ampft.Classifier(num_train_epochs=5), texts, labels)  # doctest: +SKIP
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Classifier:
+        """Fine-tune on texts.
+
+        Args:
+            X: (n,) texts: a list, an array, a Series, or a DataFrame with one column.
+            y: (n,) labels of any type.
+            sample_weight: (n,) weights of the texts in the loss; None for 1.
+
+        Raises:
+            InputError: The data or a setting must be corrected.
+            ValueError: `X`, `y` and `sample_weight` differ in length, or labels have different
+                types.
+        """
+        texts, labels = texts_and_labels(X, y)
+        try:
+            self.classes_ = np.unique(labels)
+        except TypeError as error:
+            raise ValueError("y: the labels have different types.") from error
+        self._train(texts, list(map(str, labels)), sample_weight)
+        return self
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """Return the probabilities of the classes, (n, K), in the order of `classes_`."""
+        check_is_fitted(self, "run_")
+        texts = texts_of(X)
+        if not texts:
+            return np.zeros((0, len(self.classes_)))
+        table = self.run_.predict(texts, all_probabilities=True)
+        columns = [PROBABILITY + str(label) for label in self.classes_]
+        return table[columns].to_numpy(dtype=np.float64)
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """Return the most probable label of each text, (n,), in the dtype of `y`."""
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+
+class Regressor(RegressorMixin, TextEstimator):
+    """Fine-tunes a model to predict a number for each text; it has the parameters of `Classifier`.
+
+    Attributes:
+        run_: The `FinishedRun`.
+
+    Examples:
+        >>> cross_val_score(ampft.Regressor(), texts, numbers, scoring="r2")  # doctest: +SKIP
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Regressor:
+        """Fine-tune on texts.
+
+        Args:
+            X: (n,) texts: a list, an array, a Series, or a DataFrame with one column.
+            y: (n,) finite numbers.
+            sample_weight: (n,) weights of the texts in the loss; None for 1.
+
+        Raises:
+            InputError: The data or a setting must be corrected.
+            ValueError: `X`, `y` and `sample_weight` differ in length.
+        """
+        texts, labels = texts_and_labels(X, y)
+        self._train(texts, labels.astype(np.float64).tolist(), sample_weight, task="regression")
+        return self
+
+    def predict(self, X: Any) -> npt.NDArray[np.float64]:
+        """Return the predicted number of each text, (n,), in the unit of `y`."""
+        check_is_fitted(self, "run_")
+        texts = texts_of(X)
+        if not texts:
+            return np.zeros(0)
+        return self.run_.predict(texts)["prediction"].to_numpy(dtype=np.float64)
+
+
+def texts_and_labels(X: Any, y: Any) -> tuple[list[str], npt.NDArray[Any]]:
+    """Return texts and their labels.
+
+    Raises:
+        ValueError: Their numbers differ, or they are no texts.
+    """
+    texts, labels = texts_of(X), np.asarray(y)
+    if labels.ndim != 1 or len(labels) != len(texts):
+        raise ValueError(f"X has {len(texts)} texts, and y the shape {labels.shape}.")
+    return texts, labels
 
 
 def texts_of(X: Any) -> list[str]:

@@ -355,6 +355,7 @@ def recorded_training(record: RunRecord, folder: Path) -> TrainingInfo:
         label_names=tuple(record.label_names),
         arguments=record.arguments,
         several_labels=task_row(record).several_labels,
+        number_labels=task_row(record).number_labels,
         text_units=None if units is None else TextUnits(**units),
     )
 
@@ -462,6 +463,8 @@ class ScoredRows:
             if self.required:
                 raise
             return f"not scored: {error}"
+        if getattr(self.reader, "numbers", False):
+            return self._numbers_text([float(number) for (number,) in truth])
         index = {name: number for number, name in enumerate(self.problem.label_names)}
         known = [row for row, labels in enumerate(truth) if index.keys() >= set(labels)]
         if not known:
@@ -482,6 +485,16 @@ class ScoredRows:
         if isinstance(outcome, TunableOutcome):
             answers = abstention_sentence(outcome, self.promised_for)
         return f"{heading}\n{report}" + ("" if answers is None else f"\nAbstention: {answers}")
+
+    def _numbers_text(self, truth: Sequence[float]) -> str:
+        """Return the report of rows whose labels are numbers."""
+        if not truth:
+            return f"not scored: no row has a number in column {self.reader.title!r}"
+        decoded = {n: np.concatenate([p[n] for p in self._parts]) for n in self._parts[0]}
+        outcome = self.problem.outcome("file", np.array(truth), decoded)
+        missing = f"; {self._missing} rows without one are left out" * bool(self._missing)
+        report = report_with_heading(outcome.report(), selected=False)
+        return f"numbers from column {self.reader.title!r}{missing}\n{report}"
 
 
 def predict_inputs(folder: Path, inputs: Any, request: PredictRequest) -> pd.DataFrame:
@@ -567,7 +580,7 @@ def check_output_columns(request: PredictRequest, record: RunRecord) -> None:
     Raises:
         InputError: A flag has no effect on this kind of data, or `--top_k` exceeds the labels.
     """
-    units = task_row(record).kind.units
+    units = "numbers" if task_row(record).number_labels else task_row(record).kind.units
     for name in ("top_k", "all_probabilities"):
         if units is not None and getattr(request, name):
             raise InputError(f"--{name} has no effect on {units}. Remove the flag.")

@@ -136,7 +136,9 @@ class Predictor:
         """Return the predictions of no rows, which have the same columns."""
         names = self.problem.label_names
         answered: list[bool] | None = None if self.decisions.abstention is None else []
-        return PredictedRows([], [], {"probabilities": np.zeros((0, len(names)))}, names, answered)
+        rule: Rule | None = getattr(self.problem, "rule", None)
+        decoded = "values" if rule is not None and rule.numbers else "probabilities"
+        return PredictedRows([], [], {decoded: np.zeros((0, len(names)))}, names, answered)
 
     def logits(self, columns: Sequence[Sequence[Any]]) -> npt.NDArray[np.float32]:
         """Return the logits of n rows in their order, computed in batches of similar length.

@@ -174,6 +174,7 @@ def prepare_training(
             with numerics(resolve(BASELINE, accelerator.device)):
                 loaded = _probed(args, task, loaded, accelerator)
         is_probed = loaded is not before
+        loaded = task.with_exact_outputs(loaded, precision)
     check_float32_modules(loaded.model, precision)
     loaded = cast_weights(loaded, precision)
     if (note := disable_layer_drop(loaded.model)) is not None:
@@ -193,7 +194,8 @@ def prepare_training(
     kind = task.row.kind
     chosen, args = args, args.with_epochs(len(step_batches), has_texts=kind.has_texts)
     total_steps = total_steps_of(args, step_batches)
-    optimizer = make_optimizer(loaded.model, args.optimizer_settings(), precision)
+    optimizer_settings = replace(args.optimizer_settings(), units=task.units(loaded.model))
+    optimizer = make_optimizer(loaded.model, optimizer_settings, precision)
     schedule = make_schedule(optimizer, total_steps, args.schedule_settings())
     allow_unused_parameters(accelerator, loaded.model, task.loss, step_batches)
     model, optimizer = prepare_training_objects(

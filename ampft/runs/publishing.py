@@ -124,10 +124,13 @@ def _joins(record: RunRecord) -> str:
 def _introduction(record: RunRecord, report: Report, *, has_interval: bool) -> str:
     interval = accuracy_interval(record, report) if has_interval else None
     suffix = "" if interval is None else f" ({interval_text(interval)}, for this model only)"
+    purpose = f"distinguish {counted(len(record.label_names), 'class')}"
+    if task_row(record).number_labels:
+        purpose = f"predict the number {code(record.label_names[0])}"
     return (
         f"# {code(published_model_name(record))} on {code(published_data_name(record))}\n\n"
         f"{prose(record.model.architecture)}, {record.model.parameters / 1e6:.1f} M parameters, "
-        f"fine-tuned to distinguish {counted(len(record.label_names), 'class')}. "
+        f"fine-tuned to {purpose}. "
         f"On {code(report.split)} ({counted(report.examples, 'example')}): "
         f"{main_metrics_text(problem_of(record), report.metrics())}{suffix}."
     )

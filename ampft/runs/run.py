@@ -27,7 +27,7 @@ from ampft.evaluation.sanity import (
     stop_if_far_above_chance,
     validation_warnings,
 )
-from ampft.evaluation.simple_methods import FREQUENCIES, SimpleMethod
+from ampft.evaluation.simple_methods import FREQUENCIES, MEAN_LABEL, SimpleMethod
 from ampft.features.feature import required_feature
 from ampft.features.validations import Validations, all_metrics
 from ampft.files import check_disk_space, write_text
@@ -169,7 +169,8 @@ def _simple_methods(
     prepared: Prepared, outcome: Outcome, constant: Outcome, timings: Mapping[str, Any]
 ) -> tuple[SimpleMethod, ...]:
     args = prepared.args
-    methods: dict[str, Callable[[], Outcome]] = {FREQUENCIES: lambda: constant}
+    name = MEAN_LABEL if prepared.task.row.number_labels else FREQUENCIES
+    methods: dict[str, Callable[[], Outcome]] = {name: lambda: constant}
     if args.baseline is not False:
         training = timings.get("training_seconds") or 0.0
         seconds = None if args.baseline else max(SHARE * training, LEAST_SECONDS)

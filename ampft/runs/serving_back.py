@@ -150,6 +150,13 @@ class _Served:
         return LARGEST if is_int8 else max(mode, tolerance_of(self.runtime.precision))
 
     @cached_property
+    def scale(self) -> float:
+        """What a difference is divided by: of numbers, the largest one; otherwise 1."""
+        if not self.row.number_labels:
+            return 1.0
+        return float(np.abs(self.outcome.choices).max()) or 1.0
+
+    @cached_property
     def rows(self) -> list[int]:
         """Rows of the split, spread evenly; fewer of images with masks, which are large."""
         largest, count = self.row.kind.max_rows, len(self.outcome)
@@ -159,6 +166,9 @@ class _Served:
     @cached_property
     def expected(self) -> dict[int, Answer]:
         """The answers in predictions.parquet."""
+        if self.row.number_labels:
+            found = self._stored(("prediction",))
+            return {row: np.array([[cells["prediction"]]]) for row, cells in found.items()}
         wanted = ("probabilities", MASK_COLUMN)
         found = self._stored(wanted)
         classes = len(self.record.label_names)
@@ -181,7 +191,7 @@ class _Served:
         try:
             for row, answer, choice in answers:
                 expected = self.expected[row]
-                difference = _difference(answer, expected)
+                difference = _difference(answer, expected) / self.scale
                 limit = tolerance if answer.dtype.kind == "f" else max(tolerance, SAME_PIXELS)
                 asked, largest = asked + 1, max(largest, difference)
                 if difference <= limit and not self._decides_otherwise(row, choice, difference):
@@ -204,8 +214,9 @@ class _Served:
             shown = answer([_as_typed(self._question(row)) for row in self.rows])
             for number, (row, stored) in enumerate(self._stored(names).items()):
                 found = {name: values[number] for name, values in shown.items() if name in names}
-                difference = abs(found.pop("confidence") - stored.pop("confidence"))
-                is_same = found == self._as_shown(stored)
+                compared = "prediction" if self.row.number_labels else "confidence"
+                difference = abs(found.pop(compared) - stored.pop(compared)) / self.scale
+                is_same = self.row.number_labels or found == self._as_shown(stored)
                 asked, largest = asked + 1, max(largest, difference)
                 equal += difference <= self.tolerance and (
                     is_same or self._is_close(row, difference)
@@ -290,7 +301,9 @@ class _Served:
                 columns = zip(*(self.inputs[row] for row in rows), strict=True)
                 decoded = predictor(list(columns)).decoded
                 choices = self._choices(predictor, decoded, len(rows))
-                cells = decoded.get("probabilities", decoded.get("mask", ()))
+                cells = next(
+                    decoded[n] for n in ("probabilities", "values", "mask") if n in decoded
+                )
                 for row, cell, choice in zip(rows, cells, choices, strict=True):
                     is_mask = isinstance(cell, bytes)
                     yield row, _mask(cell) if is_mask else np.atleast_2d(cell).astype(float), choice

@@ -19,7 +19,7 @@ from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
 from ampft.runs.record import ResumePart, RunRecord, read_record
 from ampft.tasks import OWN_TASKS, TASKS, TaskRow
 from ampft.tasks.outcome import Problem, main_metrics_text
-from ampft.tasks.report import Report, report_from_json
+from ampft.tasks.report import Report, outputs_text, report_from_json
 from ampft.text.escaping import inert, inert_lines
 from ampft.text.json_io import read_json_object
 from ampft.text.numbers import byte_size, counted, duration
@@ -58,7 +58,7 @@ def format_run(folder: str | os.PathLike[str]) -> str:
     notes = [("warning:", inert(text)) for text in record.warnings.values()]
     if record.metrics_chance is not None and not record.simple_methods:
         chance = main_metrics_text(problem_of(record), record.metrics_chance)
-        notes.insert(0, ("chance:", f"{chance}, from the class frequencies of train"))
+        notes.insert(0, ("chance:", f"{chance}, from the {_constant(record)} of train"))
     lines = [f"{line}\n" for line in simple_methods_text(record)]
     lines += [f"{name} {text}\n" for name, text in notes]
     lines.append(inert_lines(served_text(record)))
@@ -105,7 +105,7 @@ def heading(record: RunRecord) -> str:
         + ", placebo: each initial weight changed by one unit in the last place"
         * record.model.perturbed,
         "data": f"{inert(record.data.name)}: {sizes}"
-        + (f"; {counted(len(record.label_names), 'class')}" if record.label_names else ""),
+        + (f"; {outputs_text(record.label_names)}" if record.label_names else ""),
         "steps": describe_steps(record),
     }
     memory = describe_memory(record.memory)
@@ -141,13 +141,18 @@ def best_moment(record: RunRecord) -> str:
     return f"step {record.best.step}" if by_steps else f"epoch {record.best.epoch}"
 
 
+def _constant(record: RunRecord) -> str:
+    """Return what a model predicts that knows only the labels."""
+    return "mean label" if task_row(record).number_labels else "class frequencies"
+
+
 def report_with_heading(report: Report, *, selected: bool) -> str:
     """Return the report under a line that names its split.
 
     Args:
         selected: Whether the epoch was also chosen on that split.
     """
-    line = f"classification report, {inert(report.split)}, {counted(report.examples, 'example')}"
+    line = f"{report.title}, {inert(report.split)}, {counted(report.examples, 'example')}"
     top5 = report.metrics().get("top5_accuracy")
     if top5 is not None:
         line += f"; top-5 accuracy {top5:.4f}"
@@ -192,7 +197,7 @@ def result_blocks(record: RunRecord, report: Report) -> list[Block]:
             blocks.append(Paragraph(f"{text[0].upper()}{text[1:]}."))
     elif record.metrics_chance is not None:
         chance = main_metrics_text(problem_of(record), record.metrics_chance)
-        text = f"Predicting the class frequencies of the training data gives {chance}."
+        text = f"Predicting the {_constant(record)} of the training data gives {chance}."
         blocks.append(Paragraph(text))
     return blocks
 

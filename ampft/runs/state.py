@@ -19,7 +19,7 @@ from ampft.features.feature import Feature, Write
 from ampft.features.label_errors import LabelErrorInspection
 from ampft.features.resources import PeakMemoryMonitor, TrainingClock, UtilisationMeasurement
 from ampft.features.trackers import TrackerReporting
-from ampft.features.validations import LOSS, Validations
+from ampft.features.validations import ERROR, LOSS, Validations
 from ampft.features.value_ranges import NonfiniteStepMonitor, ValueRangeMonitor
 from ampft.features.weights import AdapterMerging, AveragedWeights, BestModel, Selector
 from ampft.flag import split_names
@@ -49,8 +49,9 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
     metrics = prepared.task.problem.metrics
     selectors: Mapping[str, Selector] = {**RANKING, **metrics}
     metric = selectors[args.metric_for_best_model or next(iter(metrics))]
-    by_loss = args.metric_for_best_model is None and LOSS in metrics and prepared.selects_best
-    kept_by = metrics[LOSS] if by_loss else metric
+    loss = metrics.get(LOSS) or metrics.get(ERROR)
+    by_loss = args.metric_for_best_model is None and loss is not None and prepared.selects_best
+    kept_by = loss if by_loss and loss is not None else metric
     best = BestModel(prepared.folder, kept_by, args.early_stopping_patience, average=average)
     chosen = split_names(args.metric) or ()
     rows = len(prepared.task.data.splits["validation"]) if by_loss else 0

@@ -30,6 +30,7 @@ from ampft.runs.prepared import Prepared
 from ampft.runs.resume import ResumePoint, changed_values, environment_of, topology_of
 from ampft.runs.run import Run, batch_norm_warnings
 from ampft.runs.state import new_state
+from ampft.tasks.report import outputs_text
 from ampft.text.numbers import counted, in_epochs
 from ampft.text.terminal import labelled, print_line
 
@@ -93,7 +94,7 @@ def plan_lines(prepared: Prepared) -> list[str]:
         ),
         labelled(
             "data",
-            f"{task.data.name}: {sizes}; {counted(len(task.label_names), 'class')}",
+            f"{task.data.name}: {sizes}; {outputs_text(task.label_names)}",
             *task.data.notes,
             *task.notes,
         ),

@@ -27,6 +27,7 @@ class TaskRow:
     pipeline_tag: str  # Name of the task on the hub, and for `transformers.pipeline`.
     # Whether an example can have any number of labels; otherwise it has one.
     several_labels: bool = False
+    number_labels: bool = False  # Whether labels are numbers, as in regression.
     # Other arguments of a call of that pipeline.
     pipeline_arguments: Mapping[str, Any] = field(default_factory=dict)
     # Whether each case has probabilities and a prediction of its own; otherwise its units do, such
@@ -47,6 +48,10 @@ TASKS = {
     "multi-label": TaskRow(
         TEXT, "ampft.tasks.multi_label:MultiLabel", "AutoModelForSequenceClassification",
         "text-classification", several_labels=True, pipeline_arguments={"top_k": None},
+    ),
+    "regression": TaskRow(
+        TEXT, "ampft.tasks.regression:Regression", "AutoModelForSequenceClassification",
+        "text-classification", number_labels=True, decides_per_case=False,
     ),
     "tokens": TaskRow(
         WORDS, "ampft.tasks.token_labels:TokenLabels", "AutoModelForTokenClassification",

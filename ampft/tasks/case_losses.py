@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,14 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.metrics.scores import Scores
-from ampft.metrics.sums import (
-    CaseSums,
-    CostliestCase,
-    Metric,
-    costliest_of_mean,
-    mean_metric,
-    mean_sums,
-)
+from ampft.metrics.sums import CaseSums, Metric, costliest_of_worst, mean_metric, mean_sums
 from ampft.tasks.outcome import OutcomeMistakes, check_ids_complete
 from ampft.tasks.report import HubMetric, Report
 from ampft.text.page import Table
@@ -28,16 +21,9 @@ if TYPE_CHECKING:
 FloatArray = npt.NDArray[np.float64]
 
 
-def _costliest(
-    from_sums: Callable[[FloatArray], FloatArray], seeds: Sequence[CaseSums]
-) -> CostliestCase:
-    """Return the case whose loss would become the largest of all that were seen."""
-    most = max(float(each.patterns[:, [0]].max()) for each in seeds)
-    return costliest_of_mean(from_sums, seeds, most=most)
-
-
 LOSS = replace(
-    mean_metric("loss", "loss", values=lambda predictions: predictions.losses), costliest=_costliest
+    mean_metric("loss", "loss", values=lambda predictions: predictions.losses),
+    costliest=costliest_of_worst,
 )
 
 

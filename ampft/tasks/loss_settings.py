@@ -76,6 +76,13 @@ class LossSettings(ValidationFitSettings):
             "label_smoothing_factor": "the focal loss is defined for targets that are not smoothed"
         },
     )
+    huber_delta: float | None = flag(
+        None,
+        "error, in the unit of the labels, from which the loss grows linearly (Huber's loss); if "
+        "none, the squared error (regression)",
+        group=OPTIMIZER,
+        above=0,
+    )
     threshold: float = flag(
         0.5,
         "smallest probability at which a label is predicted (multi-label)",

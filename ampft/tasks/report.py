@@ -5,9 +5,9 @@ Nothing here imports torch, because comparisons and pages read reports without a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from ampft.metrics.ranking import RANKING
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import Metric
 from ampft.text.json_io import from_json
+from ampft.text.numbers import counted
 from ampft.text.page import Table, notebook_html, terminal
 
 R = TypeVar("R", bound="Report")
@@ -43,6 +44,8 @@ class AddedMetric:
 @dataclass(frozen=True)
 class Report:
     """All metrics of one split, to be printed, written and read."""
+
+    title: ClassVar[str] = "classification report"
 
     split: str  # Name of the split.
     examples: int  # Number of examples of the split: texts, sentences, images.
@@ -122,6 +125,11 @@ def report_from_json(report_type: type[R], values: Mapping[str, Any]) -> R:
     """
     names = report_type.__dataclass_fields__
     return from_json(report_type, {k: v for k, v in values.items() if k in names}, "report")
+
+
+def outputs_text(label_names: Sequence[str]) -> str:
+    """Return what a model predicts: "3 classes", or "numbers" for a single output."""
+    return "numbers" if len(label_names) == 1 else counted(len(label_names), "class")
 
 
 def as_tuples(counts: npt.NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:

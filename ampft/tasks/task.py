@@ -28,8 +28,10 @@ from ampft.errors import InputError
 from ampft.kinds.inputs import Inputs, LabellingInputs, PicturedInputs, PredictedMasks
 from ampft.kinds.logits import LABEL_WEIGHTS, forward_logits
 from ampft.models.adapters import check_whole_layers, restrict_training
+from ampft.models.freezing import last_layers
 from ampft.models.weights import LoadedModel
-from ampft.precision.float32_modules import apply_patterns, description
+from ampft.precision.float32_modules import apply_patterns, description, float32_forwards
+from ampft.precision.resolve import Precision
 from ampft.precision.transfer import to_device
 from ampft.tasks import TASKS, TaskRow, default_task
 from ampft.tasks.outcome import Outcome, Problem, label_config_arguments
@@ -124,6 +126,10 @@ class Task:
         arguments = label_config_arguments(self.problem)
         loaded = self.inputs.load_model(self.row.model_class, arguments, self.settings)
         loaded = restrict_training(loaded, self.settings)
+        begin = getattr(self.problem, "begin_head", None)
+        if begin is not None and self._has_new_head(loaded.model):
+            for layer in last_layers(loaded.model, len(self.label_names)).values():
+                begin(layer)
         # Afterwards, so that a layer with adapters is kept as a whole.
         handle = apply_patterns(loaded.model, self.settings.fp32_patterns)
         check_whole_layers(loaded.model, handle.names)
@@ -132,6 +138,52 @@ class Task:
             commit = Path(str(self.settings.model_path)).name
             loaded = replace(loaded, name=f"{self.settings.model_name_or_path}@{commit}")
         return replace(loaded, notes=(*loaded.notes, kept)) if kept else loaded
+
+    def _has_new_head(self, model: Any) -> bool:
+        """Return whether the head was not trained for these labels already."""
+        from transformers import AutoConfig
+
+        path = getattr(self.inputs, "model_path", None)
+        if path is None:
+            return True
+        trusts = self.settings.trust_remote_code
+        source = AutoConfig.from_pretrained(path, trust_remote_code=trusts)
+        names = tuple(source.id2label.values())
+        is_same = source.problem_type == model.config.problem_type and names == self.label_names
+        return not (is_same and source.architectures == [type(model).__name__])
+
+    @property
+    def unit(self) -> float:
+        """The unit of the outputs of the last layer, 1 but for numbers."""
+        return float(getattr(self.problem, "scale", 1.0))
+
+    def units(self, model: nn.Module) -> dict[str, float]:
+        """Return the units of the parameters that do not have the unit 1, by name."""
+        if self.unit == 1:
+            return {}
+        return {
+            f"{name}.{parameter}": self.unit
+            for name, layer in last_layers(model, len(self.label_names)).items()
+            for parameter, _ in layer.named_parameters()
+        }
+
+    def with_exact_outputs(self, loaded: LoadedModel, precision: Precision) -> LoadedModel:
+        """Return the model, whose last layer computes in float32 if outputs are numbers.
+
+        A number in 16 bits has three digits at best, so that 1,990 and 1,994 are the same in
+        bfloat16. Modes that cannot keep a module in float32 are left as they are.
+        """
+        is_possible = precision.properties.keeps_float32_modules
+        if not (self.row.number_labels and is_possible):
+            return loaded
+        kept = [forward.pattern for forward in float32_forwards(loaded.model).values()]
+        names = list(last_layers(loaded.model, len(self.label_names)))
+        if not names or set(names) <= set(kept):
+            return loaded
+        handle = apply_patterns(loaded.model, list(dict.fromkeys([*kept, *names])))
+        if precision.compute_dtype == torch.float32:
+            return loaded
+        return replace(loaded, notes=(*loaded.notes, description(handle)))
 
     def examples(self, split: str) -> LabelledExamples:
         """Return the examples of a split as tensors on request."""

@@ -219,7 +219,6 @@ def test_values(typed, expected):
         ("--optim paged_adamw_8bit", "Use --optim adamw_8bit"),
         ("--optim lion_8bit", "With less memory"),
         ("--task_name mrpc --dataset_name imdb", "--dataset_name names other data"),
-        ("--task_name stsb", "regression"),
         ("--do_train False", "a run always trains"),
         ("--dataloader_drop_last True", "every example counts once"),
         ("--half_precision_backend apex", "apex is not supported"),

@@ -19,6 +19,7 @@ from ampft.engine.launch_bound import MAX_GROWTH, MAX_WAITING
 from ampft.runs.history import read_history
 from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.record import RunRecord
+from ampft.tasks.report import outputs_text
 from ampft.text.json_io import JSONValue
 from ampft.text.numbers import byte_size, counted
 
@@ -248,7 +249,7 @@ def _setup(record: RunRecord) -> dict[str, str]:
     facts = {
         "model": f"{record.model.name}, {record.model.architecture}, "
         f"{record.model.parameters / 1e6:.1f} M parameters",
-        "data": f"{record.data.name}: {sizes}; {counted(len(record.label_names), 'class')}",
+        "data": f"{record.data.name}: {sizes}; {outputs_text(record.label_names)}",
         "effective batch": batch,
         "optimizer steps": f"{steps.total:,}",
     }

@@ -27,6 +27,7 @@ from ampft.comparison.report.sections import sections, tables_of_arms
 from ampft.comparison.report.tables import cost_columns
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from ampft.comparison.verdict_text import seeds_text, verdict_text
+from ampft.tasks.report import outputs_text
 from ampft.text.charts import Axis
 from ampft.text.escaping import one_line
 from ampft.text.numbers import (
@@ -126,8 +127,7 @@ def _reading(comparison: Comparison) -> list[Block]:
         Paragraph(
             (
                 *(f"{counted(c.examples, 'example')} of the split ", Quote(c.split)),
-                f", {counted(len(c.label_names), 'class')}, {seeds_text(c)}; primary metric "
-                f"{units.title}.",
+                f", {outputs_text(c.label_names)}, {seeds_text(c)}; primary metric {units.title}.",
                 *dates,
             )
         ),

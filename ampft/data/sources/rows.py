@@ -35,7 +35,8 @@ def read_rows(table: SourceTable, columns: DataColumns, request: DataRequest) ->
     inputs, media = InputColumns.of(columns.inputs, table.columns), MEDIA.get(columns.kind)
     labels, folder = columns.labels, Path(table.origin).parent
     # A split can declare its classes in another order than training does.
-    labels = replace(labels, declared=table.classes.get(labels.columns[0]))
+    if not labels.numbers:
+        labels = replace(labels, declared=table.classes.get(labels.columns[0]))
     collector = RowCollector(table, columns, request)
     count, extra = len(inputs.sources), columns.extra
 

@@ -657,6 +657,9 @@ def _compared(
 
 def _probabilities(outcome: Outcome) -> np.ndarray[Any, np.dtype[np.float64]]:
     columns = outcome.columns(slice(0, len(outcome)))
+    if not outcome.class_names and "prediction" in columns:  # numbers
+        scale = float(np.abs(outcome.choices).max()) or 1.0
+        return columns["prediction"].to_numpy().astype(np.float64) / scale
     # Of masks, the mean confidence of each is stored.
     column = (
         columns["probabilities"].flatten() if "probabilities" in columns else columns["confidence"]

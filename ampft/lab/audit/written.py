@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ampft.data.steps import StepBatches
-from ampft.engine.optimizer import make_schedule
+from ampft.engine.optimizer import make_schedule, rate_of
 from ampft.errors import InputError
 from ampft.evaluation.sanity import (
     chance_loss,
@@ -147,7 +147,7 @@ def _learning_rates_and_scales(
     Skipped steps do not advance the schedule. The scale follows `torch.amp.GradScaler`.
     """
     args, scaler = prepared.args, torch.amp.GradScaler("cpu")
-    peak = max(group["initial_lr"] for group in prepared.optimizer.param_groups)
+    peak = max(rate_of(each, each["initial_lr"]) for each in prepared.optimizer.param_groups)
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=peak)
     schedule = make_schedule(optimizer, prepared.total_steps, args.schedule_settings())
     scale, good_steps = scaler.get_scale(), 0

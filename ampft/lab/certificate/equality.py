@@ -37,6 +37,7 @@ MISSING = "nothing"
 PROBES = (64, 256)  # least and most made-up rows
 PROBE_BATCH = 16
 PROBE_SEED = 0
+ROUNDED_NUMBER = 1e-6  # relative difference of two numbers that float32 explains
 
 
 def exact_failures(artifact: Artifact, run: Path) -> Iterator[Finding]:
@@ -175,9 +176,8 @@ class AnswerTally:
         shown, shown_by_artifact = self._model.answers(expected), self._artifact.answers(found)
         self._rows += len(logits)
         self._largest = max(self._largest, float(np.abs(found - expected).max(initial=0.0)))
-        self._labels += sum(
-            one != other for one, other in zip(shown.labels, shown_by_artifact.labels, strict=True)
-        )
+        pairs_of_labels = zip(shown.labels, shown_by_artifact.labels, strict=True)
+        self._labels += sum(_are_unlike(one, other) for one, other in pairs_of_labels)
         self._answered += int((_answered(shown) != _answered(shown_by_artifact)).sum())
         # The logits of the model, decided by the artifact: nothing is left to rounding.
         same = self._artifact.answers(self._artifact.probabilities(logits))
@@ -197,6 +197,13 @@ class AnswerTally:
             probability=self._largest,
             decided=self._decided,
         )
+
+
+def _are_unlike(one: str | float, other: str | float) -> bool:
+    """Return whether two labels differ; numbers by more than their own rounding."""
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other) > ROUNDED_NUMBER * max(abs(one), abs(other))
+    return one != other
 
 
 def _answered(answers: Answers) -> npt.NDArray[np.bool_]:

@@ -153,6 +153,11 @@ def check_curve(settings: LearningCurveSettings, classify: ClassifyArguments) ->
         raise InputError(
             f"--seeds {settings.seeds}: a curve has no interim analyses. Use a number."
         )
+    if classify.number_labels:
+        raise InputError(
+            f"--task {classify.task}: a learning curve draws rows by their classes, and labels are "
+            "numbers. Use a task with classes."
+        )
     if classify.test_file is None and classify.dataset_name is None:
         raise InputError(
             "--test_file: a learning curve needs test rows that are the same for all subsets, and "

@@ -380,7 +380,7 @@ def recipe_case(
     total_steps = total_steps_of(args, step_batches)
     trial = TrialSettings(
         steps=min(trial_steps, total_steps),
-        optimizer=args.optimizer_settings(),
+        optimizer=replace(args.optimizer_settings(), units=task.units(model)),
         schedule=args.schedule_settings(),
         total_steps=total_steps,
         max_grad_norm=args.max_grad_norm or None,

@@ -178,6 +178,8 @@ def mistakes_text(mistakes: Mistakes) -> str:
     """Return the mistakes for a terminal: the most confident errors, and the confused pairs."""
     total = counted(mistakes.cases, "prediction")
     wrong = f"{mistakes.wrong:,} of {total} on {mistakes.split} are wrong: {mistakes.summary}"
+    if not mistakes.outcome.names:  # numbers or losses, of which each one counts
+        wrong = f"{total} on {mistakes.split}: {mistakes.summary}"
     blocks: list[Block] = [Paragraph(wrong)]
     for mistake in mistakes.confident[:PRINTED]:
         text = " | ".join(mistake.inputs.values())
@@ -191,6 +193,8 @@ def page_text(mistakes: Mistakes) -> str:
     model, outcome = mistakes.record.model.name, mistakes.outcome
     are = "is" if mistakes.wrong == 1 else "are"
     wrong = f"{mistakes.wrong:,} of {counted(mistakes.cases, 'prediction')} {are} wrong"
+    if not outcome.names:
+        wrong = counted(mistakes.cases, "prediction")
     confident = Section(
         "confident",
         outcome.heading,
