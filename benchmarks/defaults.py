@@ -42,6 +42,7 @@ from ampft.arguments.classify import BUILT_IN_DEFAULTS, EPOCHS, LEAST_STEPS, MOS
 from ampft.data.sources.built_in import load_stdlib
 from ampft.evaluation.simple_methods import BAG_OF_WORDS, FROZEN
 from ampft.metrics.paired import LEVEL, PairedGain, paired_gain
+from ampft.text.numbers import points
 
 TEST_ROWS = 400
 MARGIN = 0.01  # of accuracy, within which two methods are as good
@@ -54,7 +55,16 @@ PATCHES: dict[str, dict[str, Any]] = {  # of constants that no flag sets
     "whole-slow": {"ampft.runs.prepare.START": 1.0},
     "strong": {"ampft.runs.prepare.START": 1.0, "ampft.evaluation.probe.STRENGTHS": (1.0,) * 3},
 }
-SETS = ("cr", "sst2", "trec", "trec50", "sst5", "ag_news", "docstrings", "mrpc")
+TITLES = {
+    "cr": "customer reviews",
+    "sst2": "SST-2",
+    "trec": "TREC",
+    "trec50": "TREC fine",
+    "sst5": "SST-5",
+    "ag_news": "AG News",
+    "docstrings": "docstrings",
+    "mrpc": "MRPC (pairs)",
+}
 CELL = ["set", "size", "seed"]
 
 
@@ -250,12 +260,38 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([*lines, "", "processor seconds", seconds.round(0).to_string()])
 
 
+def page_rows(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the rows of the table in `docs/hyperparameters.md`."""
+    by_arm: dict[tuple[int, str], dict[str, list[Mapping[str, Any]]]] = {}
+    for result in results:
+        cell = by_arm.setdefault((result["size"], result["set"]), {})
+        cell.setdefault(result["arm"], []).append(result)
+    found = gains(results).set_index(["size", "set", "arm"])
+    lines = []
+    for (size, name), arms in sorted(by_arm.items(), key=lambda item: (item[0][0], item[0][1])):
+        mean = {
+            (arm, key): sum(row[key] for row in rows) / len(rows)
+            for arm, rows in arms.items()
+            for key in ("accuracy", "log_loss")
+        }
+        others = [arm for arm in ("tf-idf", "frozen", "trainer", "before") if arm in arms]
+        gain = found.loc[size, name, max(others, key=lambda arm: mean[arm, "accuracy"])]
+        value, low, high = (points(-gain[key]) for key in ("gain", "high", "low"))
+        lines.append(
+            f"| {TITLES[name]}, {size:,} | "
+            + " | ".join(f"{100 * mean[arm, 'accuracy']:.1f}" for arm in others)
+            + f" | **{100 * mean['default', 'accuracy']:.1f}** | {value} ({low} to {high}) | "
+            f"{mean['default', 'log_loss']:.2f} ({mean['frozen', 'log_loss']:.2f}) |"
+        )
+    return lines
+
+
 def main() -> None:
     """Measure the missing cells, or print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--sets", default=",".join(SETS))
+    parser.add_argument("--sets", default=",".join(TITLES))
     parser.add_argument("--sizes", default="16,64,256,1024")
     parser.add_argument("--arms", default="default,before,trainer")
     parser.add_argument("--seeds", type=int, default=2)
@@ -264,7 +300,7 @@ def main() -> None:
     args = parser.parse_args()
     results = json.loads(args.out.read_text())["results"] if args.out.exists() else []
     if args.table:
-        print(table(results))
+        print(table(results), *page_rows(results), sep="\n")
         return
     done = {(*(r[key] for key in CELL), r["arm"]) for r in results}
     grid = itertools.product(
