@@ -137,10 +137,10 @@ def _check_metric(name: str | None) -> None:
     """Reject a metric that no task has. The run checks later that its own task has it."""
     if name is None:
         return
-    from ampft.metrics.ranking import RANKING  # imports NumPy
+    from ampft.metrics.ranking import F1, RANKING  # imports NumPy
 
     known = [metric for problem in problem_types().values() for metric in problem.metrics]
-    known += RANKING
+    known += [F1, *RANKING]
     if name not in known:
         raise InputError(
             f"--metric_for_best_model: received {name!r}.{did_you_mean(name, known)} "

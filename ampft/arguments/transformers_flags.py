@@ -437,7 +437,9 @@ ROWS: dict[str, Row] = {
         CONVERTED, "on or off", _SWITCH, _best_model, differs="on; there off"
     ),
     "metric_for_best_model": Row(
-        CONVERTED, "without eval_; loss is log_loss", convert=_best_metric
+        CONVERTED,
+        "without eval_; loss is log_loss; f1 is micro F1 for words and several labels, or macro F1",
+        convert=_best_metric,
     ),
     "report_to": Row(CONVERTED, "--report_to with --with_tracking", _LIST, _report_to),
     "resume_from_checkpoint": Row(CONVERTED, "True is latest", convert=_resume),

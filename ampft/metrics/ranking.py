@@ -6,7 +6,7 @@ changes the rank of every other. A run reports them, and can keep its weights by
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ class Ranking:
     higher_is_better: bool = True
 
 
+F1 = "f1"  # what transformers' scripts call theirs
 RANKING: Mapping[str, Ranking] = {
     name: Ranking(name, title)
     for name, title in {
@@ -35,6 +36,17 @@ RANKING: Mapping[str, Ranking] = {
         "weighted_average_precision": "weighted average precision",
     }.items()
 }
+
+
+def selecting_metric(name: str, metrics: Container[str]) -> str:
+    """Return the metric of a task that a name of `--metric_for_best_model` means.
+
+    `f1` is micro F1 where the task has it, as in run_ner and with several labels in
+    run_classification. Otherwise it is macro F1.
+    """
+    if name != F1:
+        return name
+    return "micro_f1" if "micro_f1" in metrics else "macro_f1"
 
 
 def ranking_metrics(

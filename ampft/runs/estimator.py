@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from ampft.ownership import TemporaryFolder
@@ -155,6 +156,9 @@ class Classifier(ClassifierMixin, TextEstimator):
             self.classes_ = np.unique(labels)
         except TypeError as error:
             raise ValueError("y: the labels have different types.") from error
+        check_classification_targets(labels)
+        if len(self.classes_) < 2:
+            raise ValueError(f"y: received only one class, {self.classes_.tolist()}.")
         self._train(texts, list(map(str, labels)), sample_weight)
         return self
 
@@ -170,6 +174,7 @@ class Classifier(ClassifierMixin, TextEstimator):
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """Return the most probable label of each text, (n,), in the dtype of `y`."""
+        check_is_fitted(self, "run_")
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
 
@@ -214,6 +219,8 @@ def texts_and_labels(X: Any, y: Any) -> tuple[list[str], npt.NDArray[Any]]:
     Raises:
         ValueError: Their numbers differ, or they are no texts.
     """
+    if y is None:
+        raise ValueError("fit requires y to be passed, but the target y is None.")
     texts, labels = texts_of(X), np.asarray(y)
     if labels.ndim != 1 or len(labels) != len(texts):
         raise ValueError(f"X has {len(texts)} texts, and y the shape {labels.shape}.")
@@ -226,6 +233,8 @@ def texts_of(X: Any) -> list[str]:
     Raises:
         ValueError: There are several columns, or something else than texts.
     """
+    if hasattr(X, "tocsr"):
+        raise TypeError("X: sparse data were passed, and texts are needed.")
     values = X.to_numpy() if hasattr(X, "to_numpy") else np.asarray(X, dtype=object)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]

@@ -33,7 +33,7 @@ from ampft.files import check_disk_space
 from ampft.flag import split_names
 from ampft.hub import is_folder_or_hub_id
 from ampft.kinds.logits import model_inputs
-from ampft.metrics.ranking import RANKING
+from ampft.metrics.ranking import RANKING, selecting_metric
 from ampft.models.packing.verification import check_packing, evaluation_mode
 from ampft.models.weights import weights_size
 from ampft.precision.accelerator import (
@@ -133,10 +133,11 @@ def _check_schedule_and_metric(prepared: Prepared) -> None:
     if chosen:
         check_metrics(chosen, task, trust_remote_code=prepared.args.trust_remote_code)
     metrics = task.problem.metrics
-    if name is not None and name not in (*metrics, *_ranking_of(task)):
+    allowed = (*metrics, *_ranking_of(task))
+    if name is not None and selecting_metric(name, metrics) not in allowed:
         raise InputError(
             f"--metric_for_best_model: received {name!r}, which is not a metric of the task "
-            f"{task.name}. Choose from {', '.join((*metrics, *_ranking_of(task)))}."
+            f"{task.name}. Choose from {', '.join(allowed)}."
         )
 
 

@@ -23,7 +23,7 @@ from ampft.features.validations import ERROR, LOSS, Validations
 from ampft.features.value_ranges import NonfiniteStepMonitor, ValueRangeMonitor
 from ampft.features.weights import AdapterMerging, AveragedWeights, BestModel, Selector
 from ampft.flag import split_names
-from ampft.metrics.ranking import RANKING
+from ampft.metrics.ranking import RANKING, selecting_metric
 from ampft.precision.accelerator import is_sharded
 from ampft.runs.graphs import graphs_of
 from ampft.runs.history import History
@@ -48,7 +48,8 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
     average = averaged_weights(prepared)
     metrics = prepared.task.problem.metrics
     selectors: Mapping[str, Selector] = {**RANKING, **metrics}
-    metric = selectors[args.metric_for_best_model or next(iter(metrics))]
+    named = args.metric_for_best_model
+    metric = selectors[next(iter(metrics)) if named is None else selecting_metric(named, metrics)]
     loss = metrics.get(LOSS) or metrics.get(ERROR)
     by_loss = args.metric_for_best_model is None and loss is not None and prepared.selects_best
     kept_by = loss if by_loss and loss is not None else metric

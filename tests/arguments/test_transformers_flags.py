@@ -12,7 +12,7 @@ from ampft.arguments import parse_classify_arguments
 from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.flags import flag_switches
 from ampft.arguments.parsing import command_line_words
-from ampft.arguments.transformers_flags import ROWS, TAKEN, settings_of, translate
+from ampft.arguments.transformers_flags import HARMLESS, ROWS, TAKEN, settings_of, translate
 from ampft.errors import InputError
 
 SWITCHES = flag_switches(ClassifyArguments)
@@ -89,6 +89,49 @@ def test_every_field_of_training_arguments_has_a_row():
     assert fields - ROWS.keys() == set()
 
 
+# Fields of the scripts' own argument classes, in transformers' examples (4.20 to 5.8); tests cannot
+# import them.
+OF_MODELS = "model_name_or_path config_name cache_dir model_revision token trust_remote_code "
+OF_SAMPLES = "dataset_name dataset_config_name max_train_samples max_eval_samples "
+OF_FILES = (
+    "train_file validation_file test_file max_predict_samples overwrite_cache max_seq_length "
+)
+SCRIPTS = {
+    "run_classification": OF_MODELS + OF_SAMPLES + OF_FILES + "tokenizer_name use_fast_tokenizer "
+    "ignore_mismatched_sizes do_regression text_column_names text_column_delimiter "
+    "train_split_name validation_split_name test_split_name remove_splits remove_columns "
+    "label_column_name preprocessing_num_workers pad_to_max_length shuffle_train_dataset "
+    "shuffle_seed metric_name",
+    "run_glue": OF_MODELS + OF_SAMPLES + OF_FILES + "tokenizer_name use_fast_tokenizer "
+    "use_auth_token ignore_mismatched_sizes task_name pad_to_max_length",
+    "run_ner": OF_MODELS + OF_SAMPLES + OF_FILES + "tokenizer_name ignore_mismatched_sizes "
+    "task_name text_column_name label_column_name preprocessing_num_workers pad_to_max_length "
+    "label_all_tokens return_entity_level_metrics",
+    "run_image_classification": OF_MODELS + OF_SAMPLES + "train_dir validation_dir train_val_split "
+    "model_type feature_extractor_name image_processor_name use_auth_token ignore_mismatched_sizes "
+    "image_column_name label_column_name",
+    "run_audio_classification": OF_MODELS + OF_SAMPLES + "train_file eval_file train_split_name "
+    "eval_split_name audio_column_name label_column_name max_length_seconds feature_extractor_name "
+    "freeze_feature_encoder attention_mask ignore_mismatched_sizes",
+    "run_semantic_segmentation": OF_MODELS + OF_SAMPLES + "train_val_split do_reduce_labels "
+    "reduce_labels image_processor_name",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_field_of_a_script_is_a_flag_or_has_a_row(script):
+    fields = SCRIPTS[script].split()
+    assert len(fields) == len(set(fields)) > 13
+    assert [name for name in fields if name not in ROWS] == []
+    for name in fields:
+        row = ROWS[name]
+        assert row.text
+        if row.kind == TAKEN:
+            assert name in SWITCHES
+        else:
+            assert row.convert is not None or row.kind == HARMLESS
+
+
 def test_rows_that_are_taken_are_flags_here():
     taken = {name for name, row in ROWS.items() if row.kind == TAKEN}
     assert taken <= SWITCHES.keys()
@@ -155,6 +198,7 @@ def test_two_languages_are_two_configurations():
         ("--optim adamw_torch_fused", "--optim adamw_torch"),
         ("--metric_for_best_model eval_accuracy", "--metric_for_best_model accuracy"),
         ("--metric_for_best_model eval_loss", "--metric_for_best_model log_loss"),
+        ("--metric_for_best_model eval_f1", "--metric_for_best_model f1"),
         ("--report_to wandb", "--report_to wandb --with_tracking"),
         ("--report_to wandb tensorboard", "--report_to wandb,tensorboard --with_tracking"),
         ("--report_to none", ""),

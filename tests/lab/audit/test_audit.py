@@ -485,3 +485,22 @@ def test_the_weights_of_the_repeated_training_are_freed():
         )
         assert sum(parameter.numel() for parameter in model.parameters()) == kept
         assert bool(optimizer.state) == bool(kept)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("named", "metric"), [("macro_roc_auc", "macro_roc_auc"), ("eval_f1", "macro_f1")]
+)
+def test_weights_kept_by_a_ranking_metric_are_confirmed(made, tmp_path, named, metric):
+    folder = tmp_path / "ranked"
+    words = ("--metric_for_best_model", named, "--output_dir", folder)
+    succeeded(call_here(CLASSIFY, *flags(made), *words))
+    record = read_record(folder)
+    assert record.best.metric == metric
+    result = audited(folder, tmp_path)
+    assert (result["exit_code"], result["verdict"]) == (0, "confirmed"), statuses(result)
+    # Weights of another epoch than the metric chooses are named.
+    worst = min(record.validations, key=lambda part: part.metrics[metric])
+    if worst.metrics[metric] < record.best.value:
+        sign(folder, lambda values: values["best"].update(value=worst.metrics[metric]))
+        assert "differs" in statuses(audited(folder, tmp_path)).values()
