@@ -56,12 +56,15 @@ def chance_loss(task: Task) -> float:
     return task.problem.constant_loss(targets)
 
 
-def loss_warnings(losses: Sequence[float], chance: float) -> dict[str, str]:
+def loss_warnings(
+    losses: Sequence[float], chance: float, constant: str = "the class frequencies"
+) -> dict[str, str]:
     """Return the problems of a training's losses, by the name of the rule.
 
     Args:
         losses: Loss of each applied step, per unit of weight.
         chance: Loss of the constant model, from `chance_loss`.
+        constant: What it predicts.
     """
     if not losses:
         return {}
@@ -70,13 +73,13 @@ def loss_warnings(losses: Sequence[float], chance: float) -> dict[str, str]:
     if end > EXPLODED_ABOVE * max(start, chance):
         return {
             EXPLODED: f"the training loss rose from {start:.4g} to {end:.4g}, and predicting "
-            f"only the class frequencies gives {chance:.4g}: training destroyed the model. Lower "
+            f"only {constant} gives {chance:.4g}: training destroyed the model. Lower "
             "--learning_rate."
         }
     if end > NEAR_CHANCE_ABOVE * chance and end > NEAR_CHANCE_ABOVE * start:
         return {
-            NEAR_CHANCE: f"the training loss ended at {end:.4g}, and predicting only the class "
-            f"frequencies gives {chance:.4g}: next to nothing was learned. Train longer, or change "
+            NEAR_CHANCE: f"the training loss ended at {end:.4g}, and predicting only "
+            f"{constant} gives {chance:.4g}: next to nothing was learned. Train longer, or change "
             "--learning_rate."
         }
     return {}
@@ -125,7 +128,9 @@ def result_warnings(
         chance: Loss of the constant model, from `chance_loss`.
         constant: Outcome of the constant model on the same split.
     """
-    of_losses, of_outcome = loss_warnings(losses, chance), outcome_warnings(outcome, constant)
+    what = "the class frequencies" if outcome.class_names else "the mean label"
+    of_losses = loss_warnings(losses, chance, what)
+    of_outcome = outcome_warnings(outcome, constant)
     if not of_outcome:
         of_losses.pop(NEAR_CHANCE, None)
     return of_losses | of_outcome

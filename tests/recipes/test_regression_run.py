@@ -116,6 +116,7 @@ def test_predict_writes_and_scores_numbers(run, tmp_path):
     assert "the label in column 'year' is 'old'" in done.stderr
 
 
+@pytest.mark.full
 def test_errors_are_the_largest_distances(run):
     done = succeeded(call_here(BIN / "ampft", "errors", run.folder))
     table = table_of(run)
@@ -143,6 +144,7 @@ def test_precisions_are_compared_by_paired_squared_errors(runs, tmp_path):
     assert difference["verdict"] in ("equivalent", "undecided", "better", "worse")
 
 
+@pytest.mark.full
 def test_an_artifact_gives_the_same_numbers_with_a_certificate(run, tmp_path):
     target = tmp_path / "artifact"
     words = ("--format", "onnx", "--output_dir", target, "--no_measure")
@@ -158,10 +160,12 @@ def test_an_artifact_gives_the_same_numbers_with_a_certificate(run, tmp_path):
     }
 
 
+@pytest.mark.full
 def test_a_run_is_audited(run):
     assert "confirmed" in succeeded(call_here(BIN / "ampft", "audit", run.folder)).stdout
 
 
+@pytest.mark.full
 def test_the_estimator_predicts_numbers(tiny_bert):
     table = rated(80, 3)
     texts, years = [text for text, _ in table], np.array([year for _, year in table])
@@ -176,7 +180,7 @@ def test_the_estimator_predicts_numbers(tiny_bert):
     assert regressor.predict([]).shape == (0,)
 
 
-@pytest.mark.parametrize("form", ["json", "parquet"])
+@pytest.mark.parametrize("form", [pytest.param("json", marks=pytest.mark.full), "parquet"])
 def test_pairs_and_other_formats_by_the_flags_of_run_glue(tiny_bert, tmp_path, form):
     """As STS-B: `run_glue --task_name stsb` on local files."""
     import pandas as pd

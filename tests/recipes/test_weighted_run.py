@@ -60,6 +60,7 @@ def test_the_report_counts_by_weights(runs):
     assert "Metrics count rows by their weights." in runs[0].stdout
 
 
+@pytest.mark.full
 def test_a_comparison_counts_by_weights(runs):
     folders = [run.folder for run in runs]
     target = folders[0].parent / "compared"
@@ -73,6 +74,7 @@ def test_a_comparison_counts_by_weights(runs):
     assert verdict["estimate"] == pytest.approx(second - first)
 
 
+@pytest.mark.full
 def test_the_estimator_takes_sample_weight(tiny_model):
     table = rows(120, 0)
     texts = [text for text, _ in table]

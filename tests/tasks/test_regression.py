@@ -244,3 +244,18 @@ def test_16_bits_do_not_round_the_numbers(tiny_bert):
     assert len(values.unique()) > 12
     assert plain.unique().tolist() == [1992.0]
     assert replace(task.problem).rule.numbers
+
+
+def test_a_model_that_is_no_better_than_the_mean_is_named():
+    from ampft.evaluation.sanity import NEAR_CHANCE, NOT_BETTER, result_warnings
+
+    good = outcome()
+    constant = RegressionPredictions(
+        good.labels, np.full(N, good.labels.mean()), ("score",), "test"
+    )
+    noise = RegressionPredictions(good.labels, np.roll(good.labels, 1), ("score",), "test")
+    found = result_warnings([1.0] * 20, 1.0, noise, constant)
+    assert set(found) == {NOT_BETTER, NEAR_CHANCE}
+    assert "better than the mean of the training labels" in found[NOT_BETTER]
+    assert "predicting only the mean label" in found[NEAR_CHANCE]
+    assert result_warnings([1.0, *[0.2] * 20], 1.0, good, constant) == {}
