@@ -13,9 +13,6 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell ignores SIGINT in background jobs, and nohup ignores SIGHUP; tests inherit that.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 pytest_plugins = ("record_fixtures", "run_fixtures")
 
@@ -33,6 +30,16 @@ def pytest_addoption(parser):
     parser.addoption(
         "--full", action="store_true", help="also run what is marked `full`, and every family"
     )
+
+
+def pytest_runtest_setup(item):
+    """Let neither the shell nor an earlier test decide what a signal does.
+
+    A shell ignores SIGINT in background jobs, and nohup ignores SIGHUP; a command that ran in this
+    process leaves SIGINT to the system, which would end it in the next test that sends one.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(config, items):
