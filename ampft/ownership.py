@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import re
 import secrets
@@ -294,11 +295,22 @@ def _locked_owner(path: Path) -> int | None:
             os.close(descriptor)
 
 
+@functools.cache  # once per process: one that trains often would look at all its own each time
+def _remove_left(place: Path, prefix: str, process: int) -> None:
+    """Remove the temporary folders of processes that were killed."""
+    for folder in place.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError, InputError):  # another thread or process removes it
+            # The lock fails if its process is alive.
+            if read_token(folder) is not None and (lock := _locked_owner(folder)) is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(lock)
+
+
 class TemporaryFolder:
     """A new folder `ampft-PURPOSE-*`, removed at the end of a `with` block or of this process.
 
-    `TMPDIR` sets its place. Creating one removes those that killed processes left. A process that
-    inherits `descriptor` keeps the lock, so that the folder stays until it has ended, too.
+    `TMPDIR` sets its place. The first in a process removes those that killed processes left. A
+    process that inherits `descriptor` keeps the lock, so that the folder stays until it has ended.
     """
 
     def __init__(self, purpose: str, place: Path | None = None) -> None:
@@ -312,12 +324,7 @@ class TemporaryFolder:
         """
         prefix = f"{'' if place is None else '.'}ampft-{purpose}-"
         place = Path(tempfile.gettempdir()) if place is None else place
-        for folder in place.glob(f"{prefix}*"):
-            with contextlib.suppress(OSError, InputError):  # another thread or process removes it
-                # The lock fails if its process is alive.
-                if read_token(folder) is not None and (lock := _locked_owner(folder)) is not None:
-                    shutil.rmtree(folder, ignore_errors=True)
-                    os.close(lock)
+        _remove_left(place, prefix, os.getpid())
         self._token = new_token()
         self.path = place / f"{prefix}{self._token}"
         new = self.path.with_name(f"{self.path.name}.tmp")

@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from hub_stand_in import Hub, running_hub
 from running import (
     BIN,
     CANARIES,
@@ -47,6 +48,21 @@ def files(tmp_path_factory) -> Path:
     for seed, (name, count) in enumerate({"train": 140, "validation": 30, "test": 45}.items()):
         write_csv(folder / f"{name}.csv", rows(count, seed), ("text", "label"))
     return folder
+
+
+@pytest.fixture
+def hub(monkeypatch) -> Iterator[Hub]:
+    """A hub on this machine, to which runs in this process push."""
+    from huggingface_hub import constants
+
+    from ampft.hub import hub_problem
+
+    with running_hub() as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        hub_problem.cache_clear()
+        yield hub
+    hub_problem.cache_clear()
 
 
 @pytest.fixture(scope="session")

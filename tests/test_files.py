@@ -23,7 +23,7 @@ from ampft.files import (
     write_errors_explained,
     write_text,
 )
-from ampft.ownership import new_token, temporary_folder, write_token
+from ampft.ownership import _remove_left, new_token, temporary_folder, write_token
 
 
 def names(folder: Path) -> list[str]:
@@ -77,8 +77,11 @@ def test_a_temporary_folder_that_is_not_ours_is_kept(tmp_path, monkeypatch):
     mine = {"precious", "ampft-data-mine", "ampft-data-link", "ampft-data-copy"}
     subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
     (killed,) = {*names(tmp_path)} - mine - {left.name, kept.name}
+    again = temporary_folder("data")  # each process looks once
+    assert killed in names(tmp_path)
+    _remove_left.cache_clear()
     created = temporary_folder("data")
-    assert {*names(tmp_path)} == mine | {left.name, kept.name, created.name}
+    assert {*names(tmp_path)} == mine | {left.name, kept.name, again.name, created.name}
     assert killed not in names(tmp_path)
 
 

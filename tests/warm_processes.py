@@ -51,6 +51,7 @@ IMPORTED = (
     "transformers.models.bert.tokenization_bert",
     "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto",
+    "transformers.optimization",  # which imports peft and bitsandbytes
     "ampft.runs.prepare",
     "ampft.runs.run",
     "ampft.cli",

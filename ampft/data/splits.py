@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import sys
 import unicodedata
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -402,7 +400,7 @@ def normalized_text(text: str) -> str:
 
     A text that consists only of punctuation is returned unchanged.
     """
-    words = unicodedata.normalize("NFKC", text).casefold().translate(_punctuation()).split()
+    words = unicodedata.normalize("NFKC", text).casefold().translate(_WITHOUT_PUNCTUATION).split()
     return " ".join(words) or text
 
 
@@ -411,11 +409,13 @@ def without_invisible(text: str) -> str:
     return "".join(c for c in text if unicodedata.category(c) != INVISIBLE)
 
 
-@cache
-def _punctuation() -> dict[int, str]:
-    categories = ((code, unicodedata.category(chr(code))) for code in range(sys.maxunicode + 1))
-    return {
-        code: "" if category == INVISIBLE else " "
-        for code, category in categories
-        if category == INVISIBLE or category.startswith("P")
-    }
+class _WithoutPunctuation(dict[int, str]):
+    """A table for `str.translate`, filled with the characters that occur: there are a million."""
+
+    def __missing__(self, code: int) -> str:
+        category = unicodedata.category(chr(code))
+        self[code] = "" if category == INVISIBLE else " " if category[0] == "P" else chr(code)
+        return self[code]
+
+
+_WITHOUT_PUNCTUATION = _WithoutPunctuation()

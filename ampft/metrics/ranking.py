@@ -54,7 +54,7 @@ def ranking_metrics(
     probabilities: npt.NDArray[np.floating],
     weights: npt.NDArray[np.float64] | None = None,
 ) -> dict[str, float]:
-    """Return the ranking metrics by name, by scikit-learn's functions.
+    """Return the ranking metrics by name, equal to scikit-learn's up to rounding.
 
     Each class is ranked against the others. Classes that no example has, or all have, do not
     count; without any other, and with more than 200 classes, there are no metrics.
@@ -64,8 +64,6 @@ def ranking_metrics(
         probabilities: (n, K) probabilities of the classes.
         weights: (n,) weights of the examples; None for 1.
     """
-    from sklearn.metrics import average_precision_score, roc_auc_score
-
     if weights is not None:
         counted = weights > 0
         has, probabilities, weights = has[counted], probabilities[counted], weights[counted]
@@ -76,14 +74,36 @@ def ranking_metrics(
     if not len(ranked) or has.shape[1] > MAX_MATRIX_CLASSES:
         return {}
     found = {}
-    for name, score in (("roc_auc", roc_auc_score), ("average_precision", average_precision_score)):
-        values = [score(has[:, k], probabilities[:, k], sample_weight=weights) for k in ranked]
+    scores = [_scores(has[:, k], probabilities[:, k], weights) for k in ranked]
+    for name, values in zip(
+        ("roc_auc", "average_precision"), zip(*scores, strict=True), strict=True
+    ):
         if has.shape[1] == 1:
             found[name] = float(values[0])
             continue
         found[f"macro_{name}"] = float(np.mean(values))
         found[f"weighted_{name}"] = float(np.average(values, weights=support[ranked]))
     return found
+
+
+def _scores(
+    has: npt.NDArray[np.bool_],
+    probabilities: npt.NDArray[np.floating],
+    weights: npt.NDArray[np.float64] | None,
+) -> tuple[float, float]:
+    """Return ROC AUC and average precision of one class that some, but not all, examples have.
+
+    Examples of the same probability are one step of both curves. scikit-learn's functions check
+    their arguments for longer than they compute, where examples are few.
+    """
+    order = np.argsort(-probabilities, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(probabilities[order])), len(order) - 1)
+    counted = np.ones(len(has)) if weights is None else weights[order]
+    hits = np.cumsum(counted * has[order])[ends]
+    misses = np.cumsum(counted * ~has[order])[ends]
+    steps = np.diff(hits, prepend=0)
+    area = (np.diff(misses, prepend=0) * (hits - steps / 2)).sum() / (hits[-1] * misses[-1])
+    return float(area), float((steps * hits / (hits + misses)).sum() / hits[-1])
 
 
 def class_ranking_metrics(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
-from hub_stand_in import TOKEN, running_hub
-from running import call, succeeded
+from hub_stand_in import TOKEN
+from running import BIN, call_here, succeeded
 from script_stand_ins import write_stand_ins
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more than this machine has
+]
 BERT = "--model_name_or_path google-bert/bert-base"
 TEXT = (
     "--do_train --do_eval --max_seq_length 512 --per_device_train_batch_size 32 --learning_rate "
@@ -126,22 +128,20 @@ def stand_ins(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_documented_command(name, stand_ins, tmp_path):
+def test_documented_command(name, stand_ins, tmp_path, request):
     command, expected = COMMANDS[name]
     words = shlex.split(command)
     at = words.index("--output_dir") + 1
     words[at] = str(tmp_path / words[at])
-    with running_hub() as hub:
-        environment = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "0"}
-        environment = environment if "--push_to_hub" in words else {}
-        done = call(sys.executable, "-m", "ampft", "train", *words, cwd=stand_ins, **environment)
-        pushed = {name.rpartition("/")[2] for name in hub.repositories}
-    succeeded(done)
+    hub = request.getfixturevalue("hub") if "--push_to_hub" in words else None
+    succeeded(call_here(BIN / "ampft", "train", *words, cwd=stand_ins, HF_TOKEN=TOKEN))
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     found = {"task": record["task"], "classes": len(record["label_names"])}
     assert found == expected
     if "--push_to_hub_model_id" in words:
-        assert pushed == {words[words.index("--push_to_hub_model_id") + 1]}
+        assert {name.rpartition("/")[2] for name in hub.repositories} == {
+            words[words.index("--push_to_hub_model_id") + 1]
+        }
     if "--per_device_train_batch_size" in words:  # an inferred task keeps what was asked for
         size = int(words[words.index("--per_device_train_batch_size") + 1])
         assert record["arguments"]["per_device_train_batch_size"] == size

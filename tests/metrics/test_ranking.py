@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from ampft.metrics.ranking import RANKING, class_ranking_metrics, ranking_metrics
 from ampft.tasks.single_label import Predictions
+
+EQUAL = partial(pytest.approx, rel=1e-12)  # sums in another order
 
 
 def predictions(classes: int, seed: int, rows: int = 60) -> Predictions:
@@ -24,8 +28,8 @@ def test_two_classes(seed):
     outcome = predictions(2, seed)
     scores = outcome.probabilities[:, 1]
     found = outcome.report().metrics()
-    assert found["roc_auc"] == roc_auc_score(outcome.labels, scores)
-    assert found["average_precision"] == average_precision_score(outcome.labels, scores)
+    assert found["roc_auc"] == EQUAL(roc_auc_score(outcome.labels, scores))
+    assert found["average_precision"] == EQUAL(average_precision_score(outcome.labels, scores))
     assert "macro_roc_auc" not in found
     swapped = class_ranking_metrics(1 - outcome.labels, outcome.probabilities[:, ::-1])
     assert swapped["roc_auc"] == pytest.approx(found["roc_auc"])  # either class gives the same
@@ -54,7 +58,20 @@ def test_several_labels():
     has, scores = generator.random((50, 3)) < 0.4, generator.random((50, 3))
     found = ranking_metrics(has, scores)
     for average in ("macro", "weighted"):
-        assert found[f"{average}_roc_auc"] == roc_auc_score(has, scores, average=average)
+        assert found[f"{average}_roc_auc"] == EQUAL(roc_auc_score(has, scores, average=average))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_equal_probabilities_are_one_step(seed):
+    generator = np.random.default_rng(seed)
+    has = generator.random(40) < 0.4
+    scores = generator.integers(0, 6, 40) / 5  # few different ones
+    for weights in (None, generator.random(40)):
+        found = ranking_metrics(has[:, None], scores[:, None], weights)
+        expected = roc_auc_score(has, scores, sample_weight=weights)
+        assert found["roc_auc"] == EQUAL(expected)
+        expected = average_precision_score(has, scores, sample_weight=weights)
+        assert found["average_precision"] == EQUAL(expected)
 
 
 def test_classes_that_cannot_be_ranked_do_not_count():

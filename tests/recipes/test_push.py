@@ -5,24 +5,12 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from hub_stand_in import TOKEN, running_hub
-from huggingface_hub import constants
+from hub_stand_in import TOKEN
 from running import BIN, CLASSIFY, REPOSITORY, call_here, succeeded, text_settings
 
 from ampft.comparison.report.files import write_comparison
-from ampft.hub import hub_problem
 
 SHORT = ("--max_train_steps", "2")
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    with running_hub() as hub:
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        hub_problem.cache_clear()
-        yield hub
-    hub_problem.cache_clear()
 
 
 def train(files, model, folder, *flags, **environment):

@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
-#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/UnaryOps.h>
 #include <ATen/native/transformers/attention.h>
@@ -17,18 +16,15 @@
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
-#include <c10/core/Stream.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
 #include <cstdlib>
 #include <mutex>
 #include <set>
 
-namespace {
-const c10::Device kDevice(c10::DeviceType::CUDA, 0);
-const c10::Stream kStream(c10::Stream::DEFAULT, kDevice);
+#include "../fake_cuda/guard.h"
 
+namespace {
 // Memory of the host that says it is the device's, with counts and a limit as a GPU's has.
 struct Counts {
   std::mutex mutex;
@@ -354,29 +350,6 @@ int64_t fused_sdp_choice(
   return static_cast<int64_t>(sdp::SDPBackend::math);
 }
 }  // namespace
-
-namespace c10::impl {
-struct SimulatedGuard final : public DeviceGuardImplInterface {
-  DeviceType type() const override { return DeviceType::CUDA; }
-  Device exchangeDevice(Device) const override { return kDevice; }
-  Device getDevice() const override { return kDevice; }
-  void setDevice(Device) const override {}
-  void uncheckedSetDevice(Device) const noexcept override {}
-  Stream getStream(Device) const noexcept override { return kStream; }
-  Stream getDefaultStream(Device) const override { return kStream; }
-  Stream getNewStream(Device, int) const override { return kStream; }
-  Stream exchangeStream(Stream) const noexcept override { return kStream; }
-  DeviceIndex deviceCount() const noexcept override { return 1; }
-  void record(void**, const Stream&, const DeviceIndex, const EventFlag) const override {}
-  void block(void*, const Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  void destroyEvent(void*, const DeviceIndex) const noexcept override {}
-  bool queryStream(const Stream&) const override { return true; }
-  void synchronizeStream(const Stream&) const override {}
-  void synchronizeDevice(const DeviceIndex) const override {}
-};
-C10_REGISTER_GUARD_IMPL(CUDA, SimulatedGuard);
-}  // namespace c10::impl
 
 namespace at {
 // REGISTER_CUDA_HOOKS needs a class of this name.

@@ -32,6 +32,19 @@ GPU_TESTS = sorted(
     if "mark.gpu" in path.read_text(encoding="utf-8") and path.parent != HERE
 )
 
+SETTINGS = {
+    **{mode: f"--mixed_precision {mode} --max_train_steps 5" for mode in ("fp32", "bf16", "fp16")},
+    "tf32": "--mixed_precision tf32 --max_train_steps 3",
+    "graphs": "--mixed_precision bf16 --max_train_steps 40 --cuda_graphs",
+}
+# The imports take several times as long as a training.
+TRAIN_ALL = """
+import json, sys
+from running import BIN, call_here, succeeded
+for words in json.loads(sys.argv[2]):
+    succeeded(call_here(BIN / "ampft", *words, cwd=sys.argv[1]))
+"""
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="preloads a library by LD_PRELOAD"),
@@ -81,14 +94,21 @@ def files(tmp_path_factory, tiny_bert):
     return folder
 
 
-def trained(environment, files, name, *flags):
-    """Train as a user would; return the record."""
-    words = ["ampft", "train", "--model_name_or_path", "model", "--output_dir", name]
-    words += ["--train_file", "train.csv", "--validation_file", "test.csv"]
-    words += ["--test_file", "test.csv", "--per_device_train_batch_size", "16", *flags]
-    done = run(environment, *words, cwd=files)
+@pytest.fixture(scope="module")
+def records(environment, files):
+    """The records of one training in each of several settings, all in one process."""
+    shared = "--model_name_or_path model --train_file train.csv --validation_file test.csv "
+    shared += "--test_file test.csv --per_device_train_batch_size 16 --output_dir"
+    commands = {
+        name: ["train", *shared.split(), name, *flags.split()] for name, flags in SETTINGS.items()
+    }
+    paths = os.pathsep.join([str(HERE.parent), environment["PYTHONPATH"]])
+    done = subprocess.run(
+        [sys.executable, "-c", TRAIN_ALL, str(files), json.dumps(list(commands.values()))],
+        env=environment | {"PYTHONPATH": paths}, capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads((files / name / "run.json").read_text(encoding="utf-8"))
+    return {name: json.loads((files / name / "run.json").read_text()) for name in commands}
 
 
 @pytest.mark.full
@@ -105,8 +125,8 @@ def test_the_gpu_tests_pass(environment):
 @pytest.mark.parametrize(
     ("mode", "dtype"), [("fp32", "float32"), ("bf16", "bfloat16"), ("fp16", "float16")]
 )
-def test_a_training_computes_on_the_device(environment, files, mode, dtype):
-    record = trained(environment, files, mode, "--mixed_precision", mode, "--max_train_steps", "5")
+def test_a_training_computes_on_the_device(records, mode, dtype):
+    record = records[mode]
     assert record["topology"]["device"].startswith("cuda")
     assert record["precision"]["resolved"]["execution"] == "native"
     projections = [r for r in record["precision"]["executed"]["rows"] if r["kind"] == "projection"]
@@ -114,17 +134,13 @@ def test_a_training_computes_on_the_device(environment, files, mode, dtype):
     assert all(set(row["inputs"]) == {dtype} for row in projections)
 
 
-def test_tf32_is_seen_by_its_lost_bits(environment, files):
-    flags = ("--mixed_precision", "tf32", "--max_train_steps", "3")
-    record = trained(environment, files, "tf32", *flags)
-    assert record["precision"]["executed"]["float32_products_lose_bits"] is True
+def test_tf32_is_seen_by_its_lost_bits(records):
+    assert records["tf32"]["precision"]["executed"]["float32_products_lose_bits"] is True
 
 
-def test_an_ordinary_run_replays_graphs(environment, files):
+def test_an_ordinary_run_replays_graphs(records):
     """The device is chosen by the run itself, so that a missing index would be seen."""
-    flags = ("--mixed_precision", "bf16", "--max_train_steps", "40")
-    record = trained(environment, files, "graphs", *flags, "--cuda_graphs")
-    graphs = record["timings"]["cuda_graphs"]
+    graphs = records["graphs"]["timings"]["cuda_graphs"]
     assert graphs["reason"] is None
     assert graphs["replayed_micro_batches"] > 10
 

@@ -84,7 +84,6 @@ def accept(line: CommandLine[AcceptFlags]) -> None:
         InputError: The folder exists and is not empty.
         SystemExit: A promise does not hold (exit code 1), or was not examined for lack of time (4).
     """
-    from ampft.lab.accept.reference import make_files, train_reference
     from ampft.text.page import terminal
     from ampft.text.terminal import labelled, print_line, quiet_libraries
 
@@ -99,6 +98,8 @@ def accept(line: CommandLine[AcceptFlags]) -> None:
                     f"--output_dir {flags.output_dir}: it exists and is not an empty folder."
                 )
             folder.mkdir(parents=True, exist_ok=True)
+        from ampft.lab.accept.reference import make_files, train_reference  # imports transformers
+
         machine = this_machine(cpu=flags.use_cpu)
         print_line(labelled("device", ", ".join(machine.names) or machine.device))
         quiet_libraries()

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
-from running import call
+from running import BIN, call, call_here
 from safetensors.torch import save_file
 
 from ampft.lab.accept.accept import STEPS, summary, this_machine
@@ -179,7 +179,7 @@ def test_the_reference_learns_in_float64(reference):
 
 def test_a_folder_with_files_is_refused(tmp_path):
     (tmp_path / "mine").write_text("", encoding="utf-8")
-    done = call("ampft", "accept", "--output_dir", str(tmp_path))
+    done = call_here(BIN / "ampft", "accept", "--output_dir", tmp_path)
     assert done.returncode == 2
     assert "not an empty folder" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]

@@ -444,4 +444,5 @@ def test_a_temporary_folder_that_vanishes_meanwhile_is_left_alone(monkeypatch, t
         raise InputError(f"{folder.name} was not created by this program")
 
     monkeypatch.setattr(ownership, "_locked_owner", removed)
+    ownership._remove_left.cache_clear()
     assert ownership.temporary_folder("canary") != first
