@@ -21,11 +21,22 @@ from ampft.comparison.execution.train_and_compare import compare as compare_runs
 from ampft.comparison.findings import Comparison
 from ampft.comparison.report.files import read_comparison, terminal_text
 from ampft.errors import InputError
+from ampft.files import (
+    FileDigest,
+    Sealed,
+    describe_file,
+    hashed_text,
+    read_hashed,
+    rename,
+    write_text,
+)
+from ampft.ownership import TemporaryFolder
 from ampft.runs.caller_state import caller_state_kept
 from ampft.runs.finetune import data_settings
 from ampft.text.terminal import quiet_libraries
 
 DATA_FOLDER = ".data"  # beside the folder of the comparison
+DATA_MANIFEST = ".ampft-data.json"
 
 
 class FinishedComparison:
@@ -107,5 +118,28 @@ def save_data(data: DatasetDict, output_dir: str | Path | None) -> Path:
     parent = Path("comparisons") if output_dir is None else Path(output_dir).parent
     folder = parent / DATA_FOLDER / digest.hexdigest()[:12]
     if not folder.exists():
-        data.save_to_disk(str(folder))
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFolder("frame", folder.parent) as staging:
+            data.save_to_disk(str(staging))
+            files = {str(path.relative_to(staging)): path for path in staging.rglob("*.*")}
+            described = {"files": {name: describe_file(path) for name, path in files.items()}}
+            write_text(staging / DATA_MANIFEST, hashed_text(described))
+            rename(staging, folder)
+    _check_data(folder)
     return folder
+
+
+def _check_data(folder: Path) -> None:
+    """Check that data are what was saved, before every run of a comparison reads them."""
+    remedy = "Delete the folder, and repeat the call: it is written again."
+    try:
+        values, _ = read_hashed(folder / DATA_MANIFEST)
+        files = {name: FileDigest(**described) for name, described in values["files"].items()}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{folder}: the data of a comparison in it are damaged ({error}). {remedy}"
+        ) from error
+    sealed = Sealed(
+        folder=folder, manifest=DATA_MANIFEST, files=files, event="it was saved", remedy=remedy
+    )
+    sealed.check(files)  # other files may be beside them, such as caches of datasets
