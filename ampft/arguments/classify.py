@@ -233,8 +233,8 @@ class EvaluationArguments:
     )
     metric: str | None = _evaluation(
         None,
-        "further metrics of the package evaluate for the final split, comma-separated: names on "
-        "the hub, or files of local modules",
+        "further metrics of the package evaluate for validations and the final split, "
+        "comma-separated: names on the hub, or files of local modules",
         joined=True,
     )
     eval_steps: int | None = _evaluation(

@@ -518,7 +518,7 @@ ROWS: dict[str, Row] = {
     "include_num_input_tokens_seen": _harmless(_LOGGING, _SWITCH),
     **dict.fromkeys(
         ("run_name", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
-        _harmless("trackers get the name of the folder"),
+        _harmless("MLflow and W&B get the name of the folder"),
     ),
     "dataloader_prefetch_factor": _harmless(_SAMPLER),
     "dataloader_multiprocessing_context": _harmless(_SAMPLER),

@@ -1,4 +1,4 @@
-"""`--metric`: further metrics of the package `evaluate`, computed on the whole final split.
+"""`--metric`: further metrics of the package `evaluate`, of each validation and the final split.
 
 They have no interval and no place in comparisons: what a module computes is not known to be a
 function of sums over cases.
@@ -32,7 +32,7 @@ FLAG = "--metric"
 
 @dataclass
 class ChosenMetrics(Feature):
-    """Computes the metrics of `--metric` at the end; they are printed, tracked and recorded."""
+    """Computes the metrics of `--metric`; they are printed and tracked, and at the end recorded."""
 
     name = "chosen_metrics"
 
@@ -41,20 +41,30 @@ class ChosenMetrics(Feature):
     write: Write  # Function that prints a line.
     values: dict[str, float] = field(default_factory=dict)  # Values by name and key.
 
+    def at_validation(self, step: int, outcome: Outcome) -> None:
+        """Compute the metrics of an evaluation, which trackers get under the Trainer's names."""
+        self._compute(step, outcome, "eval")
+
     def end(self, step: int, outcome: Outcome) -> None:
-        """Compute the metrics. A failure costs its metric, not the run."""
+        """Compute and keep the metrics of the final split."""
+        self.values = self._compute(step, outcome, outcome.split)
+
+    def _compute(self, step: int, outcome: Outcome, tracked: str) -> dict[str, float]:
+        """Return, print and track the metrics. A failure costs its metric, not the run."""
+        values: dict[str, float] = {}
         for name in self.names:
             try:
-                self.values |= compute(name, outcome)
+                values |= compute(name, outcome)
             except Exception as error:  # the module is somebody else's code
                 reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
                 self.write(labelled("warning", f"{FLAG} {name} failed on the split: {reason}"))
-        listed = ", ".join(f"{name} {value:.4f}" for name, value in self.values.items())
+        listed = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
         self.write(labelled("metrics", f"{outcome.split}, by evaluate: {listed or 'none'}"))
-        numbers = {n: v for n, v in self.values.items() if math.isfinite(v)}
+        numbers = {n: v for n, v in values.items() if math.isfinite(v)}
         if self.accelerator.trackers:
-            named = {f"{outcome.split}/{name}": value for name, value in numbers.items()}
+            named = {f"{tracked}/{name}": value for name, value in numbers.items()}
             self.accelerator.log(named, step=step)
+        return values
 
     def record(self) -> Mapping[str, Any]:
         """Return the values by name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,7 @@ class TrackerReporting(Feature):
     accelerator: Accelerator  # Accelerator whose trackers receive everything.
     # Settings of the run, without secrets; None without trackers.
     settings: Mapping[str, Any] | None
+    run_name: str | None = None  # Name of the run in MLflow and W&B; None lets them choose one.
     _arguments: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def begin(self) -> None:
@@ -55,7 +57,10 @@ class TrackerReporting(Feature):
                 if isinstance(value, int | float | str | bool)
             }
             # A run that begins again in its folder replaces what TensorBoard has of it.
-            arguments = {"tensorboard": {"purge_step": 1}, **self._arguments}
+            named = {"mlflow": {"run_name": self.run_name}, "wandb": {"name": self.run_name}}
+            if "WANDB_NAME" in os.environ:
+                del named["wandb"]
+            arguments = {"tensorboard": {"purge_step": 1}, **named, **self._arguments}
             self.accelerator.init_trackers("ampft", shown, arguments)
 
     def end(self, step: int, outcome: Outcome) -> None:

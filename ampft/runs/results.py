@@ -51,7 +51,10 @@ def write_results(
         record = replace(record, served_back=served, warnings=warnings)
     text = report_with_heading(report, selected=selected)
     write_text(stage / "report.txt", text + decisions_text(record))
-    write_text(stage / "report.json", json_text({**report.as_dict(), "selected": selected}))
+    values = {**report.as_dict(), "selected": selected}
+    if record.metrics_chosen is not None:
+        values["metrics_chosen"] = record.metrics_chosen
+    write_text(stage / "report.json", json_text(values))
     if card is not None:
         write_text(stage / "README.md", card(record, report))
     publish(folder, record)

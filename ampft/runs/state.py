@@ -59,7 +59,9 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
     features = (
         ChosenMetrics(chosen, accelerator, write) if chosen else None,
         TrackerReporting(
-            accelerator, redact_secrets(asdict(args)) if accelerator.log_with else None
+            accelerator,
+            redact_secrets(asdict(args)) if accelerator.log_with else None,
+            prepared.folder.name,
         ),
         LabelErrorInspection(prepared.task, write) if inspects else None,
         PeakMemoryMonitor(accelerator.device, prepared.started.memory),

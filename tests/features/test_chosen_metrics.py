@@ -9,6 +9,7 @@ import pytest
 from running import CLASSIFY, call_here, succeeded, text_settings
 from sklearn.metrics import f1_score
 
+from ampft.cli import main
 from ampft.features.chosen_metrics import compute
 from ampft.tasks.multi_label import MultiLabelPredictions
 from ampft.tasks.single_label import Predictions
@@ -87,6 +88,9 @@ def test_a_run_computes_several_and_records_them(files, tiny_model, tmp_path):
     assert chosen["own_hits/hits"] / rows == pytest.approx(record["metrics"]["accuracy"])
     assert chosen["own_f1_macro"] == pytest.approx(record["metrics"]["macro_f1"])
     assert "metrics    test, by evaluate: own_hits/hits" in done.stdout
+    assert "metrics    validation, by evaluate: own_hits/hits" in done.stdout
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["metrics_chosen"] == chosen
+    assert main(["audit", str(tmp_path / "run"), "--steps", "1"]) == 0
 
 
 @pytest.mark.slow

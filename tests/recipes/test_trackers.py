@@ -59,6 +59,8 @@ def test_mlflow(train, tmp_path, monkeypatch):
     assert tracked.data.metrics["test/accuracy"] == pytest.approx(run.report["accuracy"])
     artifacts = {file.path for file in client.list_artifacts(tracked.info.run_id)}
     assert artifacts == {"report.md", "report.json", "confusion_matrix.md"}
+    assert tracked.info.run_name == run.folder.name
+    assert tracked.data.params["max_train_steps"] == "2"
 
 
 def test_wandb_offline(train, tmp_path):
