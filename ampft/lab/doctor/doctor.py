@@ -50,7 +50,12 @@ class DoctorFlags:
     no_cure: bool = flag(
         False, "do not search for a cure, which takes many passes and a short training"
     )
-    trial_steps: int = flag(200, "optimizer steps of the training that verifies a cure", at_least=1)
+    trial_steps: int = flag(
+        200,
+        "optimizer steps of the training that verifies a cure",
+        at_least=1,
+        excludes={"no_cure": "no cure is searched for"},
+    )
     output_dir: str | None = flag(
         None, "folder for doctor.json and doctor.html; if none, print only"
     )

@@ -97,6 +97,7 @@ def test_bf16_holds_where_fp16_overflows(files, fresh_accelerate, capsys):
         (["--", "--mixed_precision", "fp16"], "belongs before ` -- `. Write: ampft doctor"),
         (["--mixed_precision", "fp8", "--"], "fp8"),
         (["--mixed_precision", "bf16-true", "--"], "modes with float32 weights"),
+        (["--no_cure", "--trial_steps", "5", "--"], "no cure is searched for. Remove one of them"),
         (["nowhere"], "this is not a folder"),
         (["nowhere", "--mixed_precision", "fp16"], "a saved step is replayed in the mode"),
     ],
