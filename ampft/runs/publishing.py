@@ -185,7 +185,7 @@ def _adapter_beside(record: RunRecord, model: str) -> str:
         "holds the adapters and the head alone. PEFT adds them to the base model, which does not "
         "know the labels (`pip install peft`):\n\n```python\nfrom peft import PeftModel\n"
         f"from transformers import {model_class}\n\nnames = {_names_as_source(record)}\n"
-        f'base = {model_class}.from_pretrained("{base}", id2label=dict(enumerate(names)))\n'
+        f'base = {model_class}.from_pretrained("{base}", {_head_of_base(record)})\n'
         f'model = PeftModel.from_pretrained(base, "{model}/{ADAPTER_FOLDER}")\n```'
     )
 
@@ -198,12 +198,20 @@ def _names_as_source(record: RunRecord) -> str:
     return json.dumps(list(record.label_names)).replace("`", "\\u0060")
 
 
+def _head_of_base(record: RunRecord) -> str:
+    """Return the arguments that give a base model the head of the run, as Python source."""
+    kind = problem_of(record).transformers_type
+    # The others have another function after the logits than softmax.
+    more = "" if kind in (None, "single_label_classification") else f', problem_type="{kind}"'
+    return f"id2label=dict(enumerate(names)){more}"
+
+
 def _use_of_adapter(record: RunRecord, arguments: str, model: str) -> str:
     row = task_row(record)
     model_class, processor = row.model_class, row.kind.processor
     names = _names_as_source(record)
     base = record.model.hub_id or "path/to/the/base/model"
-    arguments_of_base = f'"{base}", id2label=dict(enumerate(names))'
+    arguments_of_base = f'"{base}", {_head_of_base(record)}'
     packages, imports, quantized, merged = "peft", "", "", ".merge_and_unload()"
     if record.arguments.get("load_in_4bit"):
         packages, imports = "peft bitsandbytes", "PeftConfig, "

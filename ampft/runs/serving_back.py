@@ -40,7 +40,7 @@ from ampft.runs.predictor import Predictor
 from ampft.runs.prepared import configuration_of, saved_preprocessing
 from ampft.runs.record import RunRecord
 from ampft.runs.served import PIPELINE, PREDICT, SERVER, ServedClient, ServedPart
-from ampft.runs.show import holds_adapters, pipeline_arguments, task_row
+from ampft.runs.show import holds_adapters, pipeline_arguments, problem_of, task_row
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.text.escaping import inert
 from ampft.text.terminal import quiet_libraries
@@ -411,8 +411,11 @@ class _Served:
         names = self.record.label_names
         auto_class = getattr(transformers, self.row.model_class)
         name = self.record.model.name
+        kind = problem_of(self.record).transformers_type
         base = auto_class.from_pretrained(
-            default_model(None)[0] if name == HUB_ID else name, id2label=dict(enumerate(names))
+            default_model(None)[0] if name == HUB_ID else name,
+            id2label=dict(enumerate(names)),
+            **({} if kind is None else {"problem_type": kind}),
         )
         model = PeftModel.from_pretrained(base, str(self.folder)).merge_and_unload()
         return {**options, "model": model, self.row.kind.processor: str(self.folder)}

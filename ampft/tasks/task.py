@@ -177,7 +177,12 @@ class Task:
         if not (self.row.number_labels and is_possible):
             return loaded
         kept = [forward.pattern for forward in float32_forwards(loaded.model).values()]
-        names = list(last_layers(loaded.model, len(self.label_names)))
+        found = last_layers(loaded.model, len(self.label_names))
+        # As they are called without adapters, which the saved model can lack.
+        names = [
+            name.removeprefix("base_model.model.").partition(".modules_to_save.")[0]
+            for name in found
+        ]
         if not names or set(names) <= set(kept):
             return loaded
         handle = apply_patterns(loaded.model, list(dict.fromkeys([*kept, *names])))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -233,3 +234,26 @@ def test_labels_that_are_no_numbers_are_refused(tiny_bert, tmp_path, cell, messa
     assert done.returncode == 2
     assert "--calibrate" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("merges", [True, False])
+def test_adapters_are_served_in_the_unit_of_the_labels(tiny_bert, tmp_path, merges):
+    from transformers import AutoConfig, BertModel
+
+    base = tmp_path / "base"
+    shutil.copytree(tiny_bert, base)
+    BertModel(AutoConfig.from_pretrained(tiny_bert)).save_pretrained(base)  # without a head
+    for name, count in {"train": 40, "validation": 10, "test": 10}.items():
+        write_csv(tmp_path / f"{name}.csv", rated(count, 0), ("text", "year"))
+    words = (
+        "--task", "regression", "--label_column_name", "year", "--num_train_epochs", 1,
+        "--lora_r", 2, "--mixed_precision", "bf16", "--no-baseline",
+        *([] if merges else ["--no-merge_lora"]),
+    )  # fmt: skip
+    done = succeeded(call_here(CLASSIFY, *text_settings(tmp_path, base, tmp_path / "run"), *words))
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    clients = record["served_back"]["clients"]
+    assert [each["asked"] == each["equal"] > 0 for each in clients] == [True, True], done.stdout
+    card = (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
+    assert 'id2label=dict(enumerate(names)), problem_type="regression"' in card
