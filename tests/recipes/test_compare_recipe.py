@@ -81,7 +81,7 @@ def compared(files, tiny_model, tmp_path_factory) -> Compared:
         stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     second = folder / "runs" / PLANNED[1] / "history.jsonl"
-    for _ in range(1200):
+    for _ in range(3000):  # on a busy machine
         if process.poll() is not None or (second.exists() and second.read_text().count("\n") > 2):
             break
         time.sleep(0.1)
