@@ -181,7 +181,7 @@ def parse_flags(
             _store(values, accepted[0][given.name], accepted[1][given.name], given)
         elif not given.values:
             names = {n for n, f in known.items() if not f.metadata["positional"]} | {*others}
-            raise InputError(_unknown_flag_message(given.words[0], names, program))
+            raise InputError(unknown_flag_message(given.words[0], names, program))
         else:
             loose += given.words
     if at < len(argv) and not any(f.metadata["positional"] for f in known.values()):
@@ -367,7 +367,8 @@ def _converted(f: Field[Any], hint: Any, text: str) -> Any:
         ) from None
 
 
-def _unknown_flag_message(argument: str, names: Collection[str], program: str) -> str:
+def unknown_flag_message(argument: str, names: Collection[str], program: str) -> str:
+    """Return the message for a flag that is none of the names, with advice if it is similar."""
     typed = argument.removeprefix("--").split("=")[0]
     name = typed.replace("-", "_")
     hint = f" Did you mean '--{name}'?" if name in names else suggestion(name, names)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ampft.arguments.classify import ADAFACTOR, BUILT_IN_DEFAULTS, ClassifyArguments
-from ampft.arguments.flags import flag_switches, parse_flags
+from ampft.arguments.flags import flag_switches, parse_flags, unknown_flag_message
 from ampft.arguments.help_text import Help
 from ampft.arguments.transformers_flags import translate, words_of_file
 from ampft.engine.checkpoints.interval import parse_interval
@@ -61,7 +61,12 @@ def translated(words: Sequence[str], program: str) -> list[str]:
     """
     if len(words) == 1 and words[0].endswith(".json"):
         words = words_of_file(words[0])
-    translation = translate(words, flag_switches(ClassifyArguments), program=program)
+    switches = flag_switches(ClassifyArguments)
+
+    def unknown(flag: str) -> str:
+        return unknown_flag_message(flag, switches, program)
+
+    translation = translate(words, switches, program=program, unknown=unknown)
     for line in translation.lines:
         print_line(line)
     return translation.words
@@ -140,8 +145,8 @@ def _check_metric(name: str | None) -> None:
     from ampft.metrics.ranking import F1, RANKING  # imports NumPy
 
     known = [metric for problem in problem_types().values() for metric in problem.metrics]
-    known += [F1, *RANKING]
-    if name not in known:
+    known += RANKING
+    if name not in (F1, *known):
         raise InputError(
             f"--metric_for_best_model: received {name!r}.{did_you_mean(name, known)} "
             f"Allowed values: {', '.join(dict.fromkeys(known))}."

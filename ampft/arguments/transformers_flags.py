@@ -644,7 +644,13 @@ ROWS: dict[str, Row] = {
 }
 
 
-def translate(argv: Sequence[str], switches: Mapping[str, bool], *, program: str) -> Translation:
+def translate(
+    argv: Sequence[str],
+    switches: Mapping[str, bool],
+    *,
+    program: str,
+    unknown: Callable[[str], str] = lambda flag: f"unknown flag {flag}",
+) -> Translation:
     """Convert a command line of transformers' scripts into ampft's.
 
     Args:
@@ -658,10 +664,27 @@ def translate(argv: Sequence[str], switches: Mapping[str, bool], *, program: str
     """
     translation, problems = _translate(argv, switches)
     if problems:
+        words, others = _without_unknown(translation.words, switches)
+        problems += map(unknown, others)
         what = "it" if len(problems) == 1 else "them"
-        rest = f"{program} {shlex.join(translation.words)}"
+        rest = f"{program} {shlex.join(words)}"
         raise InputError("\n".join([*problems, f"Without {what}: {rest}"]))
     return translation
+
+
+def _without_unknown(
+    words: Sequence[str], switches: Mapping[str, bool]
+) -> tuple[list[str], list[str]]:
+    """Return words without unknown flags and their values, and these flags."""
+    kept, others, is_known = list[str](), list[str](), True
+    for word in words:
+        if word.startswith("--"):
+            name = word[2:].partition("=")[0].replace("-", "_")
+            known = (*switches, "config", "help")
+            is_known = name in known or name.removeprefix("no_") in known
+            others += [] if is_known else [word.partition("=")[0]]
+        kept += [word] if is_known else []
+    return kept, others
 
 
 def own_settings(

@@ -191,7 +191,7 @@ def test_no_in_yaml_is_the_precision_and_not_false(tmp_path):
     ("words", "match"),
     [
         (("--learning_rat", "1"), "unknown flag --learning_rat. Did you mean '--learning_rate'"),
-        ((*FILE, "--metric_for_best_model", "f1"), "'f1'. Did you mean 'macro_f1'"),
+        ((*FILE, "--metric_for_best_model", "f1_macro"), "'f1_macro'. Did you mean 'macro_f1'"),
         ((*FILE, "--metric_for_best_model", "kappa"), "'kappa'. Did you mean 'cohen_kappa'"),
         ((*FILE, "--metric_for_best_model", "1"), "received '1'. Allowed values"),
         (("--per_device_batch_size=3",), "Use --per_device_train_batch_size"),
@@ -201,7 +201,7 @@ def test_no_in_yaml_is_the_precision_and_not_false(tmp_path):
         (("--seed", "1.5"), "--seed: received '1.5'; it must be a whole number"),
         (("--learning_rate", "fast"), "--learning_rate: received 'fast'; it must be a number"),
         (("--mixed_precision", "int8"), "--mixed_precision: received 'int8'"),
-        (("--metric_for_best_model", "f1"), "--metric_for_best_model: received 'f1'"),
+        (("--metric_for_best_model", "f2"), "--metric_for_best_model: received 'f2'"),
         ((*FILE, "--dataset_name", "trec"), "a run uses a single source of data"),
         (("--test_file", "test.csv"), "--test_file has no effect without --train_file"),
         (

@@ -354,3 +354,17 @@ def test_training_arguments_in_python():
     }  # fmt: skip
     with pytest.raises(InputError, match="must be a TrainingArguments"):
         settings_of({"bf16": True})
+
+
+def test_unknown_flags_are_named_with_the_others_and_left_out_of_the_corrected_command(tmp_path):
+    typed = "--train_file a.csv --deepspeed ds.json --lr 2e-5 --no_such --fp16 --output_dir o"
+    with pytest.raises(InputError) as caught:
+        parse(typed)
+    *lines, rest = str(caught.value).splitlines()
+    assert [line.partition(":")[0].partition(".")[0] for line in lines] == [
+        "--deepspeed ds", "unknown flag --lr", "unknown flag --no_such",
+    ]  # fmt: skip
+    assert "--learning_rate" in lines[1]
+    corrected = rest.removeprefix("Without them: ").removeprefix("classify.py ")
+    assert corrected == "--train_file a.csv --mixed_precision fp16 --output_dir o"
+    parse(corrected)
