@@ -86,7 +86,10 @@ class History:
         if self.path is not None:
             if not self.steps:
                 self.path.open("xb").close()  # it never continues a file of another program
-            self._file = self.path.open("ab")
+            try:
+                self._file = self.path.open("ab")
+            except IsADirectoryError as error:  # since the run wrote it
+                raise self._changed() from error
         self._bar = progress_bar(
             shown=self.accelerator.is_main_process,
             total=self.total_steps,
