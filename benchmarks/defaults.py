@@ -274,12 +274,15 @@ def page_rows(results: Sequence[Mapping[str, Any]]) -> list[str]:
             for arm, rows in arms.items()
             for key in ("accuracy", "log_loss")
         }
-        others = [arm for arm in ("tf-idf", "frozen", "trainer", "before") if arm in arms]
-        gain = found.loc[size, name, max(others, key=lambda arm: mean[arm, "accuracy"])]
+        others = ("tf-idf", "frozen", "trainer", "before")
+        best = max(arms.keys() & {*others}, key=lambda arm: mean[arm, "accuracy"])
+        gain = found.loc[size, name, best]
         value, low, high = (points(-gain[key]) for key in ("gain", "high", "low"))
         lines.append(
             f"| {TITLES[name]}, {size:,} | "
-            + " | ".join(f"{100 * mean[arm, 'accuracy']:.1f}" for arm in others)
+            + " | ".join(
+                f"{100 * mean[arm, 'accuracy']:.1f}" if arm in arms else "-" for arm in others
+            )
             + f" | **{100 * mean['default', 'accuracy']:.1f}** | {value} ({low} to {high}) | "
             f"{mean['default', 'log_loss']:.2f} ({mean['frozen', 'log_loss']:.2f}) |"
         )
