@@ -40,7 +40,8 @@ OTHERS = {
         kinds/served.py:_picture""",
     "a model: `check_saved_model` and `check_model_files` have checked the folder of a run, and "
     "`checked_manifest` that of an artifact": """
-        decision.py:Contract.read models/mean_pooling.py:is_trained_through_mean
+        decision.py:Contract.read tasks/task.py:Task._has_new_head
+        models/mean_pooling.py:is_trained_through_mean
         kinds/images.py:saved_reader models/adapters.py:SavedAdapter.load_into
         models/adapters.py:read_adapter models/image_processor.py:load_image_processor
         models/minilm.py:default_model models/pretrained.py:load_config

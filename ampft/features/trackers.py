@@ -57,9 +57,11 @@ class TrackerReporting(Feature):
                 if isinstance(value, int | float | str | bool)
             }
             # A run that begins again in its folder replaces what TensorBoard has of it.
-            named = {"mlflow": {"run_name": self.run_name}, "wandb": {"name": self.run_name}}
-            if "WANDB_NAME" in os.environ:
-                del named["wandb"]
+            named: dict[str, dict[str, Any]] = {}
+            if self.run_name is not None:
+                named["mlflow"] = {"run_name": self.run_name}
+                if "WANDB_NAME" not in os.environ:
+                    named["wandb"] = {"name": self.run_name}
             arguments = {"tensorboard": {"purge_step": 1}, **named, **self._arguments}
             self.accelerator.init_trackers("ampft", shown, arguments)
 

@@ -118,7 +118,7 @@ def test_a_list_where_one_label_is_expected_names_the_task(tmp_path):
 
 
 def test_built_in_data_have_one_label():
-    with pytest.raises(InputError, match="the built-in stdlib has one label per example"):
+    with pytest.raises(InputError, match="the built-in stdlib has one class per example"):
         load_data(ClassifyArguments(**SEVERAL))
 
 

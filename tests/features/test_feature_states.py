@@ -90,7 +90,8 @@ def test_the_peak_of_the_memory_is_the_largest():
 def validations(*, by_loss: bool = False, **best: Any) -> Validations:
     metric: Any = SimpleNamespace(name="accuracy", higher_is_better=True)
     nothing: Any = None
-    model: Any = SimpleNamespace(metric=metric, should_stop=False, tie=None, **best)
+    chooses = SimpleNamespace(name="log_loss", higher_is_better=False) if by_loss else metric
+    model: Any = SimpleNamespace(metric=chooses, should_stop=False, tie=None, **best)
     accelerator: Any = SimpleNamespace(is_main_process=False)
     return Validations(
         model, nothing, accelerator, nothing, print, steps_per_epoch=2, metric=metric,

@@ -18,7 +18,7 @@ REFUSALS = {
     "--train_file good.csv --output_dir good.csv": "--output_dir good.csv: this is a file",
     "--train_fil good.csv": "unknown flag --train_fil",
     "--mixed_precision fp61": "--mixed_precision",
-    "--task regression": "--task",
+    "--task ranking": "--task",
     "--learning_rate fast": "--learning_rate",
 }
 SCRIPT = """
