@@ -168,8 +168,9 @@ def _resumed(
     done: Done, others: Mapping[str, Done], reference: Reference
 ) -> Iterator[tuple[str, bool | None, str]]:
     """`ampft resume-check` compares bit for bit and says so by its exit code."""
-    del others, reference
-    yield "a killed run continues bit for bit", True, done.last_line
+    del done, others, reference
+    text = "weights, predictions and history equal those of a run that was not killed"
+    yield "a killed run continues bit for bit", True, text
 
 
 def _predicted(
