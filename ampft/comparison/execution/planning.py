@@ -108,7 +108,7 @@ def plan_comparison(
         trials = timed(command)
     else:
         noun = "arm" if design.arm_settings else "mode"
-        print_line(f"trial      timing a few steps of each {noun} to plan the comparison")
+        print_line(f"trial      reading the data, then timing a few steps of each {noun}")
         with interruptible(lambda: "nothing has been written yet."):
             trials = trials_by_arm(command, start)
     trial = next(iter(trials.values()))
