@@ -218,7 +218,7 @@ def _add_numbers(part: LabelledRows) -> Dataset:
 
 
 def _checked_weights(split: str, part: Dataset, request: DataRequest) -> tuple[Dataset, list[str]]:
-    """Return a split with the weights that it needs, and a note on those of training.
+    """Return a split with its weights, and a note on the training weights.
 
     Raises:
         InputError: All are 0.

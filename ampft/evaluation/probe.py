@@ -69,7 +69,7 @@ def with_probed_head(
         InputError: The head has no single last linear layer that is trained.
     """
     if task.row.number_labels:
-        size = 1.0  # they are no logits
+        size = 1.0  # its outputs are numbers, not logits
     model, layer = loaded.model, _last_layer(loaded.model, len(task.label_names), name)
     before, was_training = next(model.parameters()).device, model.training
     if before != device:

@@ -47,8 +47,25 @@ class CaseLossReport(Report):
         return (HubMetric("loss", "loss", self.loss),)
 
 
+class Unclassified:
+    """Cases with a number each: none is right or wrong, and there are no probabilities."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def correct(self) -> npt.NDArray[np.bool_]:
+        """False everywhere."""
+        return np.zeros(len(self), dtype=np.bool_)
+
+    @property
+    def confidence(self) -> Any:
+        """None."""
+        return None
+
+
 @dataclass(frozen=True)
-class CaseLossPredictions:
+class CaseLossPredictions(Unclassified):
     """The loss of a model on each case of a split, such as its squared error.
 
     Raises:
@@ -88,16 +105,6 @@ class CaseLossPredictions:
     def choices(self) -> FloatArray:
         """The losses."""
         return self.losses
-
-    @property
-    def correct(self) -> npt.NDArray[np.bool_]:
-        """False everywhere: no case is right or wrong."""
-        return np.zeros(len(self), dtype=np.bool_)
-
-    @property
-    def confidence(self) -> Any:
-        """None: there are no probabilities."""
-        return None
 
     @property
     def only_prediction(self) -> None:

@@ -29,6 +29,7 @@ from ampft.metrics.sums import (
     pearson,
     r_squared,
 )
+from ampft.tasks.case_losses import Unclassified
 from ampft.tasks.loss import summed_squared_error
 from ampft.tasks.loss_settings import LossSettings
 from ampft.tasks.outcome import OutcomeMistakes, check_weights, read_weights, weight_column
@@ -109,7 +110,7 @@ class RegressionReport(Report):
 
 
 @dataclass(frozen=True)
-class RegressionPredictions:
+class RegressionPredictions(Unclassified):
     """Predicted numbers of a model for every example of a split.
 
     Raises:
@@ -154,16 +155,6 @@ class RegressionPredictions:
     def choices(self) -> FloatArray:
         """The predictions, (n,)."""
         return self.values
-
-    @property
-    def correct(self) -> npt.NDArray[np.bool_]:
-        """False everywhere: no number is right or wrong."""
-        return np.zeros(len(self), dtype=np.bool_)
-
-    @property
-    def confidence(self) -> Any:
-        """None: there are no probabilities."""
-        return None
 
     @property
     def only_prediction(self) -> str | None:

@@ -92,7 +92,7 @@ def _configuration(request: DataRequest, configuration: str | None) -> DatasetDi
         )
     is_saved = any((folder / file).is_file() for file in ("dataset_dict.json", "state.json"))
     problem = None if folder.exists() else hub_problem()
-    if Path(name).is_dir() and any(Path(name).glob("*.ann")):  # of which only texts would be read
+    if Path(name).is_dir() and any(Path(name).glob("*.ann")):  # only their texts would be read
         raise InputError(f"--dataset_name {name}: {BRAT}")
     try:
         loaded = (

@@ -169,7 +169,7 @@ def _resumed(
 ) -> Iterator[tuple[str, bool | None, str]]:
     """`ampft resume-check` compares bit for bit and says so by its exit code."""
     del done, others, reference
-    text = "weights, predictions and history equal those of a run that was not killed"
+    text = "same weights, predictions and history as an uninterrupted run"
     yield "a killed run continues bit for bit", True, text
 
 

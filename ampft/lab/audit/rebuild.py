@@ -99,7 +99,9 @@ def rebuild(folder: Path, record: RunRecord, flags: Sequence[str], *, cpu: bool)
         precision = resolve(mode, device, flag=trained)
     except InputError as error:
         there = record.topology.device
-        raise InputError(f"{error} Audit it on a device like that of the run ({there}).") from None
+        raise InputError(
+            f"{error} Audit it on the type of device that trained it ({there})."
+        ) from None
     threads = restore_cpu_threads(min(record.topology.cpu_threads, usable_cores()))
     world_size = PartialState().num_processes
     args = replace(

@@ -111,7 +111,7 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
     "products": lambda precision, executed: (
         f"the precision of the artifact is {precision}, but its products ran as {executed}"
     ),
-    "served": lambda text: f"its answers are not those of the run's predictions.parquet: {text}",
+    "served": lambda text: f"its answers differ from the run's predictions.parquet: {text}",
     # Notes
     "pipeline": lambda text, causes: (
         f"a pipeline gives other answers: {text}. {' '.join(causes)}".rstrip(". ")

@@ -137,7 +137,7 @@ def read_case_table(folder: Path, sha256: str) -> CaseTable:
     try:
         table = from_json(CaseTable, read_json_object(path), CASES_NAME)
         if table.sha256 != sha256:
-            raise ValueError("its hash is not that of the first entry")
+            raise ValueError("its hash differs from the first entry")
     except (OSError, ValueError) as error:
         raise InputError(
             f"LEDGER {folder}: {CASES_NAME}, which holds the labels of the test rows, is missing, "
