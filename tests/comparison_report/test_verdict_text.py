@@ -72,7 +72,7 @@ def test_the_verdict_of_the_issue():
     ],
 )
 def test_a_decided_mode_needs_no_more_seeds(name, words):
-    text = verdict(verdict=name, seeds_to_decide=None)
+    text = verdict(verdict=name, seeds_to_decide=None, skewed90=None)
     assert words in text
     assert text.endswith(" A margin of 1 point is 6 % of fp32's errors.")
 
@@ -94,13 +94,24 @@ def test_how_many_seeds_would_decide(seeds, words):
 
 def test_what_equivalence_does_not_exclude():
     text = verdict(
-        verdict="equivalent", seeds_to_decide=None, unseen_share=0.003965, failure_rate=0.4507
+        verdict="equivalent",
+        seeds_to_decide=None,
+        skewed90=None,
+        unseen_share=0.003965,
+        failure_rate=0.4507,
     )
     assert text.endswith(
         "; a subgroup of up to 0.4 % of examples could fail at every seed without being among "
         "these 754 (probability 5 %); 5 seeds without a failure exclude only "
         "failure rates above 45 %."
     )
+
+
+def test_equivalence_over_seeds_says_what_it_assumes_of_rare_trainings():
+    words = "; equivalence assumes that no rare training loses far more than the others: "
+    assert words in verdict(verdict="equivalent", skewed90=(-0.009, 0.008), failure_rate=0.4507)
+    assert words not in verdict(verdict="equivalent", skewed90=None)  # fixed models
+    assert words not in verdict(verdict="better, size uncertain", skewed90=(0.001, 0.008))
 
 
 @pytest.mark.parametrize("name", ["better, size uncertain", "better beyond the margin"])
