@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 WARM_UP_STEPS = 5
 SECONDS_BETWEEN_LINES = 60.0  # where no progress bar is shown
+LONG_STEP, LEAST_SAID = 1.0, 10.0  # seconds of a step, and of a training whose duration is said
 # 80 columns are too few for both a bar and the figures.
 PROGRESS_FORMAT = "{desc} {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
@@ -237,12 +238,24 @@ class History:
             figures |= {"scale": f"{row.loss_scale:g}", "skipped": str(self.skipped)}
         self._bar.set_postfix(figures, refresh=False)
         self._bar.update()
+        self._say_duration()
         if self._bar.disable and self._started - self._reported >= SECONDS_BETWEEN_LINES:
             self._reported = self._started
             mean = sum(each.seconds for each in self.rows) / self.steps
             left = approximate_duration(mean * (self.total_steps - self.steps))
             listed = ", ".join(f"{name} {value}" for name, value in figures.items())
             self.write(f"step {self.steps} of {self.total_steps}, {listed}, about {left} left")
+
+    def _say_duration(self) -> None:
+        """Say once how long the training will take: after the warm-up, or the second long step."""
+        is_long = self.steps > 1 and self.rows[1].seconds >= LONG_STEP
+        if self.steps != (2 if is_long else WARM_UP_STEPS):
+            return
+        steps = self.total_steps - self.steps
+        left = float(np.median([row.seconds for row in self.rows[1:]])) * steps
+        if left >= LEAST_SAID:
+            duration = approximate_duration(left)
+            self.write(labelled("time", f"about {duration} for the other {steps} training steps"))
 
     def lost_updates(self) -> float | None:
         """Return the median share of lost updates; None if it was never measured."""

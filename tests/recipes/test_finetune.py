@@ -13,6 +13,7 @@ import threading
 import warnings
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,7 @@ from running import rows, text_settings
 from transformers import BertForSequenceClassification
 
 import ampft
+from ampft.engine.step import StepOutcome
 from ampft.precision.emulation import inside_emulation
 from ampft.runs import history
 
@@ -248,6 +250,34 @@ def test_a_line_in_logs(settings, capsys, monkeypatch):
     (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("step 2 of 3")]
     assert "loss " in line
     assert line.endswith(" s left")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "total", "said_at", "text"),
+    [
+        # The first step allocates, and does not count.
+        (0.5, 105, 5, "about 50 s for the other 100 training steps"),
+        (30.0, 42, 2, "about 20 min for the other 40 training steps"),
+        (0.5, 20, None, None),  # too short to say
+        (30.0, 2, None, None),
+    ],
+)
+def test_the_duration_is_said_once(seconds, total, said_at, text, monkeypatch, capsys):
+    clock = iter([0.0, *(99.0 + seconds * step for step in range(total))])
+    monkeypatch.setattr(history, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(history, "SECONDS_BETWEEN_LINES", 1e9)
+    accelerator = SimpleNamespace(is_main_process=True, trackers=[])
+    batch = SimpleNamespace(
+        epoch=0, effective_ids=[0], effective_length=9, micro_batches=[0], wait_seconds=0.0
+    )
+    outcome = StepOutcome(1.0, 1.0, None, skipped=False, learning_rate=1e-4)
+    said = []
+    with history.History(None, accelerator, total) as written:
+        for step in range(total):
+            written.record(batch, outcome, {})
+            printed = capsys.readouterr().out
+            said += [(step + 1, line) for line in printed.splitlines() if "time" in line]
+    assert said == ([] if text is None else [(said_at, f"time       {text}")])
 
 
 PAIRS = [("a", "x"), ("b", "y")] * 8
