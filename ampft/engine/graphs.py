@@ -15,7 +15,7 @@ differs, or a failed capture, ends the use of graphs with one line.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -71,7 +71,7 @@ class CudaRecorder:
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
-        self._pool: Any = None
+        self._pool = torch.cuda.graph_pool_handle()
 
     @contextmanager
     def warming_up(self) -> Iterator[None]:
@@ -85,18 +85,21 @@ class CudaRecorder:
     def capture(self, function: Callable[[], T]) -> tuple[Callable[[], None], T]:
         """Capture a function, which is not run.
 
-        After an error, the stream and the random generator work as before, but graphs that were
-        captured earlier must not be replayed.
+        After an error, the stream, the memory and the random generator work as before, but graphs
+        that were captured earlier must not be replayed.
         """
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        has_begun = False
         # The thread that collates ahead may allocate pinned memory in the meantime.
         mode = "thread_local"
         try:
             with torch.cuda.graph(
                 graph, pool=self._pool, stream=self._stream, capture_error_mode=mode
             ):
+                has_begun = True
                 result = function()
         except BaseException:
+            self._leave_pool(graph, has_begun=has_begun)
             # torch leaves the stream of the capture in place, and a generator that refuses to draw
             # ("Offset increment outside graph capture encountered unexpectedly").
             torch.cuda.set_stream(current)
@@ -106,8 +109,28 @@ class CudaRecorder:
             fresh.set_state(generator.get_state())
             generator.graphsafe_set_state(fresh.graphsafe_get_state())
             raise
-        self._pool = graph.pool()
         return graph.replay, result
+
+    def _leave_pool(self, graph: torch.cuda.CUDAGraph, *, has_begun: bool) -> None:
+        """Give memory that a failed capture has reserved back to the allocator.
+
+        If CUDA refuses to end a capture, torch 2.13 neither stops to allocate in its pool nor
+        releases it (`CUDAGraph::capture_end` and `reset`): no other capture could use the pool, and
+        its memory would never be free. The pool of pinned memory has no such functions in Python.
+        """
+        device, is_held = self._stream.device.index, False
+        with suppress(RuntimeError):  # the capture has ended, or has not begun
+            torch._C._cuda_endAllocateToPool(device, self._pool)
+            is_held = True
+        if has_begun and not is_held:
+            try:
+                graph.pool()  # a graph with a pool releases it at its own end
+            except RuntimeError:
+                is_held = True
+        if is_held:
+            torch._C._cuda_releasePool(device, self._pool)
+        # The next capture must not reserve memory in a pool that the last of its graphs has left.
+        self._pool = torch.cuda.graph_pool_handle()
 
 
 class CaptureCheck(TorchDispatchMode):

@@ -355,9 +355,10 @@ class Generator:
         self.shared = other.shared
 
 
-def test_a_failed_capture_leaves_a_stream_and_a_generator_that_work(monkeypatch):
+def test_a_failed_capture_leaves_a_stream_a_generator_and_memory_that_work(monkeypatch):
     """As torch 2.11 to 2.13 leave them: `capture_end` raises before it puts them back."""
     used, device = ["the default stream"], torch.device("cuda", 0)
+    pools, left = iter([(0, 1), (0, 2)]), []
     generator = Generator(device, state=(5, 12))
 
     @contextmanager
@@ -372,16 +373,20 @@ def test_a_failed_capture_leaves_a_stream_and_a_generator_that_work(monkeypatch)
         "current_stream": lambda: used[0],
         "default_generators": [generator],
         "graph": graph,
+        "graph_pool_handle": lambda: next(pools),
         "set_stream": lambda stream: used.__setitem__(0, stream),
     }
     for name, value in stand_ins.items():
         monkeypatch.setattr(torch.cuda, name, value)
+    for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+        monkeypatch.setattr(torch._C, name, lambda *given: left.append(given), raising=False)
     monkeypatch.setattr(torch, "Generator", lambda device: Generator(device))
     with pytest.raises(RuntimeError, match="during capture"):
         CudaRecorder(device).capture(lambda: None)
     assert used == ["the default stream"]
     assert not generator.shared.is_broken
     assert generator.get_state() == (5, 12)
+    assert left == [(0, (0, 1)), (0, (0, 1))]
 
 
 class FakeEvent:

@@ -11,6 +11,7 @@ import itertools
 import math
 import os
 import time
+from collections import Counter
 from types import SimpleNamespace
 
 import torch
@@ -78,12 +79,18 @@ class Event:
         return 1000 * (other._time - self._time)
 
 
+def refuse(capture):
+    """Refuse an operator, which also makes its capture invalid."""
+    capture.is_refused = True
+    raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+
+
 class _Capture(TorchDispatchMode):
     """Records operators. They run, but what they change is restored: a GPU runs none."""
 
     def __init__(self):
         super().__init__()
-        self.calls, self._changed = [], {}
+        self.calls, self._changed, self.is_refused = [], {}, False
         self._state = _generator().get_state()
 
     def _keep(self, func, args, kwargs):
@@ -111,15 +118,49 @@ class _Capture(TorchDispatchMode):
             torch.Tag.data_dependent_output in func.tags
             or func.name() == "aten::_local_scalar_dense"
         ):
-            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+            refuse(self)
         if func.name().startswith("aten::_to_copy") or func.name().startswith("aten::copy_"):
             tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
             if any(t.device.type == "cpu" and t.dim() > 0 for t in tensors):
-                raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+                refuse(self)
         self._keep(func, args, kwargs)
         result = func(*args, **kwargs)
         self.calls.append((func, args, kwargs, result))
         return result
+
+
+class Pools:
+    """Which pools the allocator reserves for captures, as CUDACachingAllocator.cpp counts them."""
+
+    handles = itertools.count(1)
+    uses, underway = Counter(), []
+
+    @classmethod
+    def begin(cls, pool):
+        """Reserve a pool for a capture."""
+        assert pool not in cls.uses or cls.uses[pool] > 0, "INTERNAL ASSERT FAILED: use_count"
+        cls.uses[pool] += 1
+        if pool in cls.underway:
+            raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
+        cls.underway.append(pool)
+
+    @classmethod
+    def end(cls, device, pool):
+        """Allocate in it no more."""
+        if pool not in cls.underway:
+            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+        cls.underway.remove(pool)
+
+    @classmethod
+    def release(cls, device, pool):
+        """Let one capture less use it."""
+        cls.uses[pool] -= 1
+        assert cls.uses[pool] >= 0, "INTERNAL ASSERT FAILED: use_count"
+
+    @classmethod
+    def snapshot(cls):
+        """Return a segment for each pool that is not free."""
+        return [{"segment_pool_id": pool} for pool, uses in cls.uses.items() if uses > 0]
 
 
 class CUDAGraph:
@@ -129,31 +170,41 @@ class CUDAGraph:
 
     def __init__(self, keep_graph=False):
         del keep_graph
-        self._calls = []
-        self._pool = (0, id(self))
+        self._calls, self._ended = [], False
 
     def capture_begin(self, pool=None, capture_error_mode="global"):
         """Begin to record."""
         del capture_error_mode
-        self._pool = pool or self._pool
+        self._pool = pool or (next(Pools.handles), 0)
+        Pools.begin(self._pool)
         self._mode = _Capture()
         self._mode.__enter__()
         CUDAGraph.capturing = self
 
     def capture_end(self):
-        """Stop."""
+        """Stop; a capture in which an operator was refused raises, and keeps its pool."""
         CUDAGraph.capturing = None
         self._mode.__exit__(None, None, None)
         self._mode.undo()
-        self._calls = self._mode.calls
+        if self._mode.is_refused:
+            raise RuntimeError("CUDA error: operation failed due to a previous error")
+        Pools.end(0, self._pool)
+        self._calls, self._ended = self._mode.calls, True
 
     def pool(self):
-        """Return an id."""
+        """Return the pool."""
+        if not self._ended:
+            raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
         return self._pool
 
     def reset(self):
         """Forget the operators."""
         self._calls = []
+        if self._ended:
+            Pools.release(0, self._pool)
+            self._ended = False
+
+    __del__ = reset
 
     def replay(self):
         """Call each operator again and write its results where the first ones are."""
@@ -240,7 +291,7 @@ def _limit_memory(fraction, device=None):
 def _synchronize(device=None):
     del device
     if CUDAGraph.capturing is not None:
-        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        refuse(CUDAGraph.capturing._mode)
 
 
 def _generator():
@@ -274,8 +325,8 @@ def install():
         "set_stream": _set_stream, "stream": _stream,
         "Stream": Stream, "Event": Event, "CUDAGraph": CUDAGraph, "graph": graph,
         "is_current_stream_capturing": lambda: CUDAGraph.capturing is not None,
-        "graph_pool_handle": lambda: (0, 1),
-        "memory_stats": _memory_stats,
+        "graph_pool_handle": lambda: (0, next(Pools.handles)),
+        "memory_stats": _memory_stats, "memory_snapshot": Pools.snapshot,
         "memory_allocated": lambda d=None: _memory_stats()["allocated_bytes.all.current"],
         "max_memory_allocated": lambda d=None: _memory_stats()["allocated_bytes.all.peak"],
         "memory_reserved": lambda d=None: _memory_stats()["reserved_bytes.all.current"],
@@ -306,6 +357,8 @@ def install():
     torch._C._cuda_exchangeDevice = lambda device: 0
     torch._C._cuda_maybeExchangeDevice = lambda device: 0
     torch._C._cuda_getCurrentRawStream = lambda device: 0
+    torch._C._cuda_endAllocateToPool = Pools.end
+    torch._C._cuda_releasePool = Pools.release
     torch._C._cuda_isInBadFork = lambda: False
     torch._C._cuda_isCurrentStreamCapturing = lambda: CUDAGraph.capturing is not None
     torch.backends.cuda.is_built = lambda: True
