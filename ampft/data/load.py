@@ -16,7 +16,7 @@ from ampft.data.sources.built_in import CONFIGURATIONS, load_digits, load_stdlib
 from ampft.data.sources.conll import read_as_conll
 from ampft.data.sources.data_sets import INDEX_COLUMN, load_data_set, split_table, standard_splits
 from ampft.data.sources.files import FLAGS, open_tables
-from ampft.data.sources.folders import folder_kind, load_folder
+from ampft.data.sources.folders import TEXT, folder_kind, load_folder
 from ampft.data.table_rows import Loaded, read_tables
 from ampft.data.token_rows import are_token_files, read_token_tables
 from ampft.errors import InputError
@@ -82,8 +82,9 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
     if name in UNUSED_OPTIONS:
         return load_built_in(name, request)
     refuse_unused_options(request, ("sheet_name",), name)
-    if kind := folder_kind(name, request.data_kind):
-        files = ("encoding", "ignore_index", "text_units")
+    has_one_class = not (request.several_labels or request.number_labels)
+    if has_one_class and (kind := folder_kind(name, request.data_kind)):
+        files = ("ignore_index", "text_units", *(() if kind == TEXT else ("encoding",)))
         unused = (*COLUMN_OPTIONS, *DROPS, *DATA_SET_OPTIONS, *files)
         refuse_unused_options(request, unused, "a folder of class folders")
         rows, columns, notes = load_folder(request, kind)

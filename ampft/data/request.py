@@ -31,8 +31,8 @@ class DataRequest(HubSettings):
     dataset_name: str | None = _flag(
         None,
         "stdlib (docstrings of Python's standard library), digits (images), a hub id, or a folder: "
-        "one folder of images or sounds per class, also inside train, val and test, or files that "
-        "datasets reads; if none, stdlib unless --train_file is set",
+        "one folder of images, sounds or texts per class, also inside train, val and test, or "
+        "files that datasets reads; if none, stdlib unless --train_file is set",
         metavar="NAME|DIR",
     )
     dataset_config_name: str | None = _flag(

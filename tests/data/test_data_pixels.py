@@ -274,7 +274,7 @@ def test_values_between_the_classes_that_no_mask_has_are_counted(folder):
     mask[8, 8] = 9
     Pillow.fromarray(mask).save(path)
     (note,) = [note for note in load(folder).notes if note.startswith("Classes")]
-    assert note.startswith("Classes 0 to 9 from the values of the training masks (6 do")
+    assert note.startswith("Classes 0 to 9 from the values of the training masks, 6 classes")
 
 
 def test_another_task_than_pixels_is_refused_for_masks(folder):

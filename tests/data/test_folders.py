@@ -186,3 +186,90 @@ def test_sound_folders(tmp_path):
         ("high", "low"),
     )
     assert data.splits["train"]["ampft_frames"][:] == [1600] * 6
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        ("training_set", "test_set"),
+        ("Training", "Testing"),
+        ("seg_train/seg_train", "seg_test/seg_test"),
+        ("data/train", "data/test"),
+        ("train_data", "test1"),
+    ],
+)
+def test_folders_with_other_names_of_splits(tmp_path, train, test):
+    for split in (train, test):
+        image_folder(tmp_path / split, per_class=2)
+    data = load(tmp_path, validation_fraction=0.0)
+    assert (sizes(data), data.label_names) == ({"train": 6, "test": 6}, ("blue", "green", "red"))
+
+
+@pytest.mark.parametrize("names", [("train", "test"), ("train", "test1"), ("Training", "Testing")])
+def test_splits_without_class_folders_are_no_classes(tmp_path, names):
+    for name in names:
+        (tmp_path / name).mkdir()
+        picture(len(name)).save(tmp_path / name / "cat.0.png")
+    with pytest.raises(InputError, match="named as splits, and have no folders of classes"):
+        load(tmp_path)
+
+
+def test_metadata_of_images_are_read_by_datasets(tmp_path):
+    (tmp_path / "train").mkdir()
+    for number in range(8):
+        picture(number).save(tmp_path / "train" / f"{number}.png")
+    rows = "".join(f"{number}.png,{'ab'[number % 2]}\n" for number in range(8))
+    (tmp_path / "train" / "metadata.csv").write_text(f"file_name,label\n{rows}")
+    data = load(tmp_path, **NO_SPLITS)
+    assert (data.label_names, sizes(data)) == (("a", "b"), {"train": 8})
+
+
+def texts(folder, suffix=".txt", encoding="utf-8"):
+    for split in ("train", "test"):
+        for name in ("neg", "pos"):
+            (folder / split / name).mkdir(parents=True)
+            for number in range(3):
+                path = folder / split / name / f"{number}{suffix}"
+                path.write_text(f"{split} {name}\ncafé {number}", encoding=encoding)
+    return folder
+
+
+@pytest.mark.parametrize("suffix", [".txt", ""])
+def test_folders_of_texts(tmp_path, suffix):
+    folder = texts(tmp_path, suffix)
+    (folder / "README").write_text("about the data")
+    data = load(folder, validation_fraction=0.0)
+    assert (data.kind, data.label_names) == ("text", ("neg", "pos"))
+    assert [(row["text"], row["label"]) for row in data.splits["test"]] == [
+        (f"test {name}\ncafé {number}", code)
+        for code, name in enumerate(("neg", "pos"))
+        for number in range(3)
+    ]
+
+
+def test_encoding_of_texts_in_folders(tmp_path):
+    folder = texts(tmp_path, encoding="latin-1")
+    with pytest.raises(InputError, match=r"0.txt, line 2: byte 0xe9 is not utf-8. .*--encoding"):
+        load(folder)
+    assert "café" in load(folder, encoding="latin-1", **NO_SPLITS).splits["train"][0]["text"]
+
+
+def test_texts_without_labels_are_left_out_only_if_asked(tmp_path):
+    folder = texts(tmp_path)
+    (folder / "train" / "unsup").mkdir()
+    (folder / "train" / "unsup" / "0.txt").write_text("neither")
+    with pytest.raises(InputError, match=r"have no labels. .* --ignore_label unsup"):
+        load(folder)
+    assert load(folder, ignore_label="unsup", **NO_SPLITS).label_names == ("neg", "pos")
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.heic").write_bytes(b"\0")
+    with pytest.raises(InputError, match=r"Its files: \.heic \(2\)\. Convert images to \.png"):
+        load(tmp_path)
+    archive = tmp_path / "pets.zip"
+    archive.write_bytes(b"PK")
+    with pytest.raises(InputError, match=r"pets.zip: is a file. Unpack an archive"):
+        load(archive)

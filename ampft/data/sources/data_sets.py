@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from ampft.hub import hub_problem
 SPLIT_NAMES = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev", "validation_matched"),
-    "test": ("test", "test_matched"),
+    "test": ("test", "testing", "test_matched"),
 }
 MEDIA_TYPES = {kind: type(media.undecoded) for kind, media in MEDIA.items()}
 INDEX_COLUMN = "ampft_index"  # labels of the rows of a data frame
@@ -94,6 +95,11 @@ def _configuration(request: DataRequest, configuration: str | None) -> DatasetDi
     problem = None if folder.exists() else hub_problem()
     if Path(name).is_dir() and any(Path(name).glob("*.ann")):  # only their texts would be read
         raise InputError(f"--dataset_name {name}: {BRAT}")
+    if folder.is_file():
+        raise InputError(
+            f"--dataset_name {name}: is a file. Unpack an archive and pass its folder; pass a table"
+            " with --train_file."
+        )
     try:
         loaded = (
             load_from_disk(name)
@@ -107,9 +113,24 @@ def _configuration(request: DataRequest, configuration: str | None) -> DatasetDi
             + (f" with the configuration {configuration!r}" if configuration else "")
             + (f" at the revision {revision!r}" if revision else "")
             + (f": {reason}." if problem is None else f": no such folder, and {problem}")
-            + " Without the hub, pass --train_file or --dataset_name stdlib."
+            + (
+                _unread_files(folder)
+                or " Without the hub, pass --train_file or --dataset_name stdlib."
+            )
         ) from error
     return DatasetDict({"train": loaded}) if isinstance(loaded, Dataset) else loaded
+
+
+def _unread_files(folder: Path) -> str:
+    """Return which files a folder has, and what to convert them to; empty if it does not exist."""
+    if not folder.is_dir():
+        return ""
+    endings = Counter(path.suffix.lower() for path in folder.rglob("*") if path.is_file())
+    found = [f"{ending or 'no ending'} ({n})" for ending, n in endings.most_common()]
+    return (
+        f" Its files: {listed(found) or 'none'}. Convert images to .png or .jpg, sounds to .wav or"
+        " .flac, tables to .csv or .parquet, and unpack archives."
+    )
 
 
 def standard_splits(

@@ -1,11 +1,13 @@
-"""Folders of images or sounds: a folder per class, or `train`, `val` and `test` with such folders.
+"""Folders of images, sounds or texts: a folder per class, or `train`, `val` and `test` with these.
 
 A file belongs to the class of the folder in which it lies, at any depth. Hidden files are ignored.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from datasets import Dataset, Features, Value
@@ -16,61 +18,103 @@ from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import LabelParser
 from ampft.data.sources.data_sets import SPLIT_NAMES, split_table
+from ampft.data.sources.files import stated_encoding
 from ampft.data.sources.rows import read_rows
+from ampft.data.sources.text_files import opened_text
 from ampft.errors import InputError, listed
 
 TABLE_SUFFIXES = (".parquet", ".csv", ".tsv", ".json", ".jsonl", ".arrow", ".py")
 SYSTEM_FILES = frozenset({"thumbs.db", "desktop.ini"})
 CLASS_COLUMN = "folder"
 FILE = {"bytes": Value("binary"), "path": Value("string")}
+TEXT = "text"
+TEXT_SUFFIXES = (".txt", "")
+METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # labels of files, for `datasets`
+_FILLERS = re.compile(r"[\W\d_]+|set\b|\b(?:seg|data|images|split)\b")  # of `training_set`
+_ALL_SPLITS = frozenset(chain.from_iterable(SPLIT_NAMES.values()))
+UNLABELLED = ("unsup", "unlabeled", "unlabelled")  # folders of IMDb and others
 
 
 def folder_kind(name: str, wanted: str | None = None) -> str | None:
-    """Return whether a folder has class folders of images or of sounds.
+    """Return whether a folder has class folders of images, of sounds or of texts.
 
     Args:
         wanted: Kind of the data that `--task` needs, or None.
 
     Returns:
-        A key of `MEDIA`; None if the folder does not exist, has tables that `datasets` reads, has
-        masks of images, or has no class folders.
+        A key of `MEDIA` or `TEXT`; None if the folder does not exist, has tables that `datasets`
+        reads, has masks of images, or has no class folders.
 
     Raises:
         InputError: It has both images and sounds, and the task does not determine the kind.
     """
     folder = Path(name)
-    if not folder.is_dir() or wanted not in (None, *MEDIA):
+    if not folder.is_dir() or wanted not in (None, TEXT, *MEDIA):
         return None
     names = {path.name.casefold() for path in folder.iterdir()}
     has_tables_or_masks = any(file.endswith((*TABLE_SUFFIXES, "annot")) for file in names)
     if has_tables_or_masks or {"images", "masks"} <= names:
         return None
     found: dict[str, Path] = {}
+    others = False
     for classes in split_folders(folder).values():
+        if any(
+            (f / table).is_file() for f in (classes, *subfolders(classes)) for table in METADATA
+        ):
+            return None
         for class_folder in subfolders(classes):
             for file in files_in(class_folder):
-                if kind := kind_of_file(file.name):
+                kind = _kind_of(file)
+                others |= kind is None
+                if kind is not None:
                     found.setdefault(kind, file)
+    if others or len(found) > 1:  # such as labels of boxes beside their images
+        found.pop(TEXT, None)
     if len(found) > 1 and wanted not in found:
         both = " and ".join(f"{kind}s ({file})" for kind, file in found.items())
         raise InputError(
             f"--dataset_name {name}: the folder has {both}. Say which to classify with --task."
         )
+    if wanted == TEXT:
+        return TEXT if TEXT in found else None
     return wanted if wanted in found else next(iter(found), None)
+
+
+def _kind_of(file: Path) -> str | None:
+    is_text = file.suffix.lower() in TEXT_SUFFIXES or file.name.isdecimal()
+    return kind_of_file(file.name) or (TEXT if is_text else None)
 
 
 def split_folders(folder: Path) -> dict[str, Path]:
     """Return the folder of the class folders of each split.
 
-    A folder called `train` holds a split if it has folders itself; otherwise it is a class.
+    A folder called `train`, `training_set` or the like holds a split if it has folders itself;
+    otherwise it is a class. The only folder in a folder is opened, as in `seg_train/seg_train`.
     """
-    names = {path.name.casefold(): path for path in subfolders(folder)}
+    folder = _unwrapped(folder)
+    names = {_plain_name(path): path for path in subfolders(folder)}
+    names |= {path.name.casefold(): path for path in subfolders(folder)}
     found = {
         split: next(names[name] for name in usual if name in names)
         for split, usual in SPLIT_NAMES.items()
         if not names.keys().isdisjoint(usual)
     }
-    return found if "train" in found and subfolders(found["train"]) else {"train": folder}
+    if "train" not in found or not subfolders(found["train"]):
+        return {"train": folder}
+    return {split: _unwrapped(classes) for split, classes in found.items()}
+
+
+def _plain_name(folder: Path) -> str:
+    """Return the name of a folder without `set` and the like: `training` for `Training_set1`."""
+    return _FILLERS.sub("", folder.name.casefold().replace("_", " "))
+
+
+def _unwrapped(folder: Path) -> Path:
+    """Return the folder itself, or the only one that it has, if that one has folders."""
+    inner = subfolders(folder)
+    has_files = any(file.is_file() and kind_of_file(file.name) for file in folder.iterdir())
+    is_wrapper = len(inner) == 1 and not has_files and subfolders(inner[0])
+    return _unwrapped(inner[0]) if is_wrapper else folder
 
 
 def load_folder(
@@ -80,7 +124,7 @@ def load_folder(
 
     Args:
         request: The user's choices, with the folder as the name of the data set.
-        kind: Key of `MEDIA`.
+        kind: Key of `MEDIA`, or `TEXT`.
 
     Returns:
         Rows by split, their columns, and notes.
@@ -93,8 +137,11 @@ def load_folder(
     columns = DataColumns((kind,), LabelParser((CLASS_COLUMN,)), kind=kind)
     splits = split_folders(folder)
     notes = [f"The names of the folders in {', '.join(map(str, splits.values()))} are the labels."]
+    folder = _unwrapped(folder)
     if folder not in splits.values():
-        unused = sorted(set(subfolders(folder)) - set(splits.values()))
+        unused = [
+            f for f in subfolders(folder) if not any(f in (s, *s.parents) for s in splits.values())
+        ]
         notes += _left_out(unused, f"{folder}: folders that are not a split are not used")
     rows = {}
     for split, classes in splits.items():
@@ -109,17 +156,32 @@ def _read_split(
     """Return the rows of a split, and its files of another kind."""
     kind = columns.kind
     others = [file for file in sorted(folder.iterdir()) if file.is_file() and is_visible(file)]
-    beside = [str(file) for file in others if kind_of_file(file.name) == kind]
-    if beside:
+    beside = [str(file) for file in others if _kind_of(file) == kind]
+    if beside and kind != TEXT:  # texts beside folders are notes on them
         raise InputError(
             f"{folder}: {listed(beside, limit=3)} lies beside the folders of the "
             f"classes, so its label is not known. Move each {kind} into the folder of its class."
         )
+    names = {_plain_name(path): path.name for path in subfolders(folder)}
+    if len(names) > 1 and not names.keys() - _ALL_SPLITS and names.keys() & {*SPLIT_NAMES["train"]}:
+        raise InputError(
+            f"{folder}: the folders {listed(sorted(names.values()))} are named as splits, and "
+            f"have no folders of classes. Put the {kind}s of each class into its own folder, such "
+            "as train/CLASS/FILE, or pass a table of paths and labels with --train_file."
+        )
     found: dict[str, list[Path]] = {}
     for class_folder in subfolders(folder):
         files = list(files_in(class_folder))
-        found[class_folder.name] = [file for file in files if kind_of_file(file.name) == kind]
-        others += [file for file in files if kind_of_file(file.name) != kind]
+        found[class_folder.name] = [file for file in files if _kind_of(file) == kind]
+        others += [file for file in files if _kind_of(file) != kind]
+        if (
+            class_folder.name.casefold() in UNLABELLED
+            and class_folder.name not in request.ignored_labels
+        ):
+            raise InputError(
+                f"{class_folder}: the name of this folder says that its files have no labels. To "
+                f"leave them out, pass --ignore_label {class_folder.name}."
+            )
     empty = [f"{name}/" for name, files in found.items() if not files]
     if split == "train" and empty:
         raise InputError(
@@ -132,6 +194,10 @@ def _read_split(
             f"two classes, each in a folder with its {kind}s."
         )
     pairs = [(file, name) for name, files in found.items() for file in files]
+    if kind == TEXT:
+        texts = [_content(file, request.encoding) for file, _ in pairs]
+        part = Dataset.from_dict({TEXT: texts, CLASS_COLUMN: [name for _, name in pairs]})
+        return read_rows(split_table(part, str(folder), unit="row"), columns, request), others
     part = Dataset.from_dict(
         {
             kind: [{"bytes": None, "path": str(file)} for file, _ in pairs],
@@ -140,6 +206,12 @@ def _read_split(
         features=Features({kind: FILE, CLASS_COLUMN: Value("string")}),
     ).cast_column(kind, MEDIA[kind].column_type)
     return read_rows(split_table(part, str(folder), unit=kind), columns, request), others
+
+
+def _content(file: Path, encoding: str) -> str:
+    encoding, _ = stated_encoding(file, encoding)
+    with opened_text(file, encoding) as opened:
+        return opened.read()
 
 
 def _left_out(paths: Iterable[Path], what: str) -> list[str]:
