@@ -110,7 +110,8 @@ export function mean(rows) {
 export async function classifier(contract, transformers, name, dtype) {
   const { tokenization, rule } = contract;
   const fromEnd = tokenization?.stride != null && tokenization.truncation_side === "left";
-  if (!tokenization || tokenization.words || fromEnd || contract.input_columns.length > 1)
+  const columns = contract.input_columns.length + (contract.feature_columns ?? []).length;
+  if (!tokenization || tokenization.words || fromEnd || columns > 1)
     throw new Error("This page classifies single texts, and this model reads others. Use ampft predict.");
   const tokenizer = await transformers.AutoTokenizer.from_pretrained(name);
   const model = await transformers.AutoModelForSequenceClassification.from_pretrained(name, { dtype });

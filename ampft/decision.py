@@ -13,7 +13,9 @@ the device or the language that computes them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,6 +38,13 @@ OUTSIDE, BEGIN, INSIDE = "O", "B", "I"
 ENTITIES = "entities"
 OTHER_SEPARATORS = (";", "|")  # of shown labels, if a label contains the chosen one
 ROUNDED = 6  # decimals of a shown probability
+
+JOIN = "+"
+BLANK = " "  # between the parts of a joined text
+UNKNOWN = "unknown"  # said of a missing value
+# A number with a point or an exponent, which files of other types write in other ways.
+DECIMAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
+LARGEST_EXACT = 2**53  # from here on, different integers are the same float
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -245,6 +254,52 @@ class Rule:
             rows = zip(sentences, tags, best, strict=True)
             columns[ENTITIES] = [sentence.entities(*found) for sentence, *found in rows]
         return columns
+
+
+def joined_parts(name: str) -> tuple[str, ...]:
+    """Return the columns of `title+body`; a name without two of them is one column."""
+    parts = tuple(part.strip() for part in name.split(JOIN))
+    return parts if len(parts) > 1 and all(parts) else (name,)
+
+
+def join_texts(texts: Iterable[str | None]) -> str | None:
+    """Return the texts that exist with a space between them; None if none exists."""
+    return BLANK.join(text for text in texts if text is not None) or None
+
+
+def described(features: Mapping[str, object], text: str) -> str:
+    """Return a text after its features: `age: 42. country: FR. The text`.
+
+    A value that is missing, NaN or blank is `unknown`. Numbers with a point or an exponent have six
+    digits at most, and none after the point if they are whole, so that 42, 42.0 and 4.2e1 are the
+    same from every kind of file; digits only, as 007, stay as they are.
+
+    Args:
+        features: Values by the names of their columns, in the order of the training.
+    """
+    return BLANK.join([*(f"{name}: {_said(value)}." for name, value in features.items()), text])
+
+
+def _said(value: object) -> str:
+    text = "" if value is None else BLANK.join(str(value).split())
+    if text.lower() in ("", "nan"):
+        return UNKNOWN
+    if not DECIMAL.fullmatch(text) or not math.isfinite(number := float(text)):
+        return text
+    if number.is_integer() and abs(number) < LARGEST_EXACT:
+        return str(int(number))
+    return np.format_float_positional(float(f"{number:.6g}"), trim="-")
+
+
+def is_described(features: Sequence[str], text: str) -> bool:
+    """Return whether a text has its features before it."""
+    said = r"\. ".join(f"{re.escape(name)}: .*?" for name in features)
+    return re.match(rf"{said}\. ", text, re.DOTALL) is not None
+
+
+def template(features: Sequence[str]) -> str:
+    """Return what is typed before and for a text: `age: AGE. country: COUNTRY. TEXT`."""
+    return described({name: name.upper() for name in features}, "TEXT")
 
 
 def softmax(logits: npt.NDArray[Any], temperature: float = 1.0) -> npt.NDArray[np.float64]:
@@ -457,6 +512,7 @@ class Contract:
     tokenization: Tokenization | None = None
     # How a text becomes the words that are predicted; None if the model reads no words.
     units: Mapping[str, Any] | None = None
+    feature_columns: tuple[str, ...] = ()  # Columns that `described` says before a text.
 
     def values(self) -> dict[str, Any]:
         """Return the contract as JSON values."""
@@ -466,10 +522,12 @@ class Contract:
         rule["label_names"] = list(self.rule.label_names)
         rule["decisions"] = self.rule.decisions.entries(self.rule.label_names)
         tokenization = None if self.tokenization is None else asdict(self.tokenization)
+        features = {"feature_columns": list(self.feature_columns)} if self.feature_columns else {}
         return {
             "schema": SCHEMA,
             "task": self.task,
             "input_columns": list(self.input_columns),
+            **features,
             "units": self.units,
             "tokenization": tokenization
             and {**tokenization, "inputs": list(tokenization["inputs"])},
@@ -497,6 +555,7 @@ class Contract:
             if read is not None:
                 read = Tokenization(**{**read, "inputs": tuple(read["inputs"])})
             rest["input_columns"] = tuple(rest["input_columns"])
+            rest["feature_columns"] = tuple(rest.get("feature_columns", ()))
             return cls(**rest, rule=Rule(names, **rule, decisions=decisions), tokenization=read)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from error
@@ -510,6 +569,35 @@ class Contract:
             ValueError: It is damaged.
         """
         return cls.from_values(json.loads((folder / CONTRACT_NAME).read_text(encoding="utf-8")))
+
+    def texts(self, row: Mapping[str, object]) -> str | tuple[str, ...]:
+        """Return the text, or the pair of texts, of a row of cells by column.
+
+        Raises:
+            KeyError: The row lacks a column.
+            ValueError: It has no text.
+        """
+        parts = [(n,) if n in row else joined_parts(n) for n in self.input_columns]
+        first, *second = (
+            join_texts(None if row[n] is None else str(row[n]) for n in part) for part in parts
+        )
+        if first is None or None in second:
+            raise ValueError(f"a row has no text in {', '.join(self.input_columns)}")
+        if self.feature_columns:
+            first = described({name: row[name] for name in self.feature_columns}, first)
+        return (first, *map(str, second)) if second else first
+
+    def _as_typed(self, row: Any) -> Any:
+        """Return the texts of a row of cells by column; another row must have its features."""
+        if isinstance(row, Mapping):
+            return self.texts(row)
+        first = row if isinstance(row, str) else row[0]
+        if self.feature_columns and not is_described(self.feature_columns, first):
+            raise ValueError(
+                f"received {first[:40]!r} without its columns. Pass a mapping of columns to values,"
+                f" or a text such as {template(self.feature_columns)!r}"
+            )
+        return row
 
     def rows(self, texts: Sequence[str]) -> Sequence[Any]:
         """Return texts as inputs: for a model of pairs, each two.
@@ -535,18 +623,21 @@ class Contract:
         Rows of equal length form a batch, so that nothing is padded.
 
         Args:
-            inputs: Texts, pairs of texts, or lists of words.
+            inputs: Texts, pairs of texts, lists of words, or rows of cells by column.
             tokenizer: The `tokenizers.Tokenizer` of the model.
             run: Function that returns the logits of a batch from its arrays by name.
             units: What divides texts into words, for a model that reads words.
             batch_size: Largest number of rows of a batch.
 
         Raises:
-            ValueError: The model reads other inputs.
+            KeyError: A row lacks a column.
+            ValueError: The model reads other inputs, or a text lacks its features.
         """
         read = self.tokenization
         if read is None:
             raise ValueError(f"a model of the task {self.task!r} needs more than a tokenizer")
+        if not read.words:
+            inputs = [self._as_typed(each) for each in inputs]
         sentences = [_sentence(each, units) for each in inputs] if read.words else []
         texts = [[word.text for word in each.words] for each in sentences] or inputs
         tokens = read.encode(tokenizer, texts)

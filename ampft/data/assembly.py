@@ -134,6 +134,7 @@ def assemble(
         data,
         shared_with_train=dict.fromkeys(splits.keys() - {"train"}, 0) | shared,
         text_units=columns.units if ordered else None,
+        feature_columns=columns.features,
         number_name=columns.labels.title if columns.labels.numbers else None,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
@@ -14,6 +14,7 @@ from ampft.data.sources.table import SAMPLE_ROWS, SourceTable, as_text
 from ampft.data.sources.text_lists import list_or_cell
 from ampft.data.splits import GROUP_COLUMN, ID_COLUMN
 from ampft.data.words import is_span
+from ampft.decision import described, join_texts, joined_parts
 from ampft.errors import InputError, did_you_mean, listed, quoted, quoted_list
 from ampft.text.units import TextUnits
 
@@ -44,6 +45,7 @@ EXTRA_FLAGS = {
     ID_COLUMN: "--id_column",
     WEIGHT_COLUMN: "--weight_column",
 }
+FEATURE_FLAG = "--feature_columns"
 
 WORD_COLUMNS = ("tokens", "words")
 TAG_COLUMNS = ("ner_tags", "tags", "labels", "label", "upos", "pos_tags")
@@ -51,8 +53,6 @@ TEXT_COLUMNS = ("text", "sentence", "content", "data")
 SPAN_COLUMNS = ("spans", "entities")
 LABELS_OR_SPANS = ("label", "labels")
 ANSWER, ACCEPTED, ANSWERS = "answer", "accept", ("accept", "reject", "ignore")  # of Prodigy
-JOIN = "+"
-BLANK = " "  # between the parts of a joined text
 # The input column of prepared words with tags: words as the data have them, or words of a text.
 WORDS, TEXT = "tokens", "text"
 
@@ -72,23 +72,27 @@ class InputColumns:
     names: tuple[str, ...]  # Names of the inputs, such as `title+body`.
     # Columns of each input, in the order in which they are joined.
     parts: tuple[tuple[str, ...], ...]
+    # Columns that are said before the first input, by the name that is said.
+    features: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, names: Sequence[str], available: Sequence[str]) -> InputColumns:
+    def of(
+        cls, names: Sequence[str], available: Sequence[str], features: Sequence[str] = ()
+    ) -> InputColumns:
         """Return the columns of each name; a column that has a name exactly is not split."""
         present = frozenset(available)
         parts = tuple((name,) if name in present else joined_parts(name) for name in names)
-        return cls(tuple(names), parts)
+        return cls(tuple(names), parts, dict(zip(features, features, strict=True)))
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
         """The columns to read, each once."""
-        return tuple(dict.fromkeys(chain.from_iterable(self.parts)))
+        return tuple(dict.fromkeys([*chain.from_iterable(self.parts), *self.features.values()]))
 
     def renamed(self, names: Mapping[str, str]) -> InputColumns:
-        return InputColumns(
-            self.names, tuple(tuple(names.get(n, n) for n in part) for part in self.parts)
-        )
+        parts = tuple(tuple(names.get(n, n) for n in part) for part in self.parts)
+        features = {said: names.get(column, column) for said, column in self.features.items()}
+        return InputColumns(self.names, parts, features)
 
     def texts(self, values: Sequence[object], location: str) -> list[str | None]:
         """Return the text of each input, or None if none of its columns has one.
@@ -104,18 +108,11 @@ class InputColumns:
             name: as_text(value, location, name)
             for name, value in zip(self.sources, values, strict=True)
         }
-        return [join_texts(cells[name] for name in part) for part in self.parts]
-
-
-def joined_parts(name: str) -> tuple[str, ...]:
-    """Return the columns of `title+body`; a name without two of them is one column."""
-    parts = tuple(part.strip() for part in name.split(JOIN))
-    return parts if len(parts) > 1 and all(parts) else (name,)
-
-
-def join_texts(texts: Iterable[str | None]) -> str | None:
-    """Return the texts that exist with a space between them; None if none exists."""
-    return BLANK.join(text for text in texts if text is not None) or None
+        texts = [join_texts(cells[name] for name in part) for part in self.parts]
+        if self.features and texts[0] is not None:
+            features = {said: cells[column] for said, column in self.features.items()}
+            texts[0] = described(features, texts[0])
+        return texts
 
 
 @dataclass(frozen=True)
@@ -129,6 +126,11 @@ class DataColumns:
     extra: Mapping[str, str] = field(default_factory=dict)
     are_spans: bool = False  # Whether they are texts with spans, not words with tags.
     units: TextUnits = field(default_factory=TextUnits)  # How texts are divided into words.
+    features: tuple[str, ...] = ()  # Columns that are said before a text.
+
+    def of_table(self, available: Sequence[str]) -> InputColumns:
+        """Return where the inputs are in a table with these columns."""
+        return InputColumns.of(self.inputs, available, self.features)
 
     @classmethod
     def of_tokens(
@@ -161,7 +163,8 @@ class DataColumns:
         Args:
             origin: The file or data set, for the message.
         """
-        sources = InputColumns.of(self.inputs, available).sources
+        require_columns(self.features, available, FEATURE_FLAG, origin=origin)
+        sources = self.of_table(available).sources
         require_columns(sources, available, INPUT_FLAGS[self.kind], origin=origin)
         require_columns(self.labels.columns, available, LABEL_FLAG, origin=origin)
         for name, column in self.extra.items():
@@ -170,7 +173,7 @@ class DataColumns:
 
 def refuse_rejected(table: SourceTable, columns: DataColumns) -> None:
     """Raise InputError when Prodigy's column `answer` rejects rows, whose labels do not hold."""
-    used = {*InputColumns.of(columns.inputs, table.columns).sources, *columns.labels.columns}
+    used = {*columns.of_table(table.columns).sources, *columns.labels.columns}
     if ANSWER not in table.columns or ANSWER in used:
         return
     rejected = []

@@ -55,6 +55,7 @@ class ClassificationData:
     # Masks by split, if the labels are masks; `splits` then has no column `label`.
     masks: Mapping[str, Masks] | None = None
     number_name: str | None = None  # Name of what labels measure, if they are numbers.
+    feature_columns: tuple[str, ...] = ()  # Columns that each text says, see `decision.described`.
 
     @property
     def label_names(self) -> tuple[str, ...]:

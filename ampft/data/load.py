@@ -27,7 +27,7 @@ WITHOUT_MASKS = "data without masks (--task pixels)"
 SEVERAL = "multi-label"  # the task of examples with several labels
 COLUMN_OPTIONS = (
     *("text_column_names", "label_column_name", "image_column_name", "audio_column_name"),
-    *("group_column", "id_column", "weight_column"),
+    *("group_column", "id_column", "weight_column", "feature_columns"),
 )
 DROPS = ("drop_missing_text", "drop_missing_labels")
 # Options without an effect on the built-in data sets, which have their own splits.

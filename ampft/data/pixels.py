@@ -48,7 +48,7 @@ DEFAULT_IGNORE_INDEX = 255
 UNUSED_OPTIONS = (
     *("text_column_names", "text_units", "label_separator", "group_column", "id_column"),
     *("drop_missing_text", "drop_missing_labels", "ignore_label", "sheet_name"),
-    *("audio_column_name", "weight_column"),
+    *("audio_column_name", "weight_column", "feature_columns"),
 )
 COLUMN_OPTIONS = ("image_column_name", "label_column_name", *DATA_SET_OPTIONS)
 # Columns of a checked split: hashes of the image and of image and mask, and pixels per class.

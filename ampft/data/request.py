@@ -110,6 +110,12 @@ class DataRequest(HubSettings):
         "inputs, stay in one split, and a comparison counts them as one case",
     )
     id_column: str | None = _flag(None, "column of ids to copy into predictions.parquet")
+    feature_columns: str | None = _flag(
+        None,
+        "columns of numbers and categories that are said before each text, in training and in "
+        "predictions: age,country gives 'age: 42. country: FR. TEXT'",
+        joined=True,
+    )
     weight_column: str | None = _flag(
         None, "column of weights: how much a row counts in the loss, a number of at least 0"
     )
@@ -183,6 +189,11 @@ class DataRequest(HubSettings):
     def text_columns(self) -> tuple[str, ...] | None:
         """One text column, or two for pairs; None looks for usual names."""
         return split_names(self.text_column_names)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Columns that are said before each text."""
+        return split_names(self.feature_columns) or ()
 
     @property
     def label_columns(self) -> tuple[str, ...] | None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from datasets import Audio, Dataset, Image, Value
 
 from ampft.data.columns import (
+    FEATURE_FLAG,
     INPUT_FLAGS,
-    JOIN,
     LABEL_FLAG,
     LABELS,
     PAIRS,
@@ -35,6 +35,7 @@ from ampft.data.row_labels import LabelParser
 from ampft.data.sources.data_sets import INDEX_COLUMN, MEDIA_TYPES
 from ampft.data.sources.rows import read_rows
 from ampft.data.sources.table import SourceTable, described_columns
+from ampft.decision import JOIN, template
 from ampft.errors import InputError, listed, quoted, quoted_list
 
 Loaded = tuple[dict[str, LabelledRows], DataColumns, list[str]]
@@ -70,7 +71,7 @@ def read_tables(
     columns, choice_notes = _choose_columns(train[0], request)
     rows, empty, unlabelled = {}, [], []
     for split, parts in tables.items():
-        sources = InputColumns.of(columns.inputs, parts[0].columns).sources
+        sources = columns.of_table(parts[0].columns).sources
         parts[:] = [rename_columns(table, (*sources, *columns.labels.columns)) for table in parts]
         own = columns.of_split(split, request)
         for table in parts:
@@ -101,7 +102,8 @@ def _expected_names(columns: Sequence[str], request: DataRequest) -> tuple[str, 
         usual += [*chain.from_iterable(PAIRS), *TEXTS]
     if labels is None and set(LABELS).isdisjoint(columns):
         usual += LABELS
-    return (*usual, *InputColumns.of(texts or (), columns).sources, *(labels or ()))
+    sources = InputColumns.of(texts or (), columns, request.features).sources
+    return (*usual, *sources, *(labels or ()))
 
 
 def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColumns, list[str]]:
@@ -127,7 +129,9 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
     else:
         parser = LabelParser(labels, request.several_labels, request.label_separator, declared)
     extra = extra_columns(request)
+    notes: list[str] = []
     if media is not None:
+        refuse_unused_options(request, ("feature_columns",), f"{media[1]}s")
         chosen = DataColumns((media[0],), parser, media[1], extra)
     else:
         if dataset is not None:
@@ -135,14 +139,36 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
         inputs = _text_columns(
             columns, request, labels=labels, origin=origin, describe=describe, hint=hint
         )
-        chosen = DataColumns(inputs, parser, extra=extra)
+        chosen = DataColumns(inputs, parser, extra=extra, features=request.features)
+        if request.features:
+            require_columns(
+                request.features, table.columns, FEATURE_FLAG, origin=origin, describe=describe
+            )
+            notes.append(_feature_note(chosen, table.columns))
         if dataset is None and None not in (request.label_columns, request.text_columns):
-            return chosen, []
+            return chosen, notes
     note = (
         f"{chosen.kind.capitalize()}s are read from {' and '.join(map(repr, chosen.inputs))},"
         f" labels from {quoted_list(labels)}."
     )
-    return chosen, [note]
+    return chosen, [note, *notes]
+
+
+def _feature_note(columns: DataColumns, available: Sequence[str]) -> str:
+    """Return how the columns are said that are beside the texts.
+
+    Raises:
+        InputError: One is named twice, or is a column of texts or labels.
+    """
+    features = columns.features
+    others = {*InputColumns.of(columns.inputs, available).sources, *columns.labels.columns}
+    wrong = [n for n in features if n in others or features.count(n) > 1]
+    if wrong:
+        raise InputError(
+            f"{FEATURE_FLAG}: {quoted(wrong[0])} is named twice, or it is the column of the texts "
+            "or of the labels. Name each column beside them once."
+        )
+    return f"Each text is read as {template(features)!r}, and must be typed so elsewhere."
 
 
 def _described_types(dataset: Dataset, columns: Sequence[str]) -> str:
@@ -240,7 +266,8 @@ def _text_columns(
         require_columns(sources, columns, "--text_column_names", origin=origin, describe=describe)
         return named
     index_of_pandas = ""
-    not_texts = (*labels, "label", index_of_pandas, *extra_columns(request).values())
+    used = (*extra_columns(request).values(), *request.features)
+    not_texts = (*labels, "label", index_of_pandas, *used)
     others = [name for name in columns if name not in not_texts]
     choices = _text_choices(others)
     if not choices and len(others) == 1:

@@ -112,7 +112,10 @@ def read_token_tables(
         for table in sources:
             columns.of_split(split, request).require_in(table.columns, origin=table.origin)
             refuse_rejected(table, columns)
-    unused = ("drop_missing_labels", "image_column_name", "audio_column_name", "weighted_metrics")
+    unused = (
+        *("drop_missing_labels", "image_column_name", "audio_column_name", "weighted_metrics"),
+        "feature_columns",
+    )
     refuse_unused_options(request, unused, "words with tags")
     chosen = None if request.text_units is None else TextUnits(request.text_units)
     unit_note = f"Units: {request.text_units} (--text_units)."

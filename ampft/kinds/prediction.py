@@ -64,6 +64,7 @@ class TrainingInfo:
     # How texts are divided into words; None for other kinds of data.
     text_units: TextUnits | None = None
     number_labels: bool = False  # Whether labels are numbers.
+    feature_columns: tuple[str, ...] = ()  # Columns that are said before each text.
 
 
 @dataclass(frozen=True)

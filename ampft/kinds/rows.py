@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,7 +27,8 @@ from ampft.data.sources.files import open_table
 from ampft.data.sources.folders import files_in
 from ampft.data.sources.rows import as_file
 from ampft.data.sources.table import Row, SourceTable, described_columns, refuse_surrogates
-from ampft.errors import InputError, quoted
+from ampft.decision import is_described, template
+from ampft.errors import InputError, quoted, quoted_list
 from ampft.kinds.prediction import InputRows, PredictRequest, TrainingInfo
 from ampft.text.numbers import counted
 
@@ -171,7 +172,11 @@ def text_rows(request: PredictRequest, trained: TrainingInfo) -> InputRows:
 
     def convert(cells: Sequence[Any], place: str) -> tuple[Any, ...] | None:
         texts = inputs.texts(cells, place)
-        return None if None in texts else tuple(texts)
+        if None in texts:
+            return None
+        if not inputs.features:
+            _check_described(texts[0], trained, place)
+        return tuple(texts)
 
     missing = f"nothing in column {', '.join(map(repr, inputs.names))}. Fill the cells or remove "
     labels = find_labels(table, inputs.sources, request, trained)
@@ -241,7 +246,7 @@ def _table(
         )
     names = _requested_columns(request.text_column_names, trained.input_columns)
     table = open_table(Path(file), flag="FILE", encoding=request.encoding, sheet=request.sheet_name)
-    columns = InputColumns.of(names, table.columns)
+    columns = InputColumns.of(names, table.columns, trained.feature_columns)
     # Their names in the table differ at most in case and blanks.
     renamed = {new: old for old, new in column_renames(table.columns, columns.sources).items()}
     require_columns(
@@ -311,8 +316,13 @@ def rows_in_memory(noun: str, inputs: Any, trained: TrainingInfo) -> list[tuple[
         InputError: A row has another number of cells, or a cell of "text" is not a valid string.
     """
     rows = [inputs] if isinstance(inputs, str | os.PathLike | Image.Image) else list(inputs)
-    tuples = [tuple(row) if isinstance(row, list | tuple) else (row,) for row in rows]
     count, is_text = len(trained.input_columns), noun == "text"
+    tuples = []
+    for number, row in enumerate(rows):
+        place = f"position {number} (from 0)"
+        if is_text and isinstance(row, Mapping):
+            row = _texts_of_cells(row, trained, place)
+        tuples.append(tuple(row) if isinstance(row, list | tuple) else (row,))
     for number, row in enumerate(tuples):
         place = f"position {number} (from 0)"
         if len(row) != count or (is_text and not all(isinstance(t, str) for t in row)):
@@ -322,7 +332,27 @@ def rows_in_memory(noun: str, inputs: Any, trained: TrainingInfo) -> list[tuple[
             )
         for text in row if is_text else ():
             refuse_surrogates(text, place)
+        if is_text:
+            _check_described(row[0], trained, place)
     return tuples
+
+
+def _texts_of_cells(cells: Mapping[str, Any], trained: TrainingInfo, place: str) -> list[Any]:
+    """Return the texts of a row of cells by column."""
+    names = tuple(cells)
+    columns = InputColumns.of(trained.input_columns, names, trained.feature_columns)
+    require_columns(columns.sources, names, "inputs", origin=place)
+    return list(columns.texts([cells[name] for name in columns.sources], place))
+
+
+def _check_described(text: Any, trained: TrainingInfo, place: str) -> None:
+    """Raise InputError if a text lacks the columns that were said before it in training."""
+    features = trained.feature_columns
+    if features and not is_described(features, text):
+        raise InputError(
+            f"{place}: the model was trained on texts after {quoted_list(features)}. Pass rows with"
+            f" these columns, or write them before each text: {template(features)}"
+        )
 
 
 # Inputs of each kind that need no data: an exported model is traced and tried with them.

@@ -287,6 +287,13 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
     reader = text_reader(collator, config, settings, data.input_columns)
     column = data.input_columns[0]
+    read = reader.tokenization
+    if data.feature_columns and (read.stride is not None or read.truncation_side == "left"):
+        where = "only the first window has" if read.stride is not None else "the tokenizer cuts off"
+        raise InputError(
+            f"--feature_columns says columns before each text, where {where} them. Remove "
+            "--long_text windows, or use a tokenizer that cuts off the end."
+        )
 
     def encode_windows(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         return reader.encode([batch[column]])

@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from ampft.flag import split_names
 from ampft.ownership import TemporaryFolder
 from ampft.runs.finetune import finetune
 from ampft.runs.finished import FinishedRun
@@ -48,7 +49,8 @@ class TextEstimator(BaseEstimator):
             per_device_train_batch_size: Texts per step.
             max_seq_length: Maximum length of a text in tokens.
             random_state: Seed of head, data order and dropout; None draws one.
-            settings: Further settings of `ampft train` by name.
+            settings: Further settings of `ampft train` by name. With `feature_columns`, `X` is a
+                table of these columns and of one with the texts.
             output_dir: New folder for the run; None for a temporary one, which lives as long as
                 this object.
             verbose: Whether to print what a run prints.
@@ -71,11 +73,33 @@ class TextEstimator(BaseEstimator):
         tags.non_deterministic = self.random_state is None
         return tags
 
-    def _train(
-        self, texts: list[str], labels: Sequence[Any], sample_weight: Any, **named: Any
-    ) -> None:
+    def _columns(self, X: Any) -> dict[str, list[Any]]:
+        """Return the texts as `text`, and the columns that are said before them.
+
+        Raises:
+            ValueError: They cannot be found in `X`.
+        """
+        names = split_names((self.settings or {}).get("feature_columns")) or ()
+        if not names:
+            return {"text": texts_of(X)}
+        if not hasattr(X, "columns") or not {*names} <= {*X.columns}:
+            raise ValueError(f"X: feature_columns needs a table with the columns {list(names)}.")
+        if reserved := {"text", "label", "weight"} & {*names}:
+            raise ValueError(f"feature_columns: rename the column {reserved.pop()!r}.")
+        texts = texts_of(X[[name for name in X.columns if name not in names]])
+        return {"text": texts, **{name: list(X[name]) for name in names}}
+
+    def _predict(self, X: Any, **options: Any) -> Any:
+        """Return the table of predictions; None without texts."""
+        check_is_fitted(self, "run_")
+        columns = self._columns(X)
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return self.run_.predict(rows, **options) if rows else None
+
+    def _train(self, X: Any, labels: Sequence[Any], sample_weight: Any, **named: Any) -> None:
         """Train a run on texts and their labels; `named` are settings of the estimator."""
-        rows = {"text": texts, "label": labels}
+        rows = {**self._columns(X), "label": labels}
+        texts = rows["text"]
         if sample_weight is not None:
             weights = np.asarray(sample_weight, dtype=np.float64)
             if weights.shape != (len(texts),):
@@ -119,6 +143,19 @@ class TextEstimator(BaseEstimator):
             raise TypeError("the run is in a temporary folder. Pass output_dir to pickle a model.")
         return super().__getstate__()
 
+    def _labels(self, X: Any, y: Any) -> npt.NDArray[Any]:
+        """Return the labels.
+
+        Raises:
+            ValueError: Their number is not that of the texts, or `X` has no texts.
+        """
+        if y is None:
+            raise ValueError("fit requires y to be passed, but the target y is None.")
+        texts, labels = self._columns(X)["text"], np.asarray(y)
+        if labels.ndim != 1 or len(labels) != len(texts):
+            raise ValueError(f"X has {len(texts)} texts, and y the shape {labels.shape}.")
+        return labels
+
     def _seed(self) -> int | None:
         if self.random_state is None:
             return int(np.random.default_rng().integers(2**31))
@@ -151,7 +188,7 @@ class Classifier(ClassifierMixin, TextEstimator):
             ValueError: `X`, `y` and `sample_weight` differ in length, or labels have different
                 types.
         """
-        texts, labels = texts_and_labels(X, y)
+        labels = self._labels(X, y)
         try:
             self.classes_ = np.unique(labels)
         except TypeError as error:
@@ -159,23 +196,21 @@ class Classifier(ClassifierMixin, TextEstimator):
         check_classification_targets(labels)
         if len(self.classes_) < 2:
             raise ValueError(f"y: received only one class, {self.classes_.tolist()}.")
-        self._train(texts, list(map(str, labels)), sample_weight)
+        self._train(X, list(map(str, labels)), sample_weight)
         return self
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Return the probabilities of the classes, (n, K), in the order of `classes_`."""
-        check_is_fitted(self, "run_")
-        texts = texts_of(X)
-        if not texts:
+        table = self._predict(X, all_probabilities=True)
+        if table is None:
             return np.zeros((0, len(self.classes_)))
-        table = self.run_.predict(texts, all_probabilities=True)
         columns = [PROBABILITY + str(label) for label in self.classes_]
         return table[columns].to_numpy(dtype=np.float64)
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """Return the most probable label of each text, (n,), in the dtype of `y`."""
-        check_is_fitted(self, "run_")
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(axis=1)]
 
 
 class Regressor(RegressorMixin, TextEstimator):
@@ -200,31 +235,14 @@ class Regressor(RegressorMixin, TextEstimator):
             InputError: The data or a setting must be corrected.
             ValueError: `X`, `y` and `sample_weight` differ in length.
         """
-        texts, labels = texts_and_labels(X, y)
-        self._train(texts, labels.astype(np.float64).tolist(), sample_weight, task="regression")
+        labels = self._labels(X, y)
+        self._train(X, labels.astype(np.float64).tolist(), sample_weight, task="regression")
         return self
 
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
         """Return the predicted number of each text, (n,), in the unit of `y`."""
-        check_is_fitted(self, "run_")
-        texts = texts_of(X)
-        if not texts:
-            return np.zeros(0)
-        return self.run_.predict(texts)["prediction"].to_numpy(dtype=np.float64)
-
-
-def texts_and_labels(X: Any, y: Any) -> tuple[list[str], npt.NDArray[Any]]:
-    """Return texts and their labels.
-
-    Raises:
-        ValueError: Their numbers differ, or they are no texts.
-    """
-    if y is None:
-        raise ValueError("fit requires y to be passed, but the target y is None.")
-    texts, labels = texts_of(X), np.asarray(y)
-    if labels.ndim != 1 or len(labels) != len(texts):
-        raise ValueError(f"X has {len(texts)} texts, and y the shape {labels.shape}.")
-    return texts, labels
+        table = self._predict(X)
+        return np.zeros(0) if table is None else table["prediction"].to_numpy(dtype=np.float64)
 
 
 def texts_of(X: Any) -> list[str]:

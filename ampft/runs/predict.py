@@ -357,6 +357,7 @@ def recorded_training(record: RunRecord, folder: Path) -> TrainingInfo:
         several_labels=task_row(record).several_labels,
         number_labels=task_row(record).number_labels,
         text_units=None if units is None else TextUnits(**units),
+        feature_columns=() if contract is None else contract.feature_columns,
     )
 
 
@@ -502,7 +503,8 @@ def predict_inputs(folder: Path, inputs: Any, request: PredictRequest) -> pd.Dat
 
     Args:
         inputs: One text, image or path of one, or a list of them; a list of pairs if the model
-            reads pairs, and of lists of words if it reads words.
+            reads pairs, and of lists of words if it reads words. A row of texts can also be a
+            dictionary of its cells by column.
         request: How to predict, without files and texts.
     """
     import pandas as pd
@@ -515,9 +517,12 @@ def predict_inputs(folder: Path, inputs: Any, request: PredictRequest) -> pd.Dat
         check_output_columns(request, record)
         kind = task_row(record).kind
         if isinstance(inputs, Mapping | Set) or hasattr(inputs, "columns"):
+            rows_of_frame = f"list(frame[{record.data.input_columns[0]!r}])"
+            if saved.training.feature_columns:
+                rows_of_frame = 'frame.to_dict("records")'
             raise InputError(
                 f"inputs: received a {type(inputs).__name__}, whose items are not its rows in "
-                f"order. Pass a list, such as list(frame[{record.data.input_columns[0]!r}])."
+                f"order. Pass a list, such as {rows_of_frame}."
             )
         rows = kind.rows_in_memory(inputs, saved.training)
         if not rows:

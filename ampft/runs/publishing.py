@@ -12,8 +12,10 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 
+from ampft.decision import UNKNOWN, joined_parts, template
 from ampft.errors import InputError
 from ampft.features.feature import Feature
+from ampft.flag import split_names
 from ampft.hub import hub_problem, is_folder_or_hub_id
 from ampft.models.settings import ADAPTER_FOLDER
 from ampft.runs.finished import FinishedRun
@@ -113,12 +115,17 @@ def published_data_name(record: RunRecord) -> str:
 
 
 def _joins(record: RunRecord) -> str:
-    """Return how texts of several columns are joined, or an empty string."""
-    from ampft.data.columns import joined_parts  # imports datasets
-
+    """Return how texts consist of several columns, or an empty string."""
     parts = [joined_parts(name) for name in record.data.input_columns]
     joins = [" and ".join(map(code, columns)) for columns in parts if len(columns) > 1]
-    return f" Texts consist of {'; '.join(joins)}, joined by a space." if joins else ""
+    joined = f" Texts consist of {'; '.join(joins)}, joined by a space." if joins else ""
+    features = split_names(record.arguments.get("feature_columns"))
+    if not features:
+        return joined
+    return (
+        f"{joined} Columns are said before each text, as {code(template(features))}; a missing "
+        f"value is {code(UNKNOWN)}."
+    )
 
 
 def _introduction(record: RunRecord, report: Report, *, has_interval: bool) -> str:
@@ -139,6 +146,9 @@ def _introduction(record: RunRecord, report: Report, *, has_interval: bool) -> s
 def _use(record: RunRecord, model: str) -> str:
     row = task_row(record)
     example = row.kind.example(len(record.data.input_columns))
+    if features := split_names(record.arguments.get("feature_columns")):
+        first = json.dumps(template(features).replace("TEXT", "a text"), ensure_ascii=False)
+        example = example.replace('"a text"', first).replace('"one text"', first)
     given = pipeline_arguments(record).items()
     named = (f"{name}={value!r}".replace("'", '"') for name, value in given)
     arguments = ", ".join([example, *named])

@@ -24,7 +24,14 @@ from PIL import Image
 
 from ampft.data.dataset import RAW_TEXT_COLUMN, ClassificationData
 from ampft.data.splits import FILE_COLUMN, NUMBER_COLUMNS
-from ampft.decision import CONTRACT_NAME, Contract, entities, is_bio, unambiguous_separator
+from ampft.decision import (
+    CONTRACT_NAME,
+    Contract,
+    entities,
+    is_bio,
+    template,
+    unambiguous_separator,
+)
 from ampft.errors import InputError
 from ampft.kinds.prediction import PredictRequest
 from ampft.kinds.served import Answer, NotAsked, Question, entities_differ
@@ -457,6 +464,8 @@ class _Served:
 
     def notes(self) -> Iterator[str]:
         yield from self.unasked
+        if features := self.data.feature_columns:
+            yield f"{PIPELINE} was given texts with their columns: {template(features)}"
         for reason, count in self.left_out.items():
             yield f"Not asked in {PIPELINE}: {count} {reason}."
         asked = len(self.rows) - self.left_out.total()

@@ -114,6 +114,7 @@ class Task:
             rule,
             getattr(self.inputs, "tokenization", None),
             None if self.data.text_units is None else asdict(self.data.text_units),
+            self.data.feature_columns,
         )
 
     @property

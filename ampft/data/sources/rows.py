@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from datasets import Dataset
 
-from ampft.data.columns import DataColumns, InputColumns
+from ampft.data.columns import DataColumns
 from ampft.data.media import MEDIA
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows, RowCollector
@@ -32,7 +32,7 @@ def read_rows(table: SourceTable, columns: DataColumns, request: DataRequest) ->
         InputError: A cell cannot be read, or a row without text or label is not allowed; the
             message names the rows.
     """
-    inputs, media = InputColumns.of(columns.inputs, table.columns), MEDIA.get(columns.kind)
+    inputs, media = columns.of_table(table.columns), MEDIA.get(columns.kind)
     labels, folder = columns.labels, Path(table.origin).parent
     # A split can declare its classes in another order than training does.
     if not labels.numbers:

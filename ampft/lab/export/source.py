@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,8 @@ def sample_rows(record: RunRecord, folder: Path) -> Sequence[tuple[Any, ...]]:
             f"RUN: models of the kind {kind.name!r} cannot be exported, because the kind has no "
             "samples to trace them with. Add `samples` to the kind."
         )
-    return kind.rows_in_memory(kind.samples(len(trained.input_columns)), trained)
+    plain = replace(trained, feature_columns=())  # their texts are only traced
+    return kind.rows_in_memory(kind.samples(len(trained.input_columns)), plain)
 
 
 def _traced_inputs(
