@@ -35,6 +35,7 @@ LIMITS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
 _DURATION = re.compile(r"(?:([0-9]+)h)?(?:([0-9]+)min)?(?:([0-9]+)s)?")
 _FLAG = re.compile(r"--\S|-[A-Za-z]\S*$")
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212"  # what editors and web pages make of --
+MAY_BE_BLANK = ("label_separator",)
 
 
 def parse_duration(name: str, text: str) -> float:
@@ -328,7 +329,8 @@ def _check_value(f: Field[Any], value: object) -> None:
     name = metavar_of(f) if f.metadata["positional"] else f"--{f.name}"
     values = value if isinstance(value, tuple) else (value,)
     blank = [each for each in values if isinstance(each, str) and not each.strip()]
-    if blank and value != f.default:
+    may_be_blank = value != "" and f.name in MAY_BE_BLANK
+    if blank and value != f.default and not may_be_blank:
         raise InputError(f"{name}: received {blank[0]!r}. Pass a value or remove the flag.")
     limits = f.metadata["limits"].items()
     given = [(*LIMITS[kind], limit) for kind, limit in limits if limit is not None]

@@ -54,7 +54,9 @@ DigestArray = npt.NDArray[np.uint64]
 
 MAX_GROUPS_SHOWN = 5
 MAX_FRACTIONS = 20  # half stars from 0.5 to 5 can be classes
-LABEL_SEPARATORS = (",", ";", "|")
+# Texts that pandas reads as missing values.
+MISSING = frozenset({"nan", "NaN", "NA", "N/A", "n/a", "<NA>", "null", "NULL", "None"})
+LABEL_SEPARATORS = (",", ";", "|", " ")
 MIN_ROWS_PER_CLASS = 2  # with fewer on average, the column may not hold classes
 LARGEST_EXACT = 2**53  # from here on, different integers are the same float
 BOOLEANS = {"true": "true", "yes": "true", "false": "false", "no": "false"}
@@ -385,6 +387,8 @@ def _refuse_lists(train: LabelledRows, *, several: bool) -> None:
         parts = {part.strip() for name in names for part in name.split(separator)}
         if not 2 * len(lists) >= len(names) > len(parts):
             continue
+        if separator == " " and not parts <= {*names}:  # such as "very good"
+            continue
         found = (
             f"{len(lists)} of {len(names)} different labels contain {separator!r}, such as"
             f" {quoted(lists[0])}, and all consist of only {len(parts)} parts."
@@ -436,6 +440,12 @@ def _label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> l
     ]
     if len(groups) > MAX_GROUPS_SHOWN:
         notes.append(f"{len(groups) - MAX_GROUPS_SHOWN} more groups of labels are spelled alike.")
+    missing = [name for name in names if name.strip() in MISSING]
+    if missing:
+        notes.append(
+            f"The label {quoted_list(missing)} counts as a class, though pandas reads it as a "
+            f"missing value. If it is one, pass --ignore_label {missing[0].strip()}."
+        )
     if training_rows < MIN_ROWS_PER_CLASS * len(names):
         notes.append(
             f"{len(names)} classes in {training_rows} training rows. Is the label column right?"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
+from pathlib import Path
 
 from ampft.data.request import DataRequest
 from ampft.data.row_labels import WEIGHT_COLUMN, LabelParser
@@ -245,18 +246,28 @@ def require_columns(
         listing = quoted_list(columns) if describe is None else describe()
         raise InputError(
             f"{flag}: {origin} has no column {quoted_list(missing)}. Its columns:"
-            f" {listing}.{did_you_mean(missing[0], columns)}{header_hint(columns)}"
+            f" {listing}.{did_you_mean(missing[0], columns)}{header_hint(columns, origin)}"
         )
 
 
-def header_hint(columns: Sequence[str]) -> str:
-    """Return what to do if the columns are not names, or if another separator made them one."""
-    hint = (
-        " If these are not column names, the file lacks a header: add a first line with the names."
-    )
+def header_hint(columns: Sequence[str], origin: str) -> str:
+    """Return what to do if the columns are not names, or if another separator made them one.
+
+    Args:
+        origin: The file or data set.
+    """
     if {"data", "annotations"} <= {*columns}:
         return " This seems to be Label Studio's nested export: export JSON-MIN or CSV instead."
-    if len(columns) == 1:
+    suffix = Path(origin).suffix.lower()
+    if suffix in (".xlsx", ".xlsm"):
+        return " The first row with a value must name them; --sheet_name reads another sheet."
+    if suffix not in (".csv", ".tsv", ".tab"):
+        return ""
+    hint = (
+        " If these are not column names, the file lacks a header: write the names into its first"
+        " line."
+    )
+    if len(columns) == 1 or "\t" in columns[0]:
         for delimiter, name in DELIMITERS.items():
             if delimiter in columns[0]:
                 return (
@@ -282,6 +293,17 @@ def are_token_columns(table: SourceTable) -> bool:
     return not {*LABELS_OR_SPANS}.isdisjoint(span_columns(table))
 
 
+def has_lists_of_words(table: SourceTable) -> bool:
+    """Return whether the first row has a list of words and one of tags, written as text."""
+    names = [
+        next((n for n in of if n in table.columns), None) for of in (WORD_COLUMNS, TAG_COLUMNS)
+    ]
+    if None in names:
+        return False
+    row = next(table.read([name for name in names if name]), (0, ()))[1]
+    return bool(row) and all(isinstance(list_or_cell(cell), list) for cell in row)
+
+
 def span_columns(table: SourceTable, named: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the columns of spans by their names, and those whose cells are spans.
 
@@ -297,6 +319,13 @@ def span_columns(table: SourceTable, named: Sequence[str] = ()) -> tuple[str, ..
             if isinstance(spans, list) and spans:
                 found.setdefault(name, is_span(spans[0]))
     return (*usual, *(name for name in names if found.get(name)))
+
+
+def _are_tags(table: SourceTable, column: str) -> bool:
+    """Return whether the first cell with a value names tags: a text, or a list of tags."""
+    cells = (list_or_cell(cell) for _, (cell,) in islice(table.read((column,)), SAMPLE_ROWS))
+    first = next(filter(None, cells), None)
+    return isinstance(first[0] if isinstance(first, list | tuple) else first, str | int)
 
 
 def choose_token_columns(
@@ -325,7 +354,7 @@ def choose_token_columns(
     if of_spans and not named_words and not {*TAG_COLUMNS} - {*of_spans} & {*available}:
         candidates = [n for n in candidates if n in TEXT_COLUMNS] or candidates  # Prodigy has both
     words = candidates[0] if candidates else None
-    usual = of_spans if words in TEXT_COLUMNS else (*TAG_COLUMNS, *of_spans)
+    usual = (*of_spans, *TAG_COLUMNS) if words in TEXT_COLUMNS else (*TAG_COLUMNS, *of_spans)
     found = named_tags or [name for name in usual if name in available]
     if words is None or not found:
         missing = f"{flag}: {origin} has no column of words"
@@ -338,7 +367,7 @@ def choose_token_columns(
             " A file with a word and its tag per line needs the ending .conll."
         )
     tags = found[0]
-    are_spans = tags in of_spans or words in TEXT_COLUMNS
+    are_spans = tags in of_spans or (words in TEXT_COLUMNS and not _are_tags(table, tags))
     kinds = ("texts", "spans") if are_spans else ("words", "tags")
     how = "as --task says" if request.labels_tokens else "found from the columns"
     note = f"Task tokens, {how}: {kinds[0]} from {words!r}, {kinds[1]} from {tags!r}."

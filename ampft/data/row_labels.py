@@ -261,8 +261,11 @@ class LabelParser:
                     " or declare all classes."
                 )
             return self.declared[cell]
+        values = list_or_cell(cell)
+        self._refuse_spans(values, location)
+        if not self.several and isinstance(values, list | tuple) and len(values) < 2:
+            return self._name(values[0], location) if values else None
         is_list = isinstance(cell, list | tuple)
-        self._refuse_spans(list_or_cell(cell), location)
         if not self.several and (is_list or (isinstance(cell, str) and list_in_text(cell))):
             raise InputError(
                 f"{location}: several labels, {quoted(cell)}. Add --task multi-label, or keep"

@@ -31,10 +31,10 @@ from ampft.data.columns import (
 from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows, concatenated
-from ampft.data.row_labels import LabelParser
+from ampft.data.row_labels import NO, YES, LabelParser
 from ampft.data.sources.data_sets import INDEX_COLUMN, MEDIA_TYPES
 from ampft.data.sources.rows import read_rows
-from ampft.data.sources.table import SourceTable, described_columns
+from ampft.data.sources.table import SAMPLE_ROWS, SourceTable, described_columns
 from ampft.decision import JOIN, template
 from ampft.errors import InputError, listed, quoted, quoted_list
 
@@ -119,7 +119,9 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
         named = tuple(table.classes)
     if dataset is not None:
         _refuse_files_without_labels(dataset, origin)
-    hint = "" if dataset is not None else header_hint(columns)
+    hint = "" if dataset is not None else header_hint(columns, origin)
+    if dataset is None and named is None and {*map(case_folded_name, columns)}.isdisjoint(LABELS):
+        hint = _hint_on_yes_and_no(table) or hint
     labels = _label_columns(columns, named, origin=origin, describe=describe, hint=hint)
     if dataset is not None:
         media = _media_by_type(dataset, request, describe)
@@ -139,6 +141,8 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
         inputs = _text_columns(
             columns, request, labels=labels, origin=origin, describe=describe, hint=hint
         )
+        if dataset is None and request.text_columns is None:
+            _refuse_addresses(table, inputs)
         chosen = DataColumns(inputs, parser, extra=extra, features=request.features)
         if request.features:
             require_columns(
@@ -169,6 +173,35 @@ def _feature_note(columns: DataColumns, available: Sequence[str]) -> str:
             "or of the labels. Name each column beside them once."
         )
     return f"Each text is read as {template(features)!r}, and must be typed so elsewhere."
+
+
+def _hint_on_yes_and_no(table: SourceTable) -> str:
+    """Return what to do if several columns of a table hold 0 and 1; empty if they do not."""
+    values: list[set[str]] = [set() for _ in table.columns]
+    for _, row in islice(table.read(table.columns), SAMPLE_ROWS):
+        for seen, cell in zip(values, row, strict=True):
+            seen.add(str(cell).strip().lower())
+    pairs = zip(table.columns, values, strict=True)
+    names = [name for name, seen in pairs if seen <= YES | NO and len(seen) == 2]
+    if len(names) < 2:
+        return ""
+    return (
+        f" If {quoted_list(names)} say which labels a row has, pass --task multi-label"
+        f" {LABEL_FLAG} {','.join(names)}."
+    )
+
+
+def _refuse_addresses(table: SourceTable, inputs: Sequence[str]) -> None:
+    """Raise InputError if all first cells are addresses of images or sounds, which no text is."""
+    for name in InputColumns.of(inputs, table.columns).sources:
+        cells = [str(cell) for _, (cell,) in islice(table.read((name,)), MEDIA_ROWS)]
+        kinds = {kind_of_file(cell.partition("?")[0]) for cell in cells if "://" in cell}
+        if len(kinds) == 1 and (kind := kinds.pop()) and all("://" in cell for cell in cells):
+            raise InputError(
+                f"{table.origin}: column {quoted(name)} holds addresses of {kind}s, such as"
+                f" {quoted(cells[0])}, which are not downloaded. Download them, and write their"
+                " paths into the column."
+            )
 
 
 def _described_types(dataset: Dataset, columns: Sequence[str]) -> str:

@@ -25,6 +25,7 @@ from ampft.data.columns import (
     DataColumns,
     are_token_columns,
     choose_token_columns,
+    has_lists_of_words,
     refuse_rejected,
     span_columns,
 )
@@ -39,7 +40,7 @@ from ampft.data.sources.rows import write_arrow
 from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
 from ampft.data.sources.text_lists import list_or_cell
 from ampft.data.table_rows import Loaded
-from ampft.data.unit_choice import units_of_spans, units_of_words
+from ampft.data.unit_choice import shifted_spans, units_of_spans, units_of_words
 from ampft.data.words import (
     BIO,
     IOB1,
@@ -80,9 +81,11 @@ def are_token_files(request: DataRequest) -> bool:
         return True
     if suffix in OF_TABLES and first.is_file():
         return has_line_per_word(first, request.encoding)
-    if suffix not in NESTING_SUFFIXES or request.several_labels:
+    if suffix not in (*NESTING_SUFFIXES, ".csv") or request.several_labels:
         return False
     table = open_table(first, flag=FLAGS["train"], encoding=request.encoding)
+    if suffix == ".csv":
+        return has_lists_of_words(table)
     if request.label_columns is not None:
         return request.label_columns[0] in span_columns(table, request.label_columns)
     return are_token_columns(table)
@@ -121,6 +124,12 @@ def read_token_tables(
     unit_note = f"Units: {request.text_units} (--text_units)."
     if columns.are_spans:
         if chosen is None:
+            problem = shifted_spans(_texts_with_spans(tables["train"], columns))
+            if problem is not None:
+                raise InputError(
+                    f"{origin}: {problem}. Count characters from 0, with the end not included: "
+                    "convert the spans, or pass --text_units graphemes if they are right."
+                )
             chosen, unit_note = units_of_spans(_texts_with_spans(tables["train"], columns))
         columns = replace(columns, units=chosen)
     read = {
@@ -128,6 +137,12 @@ def read_token_tables(
         for split, sources in tables.items()
     }
     train = read["train"]
+    has_lists = not (columns.are_spans or first.has_line_per_word)
+    if has_lists and all(part.labels.counts.max(initial=0) < 2 for part in train):
+        raise InputError(
+            f"{first.origin}: each row has one word, so the sentences are not known. Write a "
+            ".conll file: a word and its tag per line, and a blank line after each sentence."
+        )
     if chosen is None:
         sentences = (words for part in train for (words,) in cells(part.inputs, (WORDS,)))
         chosen, unit_note = units_of_words(sentences)
@@ -281,6 +296,8 @@ def _read_cells(
     if columns.are_spans:
         return _words_of_text(words, tags, columns, place)
     words = list_or_cell(words)
+    if isinstance(words, str) and not isinstance(tags, int):  # a sentence, with blanks between
+        words, tags = words.split(), tags.split() if isinstance(tags, str) else tags
     (word_column,), tag_column = columns.inputs, columns.labels.title
     for cell, column in ((words, word_column), (tags, tag_column)):
         if not isinstance(cell, list | tuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from ampft.data.words import EntitySpan
@@ -92,6 +92,60 @@ def _recovered(kind: str, sentences: Sequence[Sequence[str]]) -> float:
         total += len(words)
         found += len({*words} & {*units.split(text)})
     return found / max(total, 1)
+
+
+def shifted_spans(rows: Iterable[tuple[str, Sequence[EntitySpan]]]) -> str | None:
+    """Return how the places of spans seem to be counted, if not as characters from 0; None if so.
+
+    Most spans then begin or end within words, and nearly all fit words if the places are converted.
+    """
+    fitting: Counter[str] = Counter()
+    total = 0
+    for text, spans in rows:
+        words = TextUnits(WORDS).split(text) if spans else []
+        starts, ends = {word.start for word in words}, {word.end for word in words}
+        for span in spans:
+            if span.says is not None:  # which is held against the text
+                continue
+            total += 1
+            for name, convert in _COUNTS.items():
+                start, end = convert(text, span.start, span.end)
+                fitting[name] += start in starts and end in ends
+    if not total or fitting[""] > total / 2:
+        return None
+    name, count = max(fitting.items(), key=lambda item: item[1])
+    if count < LEAST_RECOVERED * total:
+        return None
+    cut = f"{total - fitting['']:,} of {counted(total, 'span')}"
+    return f"{cut} begin or end within a word, and {name}"
+
+
+def _including_end(text: str, start: int, end: int) -> tuple[int, int]:
+    # In scripts without case, such as Korean, particles of one letter follow words.
+    is_cased = end < len(text) and text[end].lower() != text[end].upper()
+    return start, end + is_cased
+
+
+def _of_encoding(encoding: str, size: int) -> Callable[[str, int, int], tuple[int, int]]:
+    def convert(text: str, start: int, end: int) -> tuple[int, int]:
+        content = text.encode(encoding)
+        try:
+            before, until = content[: size * start], content[: size * end]
+            return len(before.decode(encoding)), len(until.decode(encoding))
+        except UnicodeDecodeError:  # within a character
+            return -1, -1
+
+    return convert
+
+
+# Ways to count places, as what holds if a source uses them, and how to convert start and end.
+_COUNTS: dict[str, Callable[[str, int, int], tuple[int, int]]] = {
+    "": lambda text, start, end: (start, end),
+    "their ends seem to be included": _including_end,
+    "they seem to be counted in bytes of UTF-8": _of_encoding("utf-8", 1),
+    "they seem to be counted in units of UTF-16, as JavaScript does": _of_encoding("utf-16-le", 2),
+    "they seem to be counted from 1": lambda text, start, end: (start - 1, end - 1),
+}
 
 
 def units_of_spans(rows: Iterable[tuple[str, Sequence[EntitySpan]]]) -> tuple[TextUnits, str]:

@@ -54,6 +54,7 @@ class EntitySpan:
             start, end, label = value
         if isinstance(label, list) and len(label) == 1:  # Label Studio
             (label,) = label
+        start, end = (int(p) if isinstance(p, str) and p.isdecimal() else p for p in (start, end))
         is_place = type(start) is int and type(end) is int
         if not (is_place and isinstance(label, str) and label):
             raise ValueError(f"{quoted(value)} is not a span, which needs start, end and label")

@@ -50,6 +50,36 @@ REFUSED = {
     "header only": ("train.csv", "text,label\n", r"train\.csv: no rows for the train split"),
     "no header, comma": ("train.csv", "good film,1\nbad film,0\n", r"lacks a header"),
     "no header, tabs": ("train.tsv", "good film\t1\nbad film\t0\n", r"'good film' \(1 different\)"),
+    "a comment above the header": (
+        "train.csv",
+        "# of 2024\ntext,label\na,0\nb,1\n",
+        r"line 2: 2 fields, but the header has 1\. Is the first line the header\?",
+    ),
+    "header repeated": (
+        "train.csv",
+        "text,label\na,0\nb,1\ntext,label\nc,0\n",
+        r"train\.csv, line 4: the header is repeated\. Remove this line",
+    ),
+    "columns of 0 and 1": (
+        "train.csv",
+        "text,x,y\na,0,1\nb,1,1\nc,1,0\n",
+        r"--task multi-label --label_column_name x,y",
+    ),
+    "lines of fastText": (
+        "train.txt",
+        "__label__1 good film\n__label__2 bad\n",
+        r"sed 's/\^__label__\\\(\[\^ \]\*\\\) /\\1\\t/' \S*train\.txt\) > \S*train\.txt\.tsv",
+    ),
+    "lines of words without --task": (
+        "eng.train",
+        "Rita B-PER\nruns O\n\nhi O\n",
+        r"a word and its tag per line: add --task tokens",
+    ),
+    "addresses of images": (
+        "train.csv",
+        "image,label\nhttps://x.org/1.jpg,0\nhttps://x.org/2.jpg?s=1,1\n",
+        r"column 'image' holds addresses of images, .*which are not downloaded",
+    ),
     "columns of one name": (
         "train.csv",
         "text,label,text\na,0,b\n",
@@ -421,6 +451,14 @@ def test_near_duplicate_labels_are_reported_and_not_merged(tmp_path, labels):
     data = load(tmp_path, csv_of([("a", labels[0]), ("b", labels[1]), ("c", "other")]))
     assert set(data.label_names) == {*labels, "other"}
     assert any(repr(labels[0]) in n and "several spellings" in n for n in data.notes)
+
+
+@pytest.mark.parametrize("label", ["nan", "NaN", "NA", "None", " null"])
+def test_labels_that_pandas_reads_as_missing_are_said(tmp_path, label):
+    data = load(tmp_path, csv_of([("u", label), ("v", "b"), ("w", "c")]))
+    assert set(data.label_names) == {label, "b", "c"}
+    assert any(f"pass --ignore_label {label.strip()}." in note for note in data.notes)
+    assert load(tmp_path, csv_of([("u", "a"), ("v", "b")]), ignore_label=label).label_names
 
 
 def test_a_column_of_images_and_one_of_sounds_are_refused(tmp_path):

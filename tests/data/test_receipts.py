@@ -200,6 +200,17 @@ def test_columns_and_comments_of_conll_files(tmp_path, text, column, expected):
     assert any("begin with # and are comments" in n for n in data.notes) == has_comments
 
 
+def test_tags_before_words(tmp_path):
+    text = "O\tim\nB-ORG\tFC\nI-ORG\tUlm\n\n" * 3
+    data = load(tmp_path, text, "t.bio")
+    row = data.splits["train"][0]
+    assert (row["tokens"], [data.label_names[code] for code in row["label"]]) == (
+        ["im", "FC", "Ulm"],
+        ["O", "B-ORG", "I-ORG"],
+    )
+    assert any("words are in column 2 of 2, tags in column 1" in note for note in data.notes)
+
+
 def test_a_first_column_without_words_is_refused(tmp_path):
     text = "".join(f"bc/a {i} {word} O\n" for i, word in enumerate("abcde"))
     with pytest.raises(InputError, match=r"t\.conll: the first column has one value in each"):
@@ -264,6 +275,74 @@ def test_exports_that_do_not_hold(tmp_path, row, message):
     row = {key: value for key, value in {"text": FLIGHT, **row}.items() if value is not None}
     with pytest.raises(InputError, match=message):
         load(tmp_path, f"{json.dumps(row)}\n" * 2, "t.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "end", "message"),
+    [
+        ("Rita flew home", 0, 3, "their ends seem to be included"),
+        ("to Rita and Bo", 4, 8, "counted from 1"),
+        ("à Rita, là-bas", 3, 7, "counted in bytes of UTF-8"),
+        ("\U0001f600 Rita flew", 3, 7, "counted in units of UTF-16"),
+    ],
+)
+def test_places_of_spans_that_are_counted_otherwise(tmp_path, text, start, end, message):
+    rows = [{"text": f"{text} {i}", "label": [[start, end, "PER"]]} for i in range(4)]
+    content = "\n".join(map(json.dumps, rows))
+    with pytest.raises(InputError, match=f"4 of 4 spans begin or end within a word, .*{message}"):
+        load(tmp_path, content, "t.jsonl")
+    data = load(tmp_path, content, "t.jsonl", text_units="graphemes")
+    assert len(data.splits["train"]) == 4
+    for row in rows:
+        at = row["text"].index("Rita")
+        row["label"] = [[str(at), str(at + 4), "PER"]]  # as some programs write numbers
+    data = load(tmp_path, "\n".join(map(json.dumps, rows)), "right.jsonl")
+    assert all("Rita/B-PER" in line for line in receipt_lines(data)[1:])
+
+
+def test_particles_of_one_letter_are_no_shift(tmp_path):
+    rows = [{"text": f"서울에 {i} 갔다", "label": [[0, 2, "LOC"]]} for i in range(4)]
+    data = load(tmp_path, "\n".join(map(json.dumps, rows)), "t.jsonl")
+    assert data.splits["train"][0]["text"][:3] == ["서", "울", "에"]
+
+
+def test_pairs_of_spacy(tmp_path):
+    rows = [[f"{FLIGHT} {i}", {"entities": [[0, 4, "PER"]]}] for i in range(4)]
+    data = load(tmp_path, json.dumps(rows), "t.json")
+    assert data.label_names == ("O", "B-PER", "I-PER")
+    wrapped = json.dumps({"classes": ["PER"], "annotations": rows})
+    with pytest.raises(InputError, match="Save the list in 'annotations' as a file"):
+        load(tmp_path, wrapped, "t.json")
+
+
+WORDS_OF_CELLS = "FC Ulm plays ."
+TAGS_OF_CELLS = "B-ORG I-ORG O O"
+
+
+@pytest.mark.parametrize(
+    ("words", "tags", "options"),
+    [
+        (WORDS_OF_CELLS, TAGS_OF_CELLS, {"task": "tokens"}),
+        (WORDS_OF_CELLS, str(TAGS_OF_CELLS.split()), {"task": "tokens"}),
+        (str(WORDS_OF_CELLS.split()), str(TAGS_OF_CELLS.split()), {"task": "tokens"}),
+        (str(WORDS_OF_CELLS.split()), str(TAGS_OF_CELLS.split()), {}),
+    ],
+)
+def test_words_and_tags_in_cells_of_text(tmp_path, words, tags, options):
+    names = ("tokens", "ner_tags") if words.startswith("[") else ("sentence", "tags")
+    file = io.StringIO()
+    csv.writer(file).writerows([names, *[(words, tags)] * 3])
+    data = load(tmp_path, file.getvalue(), "t.csv", **options)
+    row = data.splits["train"][0]
+    assert row["tokens"] == WORDS_OF_CELLS.split()
+    assert [data.label_names[code] for code in row["label"]] == TAGS_OF_CELLS.split()
+
+
+def test_a_table_with_a_word_per_row_is_refused(tmp_path):
+    content = "n,Word,Tag\n" + "1,FC,B-ORG\n,plays,O\n" * 3
+    options = {"task": "tokens", "text_column_names": "Word", "label_column_name": "Tag"}
+    with pytest.raises(InputError, match=r"each row has one word.*Write a \.conll file"):
+        load(tmp_path, content, **options)
 
 
 SOUND = np.random.default_rng(0).normal(scale=0.1, size=4000).astype(np.float32)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
-from tiny_files import NO_SPLITS, load, write
+from tiny_files import NO_SPLITS, csv_of, load, write
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
@@ -39,6 +39,11 @@ def files():
         "another separator": (
             "train.csv", "\n".join(["text,label", *spaced]), {"label_separator": "|"},
         ),
+        "blanks": (
+            "train.csv",
+            "\n".join(["text,label", *(line.replace(" |", "") for line in spaced)]),
+            {"label_separator": " "},
+        ),
         "list": ("train.jsonl", "\n".join(lines), {}),
         "columns": (
             "train.csv", "\n".join(["text,a,b,c", *columns]),
@@ -59,6 +64,27 @@ def test_every_form_gives_the_same_data(tmp_path, form):
     assert "1.25 labels per training row; 1 of 4 rows have none." in data.notes
     other = load(tmp_path, files()["list"][1] + "\n", "other.jsonl", **SEVERAL)
     assert data.fingerprints == other.fingerprints
+
+
+def test_labels_between_blanks_are_no_classes(tmp_path):
+    content = csv_of([("u", "joy"), ("v", "fear"), ("w", "joy fear"), ("x", "fear joy")])
+    for options, advice in ((SEVERAL, ""), ({}, "--task multi-label ")):
+        with pytest.raises(InputError, match=f"{advice}--label_separator ' '"):
+            load(tmp_path, content, **options)
+    content = csv_of([("u", "good"), ("v", "bad"), ("w", "very good"), ("x", "very bad")])
+    assert len(load(tmp_path, content).label_names) == 4
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.csv"])
+def test_lists_of_one_label_are_that_label(tmp_path, name):
+    labels = ["ab"[row % 2] for row in range(4)]
+    if name == "t.csv":
+        content = csv_of([(f"text {row}", f"['{label}']") for row, label in enumerate(labels)])
+    else:
+        rows = [{"text": f"text {row}", "label": [label]} for row, label in enumerate(labels)]
+        content = "\n".join(map(json.dumps, rows))
+    data = load(tmp_path, content, name)
+    assert [data.label_names[code] for code in data.splits["train"]["label"]] == labels
 
 
 def test_lists_in_parquet(tmp_path):

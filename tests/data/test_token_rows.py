@@ -160,7 +160,8 @@ def test_lists_in_json_lines_and_parquet(tmp_path):
             {"tokens": ["a"], "ner_tags": [3]},
             "line 2: column 'ner_tags' holds numbers in some rows",
         ),
-        ({"tokens": "a b", "ner_tags": ["O"]}, "line 2: column 'tokens' must hold a list"),
+        ({"tokens": "a b", "ner_tags": ["O"]}, "line 2: 2 words but 1 tag"),
+        ({"tokens": 5, "ner_tags": ["O"]}, "line 2: column 'tokens' must hold a list"),
         (
             {"tokens": ["a", "b"], "ner_tags": ["O", "I-X"]},
             "line 2, word 2: 'I-X' begins an entity",

@@ -42,8 +42,8 @@ class _Layout:
 
     @property
     def word(self) -> int:
-        """Column of the words."""
-        return int(self.has_numbers)
+        """Column of the words: the first one that is neither their number nor their tag."""
+        return 1 if self.tag == 0 and self.count > 1 else int(self.has_numbers)
 
     @property
     def is_conllu(self) -> bool:
@@ -65,7 +65,7 @@ class _Layout:
         notes = []
         if self.is_conllu:
             notes.append(f"{path}: read as CoNLL-U, with the columns {', '.join(CONLLU)}.")
-        elif self.count > 2:
+        elif self.count > 2 or self.word > self.tag:
             notes.append(
                 f"{path}: words are in column {self.word + 1} of {self.count}, tags in column"
                 f" {self.tag + 1} ({', '.join(self.names)} for --label_column_name)."
@@ -86,6 +86,8 @@ class _Survey:
     are_numbered: bool = True  # Whether the first column numbers the words of every sentence.
     is_constant: bool = True  # Whether it has one value in each sentence of at least `LEAST_WORDS`.
     values: list[set[str]] = field(default_factory=list)  # Values of the last two columns.
+    # Whether the first column holds tags of entities only.
+    begins_with_tags: bool = True
 
     def add(self, lines: Sequence[Sequence[str]]) -> None:
         first = [line[0] for line in lines]
@@ -95,6 +97,7 @@ class _Survey:
         rest_are_parts = all(not each.strip("0123456789.-") for each in first)
         is_numbered = ids == [str(start + i) for i in range(len(ids))] and start in (0, 1)
         self.are_numbered &= bool(ids) and is_numbered and rest_are_parts
+        self.begins_with_tags &= all(Tag.parse(each) is not None for each in first)
         if len(lines) >= LEAST_WORDS:
             self.is_constant &= len(set(first)) == 1
         self.sentences += 1
@@ -139,6 +142,9 @@ def _layout(path: Path, encoding: str) -> _Layout:
     before, last = survey.values if count > 1 else (set[str](), survey.values[0])
     if has_numbers and count == 4 and _are_nested(before, last):
         tag = count - 2
+    if survey.begins_with_tags and count > 1 and any(Tag.parse(cell) is None for cell in last):
+        tag = 0
+        last = {OUTSIDE}
     tags = frozenset(last)
     comments = sum(_is_comment(cells, count, tags) for cells in candidates)
     return _Layout(count, has_numbers, tag, tags, comments)

@@ -118,6 +118,11 @@ ADVICE = {
     ".ann": BRAT,
     ".txt": "Save a table as .csv or .tsv, with a header, and words with their tags as .conll.",
 }
+FASTTEXT = b"__label__"  # before each label
+_OF_FASTTEXT = (
+    "It has lines of fastText. Write them as a table: (printf 'label\\ttext\\n'; sed"
+    " 's/^__label__\\([^ ]*\\) /\\1\\t/' FILE) > FILE.tsv"
+)
 UNREAD_WORKBOOKS = (".xlsb", ".xls", ".ods")
 OLE_MAGIC = bytes.fromhex("d0cf11e0a1b11ae1")  # .xls: Compound File Binary, section 2.2
 ZIP_MAGIC = b"PK\x03\x04"  # .xlsx and .ods are ZIP archives
@@ -148,7 +153,7 @@ def open_table(
     known = (*READERS, *WORKBOOK_SUFFIXES)
     is_other = suffix not in (*known, *UNREAD_WORKBOOKS)
     if is_other and (other_reader is None or (suffix in ADVICE and suffix != ".txt")):
-        advice = ADVICE.get(suffix, "Convert the file.").replace("FILE", str(path))
+        advice = _advice(path, suffix, encoding).replace("FILE", str(path))
         raise InputError(
             f"{flag}: received {path}; the name must end in one of {', '.join(known)}. {advice}"
         )
@@ -176,6 +181,17 @@ def open_table(
     encoding, notes = stated_encoding(path, encoding)
     table = reader(path, encoding=encoding)
     return replace(table, notes=(*notes, *table.notes))
+
+
+def _advice(path: Path, suffix: str, encoding: str) -> str:
+    """Return what to do with a file of another ending: what its content shows, or the usual."""
+    if path.is_file() and suffix in ("", ".txt", ".train", ".valid", ".test", ".testa", ".testb"):
+        with path.open("rb") as file:
+            if file.read(len(FASTTEXT)) == FASTTEXT:
+                return _OF_FASTTEXT
+        if has_line_per_word(path, encoding):
+            return "It has a word and its tag per line: add --task tokens."
+    return ADVICE.get(suffix, "Convert the file, and name it by its format.")
 
 
 def open_tables(

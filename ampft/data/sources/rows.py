@@ -16,6 +16,7 @@ from ampft.data.media import MEDIA
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows, RowCollector
 from ampft.data.sources.table import SourceTable, as_text
+from ampft.errors import InputError
 from ampft.ownership import temporary_folder
 
 ROWS_AT_A_TIME = 4096
@@ -51,6 +52,8 @@ def read_rows(table: SourceTable, columns: DataColumns, request: DataRequest) ->
             others = zip(extra.values(), values[count:], strict=False)
             cells += [as_text(value, place, name) for name, value in others]
             found = labels.parse(values[count + len(extra) :], place)
+            if found == labels.columns and (*cells[: len(columns.inputs)],) == columns.inputs:
+                raise InputError(f"{place}: the header is repeated. Remove this {table.unit}.")
             if collector.add(number, cells[: len(columns.inputs)], found):
                 yield row, cells
 

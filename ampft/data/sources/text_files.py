@@ -132,6 +132,8 @@ def _read_delimited(path: Path, *, encoding: str, delimiter: str, quoting: Quoti
     columns = NamedColumns.of(header[1], str(path))
     separators = DELIMITERS.get(delimiter, f"{delimiter!r}")
     hint = f"A text with {separators} must be in double quotes."
+    if columns.count == 1:
+        hint = "Is the first line the header? Remove lines above it."
     if quoting == csv.QUOTE_NONE:
         hint = (
             "In a .tsv file quotes are plain characters, and a text has neither tabs nor line"
@@ -308,6 +310,8 @@ def read_json(path: Path, *, encoding: str) -> SourceTable:
                 lines = ((n, text) for n, text in enumerate(file, start=1) if text.strip(BLANKS))
                 numbered = ((number, _decode(text, path, number)) for number, text in lines)
             for number, item in numbered:
+                if isinstance(item, list) and len(item) == 2 and isinstance(item[1], dict):
+                    item = {"text": item[0], **item[1]}
                 if not isinstance(item, dict):
                     raise InputError(
                         f"{path}, {unit} {number}: received {type(item).__name__}. {EXPECTED}"
@@ -324,6 +328,12 @@ def read_json(path: Path, *, encoding: str) -> SourceTable:
 
     notes = () if key is None else (f"{path}: the rows are read from the key {quoted(key)}.",)
     return SourceTable(columns=columns, read=read, unit=unit, origin=str(path), notes=notes)
+
+
+def _is_object(item: Any) -> bool:
+    """Return whether an item of a list is a row: an object, or spaCy's pair of text and object."""
+    is_pair = isinstance(item, list) and len(item) == 2 and isinstance(item[1], dict)
+    return is_pair or isinstance(item, dict)
 
 
 def _wrapping_key(path: Path, encoding: str) -> str | None:
@@ -344,7 +354,7 @@ def _wrapping_key(path: Path, encoding: str) -> str | None:
     lists = [
         key
         for key, value in item.items()
-        if isinstance(value, list) and value and all(isinstance(each, dict) for each in value)
+        if isinstance(value, list) and value and all(map(_is_object, value))
     ]
     if {"images", "annotations"} <= item.keys():
         raise InputError(
