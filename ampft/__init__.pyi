@@ -38,6 +38,8 @@ from .lab.referee.judge import Judgement as Judgement
 from .lab.referee.judge import judge as judge
 from .lab.referee.ledger import LedgerSettings as LedgerSettings
 from .lab.referee.studies import judge_study as judge_study
+from .lab.search.search import FinishedSearch as FinishedSearch
+from .lab.search.search import search as search
 from .models.weights import cast_weights as cast_weights
 from .models.weights import perturb_weights as perturb_weights
 from .precision.accelerator import check_world_size as check_world_size

@@ -63,6 +63,10 @@ COMMANDS = {
             "lab.mistakes.errors:ERRORS",
             "show the most confident errors of a run, and the classes that it confuses",
         ),
+        "search": (
+            "lab.search.search:SEARCH",
+            "choose learning rate and length within a time, and say what that gained",
+        ),
         "curve": ("lab.curve.curve:CURVE", "say what twice the labels would add to the score"),
         "judge": (
             "lab.referee.judge_command:JUDGE",

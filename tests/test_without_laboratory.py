@@ -11,7 +11,7 @@ import pytest
 from running import REPOSITORY, clean_environment, succeeded, text_settings
 
 pytestmark = pytest.mark.slow
-LABORATORY = ("doctor", "yardstick", "export", "errors", "ops", "judge", "curve", "audit")
+LABORATORY = ("doctor", "yardstick", "export", "errors", "ops", "judge", "curve", "search", "audit")
 
 
 @pytest.fixture(scope="module")

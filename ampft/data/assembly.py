@@ -282,6 +282,16 @@ def finalize(
         classes: Classes of the masks, if the labels are masks.
     """
     reduced, masks, prints, all_notes = {}, {}, {}, list(notes)
+    if request.leave_out_test and request.folds is None:
+        if not {"validation", "test"} <= splits.keys():
+            raise InputError(
+                "--leave_out_test: the data need test rows to leave out and validation rows to "
+                f"report on, and the splits are {listed(list(splits))}. Pass --validation_file and "
+                "--test_file, or let both be split off."
+            )
+        left_out = len(splits["test"])
+        splits = {split: part for split, part in splits.items() if split != "test"}
+        all_notes.append(f"--leave_out_test: {counted(left_out, 'test row')} left out.")
     for split, whole in splits.items():
         strata = strata_of(whole) if classes is None else None
         part, limit_notes = subsample(whole, strata, split, request)

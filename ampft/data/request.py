@@ -149,6 +149,11 @@ class DataRequest(HubSettings):
         at_least=2,
     )
     fold: int = _flag(1, "the fold that is the test split, from 1", at_least=1)
+    leave_out_test: bool = _flag(
+        False,
+        "leave out the test rows, which are split off as usual, for a later judgement: report on "
+        "the validation rows, or with --folds on a fold of the others",
+    )
     data_seed: int = _flag(
         0, "seed for splitting and subsampling the data", at_least=0, at_most=MAX_SEED
     )

@@ -6,7 +6,7 @@ import hashlib
 import heapq
 import unicodedata
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -125,10 +125,11 @@ def with_missing_splits(
         InputError: See `missing_splits` and `fold_splits`; or a setting of a split that is not made
             was passed.
     """
-    existing, divides = frozenset(parts), request.folds is not None
+    divides, leaves_out = request.folds is not None, request.leave_out_test
     not_made = {
         "validation_fraction": "validation" in parts,
-        "test_fraction": divides or not {"validation", "test"}.isdisjoint(parts),
+        "test_fraction": (divides and not leaves_out)
+        or not {"validation", "test"}.isdisjoint(parts),
     }
     # 0 asks for no such split, so nothing is ignored.
     ignored = [name for name in not_made if not_made[name] and getattr(request, name)]
@@ -138,8 +139,20 @@ def with_missing_splits(
         refuse_unused_options(request, ("data_seed",), "data with splits of their own, used whole")
     if not divides:
         refuse_unused_options(request, ("fold",), "data that are not divided by --folds")
+    if divides and leaves_out:
+        if "test" not in parts:
+            asked = replace(request, validation_fraction=0.0)
+            rows = missing_splits(strata, groups, frozenset(parts), asked)[0]["train"]
+            if len(rows) == len(groups):
+                raise InputError(
+                    "--leave_out_test: there are no test rows to leave out. Pass --test_file, or "
+                    "remove --validation_file or --test_fraction 0, so that rows are split off."
+                )
+            strata, groups = None if strata is None else strata[rows], groups[rows]
+            parts = {**parts, "train": parts["train"].select(rows)}
+        parts = {split: part for split, part in parts.items() if split != "test"}
     make = fold_splits if divides else missing_splits
-    made, notes = make(strata, groups, existing, request)
+    made, notes = make(strata, groups, frozenset(parts), request)
     train = parts["train"]
     splits = {
         split: train if len(rows) == len(train) else train.select(rows)

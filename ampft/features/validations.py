@@ -19,6 +19,7 @@ from ampft.engine.checkpoints.store import BEST_NAME
 from ampft.features.feature import Feature, SavedFeature, Write
 from ampft.files import link
 from ampft.metrics.paired import FloatArray, PairedGain, paired_gain
+from ampft.metrics.sums import CaseSums
 from ampft.tasks.outcome import Outcome
 from ampft.text.json_io import Count, one_of
 from ampft.text.numbers import counted
@@ -129,7 +130,8 @@ class Validations(Feature):
     def at_validation(self, step: int, outcome: Outcome) -> None:
         """Add an evaluation of a split."""
         self.cases = len(outcome)
-        losses = None if self.lowest is None else _case_losses(outcome, self.best.metric.name)
+        name = self.best.metric.name
+        losses = None if self.lowest is None else case_losses(outcome.sums(name))
         self.add(step, all_metrics(outcome), losses)
 
     def add(
@@ -283,8 +285,11 @@ def all_metrics(outcome: Outcome) -> dict[str, float | None]:
     return {**outcome.metrics(), **outcome.report().metrics()}
 
 
-def _case_losses(outcome: Outcome, metric: str) -> tuple[FloatArray, FloatArray]:
-    """Return (n,) sums of the losses of each case, and (n,) numbers of its units."""
-    sums = outcome.sums(metric)
+def case_losses(sums: CaseSums) -> tuple[FloatArray, FloatArray]:
+    """Return (n,) sums of the losses of each case, and (n,) numbers of its units.
+
+    Args:
+        sums: Sums of the n cases for a metric that is a mean of losses.
+    """
     table = sums.patterns[:, [0, 2]].toarray()[sums.pattern_of]
     return table[:, 0], table[:, 1]

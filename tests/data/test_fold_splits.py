@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.data.splits import fold_splits
 from ampft.errors import InputError
@@ -60,3 +61,42 @@ def test_impossible_folds_are_refused(settings, message):
 
 def test_a_validation_split_of_the_source_is_kept():
     assert set(fold(1, existing=("train", "validation"), share=0.1)[0]) == {"train", "test"}
+
+
+def texts_by_split(folder, **settings):
+    """The texts of each split of a file with 90 rows."""
+    rows = [f"text number {number},{'ab'[number % 2]}" for number in range(90)]
+    (folder / "train.csv").write_text("\n".join(["text,label", *rows]))
+    data = load_data(DataRequest(train_file=str(folder / "train.csv"), data_seed=3, **settings))
+    return {split: set(part["text"]) for split, part in data.splits.items()}, data
+
+
+def test_the_test_rows_that_are_left_out_are_those_that_a_run_reports_on(tmp_path):
+    whole, _ = texts_by_split(tmp_path)
+    searched, data = texts_by_split(tmp_path, leave_out_test=True)
+    assert searched == {name: whole[name] for name in ("train", "validation")}
+    assert data.fingerprints.keys() == {"train", "validation"}
+    tested = set()
+    for number in range(1, 6):
+        fold, _ = texts_by_split(tmp_path, leave_out_test=True, folds=5, fold=number)
+        assert not whole["test"] & set.union(*fold.values())
+        assert not tested & fold["test"]
+        tested |= fold["test"]
+    assert tested == whole["train"] | whole["validation"]
+    control, _ = texts_by_split(tmp_path, folds=5, fold=1)  # without it, they are in the folds
+    assert whole["test"] & set.union(*control.values())
+
+
+def test_folds_leave_out_a_test_file(tmp_path):
+    (tmp_path / "test.csv").write_text("text,label\none more,a\nanother,b\n")
+    fold, _ = texts_by_split(
+        tmp_path, test_file=str(tmp_path / "test.csv"), leave_out_test=True, folds=3
+    )
+    assert sum(map(len, fold.values())) == 90
+    assert not {"one more", "another"} & set.union(*fold.values())
+
+
+@pytest.mark.parametrize("settings", [{"test_fraction": 0.0}, {"test_fraction": 0.0, "folds": 3}])
+def test_there_must_be_test_rows_to_leave_out(tmp_path, settings):
+    with pytest.raises(InputError, match="--leave_out_test"):
+        texts_by_split(tmp_path, leave_out_test=True, **settings)

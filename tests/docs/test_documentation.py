@@ -78,9 +78,9 @@ RUN_IN_PROCESS = (
 
 # `test_predict.py` predicts images, `test_media_runs.py` folders and sounds, `test_pixel_run.py`
 # masks, `test_words_run.py` words, `test_push.py` pushes, `test_resume_check.py` checks trainings,
-# `test_judge.py` judges, `test_curve_command.py` draws curves, `test_estimate.py` estimates,
-# `test_verify.py` exports and audits, `test_export_onnx.py` predicts with artifacts, and
-# `test_serving.py` serves them.
+# `test_judge.py` judges, `test_curve_command.py` draws curves, `test_search.py` searches,
+# `test_estimate.py` estimates, `test_verify.py` exports and audits, `test_export_onnx.py` predicts
+# with artifacts, and `test_serving.py` serves them.
 TESTED_ELSEWHERE = (
     "ampft predict --model artifacts/",
     "python recipes/serving/",
@@ -92,6 +92,7 @@ TESTED_ELSEWHERE = (
     "ampft judge",
     "ampft estimate",
     "ampft curve",
+    "ampft search",
     "ampft export",
     "ampft audit artifacts/",
     "ampft accept --output_dir accepted",

@@ -105,6 +105,8 @@ class TrialResult:
     # measured.
     peak_memory: Count | None = None
     disk_bytes: Count = 0  # Size of the weights and checkpoints that a run saves.
+    learning_rate: float | None = None  # Peak learning rate of a run, also if it is the default.
+    import_seconds: NotNegative = 0.0  # Part of the startup before the data are read.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -220,6 +220,7 @@ class ComparisonSession:
     progress: Progress  # Progress display.
     recipe: Path | None  # Path of classify.py; None trains with `ampft train`.
     launchers: tuple[Launcher, ...]  # Each trains one run at a time.
+    describes: bool = True  # Whether it prints its plan and the warnings of its runs.
     _plan_before: Plan = field(init=False)
     _complete: set[PlannedRun] = field(init=False, default_factory=set)
     _side: SideBySide[PlannedRun] | None = field(init=False, default=None)
@@ -363,7 +364,8 @@ class ComparisonSession:
         consequence = f"With this run, {lost} can get a verdict. Ctrl-C stops the comparison."
         if self.plan.design.draws:  # a few labels may teach nothing, which a curve shows
             consequence = ""
-        for warning in ending.record.warnings.values() if ending.record else ():
+        warnings = ending.record.warnings if ending.record and self.describes else {}
+        for warning in warnings.values():
             print_line(labelled("warning", f"{inert(warning)} {consequence}".rstrip()))
         if time.perf_counter() > self._plan_due:
             self.write_plan()
@@ -514,7 +516,8 @@ class ComparisonSession:
             self.write_plan()
         return (
             f"{done} of {counted(len(self.plan.all_runs()), 'run')} are complete. Repeat the "
-            f"command with --output_dir {self.folder.path} to continue."
+            f"command with --output_dir {self.command.settings.output_dir or self.folder.path} to "
+            "continue."
         )
 
     def _failed_text(self, seeds: int) -> str:
@@ -546,7 +549,12 @@ def make_launchers(command: CompareCommand, plan: Plan, folder: Path) -> tuple[L
 
 @contextlib.contextmanager
 def open_comparison(
-    command: CompareCommand, folder: Path, plan: Plan, recipe: Path | None = None
+    command: CompareCommand,
+    folder: Path,
+    plan: Plan,
+    recipe: Path | None = None,
+    *,
+    describes: bool = True,
 ) -> Iterator[ComparisonSession]:
     """Lock the folder, print and write the plan, and leave no process running at the end.
 
@@ -557,6 +565,7 @@ def open_comparison(
         folder: Folder of the comparison.
         plan: Plan from `plan_comparison`.
         recipe: Path of classify.py, which trains one run; None uses `ampft train`.
+        describes: Whether the plan is printed, and the warnings of the runs.
     """
     with RunFolder(folder, keep_files=True) as locked:
         if read_plan(folder) is not None:
@@ -577,13 +586,16 @@ def open_comparison(
             launchers = make_launchers(command, plan, folder)
             for launcher in launchers:
                 stack.callback(launcher.close)
-            session = ComparisonSession(command, locked, plan, progress, recipe, launchers)
+            session = ComparisonSession(
+                command, locked, plan, progress, recipe, launchers, describes
+            )
             stack.callback(session.stop)
             session.count_as_run(seconds)
             session.remove_checkpoints(session.complete())
             session.remove_models(session.complete())
             session.write_plan()
-            print_line(plan_lines(folder, plan, todo, command.settings.keep_models))
+            if describes:
+                print_line(plan_lines(folder, plan, todo, command.settings.keep_models))
             what = f"--output_dir {folder}: the folder"
             remedy = "Free disk space and repeat the command to continue."
             with (

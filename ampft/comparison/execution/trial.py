@@ -45,7 +45,7 @@ from ampft.features.trackers import installed_trackers
 from ampft.machine import resident_peak
 from ampft.precision.accelerator import numerics, separate_accelerators, training_device
 from ampft.precision.resolve import UNAVAILABLE, Precision, resolve, survey_modes
-from ampft.runs.prepare import load_task, prepare_mode, start_clock
+from ampft.runs.prepare import begins_at_probe, load_task, prepare_mode, start_clock
 from ampft.runs.prepared import Prepared
 from ampft.runs.prepared_checks import check_prepared, disk_bytes, planned_checkpoints
 from ampft.tasks.task import Task
@@ -66,7 +66,7 @@ def run_trial(request: dict[str, Any]) -> TrialResult | dict[str, FinalRows]:
     Returns:
         The result; or, before anything is timed, test data that cannot decide the comparison.
     """
-    process_start = start_clock()
+    imported, process_start = time.time() - request["launched"], start_clock()
     args = parse_classify_arguments(request["classify_argv"])
     device = training_device(cpu=args.use_cpu)
     precisions = [resolve(mode, device) for mode in _modes(request["modes"], device)]
@@ -94,6 +94,8 @@ def run_trial(request: dict[str, Any]) -> TrialResult | dict[str, FinalRows]:
             costs[precision.mode] = _mode_cost(prepared)
     device_name = f"CPU, {counted(threads, 'thread')}" if device.type == "cpu" else device.type
     estimate = _estimate(prepared, costs, precisions, startup=startup, device=device_name)
+    is_probed = begins_at_probe(args, prepared.loaded)
+    config = prepared.loaded.model.config
     return TrialResult(
         estimate,
         tuple(precision.mode for precision in precisions),
@@ -101,6 +103,8 @@ def run_trial(request: dict[str, Any]) -> TrialResult | dict[str, FinalRows]:
         compared=_compared(prepared),
         peak_memory=PeakMemoryMonitor(device, process_start.memory).peak.peak,
         disk_bytes=disk_bytes(prepared, planned_checkpoints(prepared)),
+        learning_rate=args.with_learning_rate(config, begins_at_probe=is_probed).learning_rate,
+        import_seconds=imported,
     )
 
 

@@ -1,0 +1,1 @@
+"""Learning rate and length, chosen within a time by successive halving."""
