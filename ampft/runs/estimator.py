@@ -194,6 +194,17 @@ class Classifier(ClassifierMixin, TextEstimator):
         except TypeError as error:
             raise ValueError("y: the labels have different types.") from error
         check_classification_targets(labels)
+        settings = self.settings or {}
+        if settings.get("abstain") is not None:
+            raise ValueError(
+                "settings: abstain leaves rows without a label, which predict cannot return. "
+                "Remove it, or use ampft.finetune."
+            )
+        if settings.get("task") not in (None, "text"):
+            raise ValueError(
+                f"settings: task is {settings['task']!r}, and this estimator gives one class to "
+                "each text. Remove it, or use ampft.Regressor or ampft.finetune."
+            )
         if len(self.classes_) < 2:
             raise ValueError(f"y: received only one class, {self.classes_.tolist()}.")
         self._train(X, list(map(str, labels)), sample_weight)
@@ -208,9 +219,15 @@ class Classifier(ClassifierMixin, TextEstimator):
         return table[columns].to_numpy(dtype=np.float64)
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """Return the most probable label of each text, (n,), in the dtype of `y`."""
-        probabilities = self.predict_proba(X)
-        return self.classes_[probabilities.argmax(axis=1)]
+        """Return the label that the run predicts for each text, (n,), in the dtype of `y`.
+
+        It is the most probable one, unless `tune_thresholds` is among the settings.
+        """
+        table = self._predict(X)
+        if table is None:
+            return self.classes_[:0]
+        places = {str(label): place for place, label in enumerate(self.classes_)}
+        return self.classes_[[places[name] for name in table["prediction"]]]
 
 
 class Regressor(RegressorMixin, TextEstimator):

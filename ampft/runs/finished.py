@@ -97,8 +97,8 @@ class FinishedRun:
             trained with `abstain`; a row that is not answered has an empty prediction.
 
         Raises:
-            InputError: The inputs are not those that the model needs, or the precision is not
-                available.
+            InputError: The inputs are not those that the model needs, the precision is not
+                available, or another run was written to the folder since this object was made.
         """
         from ampft.kinds.prediction import PredictRequest
         from ampft.runs.predict import predict_inputs
@@ -109,7 +109,7 @@ class FinishedRun:
             top_k=top_k,
             all_probabilities=all_probabilities,
         )
-        return predict_inputs(self.folder, inputs, request)
+        return predict_inputs(self.folder, inputs, request, self.record)
 
     def __repr__(self) -> str:
         return f"FinishedRun({str(self.folder)!r})\n{format_run(self.folder)}"

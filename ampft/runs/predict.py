@@ -498,14 +498,21 @@ class ScoredRows:
         return f"numbers from column {self.reader.title!r}{missing}\n{report}"
 
 
-def predict_inputs(folder: Path, inputs: Any, request: PredictRequest) -> pd.DataFrame:
+def predict_inputs(
+    folder: Path, inputs: Any, request: PredictRequest, opened: RunRecord
+) -> pd.DataFrame:
     """Return the predictions of inputs in memory, one row each.
 
     Args:
+        folder: Output folder of a run.
         inputs: One text, image or path of one, or a list of them; a list of pairs if the model
             reads pairs, and of lists of words if it reads words. A row of texts can also be a
             dictionary of its cells by column.
         request: How to predict, without files and texts.
+        opened: Record of the run when the caller opened it.
+
+    Raises:
+        InputError: Another run has been written to the folder since, or see `FinishedRun.predict`.
     """
     import pandas as pd
 
@@ -514,6 +521,11 @@ def predict_inputs(folder: Path, inputs: Any, request: PredictRequest) -> pd.Dat
         check_batch_size(request)
         saved = run_classifier(folder)
         record = saved.record
+        if record.files != opened.files:
+            raise InputError(
+                f"{folder}: another run was written to this folder after it was opened. Open it "
+                "again (FinishedRun, or fit of an estimator), or give each run its own output_dir."
+            )
         check_output_columns(request, record)
         kind = task_row(record).kind
         if isinstance(inputs, Mapping | Set) or hasattr(inputs, "columns"):

@@ -127,3 +127,49 @@ def test_labels_that_are_no_classes_are_refused(classifier, texts):
         classifier.fit(texts, np.linspace(0, 1, len(texts)))
     with pytest.raises(ValueError, match="received only one class, \\['a'\\]"):
         classifier.fit(texts, ["a"] * len(texts))
+
+
+def test_predict_follows_tuned_thresholds(classifier, texts, labels):
+    kinds = sorted(set(labels))
+    two = ["low" if label == kinds[0] else "rest" for label in labels]
+    tuned = classifier.set_params(
+        settings={
+            **classifier.settings, "tune_thresholds": "recall=1.0", "positive_label": "low",
+            "max_train_steps": 2, "test_fraction": 0.3, "validation_fraction": 0.3,
+        },
+    ).fit(texts, two)  # fmt: skip
+    predicted = tuned.predict(texts)
+    assert predicted.tolist() == tuned.run_.predict(texts)["prediction"].tolist()
+    most_probable = tuned.classes_[tuned.predict_proba(texts).argmax(axis=1)]
+    assert (predicted != most_probable).any()  # the threshold matters here
+
+
+@pytest.mark.parametrize(
+    ("more", "match"),
+    [
+        ({"abstain": 0.2}, "settings: abstain leaves rows without a label"),
+        ({"task": "multi-label"}, "settings: task is 'multi-label'"),
+        ({"task": "regression"}, "settings: task is 'regression'"),
+    ],
+)
+def test_settings_without_a_label_for_each_text_are_refused(classifier, texts, labels, more, match):
+    classifier.set_params(settings={**classifier.settings, **more})
+    with pytest.raises(ValueError, match=match):
+        classifier.fit(texts, labels)
+
+
+def test_another_run_in_the_folder_is_not_taken_for_the_fitted_one(
+    classifier, texts, labels, tmp_path
+):
+    folder = str(tmp_path / "run")
+    fitted = classifier.set_params(output_dir=folder, num_train_epochs=1).fit(texts, labels)
+    kept, before = pickle.dumps(fitted), fitted.predict_proba(texts)
+    np.testing.assert_array_equal(pickle.loads(kept).predict_proba(texts), before)
+    other = clone(classifier).set_params(
+        random_state=7, settings={**classifier.settings, "overwrite_output_dir": True}
+    )
+    after = other.fit(texts, labels).predict_proba(texts)
+    assert (after != before).any()
+    for stale in (fitted, pickle.loads(kept)):
+        with pytest.raises(ampft.InputError, match="another run was written to this folder"):
+            stale.predict(texts)
