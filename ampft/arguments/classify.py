@@ -406,6 +406,11 @@ class ClassifyArguments(
         """Whether labels are numbers; otherwise they are names of classes."""
         return self.task is not None and TASKS[self.task].number_labels
 
+    @property
+    def ordered_labels(self) -> bool:
+        """Whether classes have an order."""
+        return self.task is not None and TASKS[self.task].ordered_labels
+
     def optimizer_settings(self) -> OptimizerSettings:
         from ampft.engine.optimizer import OptimizerSettings
 

@@ -145,6 +145,7 @@ TASK_NAMES = {
     **dict.fromkeys(("classification", "text-classification", "sentiment", "binary"), "text"),
     **dict.fromkeys(("multilabel", "multi_label"), "multi-label"),
     **dict.fromkeys(("sts", "stsb", "sts-b"), "regression"),
+    **dict.fromkeys(("ordinal-regression", "ordinal_regression"), "ordinal"),
     **dict.fromkeys(("ner", "token-classification", "pos", "tagging"), "tokens"),
     **dict.fromkeys(("image-classification", "vision"), "images"),
     **dict.fromkeys(("audio-classification", "audio"), "sounds"),

@@ -125,6 +125,8 @@ def _check_conflicts(arguments: ClassifyArguments) -> None:
                 )
     elif arguments.huber_delta is not None:
         raise InputError("--huber_delta needs --task regression. Add it, or remove the flag.")
+    if arguments.label_order is not None and not arguments.ordered_labels:
+        raise InputError("--label_order needs --task ordinal. Add it, or remove the flag.")
     check_decision_flags(arguments, arguments.task)
     if arguments.weighted_metrics and arguments.fitted_flags:
         raise InputError(

@@ -48,6 +48,7 @@ from ampft.data.splits import (
     without_invisible,
 )
 from ampft.errors import InputError, did_you_mean, listed, quoted, quoted_list
+from ampft.flag import split_names
 from ampft.text.numbers import counted
 
 DigestArray = npt.NDArray[np.uint64]
@@ -87,6 +88,8 @@ def assemble(
         names = rows["train"].names
     else:
         names = class_names(rows, several=several)
+        if request.ordered_labels:
+            names = _in_order(names, split_names(request.label_order), rows["train"].origin)
     conversion_notes: list[str] = []
     if columns.kind in MEDIA:
         rows, conversion_notes = check_media(rows, columns.inputs[0], columns.kind)
@@ -358,6 +361,36 @@ def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str
     for split, part in rows.items():
         _refuse_unseen(split, part, train)
     return train.declared or sort_names(train.names)
+
+
+def _in_order(names: tuple[str, ...], order: Sequence[str] | None, origin: str) -> tuple[str, ...]:
+    """Return the classes from the lowest to the highest.
+
+    Args:
+        names: Classes of the data.
+        order: The user's order; None for the values of names that are numbers.
+
+    Raises:
+        InputError: The order cannot be known, or has other names than the data.
+    """
+    if order is not None:
+        if sorted(order) != sorted(names):
+            missing, unknown = ([*{*a} - {*b}] for a, b in ((names, order), (order, names)))
+            raise InputError(
+                f"--label_order {','.join(order)}: "
+                + (f"the labels {quoted_list(sorted(missing))} are missing. " if missing else "")
+                + (f"{origin} has no label {quoted_list(sorted(unknown))}. " if unknown else "")
+                + "Name each label of the training data once, from the lowest to the highest."
+            )
+        return tuple(order)
+    values = [float(name) if NUMBER.fullmatch(name.strip()) else None for name in names]
+    if None in values or len({*values}) < len(names):
+        raise InputError(
+            f"--task ordinal: the order of the labels {quoted_list(names)} in {origin} is not "
+            "known, because they are not different numbers. Add --label_order with all labels "
+            "from the lowest to the highest, such as --label_order bad,fair,good."
+        )
+    return sort_names(names)
 
 
 def _refuse_scores(train: LabelledRows) -> None:

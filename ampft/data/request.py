@@ -90,6 +90,9 @@ class DataRequest(HubSettings):
         "label column; with multi-label also one 0/1 column per label: a,b; with tokens the column "
         "of tags or spans",
     )
+    label_order: str | None = _flag(
+        None, "labels from the lowest to the highest: bad,fair,good (ordinal); numbers need none"
+    )
     text_units: str | None = _flag(
         None,
         "how a text is divided into what has a tag (tokens): words, or graphemes (each character);"
@@ -188,6 +191,11 @@ class DataRequest(HubSettings):
     @property
     def number_labels(self) -> bool:
         """Whether labels are numbers; otherwise they are names of classes."""
+        return False
+
+    @property
+    def ordered_labels(self) -> bool:
+        """Whether classes have an order."""
         return False
 
     @property

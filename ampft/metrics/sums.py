@@ -283,6 +283,21 @@ def pearson(sums: FloatArray) -> FloatArray:
     return np.where(is_defined, np.clip(covariance / scale, -1, 1), np.nan)
 
 
+def quadratic_kappa(sums: FloatArray) -> FloatArray:
+    """Return the kappa with squared weights; NaN where labels and predictions are one class.
+
+    Source: Cohen, "Weighted kappa", Psychological Bulletin 70, 1968.
+
+    Args:
+        sums: (..., 6) of squared distance, rank of the label, its square, rank of the prediction,
+            its square, and one.
+    """
+    distance, label, label_square, choice, choice_square, cases = np.moveaxis(sums, -1, 0)
+    expected = label_square + choice_square - 2 * _ratio(label * choice, cases)
+    is_defined = expected > cases * SMALLEST_VARIANCE
+    return np.where(is_defined, 1 - distance / np.where(is_defined, expected, 1.0), np.nan)
+
+
 # Effect of one changed label
 
 

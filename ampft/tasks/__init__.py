@@ -28,6 +28,7 @@ class TaskRow:
     # Whether an example can have any number of labels; otherwise it has one.
     several_labels: bool = False
     number_labels: bool = False  # Whether labels are numbers, as in regression.
+    ordered_labels: bool = False  # Whether classes have an order.
     # Other arguments of a call of that pipeline.
     pipeline_arguments: Mapping[str, Any] = field(default_factory=dict)
     # Whether each case has probabilities and a prediction of its own; otherwise its units do, such
@@ -52,6 +53,10 @@ TASKS = {
     "regression": TaskRow(
         TEXT, "ampft.tasks.regression:Regression", "AutoModelForSequenceClassification",
         "text-classification", number_labels=True, decides_per_case=False,
+    ),
+    "ordinal": TaskRow(
+        TEXT, "ampft.tasks.ordinal:Ordinal", "AutoModelForSequenceClassification",
+        "text-classification", ordered_labels=True,
     ),
     "tokens": TaskRow(
         WORDS, "ampft.tasks.token_labels:TokenLabels", "AutoModelForTokenClassification",

@@ -5,6 +5,7 @@ Nothing here imports torch, because comparisons and pages read reports without a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
@@ -112,7 +113,7 @@ def with_added_metrics(
     added = tuple(
         AddedMetric(name, title, {**values, **ranking}[name])
         for name, title in titles.items()
-        if name not in known
+        if name not in known and not math.isnan({**values, **ranking}[name])
     )
     return replace(report, added=added)
 

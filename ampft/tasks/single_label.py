@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -354,7 +354,7 @@ class Predictions:
         """Return the metrics that are functions of sums, and the calibration error."""
         totals = self.unit_sums.totals()
         values = {
-            name: float(row.from_sums(totals)) if row.values is None else row.value(self.sums(name))
+            name: float(row.from_sums(totals)) if row.label_effect else row.value(self.sums(name))
             for name, row in self.metric_rows.items()
         }
         error = expected_calibration_error(self.confidence, self.correct, weights=self.weights)
@@ -509,13 +509,13 @@ class SingleLabel:
     transformers_type: ClassVar[str | None] = "single_label_classification"
     metrics: ClassVar = METRICS
     printed: ClassVar[tuple[str, ...]] = ("accuracy", "macro_f1", "log_loss")
-    outcome_type: ClassVar = Predictions
+    outcome_type: ClassVar[type[Predictions]] = Predictions
     report_type: ClassVar = ClassificationReport
 
     @classmethod
     def from_settings(
         cls, label_names: tuple[str, ...], targets: IntArray, settings: LossSettings
-    ) -> SingleLabel:
+    ) -> Self:
         """Return the problem for the labels of the data.
 
         Args:
@@ -588,7 +588,7 @@ class SingleLabel:
         self, split: str, targets: IntArray, decoded: Mapping[str, npt.NDArray[Any]]
     ) -> Predictions:
         """Return the predictions of a split."""
-        return Predictions(
+        return self.outcome_type(
             example_ids=np.arange(len(targets)),
             labels=targets,
             probabilities=decoded["probabilities"],

@@ -131,8 +131,13 @@ def reader(tmp_path_factory, tiny_bert) -> Path:
     words = {word for command in COMMANDS for word in shlex.split(command)}
     for name in sorted(word for word in words if word.endswith(".csv") and "/" not in word):
         write_reviews(folder / name)
-    ratings = [(text, len(text)) for text, _ in rows(150, 0)]
-    write_csv(folder / "ratings.csv", ratings, ("text", "score"))
+    numbered = list(enumerate(rows(150, 0)))
+    for name, column, table in (
+        ("ratings.csv", "score", [(text, len(text)) for _, (text, _) in numbered]),
+        ("stars.csv", "stars", [(text, 1 + i % 5) for i, (text, _) in numbered]),
+        ("people.csv", "label,age,country", [(*row, i, "FR") for i, row in numbered]),
+    ):
+        write_csv(folder / name, table, ("text", *column.split(",")))
     for seed, name in enumerate(sorted(word for word in words if word.endswith(".conll"))):
         write_sentences(folder / name, 40, seed=seed)
     image_folder(folder / "photos", 10)
