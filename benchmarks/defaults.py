@@ -125,9 +125,11 @@ def rows_of(data: Path, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
         return train, test
     if name.startswith("trec"):
         parts = [_labelled(data / f"trec/{file}.label") for file in ("train_5500", "TREC_10")]
-        if name == "trec":
+        if name != "trec50":
             for part in parts:
                 part["label"] = part["label"].str.split(":").str[0]
+        if name == "trec2":
+            parts = [part[part["label"].isin(["DESC", "ENTY"])] for part in parts]
         return parts[0].drop_duplicates("text"), parts[1]
     if name == "mrpc":
         parts = []

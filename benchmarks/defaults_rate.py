@@ -6,7 +6,8 @@ the file has are not trained again.
 
 Draws and models are those of `defaults.py`; the loop is a plain one that keeps the last weights and
 leaves out what a run does besides. Word vectors that no text reads are left out of the optimizer,
-which never moves them. Up to 1,000 test rows. Size 0: all rows.
+which never moves them. Up to 1,000 test rows. Size 0: all rows. Set
+`trec2`: only TREC's descriptions and entities, as another set of two classes.
 
 Arms: `half` and `whole`, half of the rate (5e-5) and all of it from the probed head; a number after
 them is the number of epochs, otherwise as by default. `before` and `trainer` as in `defaults.py`.
