@@ -93,6 +93,21 @@ def test_javascript_gives_the_same_answers(tmp_path):
     assert {"", "ant", "bee,cow", "ant, black;cow"} <= seen
 
 
+@pytest.mark.slow
+def test_javascript_gives_the_same_numbers(tmp_path):
+    rule = Rule(("stars",), numbers=True)
+    logits = np.float32([[3.7], [-0.1], [1e-7], [16777217.0]])
+    expected = rule.answers(rule.probabilities(logits)).columns()
+    assert list(expected) == ["prediction"]
+    values = [Contract("regression", ("text",), rule).values()["rule"], logits.tolist()]
+    body = (
+        "const [rule, logits] = cases;\nconsole.log(JSON.stringify(logits.map((row) =>\n"
+        "  twin.answer(rule, twin.probabilities(rule, row)))));"
+    )
+    found = in_javascript(tmp_path, body, values)
+    assert found == [{"prediction": number} for number in expected["prediction"]]
+
+
 def in_javascript(folder, body: str, cases: object) -> list:
     """Return what the twin of the module gives for cases."""
     if shutil.which("node") is None:

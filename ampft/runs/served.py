@@ -60,12 +60,14 @@ class ServedPart:
         return "; ".join(each.text() for each in self.clients)
 
     def warning(self) -> str | None:
-        """Return the warning if a client does not give the answers of the run; otherwise None."""
-        if all(each.agrees for each in self.clients):
+        """Return the warning if a client or a file disagrees with the run; otherwise None."""
+        if all(each.agrees for each in self.clients) and not self.causes:
             return None
         causes = " ".join(self.causes) or "The cause is unknown."
+        is_shown = not all(each.agrees for each in self.clients)
+        what = "answers differ" if is_shown else "decision.json differs"
         return (
-            f"Served back from the saved folder, answers differ from the run's: {self.text()}. "
+            f"Served back from the saved folder, {what} from the run's: {self.text()}. "
             f"{causes} Whoever loads this folder does not get the results of this report."
         )
 

@@ -109,7 +109,7 @@ def serve_back(
     return ServedPart(
         split=outcome.split,
         clients=clients,
-        causes=tuple(dict.fromkeys(served.causes)),
+        causes=tuple(dict.fromkeys([*served.other_decisions(), *served.causes])),
         notes=tuple(served.notes()),
     )
 
@@ -485,6 +485,28 @@ class _Served:
                 "compared above."
             )
 
+    def other_decisions(self) -> list[str]:
+        """Return a sentence if decision.json states other decisions than the run took.
+
+        `ampft predict` takes some of them from the record, so that its answers do not show all.
+        """
+        try:
+            rule = Contract.read(self.folder).rule
+        except (OSError, ValueError):  # masks have none, and whoever needs it reports the rest
+            return []
+        ours: dict[str, Any] = {
+            "label_names": tuple(self.record.label_names),
+            "several": self.row.several_labels,
+            "numbers": self.row.number_labels,
+        }
+        theirs = {name: getattr(rule, name) for name in ours}
+        if isinstance(self.outcome, TunableOutcome):
+            ours |= self.outcome.decisions.entries(self.record.label_names)
+            theirs |= rule.decisions.entries(rule.label_names)
+        if self.row.several_labels and isinstance(self.outcome, TunableOutcome):
+            ours["threshold"], theirs["threshold"] = self.outcome.threshold, rule.threshold
+        return [*map(inert, _unequal(CONTRACT_NAME, ours, theirs))]
+
     def _causes(self, client: str, row: int) -> Iterator[str]:
         """Yield why the answer of a client is not the run's, in sentences."""
         config = self.pipe.model.config if client == PIPELINE else self.config
@@ -494,10 +516,6 @@ class _Served:
             ours = ", ".join(self.record.label_names[:LISTED])
             theirs = ", ".join(names[:LISTED])
             found.append(f"config.json has the classes {theirs}; the run has {ours}.")
-        if isinstance(self.outcome, TunableOutcome):
-            rule = Contract.read(self.folder).rule
-            fitted = self.outcome.decisions.entries(self.record.label_names)
-            found += _unequal(CONTRACT_NAME, fitted, rule.decisions.entries(rule.label_names))
         trained = self.record.model.preprocessing or {}
         for name, values in saved_preprocessing(self.folder, list(trained)).items():
             found += _unequal(name, trained[name], values)

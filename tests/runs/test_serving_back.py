@@ -157,6 +157,55 @@ def test_another_temperature_is_seen_by_ampft_predict_which_uses_it(text_run, tm
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("entry", "change", "found"),
+    [
+        ("label_names", lambda names: names[::-1], "decision.json has label_names"),
+        ("several", lambda _: True, "decision.json has several True, not False"),
+        ("numbers", lambda _: True, "decision.json has numbers True, not False"),
+    ],
+)
+def test_other_decisions_are_seen_though_no_client_uses_them(
+    text_run, tmp_path, entry, change, found
+):
+    assert served(text_run).warning() is None
+    rule = json.loads((text_run / "decision.json").read_text())["rule"]
+    rule[entry] = change(rule.get(entry))
+    assert found in served(changed(text_run, tmp_path, "decision.json", rule=rule)).warning()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "entry", "value", "found"),
+    [
+        ("tokenizer.json", "post_processor", None, "tokenizer.json has post_processor None"),
+        ("tokenizer_config.json", "model_max_length", 4, "has model_max_length 4, not 32"),
+        ("config.json", "layer_norm_eps", 0.1, "config.json has layer_norm_eps 0.1"),
+        ("config.json", "num_attention_heads", 1, "config.json has num_attention_heads 1, not 2"),
+        (
+            "config.json",
+            "problem_type",
+            "multi_label_classification",
+            "problem_type 'multi_label_classification', not 'single_label_classification'",
+        ),
+    ],
+)
+def test_other_settings_are_seen_and_named(text_run, tmp_path, name, entry, value, found):
+    part = served(text_run, changed(text_run, tmp_path, name, **{entry: value}))
+    assert equal_rows(part)[PIPELINE] == 0
+    assert found in part.warning()
+
+
+@pytest.mark.slow
+def test_another_longest_text_is_seen_by_ampft_predict(text_run, tmp_path):
+    read = json.loads((text_run / "decision.json").read_text())["tokenization"]
+    read["max_length"] = 4
+    part = served(text_run, changed(text_run, tmp_path, "decision.json", tokenization=read))
+    assert equal_rows(part) == {PIPELINE: SOME, PREDICT: 0}
+    assert "answers differ" in part.warning()
+
+
+@pytest.mark.slow
 def test_another_activation_is_seen_and_named(text_run, tmp_path):
     part = served(text_run, changed(text_run, tmp_path, "config.json", hidden_act="relu"))
     assert equal_rows(part)[PREDICT] < SOME
