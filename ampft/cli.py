@@ -12,10 +12,8 @@ from ampft.arguments.completion import print_completions
 from ampft.arguments.help_text import entry, terminal_width
 from ampft.arguments.other_scripts import choice_hint
 from ampft.errors import InputError
-from ampft.laboratory import laboratory
 from ampft.text.terminal import discard_output, run_main
 
-LABORATORY = "lab."
 # The commands by group: where each is, as `module:name` in this package, and what it does. A name
 # is a `Command`, or a function that chooses one for the arguments.
 COMMANDS = {
@@ -118,11 +116,7 @@ def find_command(name: str, argv: Sequence[str] = ()) -> Any:
     """
     place = next(group[name] for group in COMMANDS.values() if name in group)[0]
     module, _, item = place.partition(":")
-    if module.startswith(LABORATORY):
-        room = laboratory(module.removeprefix(LABORATORY), f"ampft {name}")
-    else:
-        room = import_module(f"ampft.{module}")
-    found = getattr(room, item)
+    found = getattr(import_module(f"ampft.{module}"), item)
     return found(argv) if item.islower() else found
 
 

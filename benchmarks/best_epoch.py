@@ -36,7 +36,7 @@ from few_labels import _labelled_lines, _news
 from provenance import provenance
 
 from ampft.metrics.paired import paired_gain
-from ampft.tasks import problem_types
+from ampft.tasks.table import problem_types
 
 POOL = 300
 EPOCHS = {16: 10, 32: 10, 128: 10, 512: 5}  # by number of training rows

@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset
 from transformers import SegformerImageProcessorPil, Trainer, TrainingArguments, set_seed
 
-from ampft.models.erfnet import ErfnetConfig, ErfnetForSemanticSegmentation
+from ampft.media.erfnet import ErfnetConfig, ErfnetForSemanticSegmentation
 
 CLASSES, UNLABELLED, IGNORED = 11, 11, 255
 

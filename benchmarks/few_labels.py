@@ -206,7 +206,7 @@ def predictions(name: str, data: Path, folder: Path) -> list[str]:
 
 def compared(sources: Sequence[str]) -> dict[str, Any]:
     """Return mean, deviation and draws of each system, and its difference to `frozen`."""
-    from ampft.comparison.analysis.foreign_predictions import compare_tables
+    from ampft.doors.foreign_predictions import compare_tables
 
     comparison = compare_tables(sources, metric="accuracy", baseline="frozen")
     systems: dict[str, dict[str, Any]] = {}

@@ -26,10 +26,10 @@ from provenance import provenance
 from sklearn.metrics import accuracy_score, f1_score
 from workload import StepClock
 
-from ampft.data.images import open_image
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
-from ampft.data.sounds import open_sound, resample
+from ampft.media.images import open_image
+from ampft.media.sounds import open_sound, resample
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SYSTEMS = ("ampft", "trainer")

@@ -260,7 +260,7 @@ def best_of_n(correct: Correct, *, seed: int = 0) -> dict[str, Any]:
 
 def analysed(folder: Path) -> dict[str, Any]:
     """Return means, deviations, differences with verdicts, and what the best of N is worth."""
-    from ampft.comparison.analysis.foreign_predictions import compare_tables
+    from ampft.doors.foreign_predictions import compare_tables
 
     seeds = complete_seeds(folder)
     sources = [str(folder / f"{arm}-seed{seed}.csv") for arm in ARMS for seed in seeds]

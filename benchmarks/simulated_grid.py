@@ -20,7 +20,7 @@ from simulated_losses import (
 from simulated_metrics import Entities, Images, Probabilities, SeveralLabels, WordLosses, Words
 from simulated_seeds import Latent, Logit, Setting
 
-from ampft.tasks import multi_label
+from ampft.labels import multi_label
 
 NUMBERS = (3, 5, 10)  # of seeds
 LOGIT_SETTINGS = 80  # of 9,072

@@ -16,9 +16,12 @@ from scipy.special import expit, roots_hermitenorm
 from simulated_losses import after_flips
 from simulated_seeds import BoolArray, DrawnSums, FloatArray, IntArray, threshold_for
 
-from ampft.metrics.entities import SentenceLayout, unit_mean_sums
+from ampft.labels import multi_label
+from ampft.media import pixel_outcome
 from ampft.metrics.sums import CaseSums, Metric, class_count_sums, mean_sums
-from ampft.tasks import multi_label, pixel_outcome, single_label, token_labels
+from ampft.tasks import single_label
+from ampft.words import token_labels
+from ampft.words.entities import SentenceLayout, unit_mean_sums
 
 
 def softplus(values: FloatArray) -> FloatArray:

@@ -67,7 +67,7 @@ def _other_family(item) -> bool:
 @pytest.fixture(autouse=True, scope="module")
 def few_rows_served_back():
     """Serve back a few rows of each run, whose other rows take longer than a tiny training."""
-    module = sys.modules.get("ampft.runs.serving_back")
+    module = sys.modules.get("ampft.doors.serving_back")
     if module is None:
         yield
         return

@@ -34,8 +34,9 @@ from ampft.precision.resolve import _PROBES, resolve
 from ampft.runs.predict import predict_inputs
 from ampft.runs.record import read_record
 from ampft.runs.show import read_report
-from ampft.tasks import TASKS, TaskRow
+from ampft.tasks import TaskRow
 from ampft.tasks.single_label import METRICS, SingleLabel
+from ampft.tasks.table import TASKS
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -138,7 +139,7 @@ def test_a_metric(monkeypatch, arguments, train):
     assert shown in report.tables()[0].note
 
 
-@pytest.mark.laboratory
+@pytest.mark.halves
 @pytest.mark.slow
 @pytest.mark.usefixtures("fresh_accelerate")
 def test_a_kind_of_data_and_a_label_of_another_nature(monkeypatch, tmp_path, train, capsys):

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from ampft.registry import HALVES
+
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "ampft"
 
 # From the bottom up. A module may import from its own layer and from those listed before it.
 LAYERS = (
     ("errors",),
-    ("laboratory",),
+    ("registry",),
     ("decision",),
     ("text", "files", "flag", "ownership", "signals", "processes", "machine", "hub"),
     ("precision",),
@@ -33,7 +35,7 @@ LAYERS = (
     ("runs",),
     ("comparison",),
     ("cli", "commands", "__main__"),
-    ("lab",),
+    *((half,) for half in HALVES),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
@@ -76,7 +78,7 @@ def checked() -> list[Path]:
     return [path for path in modules() if path != PACKAGE / "__init__.py"]
 
 
-@pytest.mark.laboratory
+@pytest.mark.halves
 def test_every_part_has_a_layer():
     parts = {part(path) for path in checked()}
     assert parts == set(LEVEL)

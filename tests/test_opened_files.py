@@ -30,25 +30,25 @@ CHECKS = {
 
 OTHERS = {
     "files of the user, which no command wrote": """
-        arguments/flags.py:_read_config arguments/transformers_flags.py:words_of_file
-        data/images.py:open_image data/masks.py:read_class_names data/sounds.py:open_sound
+        arguments/flags.py:_read_config doors/transformers_flags.py:words_of_file
+        media/images.py:open_image media/masks.py:read_class_names media/sounds.py:open_sound
         data/sources/binary_files.py:read_parquet data/sources/binary_files.py:read_parquet.read
         data/sources/binary_files.py:_opened_sheet data/sources/files.py:open_table
         data/sources/text_files.py:opened_text data/sources/text_files.py:_undecodable_byte
         data/sources/text_files.py:_quoting_of_tsv data/sources/binary_files.py:_merged_rows
         data/sources/files.py:_notes_on_controls data/sources/files.py:stated_encoding
-        kinds/served.py:_picture""",
+        doors/served.py:_picture""",
     "a model: `check_saved_model` and `check_model_files` have checked the folder of a run, and "
     "`checked_manifest` that of an artifact": """
         decision.py:Contract.read tasks/task.py:Task._has_new_head
         models/mean_pooling.py:is_trained_through_mean
-        kinds/images.py:saved_reader models/adapters.py:SavedAdapter.load_into
-        models/adapters.py:read_adapter models/image_processor.py:load_image_processor
+        media/image_tensors.py:saved_reader models/adapters.py:SavedAdapter.load_into
+        models/adapters.py:read_adapter media/image_processor.py:load_image_processor
         models/minilm.py:default_model models/pretrained.py:load_config
         models/pretrained.py:WeightsSource.check_files
         models/pretrained.py:WeightsSource.weight_files
         models/pretrained.py:WeightsSource.check_dtypes
-        models/sound_features.py:load_feature_extractor models/tokenizer.py:load_tokenizer
+        media/sound_features.py:load_feature_extractor models/tokenizer.py:load_tokenizer
         models/tokenizer.py:_with_space_before_words models/tokenizer.py:reading_units_of_texts
         runs/predictor.py:Predictor.of_run lab/export/source.py:load_source
         lab/inference/compare_inference.py:SavedModel.load lab/yardstick/measure.py:_load_weights
@@ -91,8 +91,8 @@ OTHERS = {
         lab/export/onnx_format.py:_write_half lab/export/onnx_format.py:_write_blocks
         lab/export/onnx_format.py:_check_int8 lab/export/openvino_format.py:model_writer.write
         runs/history.py:History.verify runs/history.py:History._restore_lost
-        runs/history.py:write_csv runs/serving_back.py:_Served._adapters
-        runs/serving_back.py:_mask lab/accept/accept.py:run
+        runs/history.py:write_csv doors/serving_back.py:_Served._adapters
+        doors/serving_back.py:_mask lab/accept/accept.py:run
         lab/accept/obligations.py:Done.record lab/accept/obligations.py:Done.weights
         lab/accept/obligations.py:_predicted lab/accept/reference.py:train_reference""",
     "whether a file is this program's own, which its token or its content proves": """
@@ -109,12 +109,12 @@ OTHERS = {
     "the system, the installed package, or bytes in memory": """
         commands/installation.py:show_recipe comparison/execution/warm_process.py:_is_forkable
         data/sources/built_in.py:docstrings engine/threads.py:_cores_of_control_group
-        kinds/pixels.py:PixelInputs.picture kinds/predicted_masks.py:_pictures
-        kinds/predicted_masks.py:with_palette lab/cluster/canary.py:code_hash
+        media/mask_tensors.py:PixelInputs.picture media/predicted_masks.py:_pictures
+        media/predicted_masks.py:with_palette lab/cluster/canary.py:code_hash
         machine.py:cpu_model machine.py:status_bytes machine.py:_available_in_control_groups
         machine.py:_available_in_group runs/environment.py:_cpu_features
         runs/prepared.py:configuration_of runs/prepared.py:_content
-        text/terminal.py:discard_output data/media.py:_shared""",
+        text/terminal.py:discard_output media/files.py:_shared""",
 }
 
 

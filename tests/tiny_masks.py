@@ -13,11 +13,11 @@ from torch import nn
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
-from ampft.data.masks import Masks
+from ampft.media.erfnet import ErfnetConfig, ErfnetForSemanticSegmentation
+from ampft.media.masks import Masks
+from ampft.media.pixel_labels import mask_digest, mask_to_png
+from ampft.media.pixel_outcome import BINS, PixelPredictions
 from ampft.metrics.scores import confusion
-from ampft.models.erfnet import ErfnetConfig, ErfnetForSemanticSegmentation
-from ampft.tasks.pixel_labels import mask_digest, mask_to_png
-from ampft.tasks.pixel_outcome import BINS, PixelPredictions
 from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import Task, make_task
 

@@ -15,7 +15,7 @@ from ampft.arguments.help_text import Help
 from ampft.errors import InputError, did_you_mean
 from ampft.flag import MAX_SEED, OUTPUT, flag
 from ampft.precision.modes import BASELINE, MODES, is_fp32, mode_hint
-from ampft.tasks import TASKS, problem_types
+from ampft.tasks.table import TASKS, problem_types
 from ampft.text.json_io import Count, NotNegative, Positive, ValueRule, is_ascending, one_of
 
 COMPARISON, EXECUTION = "comparison", "time and processes"

@@ -24,7 +24,7 @@ from ampft.arguments.parsing import parse_classify_arguments
 from ampft.errors import InputError
 from ampft.flag import flag
 from ampft.precision.modes import BASELINE, MODES
-from ampft.tasks import TASKS
+from ampft.tasks.table import TASKS
 from ampft.text.escaping import without_credentials
 from ampft.text.numbers import counted
 

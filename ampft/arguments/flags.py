@@ -16,9 +16,9 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from ampft.arguments.help_text import Help, metavar_of, print_help, spelled
 from ampft.arguments.other_scripts import BOOLEAN_WORDS, INVALID_VALUES, choice_hint, suggestion
-from ampft.arguments.transformers_flags import own_settings
 from ampft.errors import InputError
 from ampft.flag import flag
+from ampft.registry import found
 
 T = TypeVar("T")
 Fields = Mapping[str, Field[Any]]
@@ -406,8 +406,9 @@ def _read_config(path: str, known: Fields, hints: Mapping[str, Any]) -> dict[str
             raise InputError(f"--config {path}: {key} is set twice. Remove one of them.")
     settings = {str(name): value for name, value in content.items()}
     foreign: list[str] = []
-    if "num_train_epochs" in known:
-        settings, foreign = own_settings(
+    others = found("flags of other scripts") if "num_train_epochs" in known else None
+    if others is not None:
+        settings, foreign = others.own_settings(
             settings, {n: value_type(hints[n]) is bool for n in known}, path
         )
     own = {

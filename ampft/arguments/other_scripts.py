@@ -6,9 +6,9 @@ import re
 from collections.abc import Collection
 from difflib import SequenceMatcher
 
-from ampft.arguments.transformers_flags import ROWS
 from ampft.errors import MAX_QUOTED, did_you_mean
 from ampft.precision.modes import OTHER_NAMES
+from ampft.registry import found
 
 DEVICE = (
     "Remove the flag: a GPU is used if there is one. CUDA_VISIBLE_DEVICES chooses which, and"
@@ -173,11 +173,12 @@ def suggestion(name: str, known: Collection[str], *, dashes: str = "--") -> str:
     advice = REPLACEMENTS.get(name)
     if advice and ("train_file" in known or advice is DEVICE or _is_about(advice, known)):
         return f" {advice}"
-    if name in ROWS and "train_file" in known and name not in ROWS[name].text:
-        return f" Here it is: {ROWS[name].text}."
-    names = [*known, *ROWS] if "train_file" in known else [*known]
-    found = closest(name, names)
-    return f" Did you mean '{dashes}{found}'?" if found else ""
+    others = found("flags of other scripts") if "train_file" in known else None
+    rows = {} if others is None else others.ROWS
+    if name in rows and name not in rows[name].text:
+        return f" Here it is: {rows[name].text}."
+    near = closest(name, [*known, *rows])
+    return f" Did you mean '{dashes}{near}'?" if near else ""
 
 
 def closest(name: str, known: Collection[str]) -> str | None:

@@ -13,11 +13,11 @@ from typing import Any
 from ampft.arguments.classify import ADAFACTOR, BUILT_IN_DEFAULTS, ClassifyArguments
 from ampft.arguments.flags import flag_switches, parse_flags, unknown_flag_message
 from ampft.arguments.help_text import Help
-from ampft.arguments.transformers_flags import translate, words_of_file
 from ampft.engine.checkpoints.interval import parse_interval
 from ampft.errors import InputError, Preempted, TrainingStopped, did_you_mean
-from ampft.tasks import TASKS, problem_types, task_of_folder
+from ampft.registry import found
 from ampft.tasks.settings import check_decision_flags
+from ampft.tasks.table import TASKS, problem_types, task_of_folder
 from ampft.text.terminal import print_line
 
 TRAINING_HELP = Help(
@@ -59,17 +59,21 @@ def translated(words: Sequence[str], program: str) -> list[str]:
     Raises:
         InputError: Some flags cannot be converted.
     """
+    others = found("flags of other scripts")
+    if others is None:
+        return list(words)
     if len(words) == 1 and words[0].endswith(".json"):
-        words = words_of_file(words[0])
+        words = others.words_of_file(words[0])
     switches = flag_switches(ClassifyArguments)
 
     def unknown(flag: str) -> str:
         return unknown_flag_message(flag, switches, program)
 
-    translation = translate(words, switches, program=program, unknown=unknown)
+    translation = others.translate(words, switches, program=program, unknown=unknown)
     for line in translation.lines:
         print_line(line)
-    return translation.words
+    converted: list[str] = translation.words
+    return converted
 
 
 def complete_arguments(

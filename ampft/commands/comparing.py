@@ -12,8 +12,8 @@ from ampft.arguments.compare_arms import CompareArmsArguments, command_of_arms
 from ampft.arguments.help_text import Help
 from ampft.errors import InputError
 from ampft.flag import OUTPUT, SETTINGS, flag, positional, split_names
-from ampft.laboratory import laboratory
 from ampft.precision.modes import BASELINE
+from ampft.registry import room
 from ampft.text.escaping import inert_lines
 
 if TYPE_CHECKING:
@@ -117,9 +117,7 @@ def compare(line: CommandLine[CompareFlags]) -> None:
         _refuse_results(Path(flags.output_dir))
     margin = flags.margin / 100
     if flags.predictions:
-        from ampft.comparison.analysis.foreign_predictions import compare_tables
-
-        comparison = compare_tables(
+        comparison = room("foreign predictions").compare_tables(
             flags.predictions,
             metric=flags.metric,
             margin=margin,
@@ -127,7 +125,7 @@ def compare(line: CommandLine[CompareFlags]) -> None:
             label_names=split_names(flags.label_names),
         )
     elif flags.inference:
-        inference = laboratory("inference.compare_inference", "--inference")
+        inference = room("inference")
         modes = inference.parse_inference_modes(flags.inference)
         folders = [Path(run) for run in flags.runs]
         comparison = inference.compare_inference(folders, modes, metric=flags.metric, margin=margin)

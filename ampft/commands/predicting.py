@@ -11,8 +11,8 @@ from ampft.arguments.help_text import Help
 from ampft.data.sources.file_names import check_file
 from ampft.errors import InputError, quoted
 from ampft.flag import OUTPUT, REQUIRED, flag, positional
-from ampft.laboratory import laboratory
 from ampft.precision.modes import BASELINE
+from ampft.registry import room
 
 STANDARD_INPUT = "-"
 ROWS, COLUMNS = "rows and computation", "columns of the file"
@@ -105,8 +105,7 @@ def predict(line: CommandLine[PredictFlags]) -> None:
 
     classifier = run_classifier
     if (Path(flags.model) / "artifact.json").is_file():
-        artifact = laboratory("export.artifact", f"--model {flags.model}")
-        classifier = artifact.artifact_classifier
+        classifier = room("artifacts").artifact_classifier
     if flags.output_dir is None:
         predict_file(flags.model, request, classifier)
         return
@@ -115,7 +114,7 @@ def predict(line: CommandLine[PredictFlags]) -> None:
 
     predict_shards = predict_here
     if flags.engine == RAY:
-        predict_shards = laboratory("cluster.shard_pool", f"--engine {RAY}").predict_on_cluster
+        predict_shards = room("shards on a cluster").predict_on_cluster
     job = ShardJob(flags.model, classifier, request)
     with interruptible(lambda: "what was written is complete. Repeat the command to continue."):
         predict_folder(job, Path(flags.output_dir), predict_shards)

@@ -9,7 +9,7 @@ from ampft.arguments.commands import Command, CommandLine
 from ampft.arguments.help_text import Help
 from ampft.errors import InputError
 from ampft.flag import REQUIRED, flag, positional
-from ampft.laboratory import laboratory
+from ampft.registry import room
 from ampft.text.escaping import inert_lines
 
 
@@ -69,10 +69,9 @@ def report(line: CommandLine[ReportFlags]) -> None:
     if output_file is not None and folder.is_dir():
         raise InputError(f"--output_file: {folder} is not a comparison. Remove the flag.")
     if is_curve:
-        asked = f"ampft report {folder}"
-        curves = laboratory("curve.learning_curve", asked)
+        curves = room("curves")
         curve = curves.read_curve(folder / curves.CURVE_NAME)
-        print(inert_lines(laboratory("curve.curve_page", asked).curve_text(curve)))
+        print(inert_lines(room("curve page").curve_text(curve)))
         return
     print(inert_lines(format_run(line.flags.run)))
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,22 +23,10 @@ from ampft.data.dataset import (
     strata_of,
     value_bytes,
 )
-from ampft.data.masks import MaskClasses
-from ampft.data.media import MEDIA, check_media
-from ampft.data.pixels import (
-    IMAGE,
-    IMAGE_HASH,
-    KIND,
-    PAIR_HASH,
-    PIXELS,
-    check_masks,
-    mask_fingerprint,
-    masks_of,
-    with_labelled_pixels,
-)
+from ampft.data.media import MEDIA
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows
-from ampft.data.row_labels import NO, NUMBER, WEIGHT_COLUMN, YES, RowLabels
+from ampft.data.row_labels import NO, NUMBER, WEIGHT_COLUMN, YES, Masks, RowLabels
 from ampft.data.splits import (
     FILE_COLUMN,
     GROUP_COLUMN,
@@ -92,7 +81,7 @@ def assemble(
             names = _in_order(names, split_names(request.label_order), rows["train"].origin)
     conversion_notes: list[str] = []
     if columns.kind in MEDIA:
-        rows, conversion_notes = check_media(rows, columns.inputs[0], columns.kind)
+        rows, conversion_notes = MEDIA[columns.kind].check(rows, columns.inputs[0], columns.kind)
     digests = exact = {split: _input_digests(part, columns.inputs) for split, part in rows.items()}
     if columns.kind not in MEDIA:
         normal = {
@@ -142,29 +131,6 @@ def assemble(
         feature_columns=columns.features,
         number_name=columns.labels.title if columns.labels.numbers else None,
     )
-
-
-def assemble_masks(
-    splits: DatasetDict, name: str, notes: Sequence[str], request: DataRequest
-) -> ClassificationData:
-    """Check images with masks, make the missing splits, and count the pixels of each class.
-
-    Args:
-        splits: Images and masks from `read_masks`.
-        request: The user's choices.
-
-    Raises:
-        InputError: `check_masks` or `missing_splits` rejects the data.
-    """
-    parts, classes, check_notes, shared = check_masks(splits, request, name)
-    hashes = [int.from_bytes(value[:8], "little") for value in parts["train"][IMAGE_HASH][:]]
-    images = np.array(hashes, dtype=np.uint64)
-    all_splits, split_notes = with_missing_splits(parts, None, images, request)
-    all_splits["train"], empty_notes = with_labelled_pixels(all_splits["train"])
-    all_notes = [*notes, *check_notes, *split_notes, *empty_notes]
-    data = finalize(all_splits, request, (IMAGE,), KIND, name, all_notes, classes)
-    made = dict.fromkeys(all_splits.keys() - {"train"}, 0)
-    return replace(data, shared_with_train=made | shared)
 
 
 def _with_weights(part: LabelledRows, request: DataRequest) -> LabelledRows:
@@ -268,6 +234,16 @@ def _add_labels(
     return inputs.add_column("label", lists, feature=List(feature))
 
 
+class PartLabels(Protocol):
+    """Labels that are no column `label`, such as masks."""
+
+    def fingerprint(self, part: Dataset) -> str:
+        """Return the SHA-256 of the contents of a split."""
+
+    def of_part(self, part: Dataset, name: str, split: str) -> tuple[Masks, Dataset]:
+        """Return the labels of a split of the data `name`, and the split without their columns."""
+
+
 def finalize(
     splits: Mapping[str, Dataset],
     request: DataRequest,
@@ -275,14 +251,14 @@ def finalize(
     kind: str,
     name: str,
     notes: Sequence[str] = (),
-    classes: MaskClasses | None = None,
+    unit_labels: PartLabels | None = None,
 ) -> ClassificationData:
     """Reduce the splits to the requested sizes and compute their fingerprints.
 
     Args:
-        splits: All splits, with labels or with checked masks.
+        splits: All splits, with labels or, for example, with checked masks.
         request: The user's choices.
-        classes: Classes of the masks, if the labels are masks.
+        unit_labels: Labels that are no column `label`, such as masks.
     """
     reduced, masks, prints, all_notes = {}, {}, {}, list(notes)
     if request.leave_out_test and request.folds is None:
@@ -296,17 +272,16 @@ def finalize(
         splits = {split: part for split, part in splits.items() if split != "test"}
         all_notes.append(f"--leave_out_test: {counted(left_out, 'test row')} left out.")
     for split, whole in splits.items():
-        strata = strata_of(whole) if classes is None else None
+        strata = strata_of(whole) if unit_labels is None else None
         part, limit_notes = subsample(whole, strata, split, request)
         all_notes += limit_notes
         part, weight_notes = _checked_weights(split, part, request)
         all_notes += weight_notes
-        if classes is None:
+        if unit_labels is None:
             prints[split] = fingerprint(part, input_columns)
         else:
-            prints[split] = mask_fingerprint(part, classes)
-            masks[split] = masks_of(part, classes, name, split)
-            part = part.remove_columns([IMAGE_HASH, PAIR_HASH, PIXELS])
+            prints[split] = unit_labels.fingerprint(part)
+            masks[split], part = unit_labels.of_part(part, name, split)
         reduced[split] = part
     return ClassificationData(
         splits=DatasetDict(reduced),

@@ -12,8 +12,7 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, List, Value
 
-from ampft.data.masks import Masks
-from ampft.data.row_labels import WEIGHT_COLUMN, RowLabels, Targets, UnitLabels
+from ampft.data.row_labels import WEIGHT_COLUMN, Masks, RowLabels, Targets, UnitLabels
 from ampft.text.units import TextUnits
 
 FloatArray = npt.NDArray[np.float64]

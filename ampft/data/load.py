@@ -7,24 +7,22 @@ from pathlib import Path
 
 from datasets import Audio, ClassLabel, DatasetDict, Features, Image, Value
 
-from ampft.data.assembly import assemble, assemble_masks, finalize
-from ampft.data.columns import LABELS, are_token_columns
+from ampft.data.assembly import assemble, finalize
+from ampft.data.columns import LABELS
 from ampft.data.dataset import ClassificationData
-from ampft.data.pixels import KIND, MASK_NAMES, find_mask_folders, read_masks
 from ampft.data.request import DATA_SET_OPTIONS, DataRequest, refuse_unused_options
 from ampft.data.sources.built_in import CONFIGURATIONS, load_digits, load_stdlib
-from ampft.data.sources.conll import read_as_conll
 from ampft.data.sources.data_sets import INDEX_COLUMN, load_data_set, split_table, standard_splits
 from ampft.data.sources.files import FLAGS, open_tables
 from ampft.data.sources.folders import TEXT, folder_kind, load_folder
 from ampft.data.table_rows import Loaded, read_tables
-from ampft.data.token_rows import are_token_files, read_token_tables
 from ampft.errors import InputError
 from ampft.files import describe_file
+from ampft.registry import found
 
 IN_MEMORY = "data in memory"
 WITHOUT_MASKS = "data without masks (--task pixels)"
-SEVERAL = "multi-label"  # the task of examples with several labels
+MASKS, SEVERAL = "pixels", "multi-label"  # tasks of masks, and of several labels
 COLUMN_OPTIONS = (
     *("text_column_names", "label_column_name", "image_column_name", "audio_column_name"),
     *("group_column", "id_column", "weight_column", "feature_columns"),
@@ -64,9 +62,11 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
     """
     if data is not None:
         request = replace(request, dataset_name=IN_MEMORY)
-    masks = read_masks(request, data)
-    if masks is not None:
-        return assemble_masks(*masks, request)
+    masks = found("masks")
+    of_masks = None if masks is None else masks.load_masks(request, data)
+    if of_masks is not None:
+        loaded: ClassificationData = of_masks
+        return loaded
     may_declare_masks = data is not None or not (
         request.files or request.data_kind or request.dataset_name in (None, *UNUSED_OPTIONS)
     )
@@ -89,7 +89,7 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
         refuse_unused_options(request, unused, "a folder of class folders")
         rows, columns, notes = load_folder(request, kind)
         return assemble(rows, columns, request, name=name, notes=notes)
-    if request.data_kind is not None and find_mask_folders(Path(name)):
+    if masks is not None and request.data_kind is not None and masks.find_mask_folders(Path(name)):
         raise InputError(
             f"--dataset_name {name}: the folder contains images with masks, which need --task "
             "pixels. Pass this task, or remove the flag."
@@ -108,16 +108,16 @@ def load_splits(data: DatasetDict, request: DataRequest, name: str) -> Classific
         if isinstance(feature, Audio):  # `datasets` would decode it with torchcodec
             data = data.cast_column(column, Audio(decode=False))
     origin = str(request.dataset_name)
-    has_tokens = request.labels_tokens
+    has_tokens, words = request.labels_tokens, found("tagged words")
     splits, notes = standard_splits(data, request)
     tables = {s: [split_table(part, f"{origin}, split {s}")] for s, part in splits.items()}
     if has_tokens is None:
-        has_tokens = are_token_columns(tables["train"][0])
+        has_tokens = words is not None and words.are_token_columns(tables["train"][0])
         task = None if has_tokens else declared_task(first.features, request)
         if task is not None:
             raise DeclaredTask(task)
     refuse_unused_options(request, ("ignore_index",), WITHOUT_MASKS)
-    read = read_token_tables if has_tokens else read_tables
+    read = words.read_token_tables if words is not None and has_tokens else read_tables
     rows, columns, notes = read(tables, request, notes)
     return assemble(rows, columns, request, name=name, notes=notes)
 
@@ -126,9 +126,10 @@ def declared_task(features: Features, request: DataRequest) -> str | None:
     """Return the task that the types of columns show: masks, or lists of labels."""
     images = [name for name, feature in features.items() if isinstance(feature, Image)]
     named = {request.image_column_name, request.label_column_name} - {None}
-    masks = [name for name in images if name.lower() in MASK_NAMES]
-    if len(images) == 2 and len(masks) == 1 and named <= {*images}:
-        return KIND
+    masks = found("masks")
+    columns = [] if masks is None else [n for n in images if n.lower() in masks.MASK_NAMES]
+    if len(images) == 2 and len(columns) == 1 and named <= {*images}:
+        return MASKS
     labels = request.label_column_name
     if labels is None:
         labels = next((name for name in LABELS if name in features), None)
@@ -151,8 +152,10 @@ def load_files(request: DataRequest) -> Loaded:
         raise InputError(
             f"--train_file is missing: received only {flags}. Pass a file to train on."
         )
-    if are_token_files(request):
-        return read_token_tables(open_tables(request, read_as_conll), request, ())
+    words = found("tagged words")
+    if words is not None and words.are_token_files(request):
+        rows: Loaded = words.read_token_files(request)
+        return rows
     return read_tables(open_tables(request), request, ())
 
 

@@ -14,13 +14,14 @@ from ampft.data.dataset import (
     number_labels,
     row_labels,
 )
-from ampft.data.media import FRAMES_COLUMN, MEDIA, RATE_COLUMN, media_reference, undecoded_column
-from ampft.data.pixels import FILE
+from ampft.data.media import MEDIA, media_reference, undecoded_column
+from ampft.data.media_kind import FRAMES_COLUMN, RATE_COLUMN
 from ampft.data.splits import FILE_COLUMN, NUMBER_COLUMNS
 from ampft.decision import OUTSIDE, is_bio
 from ampft.errors import listed
 from ampft.text.escaping import inert
 
+FILE = "file"  # column of a split of masks
 SHOWN_CLASSES = 6
 SHOWN_TEXT, SHOWN_NAME = 56, 24  # characters of a text and of a label
 

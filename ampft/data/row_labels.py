@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ampft.data.masks import Masks
+from ampft.data.sources.spans import is_span
 from ampft.data.sources.table import as_text
 from ampft.data.sources.text_lists import list_in_text, list_or_cell, seems_to_be_list
-from ampft.data.words import is_span
 from ampft.errors import InputError, quoted, quoted_list
 
 IntArray = npt.NDArray[np.int64]
@@ -97,6 +96,27 @@ class UnitLabels:
         """Return `padded(codes, counts)`."""
         del copy  # it is always a new array
         return padded_codes(self.codes, self.counts).astype(dtype or np.int32, copy=False)
+
+
+class Masks(Protocol):
+    """Labels per pixel of n images, which are decoded on request."""
+
+    @property
+    def classes(self) -> Any:
+        """Their names, values and colours."""
+
+    @property
+    def counts(self) -> IntArray:
+        """(n, K) number of pixels of each class in each image."""
+
+    def __len__(self) -> int: ...
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> IntArray: ...
+
+    def __getitem__(self, ids: IntArray) -> IntArray: ...
+
+    def decoded(self, ids: IntArray) -> Any:
+        """Return the masks of some images."""
 
 
 # (n,) classes or numbers, or (n, K) booleans, or labels of units, or masks.

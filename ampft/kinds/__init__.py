@@ -112,8 +112,8 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
 
 
-_OF_TOKENS = ("max_seq_length", "long_text", "stride", "padding", "pad_to_multiple_of")
-_OF_WORDS = frozenset({*_OF_TOKENS, "token_buckets"})
+OF_TOKENS = ("max_seq_length", "long_text", "stride", "padding", "pad_to_multiple_of")
+OF_WORDS = frozenset({*OF_TOKENS, "token_buckets"})
 
 TEXT = Kind(
     name="text",
@@ -121,83 +121,11 @@ TEXT = Kind(
     module="ampft.kinds.text",
     open_rows=lazy_function("ampft.kinds.rows:text_rows"),
     rows_in_memory=lazy_function("ampft.kinds.rows:rows_in_memory", "text"),
-    ask=lazy_function("ampft.kinds.served:ask_text"),
+    ask=lazy_function("ampft.doors.served:ask_text"),
     samples=lazy_function("ampft.kinds.rows:sample_texts"),
-    flags=_OF_WORDS,
+    flags=OF_WORDS,
     has_default_data=True,
     has_words=True,
     has_texts=True,
     examples=('"a text"', '{"text": "one text", "text_pair": "another"}'),
-)
-WORDS = Kind(
-    name="token",
-    case="sentence",
-    module="ampft.kinds.words",
-    open_rows=lazy_function("ampft.kinds.words:open_rows"),
-    rows_in_memory=lazy_function("ampft.kinds.words:rows_in_memory"),
-    ask=lazy_function("ampft.kinds.served:ask_words"),
-    samples=lazy_function("ampft.kinds.rows:sample_sentences"),
-    view=lazy_function("ampft.kinds.views:show_sentence"),
-    new_output=lazy_function("ampft.kinds.words:sentence_output"),
-    units="words, which have a class each",
-    flags=_OF_WORDS,
-    has_words=True,
-    examples=('"a text"',),
-    has_windows=True,
-)
-IMAGES = Kind(
-    name="image",
-    case="image",
-    module="ampft.kinds.images",
-    open_rows=lazy_function("ampft.kinds.rows:media_rows", "image"),
-    rows_in_memory=lazy_function("ampft.kinds.rows:rows_in_memory", "image"),
-    ask=lazy_function("ampft.kinds.served:ask_picture"),
-    samples=lazy_function("ampft.kinds.rows:sample_pictures"),
-    view=lazy_function("ampft.kinds.views:show_picture"),
-    flags=frozenset({"augment", "channels_last"}),
-    examples=('"a picture.png"',),
-    processor="image_processor",
-    has_files=True,
-)
-SOUNDS = Kind(
-    name="sound",
-    case="sound",
-    module="ampft.kinds.sounds",
-    open_rows=lazy_function("ampft.kinds.rows:media_rows", "sound"),
-    rows_in_memory=lazy_function("ampft.kinds.rows:rows_in_memory", "sound"),
-    ask=lazy_function("ampft.kinds.served:ask_sound"),
-    samples=lazy_function("ampft.kinds.rows:sample_sounds"),
-    view=lazy_function("ampft.kinds.views:show_sound"),
-    flags=frozenset({"augment", "max_length_seconds"}),
-    examples=('"a sound.wav"',),
-    processor="feature_extractor",
-    has_files=True,
-)
-PIXELS = Kind(
-    name="pixels",
-    case="image",
-    module="ampft.kinds.pixels",
-    open_rows=lazy_function("ampft.kinds.rows:mask_rows"),
-    rows_in_memory=lazy_function("ampft.kinds.rows:rows_in_memory", "image"),
-    ask=lazy_function("ampft.kinds.served:ask_mask"),
-    samples=lazy_function("ampft.kinds.rows:sample_pictures"),
-    view=lazy_function("ampft.kinds.views:show_masks"),
-    new_output=lazy_function("ampft.kinds.predicted_masks:mask_output"),
-    max_rows=4,  # logits are as large as the images
-    units="masks, which have a class per pixel",
-    holds=lazy_function("ampft.data.pixels:find_mask_folders"),
-    flags=frozenset({"augment", "image_size", "multi_scale"}),
-    # Images with a logit per pixel are large.
-    defaults={"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4},
-    examples=('"a picture.png"',),
-    processor="image_processor",
-    has_files=True,
-)
-# Whatever an own loop trains on. Its rows are known to its code only.
-OWN = Kind(
-    name="own",
-    case="example",
-    module="",
-    open_rows=lazy_function("ampft.kinds.rows:refuse_own_rows"),
-    rows_in_memory=lazy_function("ampft.kinds.rows:refuse_own_rows"),
 )

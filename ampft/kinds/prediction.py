@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ampft.data.row_labels import LabelParser
+from ampft.data.row_labels import Targets
 from ampft.data.sources.table import SourceTable
-from ampft.data.token_rows import TagReader
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
 from ampft.text.units import TextUnits
@@ -21,9 +20,29 @@ TABLE_OPTIONS = ("text_column_names", "label_column_name", "sheet_name", "encodi
 
 Decoded = Mapping[str, npt.NDArray[Any]]
 RowFormat = Callable[[Sequence[Any]], str]
-LabelReader = LabelParser | TagReader  # of whole rows, or of their words
 # Returns the inputs of a row from its cells and its place; None if it lacks them.
 Convert = Callable[[Sequence[Any], str], tuple[Any, ...] | None]
+
+
+class LabelReader(Protocol):
+    """Where labels are: a `LabelParser` of whole rows, or the reader of a half."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns to read."""
+
+    @property
+    def title(self) -> str:
+        """Name of the column of the labels."""
+
+    def parse(self, cells: Sequence[object], location: str) -> tuple[str, ...] | None:
+        """Return the labels of a row; None if they are missing."""
+
+    def as_trained(self, rows: Sequence[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:
+        """Return the labels of all rows in the names of the training."""
+
+    def targets(self, rows: Sequence[tuple[int, ...]], classes: int) -> Targets:
+        """Return the labels of all rows from their indices."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from ampft.errors import InputError
 from ampft.models.packing.verification import evaluation_mode
-from ampft.models.sound_features import SoundFeatureExtractor, varied_noise
 from ampft.precision.transfer import to_device
 
 MASK = "attention_mask"
@@ -23,37 +22,6 @@ TOLERANCE = 1e-4
 CONFIG_FIELD = "ampft_runs_by_length"
 MASK_FIELD = "ampft_masks_padding"
 REMOTE_CODE = "transformers_modules."  # prefix of modules from a repository; may need a mask
-
-
-def guard_against_sound_padding(model: Any, features: SoundFeatureExtractor) -> tuple[str, ...]:
-    """Make a model run sounds of equal length together if its results depend on padding.
-
-    Args:
-        model: Classifier of sounds, in float32 on the CPU.
-
-    Returns:
-        A note about padding; empty if the extractor returns a constant shape.
-
-    Raises:
-        InputError: The model cannot run on sounds of 0.4 to 1 seconds.
-    """
-    if features.shape is not None:
-        return ()
-    if features.gives_mask != _masks_padding(model):
-        setattr(model.config, MASK_FIELD, features.gives_mask)
-    inputs = varied_noise(features)
-    padded = padded_inputs(model, inputs)
-    try:
-        difference = padding_difference(model, inputs, padded)
-    except (RuntimeError, ValueError, IndexError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise InputError(
-            f"model: {type(model).__name__} cannot run on sounds of 0.4 to 1 seconds ({reason}). "
-            "Use another model."
-        ) from error
-    if features.gives_mask and difference <= TOLERANCE:
-        return (f"padding is masked: its logits do not depend on it (within {difference:.0e})",)
-    return (_run_by_length(model, difference, "sounds"),)
 
 
 def guard_against_text_padding(
@@ -83,10 +51,10 @@ def guard_against_text_padding(
         ) from error
     if difference <= TOLERANCE:
         return ()
-    return (_run_by_length(model, difference, noun),)
+    return (run_by_length(model, difference, noun),)
 
 
-def _run_by_length(model: Any, difference: float, kind: str) -> str:
+def run_by_length(model: Any, difference: float, kind: str) -> str:
     """Make a model run by length where that is possible; return a note."""
     what = f"its results depend on padding (logits differ by {difference:.1%})"
     reason = _why_not_by_length(model)
@@ -158,11 +126,12 @@ def padded_inputs(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, T
         model: Any model, prepared by Accelerate or not.
         inputs: Arguments, with a mask for sounds of unequal lengths.
     """
-    masked = _masks_padding(getattr(model, "module", model))
+    masked = masks_padding(getattr(model, "module", model))
     return {name: value for name, value in inputs.items() if masked or name != MASK}
 
 
-def _masks_padding(model: Any) -> bool:
+def masks_padding(model: Any) -> bool:
+    """Return whether padding is masked, as the configuration of a model says."""
     return bool(getattr(getattr(model, "config", None), MASK_FIELD, True))
 
 

@@ -67,7 +67,7 @@ class FinishedRun:
         import transformers
 
         from ampft.models.pretrained import load_saved
-        from ampft.tasks import TASKS
+        from ampft.tasks.table import TASKS
 
         check_model_files(self.folder, self.record.files)
         auto_class = getattr(transformers, TASKS[self.record.task].model_class)

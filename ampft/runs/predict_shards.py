@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ampft.data.sources.binary_files import WORKBOOK_SUFFIXES
+from ampft.data.sources.file_names import files_in
 from ampft.data.sources.files import READERS
-from ampft.data.sources.folders import files_in
 from ampft.errors import InputError, quoted_list
 from ampft.files import (
     FileDigest,

@@ -61,7 +61,7 @@ from ampft.runs.prepared_checks import (
 from ampft.runs.publishing import check_account
 from ampft.runs.record import check_saved_model
 from ampft.runs.resume import find_resume_point, refuse_finished
-from ampft.tasks import TASKS
+from ampft.tasks.table import TASKS
 from ampft.tasks.task import Task, make_task
 from ampft.text.terminal import labelled, print_line, print_phase, quiet_libraries
 

@@ -154,7 +154,7 @@ def _use(record: RunRecord, model: str) -> str:
     arguments = ", ".join([example, *named])
     if holds_adapters(record):
         return _use_of_adapter(record, arguments, model)
-    imports = "import ampft.models.erfnet  # registers the model\n" * (
+    imports = "import ampft.media.erfnet  # registers the model\n" * (
         record.model.architecture == "ErfnetForSemanticSegmentation"
     )
     return (

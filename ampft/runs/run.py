@@ -36,6 +36,7 @@ from ampft.models.training_mode import batch_norm_note
 from ampft.models.weights import gather_sharded_weights, weights_size
 from ampft.precision.compilation import partial_compilation_warning
 from ampft.precision.modes import is_fp32
+from ampft.registry import found
 from ampft.runs.folder import RunFolder
 from ampft.runs.history import write_csv
 from ampft.runs.loop import Loop
@@ -46,7 +47,6 @@ from ampft.runs.prepared import Prepared
 from ampft.runs.publishing import model_card
 from ampft.runs.record import RunRecord
 from ampft.runs.results import write_results
-from ampft.runs.serving_back import serve_back
 from ampft.runs.show import decisions_text, report_with_heading, result_line, simple_methods_text
 from ampft.runs.state import RunState, predict
 from ampft.tasks.outcome import Outcome
@@ -96,6 +96,7 @@ class Run(Loop[Prepared]):
             feature.published(self.folder.path)
 
 
+_SERVING = found("serving back")
 BATCH_NORM = "batch_norm"
 
 
@@ -152,7 +153,9 @@ def _write_final_results(
         origins=partial(_origins, prepared),
         groups=dependent_groups(task.data, split),
     )
-    serve = partial(serve_back, outcome=outcome, data=task.data) if args.serve_back else None
+    serve = None
+    if _SERVING is not None and args.serve_back:
+        serve = partial(_SERVING.serve_back, outcome=outcome, data=task.data)
     record = write_results(folder, record, outcome, write, outcome_fp32, model_card, serve)
     return _result_lines(folder.path, record, prepared, outcome)
 

@@ -17,9 +17,10 @@ from ampft.features.resources import PeakMemory
 from ampft.runs.history import read_history
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
 from ampft.runs.record import ResumePart, RunRecord, read_record
-from ampft.tasks import OWN_TASKS, TASKS, TaskRow
+from ampft.tasks import TaskRow
 from ampft.tasks.outcome import Problem, main_metrics_text
 from ampft.tasks.report import Report, outputs_text, report_from_json
+from ampft.tasks.table import OWN_TASKS, TASKS
 from ampft.text.escaping import inert, inert_lines
 from ampft.text.json_io import read_json_object
 from ampft.text.numbers import byte_size, counted, duration

@@ -14,8 +14,8 @@ from ampft.flag import BATCH, DATA, flag
 from ampft.kinds.settings import InputSettings
 from ampft.metrics.targets import FLAG, parse_threshold_target
 from ampft.models.settings import TrainedPartSettings
-from ampft.tasks import TASKS
 from ampft.tasks.loss_settings import LossSettings, ValidationFitSettings
+from ampft.tasks.table import TASKS
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,10 @@ from ampft.models.weights import LoadedModel
 from ampft.precision.float32_modules import apply_patterns, description, float32_forwards
 from ampft.precision.resolve import Precision
 from ampft.precision.transfer import to_device
-from ampft.tasks import TASKS, TaskRow, default_task
+from ampft.tasks import TaskRow
 from ampft.tasks.outcome import Outcome, Problem, label_config_arguments
 from ampft.tasks.settings import TaskSettings
+from ampft.tasks.table import TASKS, default_task
 
 ORIGINS = {FILE_COLUMN: "file", **NUMBER_COLUMNS, ID_COLUMN: "id"}
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ampft.comparison.analysis.foreign_predictions import compare_tables
 from ampft.comparison.remarks import remark_texts
+from ampft.doors.foreign_predictions import compare_tables
 from ampft.errors import InputError
 
 N, FOLDS = 200, 5

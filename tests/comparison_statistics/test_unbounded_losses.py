@@ -9,9 +9,12 @@ import pytest
 from scipy import stats
 
 from ampft.comparison.statistics.interval import estimate_difference, jackknife_differences
+from ampft.labels import multi_label
+from ampft.media import pixel_outcome
 from ampft.metrics.scores import case_binary_log_losses, case_brier_scores, case_log_losses
 from ampft.metrics.sums import BRIER, LOG_LOSS, MAX_LOG_LOSS, CostliestCase, mean_sums
-from ampft.tasks import multi_label, pixel_outcome, single_label, token_labels
+from ampft.tasks import single_label
+from ampft.words import token_labels
 
 TASKS = (single_label, multi_label, token_labels, pixel_outcome)
 EXTREME = np.array([[1.0, 0.0], [0.0, 1.0], [1e-300, 1.0], [0.5, 0.5]])

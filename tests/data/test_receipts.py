@@ -20,12 +20,12 @@ from PIL import Image, features
 from tiny_files import GOOD, ROWS, csv_of, load, rows_of
 
 from ampft.arguments import ClassifyArguments
-from ampft.data.images import as_rgb, open_image
 from ampft.data.load import load_data
-from ampft.data.masks import MaskError, mask_values
 from ampft.data.receipt import receipt_lines
-from ampft.data.sounds import open_sound
 from ampft.errors import InputError
+from ampft.media.images import as_rgb, open_image
+from ampft.media.masks import MaskError, mask_values
+from ampft.media.sounds import open_sound
 
 SHAPE = (4, 6)
 ROAD, SKY = (128, 64, 128), (70, 130, 180)

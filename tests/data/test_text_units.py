@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
-from ampft.data.unit_choice import units_of_spans, units_of_words
-from ampft.data.words import EntitySpan, tag_words
 from ampft.decision import entities
 from ampft.errors import InputError
 from ampft.text.units import KINDS, TextUnits, graphemes, script_of
+from ampft.words.tags import EntitySpan, tag_words
+from ampft.words.unit_choice import units_of_spans, units_of_words
 
 # Frames and what fills them: each text has its entities where a reader sees them.
 SPANS = {

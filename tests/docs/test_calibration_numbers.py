@@ -114,7 +114,10 @@ def test_the_stored_outcome_is_that_of_its_settings(stored):
 
 def test_every_metric_with_a_verdict_was_simulated(stored):
     """A new metric of a task needs a family of settings, or its verdicts were never checked."""
-    from ampft.tasks import multi_label, pixel_outcome, single_label, token_labels
+    from ampft.labels import multi_label
+    from ampft.media import pixel_outcome
+    from ampft.tasks import single_label
+    from ampft.words import token_labels
 
     simulated = {
         (cell["family"], cell["setting"].get("metric", "accuracy")) for cell in held(stored)

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from ampft.data.dataset import ClassificationData
 from ampft.kinds.logits import LABEL_WEIGHTS, model_inputs
-from ampft.tasks.multi_label import MultiLabel
+from ampft.labels.multi_label import MultiLabel
 from ampft.tasks.single_label import SingleLabel
 from ampft.tasks.task import make_task
 

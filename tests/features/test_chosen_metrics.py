@@ -11,9 +11,9 @@ from sklearn.metrics import f1_score
 
 from ampft.cli import main
 from ampft.features.chosen_metrics import compute
-from ampft.tasks.multi_label import MultiLabelPredictions
+from ampft.labels.multi_label import MultiLabelPredictions
 from ampft.tasks.single_label import Predictions
-from ampft.tasks.token_labels import TokenPredictions
+from ampft.words.token_labels import TokenPredictions
 
 MODULE = """
 import datasets

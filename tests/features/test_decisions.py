@@ -15,10 +15,10 @@ from ampft.decision import Abstention, Decisions
 from ampft.errors import InputError
 from ampft.features.decision_figures import FittedPart, abstention_sentence
 from ampft.features.decisions import FittedDecisions
+from ampft.labels.multi_label import MultiLabelPredictions
 from ampft.metrics.abstention import rows_needed, split_in_halves
 from ampft.metrics.targets import ThresholdTarget, parse_threshold_target
 from ampft.tasks.loss_settings import ValidationFitSettings
-from ampft.tasks.multi_label import MultiLabelPredictions
 from ampft.tasks.settings import check_data_for_decisions
 from ampft.tasks.single_label import Predictions, SingleLabel
 from ampft.tasks.tuning import best_threshold

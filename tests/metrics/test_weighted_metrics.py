@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import sklearn.metrics as sk
 
+from ampft.labels.multi_label import METRICS as MULTI
+from ampft.labels.multi_label import MultiLabelPredictions
 from ampft.metrics.paired import paired_interval
-from ampft.tasks.multi_label import METRICS as MULTI
-from ampft.tasks.multi_label import MultiLabelPredictions
 from ampft.tasks.report import report_from_json
 from ampft.tasks.single_label import METRICS, Predictions
 

@@ -16,7 +16,7 @@ from tiny_text import LABELS
 from transformers import AutoModelForSequenceClassification
 
 from ampft.errors import InputError
-from ampft.kinds.images import _load_processor
+from ampft.media.image_tensors import _load_processor
 from ampft.models.pretrained import load_pretrained, load_saved
 from ampft.models.tokenizer import load_tokenizer
 from ampft.runs.manifest import MODEL_FILES

@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 import ampft
-from ampft.data.own_examples import own_examples
 from ampft.errors import AlreadyFinished, InputError, Preempted, TrainingStopped
 from ampft.lab.audit.audit import audit_run
+from ampft.own.examples import own_examples
 from ampft.runs.record import read_record
 
 HERE = Path(__file__).parent

@@ -308,7 +308,7 @@ def test_a_pattern_whose_modules_are_never_called_is_reported():
     assert uncalled_float32_pattern(model) is None
 
 
-@pytest.mark.laboratory
+@pytest.mark.halves
 def test_kept_modules_are_not_quantized():
     from ampft.lab.export.int8 import quantize, quantized_layers
 

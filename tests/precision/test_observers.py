@@ -18,7 +18,7 @@ from ampft.precision.executed import ProductRecorder
 from ampft.precision.resolve import resolve
 
 CPU = torch.device("cpu")
-pytestmark = pytest.mark.laboratory
+pytestmark = pytest.mark.halves
 
 
 OBSERVERS = {

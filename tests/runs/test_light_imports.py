@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ampft.registry import HALVES
+
 PACKAGE = Path(__file__).parents[2] / "ampft"
 PRINT_HEAVY = "import sys; print(sorted({'torch', 'transformers', 'datasets'} & set(sys.modules)))"
 
@@ -33,12 +35,9 @@ HEAVY = {
         "state",
         "caller_state",
         "loop",
-        "own_parts",
-        "training",
         "loop_state",
         "environment",
         "recorded_arguments",
-        "serving_back",
     ),
 }
 
@@ -67,7 +66,7 @@ def modules_after(statement: str) -> set[str]:
 @pytest.mark.slow
 def test_the_main_function_imports_libraries_only_when_it_runs():
     found = modules_after("import ampft; ampft.finetune")
-    assert "ampft.runs.finetune" in found
+    assert "ampft.doors.finetune" in found
     assert {
         "torch",
         "transformers",
@@ -81,7 +80,7 @@ def test_the_main_function_imports_libraries_only_when_it_runs():
 
 OTHER_PRODUCTS = ("ampft.comparison", "ampft.lab")
 # Folders and files that may import them.
-ABOVE = {"commands", "comparison", "lab", "laboratory.py", "cli.py"}
+ABOVE = {*HALVES, "commands", "comparison", "cli.py"}
 
 
 def test_the_settings_of_a_run_import_no_numpy():

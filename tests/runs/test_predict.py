@@ -23,15 +23,15 @@ from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 
 import ampft.runs.predict
 from ampft.errors import InputError
-from ampft.kinds.images import _small_vit
 from ampft.kinds.prediction import PredictedRows, PredictRequest, TrainingInfo
 from ampft.kinds.rows import lines_as_table
-from ampft.kinds.words import sentence_of, sentence_output
+from ampft.media.image_tensors import _small_vit
 from ampft.models.packing.attention import ATTENTION_NAME
 from ampft.runs.predict import predict_file, predict_inputs
 from ampft.runs.predictor import Predictor
 from ampft.runs.record import DataPart
-from ampft.tasks.token_labels import TokenLabels
+from ampft.words.tensors import sentence_of, sentence_output
+from ampft.words.token_labels import TokenLabels
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 

@@ -21,7 +21,7 @@ from ampft.files import describe_file
 from ampft.kinds.prediction import PredictRequest
 from ampft.runs.predict import predict_file, predict_inputs
 from ampft.runs.record import DataPart
-from ampft.tasks import default_task
+from ampft.tasks.table import default_task
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from ampft.labels.multi_label import MultiLabel
 from ampft.tasks.loss import summed_binary_cross_entropy, summed_cross_entropy
-from ampft.tasks.multi_label import MultiLabel
 from ampft.tasks.single_label import SingleLabel
 
 GAMMAS = (0.5, 2.0, 5.0)

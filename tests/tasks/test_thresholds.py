@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
+from ampft.labels.multi_label import MultiLabelPredictions, MultiLabelReport
 from ampft.metrics.targets import ThresholdTarget
 from ampft.tasks.loss_settings import ValidationFitSettings
-from ampft.tasks.multi_label import MultiLabelPredictions, MultiLabelReport
 from ampft.tasks.report import report_from_json
-from ampft.tasks.token_labels import TokenPredictions
 from ampft.tasks.tuning import best_threshold, with_decisions
 from ampft.tasks.tuning import fit_decisions as tuned_by
+from ampft.words.token_labels import TokenPredictions
 
 NAMES = ("joy", "fear", "anger")
 

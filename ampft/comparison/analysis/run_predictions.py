@@ -16,8 +16,8 @@ from ampft.errors import InputError, did_you_mean
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import MACRO_F1, CaseSums
 from ampft.runs.predictions import read_groups, read_predictions
-from ampft.tasks import problem_types
 from ampft.tasks.outcome import FloatArray, IntArray, Outcome, Problem
+from ampft.tasks.table import problem_types
 from ampft.text.escaping import inert
 
 PREDICTIONS_FP32_NAME = "predictions_fp32.parquet"

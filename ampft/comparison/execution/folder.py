@@ -18,6 +18,7 @@ from ampft.comparison.findings import PlanFacts
 from ampft.comparison.remarks import Remark, remark
 from ampft.errors import InputError
 from ampft.files import CHANGED, Recorded, atomic_path, read_hashed
+from ampft.registry import room
 from ampft.runs.manifest import check_files
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.show import problem_of
@@ -329,8 +330,6 @@ def _compare_folds(
     plan: Plan, folder: Path, runs: Sequence[PlannedRun], remarks: Sequence[Remark]
 ) -> Comparison:
     """Compare by repeated cross-validation: the folds of a seed become one table of all rows."""
-    from ampft.comparison.analysis.foreign_predictions import compare_tables
-
     folds: dict[PlannedRun, dict[int, Path]] = {}
     for run in runs:
         folds.setdefault(replace(run, fold=0), {})[run.fold] = run_folder(folder, run)
@@ -340,12 +339,12 @@ def _compare_folds(
         path = folder / TABLES_NAME / f"{joined.name}.parquet"
         _write_joined(path, folds[joined])
         sources.append(f"{joined.arm.name}:{joined.seed}={path}")
-    found = compare_tables(
+    compared: Comparison = room("foreign predictions").compare_tables(
         sources, metric=plan.metric, margin=plan.design.margin, baseline=plan.arms[0].name
     )
     # The plan trained all arms alike.
-    stamps = (each for each in found.stamps if each.kind != "no_record")
-    return replace(found, stamps=(*stamps, *remarks))
+    stamps = (each for each in compared.stamps if each.kind != "no_record")
+    return replace(compared, stamps=(*stamps, *remarks))
 
 
 def _write_joined(path: Path, runs: Mapping[int, Path]) -> None:

@@ -13,7 +13,7 @@ from ampft.comparison.remarks import remark_texts
 from ampft.comparison.statistics.power import DetectionLimits, detection_limits
 from ampft.comparison.statistics.verdict import alpha_per_analysis
 from ampft.files import nearest_existing
-from ampft.tasks import problem_types
+from ampft.tasks.table import problem_types
 from ampft.text.numbers import approximate_duration, counted, in_epochs
 from ampft.text.terminal import labelled
 

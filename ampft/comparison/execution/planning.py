@@ -50,13 +50,13 @@ from ampft.comparison.execution.plan_text import (
 from ampft.comparison.remarks import remark
 from ampft.data.sources.file_names import data_stem
 from ampft.errors import InputError
-from ampft.laboratory import laboratory
 from ampft.ownership import is_leftover
 from ampft.precision.modes import BASELINE
+from ampft.registry import room
 from ampft.runs.folder import check_creatable
 from ampft.runs.redaction import redact_command, redact_secrets
 from ampft.runs.start import check_data_files
-from ampft.tasks import problem_types
+from ampft.tasks.table import problem_types
 from ampft.text.escaping import inert
 from ampft.text.json_io import from_json, json_values
 from ampft.text.numbers import approximate_duration, counted
@@ -317,8 +317,7 @@ def trial_starter(command: CompareCommand) -> Callable[[Program], object]:
         InputError: There are too few GPUs, cores or nodes.
     """
     if command.design.engine == RAY:
-        cluster = laboratory("cluster.launcher", f"--engine {RAY}")
-        launcher = cluster.ray_launcher_of_trials(command)
+        launcher = room("cluster").ray_launcher_of_trials(command)
         return lambda program: launcher.run(program, lambda: None)
     return _start_in(command_slots(command)[0], command.design.config_file)
 

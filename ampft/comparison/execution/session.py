@@ -47,9 +47,9 @@ from ampft.comparison.remarks import choice_text
 from ampft.engine.checkpoints.store import CheckpointStore
 from ampft.errors import InputError
 from ampft.files import hashed_text, write_errors_explained
-from ampft.laboratory import laboratory
 from ampft.ownership import is_plain_folder
 from ampft.precision.modes import MODE_TABLE
+from ampft.registry import room
 from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.runs.manifest import remove_earlier_run, remove_weights
 from ampft.runs.resume import checkpoint_damage
@@ -541,7 +541,7 @@ def make_launchers(command: CompareCommand, plan: Plan, folder: Path) -> tuple[L
         InputError: There are too few GPUs, cores or nodes.
     """
     if command.design.engine == RAY:
-        launcher = laboratory("cluster.launcher", f"--engine {RAY}")
+        launcher = room("cluster")
         return launcher.ray_launchers(command, plan, folder)
     config_file = command.design.config_file
     return tuple(LocalLauncher(slot, config_file) for slot in command_slots(command))

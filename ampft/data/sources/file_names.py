@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from ampft.errors import InputError, did_you_mean
 
+SYSTEM_FILES = frozenset({"thumbs.db", "desktop.ini"})
 PATTERN = re.compile(r"[*?[]")
 BRAT = (
     'Annotations of brat are not read. Write lines such as {"text": "Ann sleeps", "label": [[0, 3, '
@@ -77,3 +79,16 @@ def data_stem(names: str) -> str:
     """
     stem = Path(names if Path(names).exists() else names.split(",")[0]).stem
     return re.sub(r"[*?\[\]]+", "", stem).strip("-_. ") or "data"
+
+
+def files_in(folder: Path) -> Iterator[Path]:
+    """Yield the visible files in a folder and the folders in it, by name."""
+    for path in sorted(folder.rglob("*")):
+        inner = path.relative_to(folder).parts
+        if path.is_file() and all(is_visible(Path(name)) for name in inner):
+            yield path
+
+
+def is_visible(path: Path) -> bool:
+    """Return whether a file or folder is neither hidden nor written by a file manager."""
+    return not path.name.startswith((".", "__MACOSX")) and path.name.casefold() not in SYSTEM_FILES

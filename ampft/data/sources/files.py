@@ -10,17 +10,11 @@ from typing import Protocol
 
 from ampft.data.request import DataRequest
 from ampft.data.sources.binary_files import WORKBOOK_SUFFIXES, read_parquet, read_workbook
-from ampft.data.sources.conll import (
-    CONLL_SUFFIXES,
-    CONLLU_SUFFIX,
-    has_line_per_word,
-    read_as_conll,
-    read_conll,
-)
 from ampft.data.sources.file_names import BRAT, check_file
 from ampft.data.sources.table import SourceTable
 from ampft.data.sources.text_files import read_csv, read_json, read_tsv
 from ampft.errors import InputError
+from ampft.registry import added_rows, found
 
 # Byte-order marks; UTF-32's begins with UTF-16's.
 _MARKS = {
@@ -95,7 +89,7 @@ READERS: dict[str, FileReader] = {
     ".jsonl": read_json,
     ".ndjson": read_json,
     ".parquet": read_parquet,
-    **dict.fromkeys((*CONLL_SUFFIXES, CONLLU_SUFFIX), read_conll),
+    **added_rows("readers of files"),
 }
 FLAGS = {"train": "--train_file", "validation": "--validation_file", "test": "--test_file"}
 OF_TABLES = (".tsv", ".tab")  # endings that files with a line per word have too
@@ -173,8 +167,9 @@ def open_table(
             f" {' or '.join(WORKBOOK_SUFFIXES)} files."
         )
     reader = READERS.get(suffix, other_reader)
-    if suffix in OF_TABLES and has_line_per_word(path, encoding):
-        reader = read_as_conll
+    words = found("files of words") if suffix in OF_TABLES else None
+    if words is not None and words.has_line_per_word(path, encoding):
+        reader = words.read_as_conll
     assert reader is not None, "other extensions were refused"
     if suffix == ".parquet":
         return reader(path, encoding=encoding)
@@ -189,7 +184,8 @@ def _advice(path: Path, suffix: str, encoding: str) -> str:
         with path.open("rb") as file:
             if file.read(len(FASTTEXT)) == FASTTEXT:
                 return _OF_FASTTEXT
-        if has_line_per_word(path, encoding):
+        words = found("files of words")
+        if words is not None and words.has_line_per_word(path, encoding):
             return "It has a word and its tag per line: add --task tokens."
     return ADVICE.get(suffix, "Convert the file, and name it by its format.")
 

@@ -6,7 +6,7 @@ A file belongs to the class of the folder in which it lies, at any depth. Hidden
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
@@ -18,13 +18,13 @@ from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import LabelParser
 from ampft.data.sources.data_sets import SPLIT_NAMES, split_table
+from ampft.data.sources.file_names import files_in, is_visible
 from ampft.data.sources.files import stated_encoding
 from ampft.data.sources.rows import read_rows
 from ampft.data.sources.text_files import opened_text
 from ampft.errors import InputError, listed
 
 TABLE_SUFFIXES = (".parquet", ".csv", ".tsv", ".json", ".jsonl", ".arrow", ".py")
-SYSTEM_FILES = frozenset({"thumbs.db", "desktop.ini"})
 CLASS_COLUMN = "folder"
 FILE = {"bytes": Value("binary"), "path": Value("string")}
 TEXT = "text"
@@ -222,16 +222,3 @@ def _left_out(paths: Iterable[Path], what: str) -> list[str]:
 def subfolders(folder: Path) -> list[Path]:
     """Return the visible folders in a folder, by name."""
     return sorted(path for path in folder.iterdir() if path.is_dir() and is_visible(path))
-
-
-def files_in(folder: Path) -> Iterator[Path]:
-    """Yield the visible files in a folder and the folders in it, by name."""
-    for path in sorted(folder.rglob("*")):
-        inner = path.relative_to(folder).parts
-        if path.is_file() and all(is_visible(Path(name)) for name in inner):
-            yield path
-
-
-def is_visible(path: Path) -> bool:
-    """Return whether a file or folder is neither hidden nor written by a file manager."""
-    return not path.name.startswith((".", "__MACOSX")) and path.name.casefold() not in SYSTEM_FILES

@@ -69,8 +69,8 @@ from ampft.runs.predictions import RESERVED_COLUMNS, read_predictions
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.state import averaged_weights, fitted_decisions
-from ampft.tasks import OWN_TASKS
 from ampft.tasks.outcome import Outcome
+from ampft.tasks.table import OWN_TASKS
 from ampft.text.json_io import json_values
 from ampft.text.numbers import counted
 

@@ -56,8 +56,8 @@ from ampft.lab.certificate.certificate import (
 from ampft.lab.export.formats import BLOCKS, INT8
 from ampft.metrics.sums import ACCURACY, CaseSums, single_label_sums
 from ampft.runs.served import PIPELINE
-from ampft.tasks import problem_types
 from ampft.tasks.outcome import Outcome
+from ampft.tasks.table import problem_types
 
 MODEL = "the model"  # name of the arm that the artifact is compared with
 CLASS_MARGIN = 0.05  # loss of a class that 59 unchanged cases exclude

@@ -16,13 +16,13 @@ from ampft.comparison.analysis.predictions import check_margin
 from ampft.comparison.analysis.run_predictions import primary_metric
 from ampft.data.dataset import ClassificationData
 from ampft.data.load import IN_MEMORY
-from ampft.data.masks import Masks, pad_masks
 from ampft.data.row_labels import Targets
 from ampft.data.sources.table import SourceTable, as_text
 from ampft.data.splits import Groups, dependent_groups, group_equal_keys, normalized_value
 from ampft.errors import InputError, quoted_list
 from ampft.files import describe_file
 from ampft.kinds.prediction import LabelReader, PredictRequest
+from ampft.media.masks import Masks, pad_masks
 from ampft.runs.predict import SavedClassifier
 from ampft.runs.recorded_arguments import recorded_arguments
 from ampft.runs.show import problem_of, task_row

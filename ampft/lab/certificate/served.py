@@ -17,14 +17,14 @@ import transformers
 from tokenizers import Tokenizer
 
 from ampft.decision import CONTRACT_NAME, TOKENIZER_NAME
-from ampft.kinds.served import NotAsked
+from ampft.doors.served import NotAsked
+from ampft.doors.serving_back import BATCH, PREDICTIONS, OtherRuntime, serve_back
 from ampft.lab.certificate.rows import VerifiedRows
 from ampft.lab.export.artifact import Artifact
 from ampft.lab.export.formats import INT8
 from ampft.runs.predictions import read_predictions
 from ampft.runs.record import read_record
 from ampft.runs.served import ServedPart
-from ampft.runs.serving_back import BATCH, PREDICTIONS, OtherRuntime, serve_back
 from ampft.runs.show import task_row
 
 

@@ -22,7 +22,7 @@ from ampft.lab.export.int8 import quantize
 from ampft.lab.export.source import ExportSource
 from ampft.models.pretrained import load_saved
 from ampft.models.weights import cast_in_place
-from ampft.tasks import TASKS
+from ampft.tasks.table import TASKS
 
 DTYPES = {FP32: torch.float32, FP16: torch.float16, BF16: torch.bfloat16}
 

@@ -13,21 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ampft.comparison.analysis.foreign_predictions import (
-    SPLIT,
-    TableCases,
-    cases_of_tables,
-    check_folds,
-    predictions_of_tables,
-)
 from ampft.comparison.analysis.loading import RecordedRun, differing_settings, find_runs
-from ampft.comparison.analysis.prediction_tables import (
-    FLAG,
-    ONLY_TABLE,
-    ForeignRun,
-    TableError,
-    read_tables,
-)
 from ampft.comparison.analysis.run_predictions import (
     Cases,
     RunPredictions,
@@ -37,6 +23,14 @@ from ampft.comparison.analysis.run_predictions import (
 from ampft.comparison.findings import metric_info
 from ampft.data.sources.files import open_table
 from ampft.data.splits import group_equal_keys, normalized_text, normalized_value
+from ampft.doors.foreign_predictions import (
+    SPLIT,
+    TableCases,
+    cases_of_tables,
+    check_folds,
+    predictions_of_tables,
+)
+from ampft.doors.prediction_tables import FLAG, ONLY_TABLE, ForeignRun, TableError, read_tables
 from ampft.errors import InputError, listed
 from ampft.files import (
     CHANGED,
@@ -61,8 +55,8 @@ from ampft.metrics.sums import Metric
 from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.predictions import is_input, read_rows
 from ampft.runs.show import problem_of
-from ampft.tasks import problem_types
 from ampft.tasks.single_label import SingleLabel
+from ampft.tasks.table import problem_types
 from ampft.text.json_io import (
     JSONValue,
     from_json,

@@ -35,8 +35,8 @@ from ampft.metrics.sums import CaseSums, Metric
 from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.manifest import check_files
 from ampft.runs.predictions import read_groups, read_predictions
-from ampft.tasks import problem_types
 from ampft.tasks.outcome import Problem
+from ampft.tasks.table import problem_types
 from ampft.text.numbers import approximate_duration, counted
 
 FloatArray = npt.NDArray[np.float64]

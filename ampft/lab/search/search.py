@@ -259,9 +259,9 @@ def search(
         InputError: The data or a setting must be corrected, or the time is too short.
     """
     from ampft.arguments.parsing import command_line_words, messages_for_python
-    from ampft.comparison.compare_data import save_data
+    from ampft.doors.compare_data import save_data
+    from ampft.doors.finetune import data_settings
     from ampft.runs.caller_state import caller_state_kept
-    from ampft.runs.finetune import data_settings
 
     with messages_for_python(), caller_state_kept():
         data, named = data_settings(settings, train=train, validation=validation, test=test)

@@ -9,8 +9,8 @@ import pytest
 from made import FLOAT32, INT8, NAMES, certificate, drawn, invariance, outcome
 from scipy.stats import beta
 
-from ampft.comparison.analysis.foreign_predictions import compare_tables
 from ampft.data.splits import group_equal_keys
+from ampft.doors.foreign_predictions import compare_tables
 from ampft.errors import InputError
 from ampft.lab.certificate.certificate import finding
 from ampft.lab.certificate.gate import (

@@ -19,14 +19,14 @@ from tiny_masks import mask_outcome, write_folders
 from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
 from ampft.decision import bio_tags
-from ampft.kinds.predicted_masks import colored_mask, default_palette
 from ampft.lab.mistakes.mistakes import find_mistakes, page_text
+from ampft.labels.multi_label import MultiLabelPredictions
+from ampft.media.predicted_masks import colored_mask, default_palette
 from ampft.runs.folder import RunFolder
 from ampft.runs.predictions import write_predictions
 from ampft.runs.record import DataPart, write_record
-from ampft.tasks.multi_label import MultiLabelPredictions
 from ampft.tasks.single_label import Predictions
-from ampft.tasks.token_labels import TokenPredictions
+from ampft.words.token_labels import TokenPredictions
 
 NAMES = ("cat", "dog", "eel")
 # label, prediction, probability of the prediction

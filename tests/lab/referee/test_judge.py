@@ -19,7 +19,7 @@ from running import CANARIES
 
 import ampft
 from ampft import LedgerSettings, cli
-from ampft.comparison.analysis.foreign_predictions import compare_tables
+from ampft.doors.foreign_predictions import compare_tables
 from ampft.errors import InputError
 from ampft.lab.referee.audit import audit_ledger
 from ampft.lab.referee.ledger import append_entry, entry_path, new_entry, read_entries

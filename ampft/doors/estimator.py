@@ -1,0 +1,287 @@
+"""A classifier and a regressor of texts with scikit-learn's interface, over `ampft.finetune`."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from ampft.doors.finetune import finetune
+from ampft.flag import split_names
+from ampft.ownership import TemporaryFolder
+from ampft.runs.finished import FinishedRun
+
+PROBABILITY = "probability_"
+
+
+class TextEstimator(BaseEstimator):
+    """What the estimators of texts share: their parameters and a run."""
+
+    def __init__(
+        self,
+        model_name_or_path: str | None = None,
+        *,
+        precision: str | None = None,
+        num_train_epochs: int | None = None,
+        learning_rate: float | None = None,
+        per_device_train_batch_size: int | None = None,
+        max_seq_length: int | None = None,
+        random_state: int | None = 42,
+        settings: Mapping[str, Any] | None = None,
+        output_dir: str | None = None,
+        verbose: bool = False,
+    ) -> None:
+        """Keep the parameters; None leaves a setting at its default.
+
+        Args:
+            model_name_or_path: Folder or hub id; None for all-MiniLM-L6-v2.
+            precision: Precision, such as "bf16"; None for fp32.
+            num_train_epochs: Passes over the training data.
+            learning_rate: Peak learning rate.
+            per_device_train_batch_size: Texts per step.
+            max_seq_length: Maximum length of a text in tokens.
+            random_state: Seed of head, data order and dropout; None draws one.
+            settings: Further settings of `ampft train` by name. With `feature_columns`, `X` is a
+                table of these columns and of one with the texts.
+            output_dir: New folder for the run; None for a temporary one, which lives as long as
+                this object.
+            verbose: Whether to print what a run prints.
+        """
+        self.model_name_or_path = model_name_or_path
+        self.precision = precision
+        self.num_train_epochs = num_train_epochs
+        self.learning_rate = learning_rate
+        self.per_device_train_batch_size = per_device_train_batch_size
+        self.max_seq_length = max_seq_length
+        self.random_state = random_state
+        self.settings = settings
+        self.output_dir = output_dir
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.two_d_array = False
+        tags.non_deterministic = self.random_state is None
+        return tags
+
+    def _columns(self, X: Any) -> dict[str, list[Any]]:
+        """Return the texts as `text`, and the columns that are said before them.
+
+        Raises:
+            ValueError: They cannot be found in `X`.
+        """
+        names = split_names((self.settings or {}).get("feature_columns")) or ()
+        if not names:
+            return {"text": texts_of(X)}
+        if not hasattr(X, "columns") or not {*names} <= {*X.columns}:
+            raise ValueError(f"X: feature_columns needs a table with the columns {list(names)}.")
+        if reserved := {"text", "label", "weight"} & {*names}:
+            raise ValueError(f"feature_columns: rename the column {reserved.pop()!r}.")
+        texts = texts_of(X[[name for name in X.columns if name not in names]])
+        return {"text": texts, **{name: list(X[name]) for name in names}}
+
+    def _predict(self, X: Any, **options: Any) -> Any:
+        """Return the table of predictions; None without texts."""
+        check_is_fitted(self, "run_")
+        columns = self._columns(X)
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return self.run_.predict(rows, **options) if rows else None
+
+    def _train(self, X: Any, labels: Sequence[Any], sample_weight: Any, **named: Any) -> None:
+        """Train a run on texts and their labels; `named` are settings of the estimator."""
+        rows = {**self._columns(X), "label": labels}
+        texts = rows["text"]
+        if sample_weight is not None:
+            weights = np.asarray(sample_weight, dtype=np.float64)
+            if weights.shape != (len(texts),):
+                raise ValueError(
+                    f"sample_weight has the shape {weights.shape}, and X has {len(texts)} texts."
+                )
+            rows["weight"] = weights.tolist()
+            named["weight_column"] = "weight"
+        own = {
+            "model_name_or_path": self.model_name_or_path,
+            "num_train_epochs": self.num_train_epochs,
+            "learning_rate": self.learning_rate,
+            "per_device_train_batch_size": self.per_device_train_batch_size,
+            "max_seq_length": self.max_seq_length,
+            "seed": self._seed(),
+            "test_fraction": 0.0,
+            **named,
+        }
+        given = {name: value for name, value in own.items() if value is not None}
+        folder = self.output_dir
+        if folder is None:
+            temporary = TemporaryFolder("estimator")
+            folder = str(temporary.__enter__() / "run")
+            self._remove = weakref.finalize(self, temporary.remove)
+        printed = contextlib.nullcontext() if self.verbose else _silence()
+        with printed:
+            self.run_: FinishedRun = finetune(
+                [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)],
+                precision=self.precision,
+                **{**given, **(self.settings or {}), "output_dir": folder},
+            )
+        self.n_features_in_ = 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for pickle; the model stays in the folder of its run.
+
+        Raises:
+            TypeError: The folder is temporary.
+        """
+        if "_remove" in vars(self):
+            raise TypeError("the run is in a temporary folder. Pass output_dir to pickle a model.")
+        return super().__getstate__()
+
+    def _labels(self, X: Any, y: Any) -> npt.NDArray[Any]:
+        """Return the labels.
+
+        Raises:
+            ValueError: Their number is not that of the texts, or `X` has no texts.
+        """
+        if y is None:
+            raise ValueError("fit requires y to be passed, but the target y is None.")
+        texts, labels = self._columns(X)["text"], np.asarray(y)
+        if labels.ndim != 1 or len(labels) != len(texts):
+            raise ValueError(f"X has {len(texts)} texts, and y the shape {labels.shape}.")
+        return labels
+
+    def _seed(self) -> int | None:
+        if self.random_state is None:
+            return int(np.random.default_rng().integers(2**31))
+        if isinstance(self.random_state, np.random.RandomState):
+            return int(self.random_state.randint(2**31))
+        return int(self.random_state)
+
+
+class Classifier(ClassifierMixin, TextEstimator):
+    """Fine-tunes a model on texts; an estimator for pipelines, searches and cross-validation.
+
+    Attributes:
+        classes_: (K,) labels in the dtype of `y`, sorted.
+        run_: The `FinishedRun`.
+
+    Examples:
+        >>> cross_val_score(ampft.Classifier(num_train_epochs=5), texts, labels)  # doctest: +SKIP
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Classifier:
+        """Fine-tune on texts.
+
+        Args:
+            X: (n,) texts: a list, an array, a Series, or a DataFrame with one column.
+            y: (n,) labels of any type.
+            sample_weight: (n,) weights of the texts in the loss; None for 1.
+
+        Raises:
+            InputError: The data or a setting must be corrected.
+            ValueError: `X`, `y` and `sample_weight` differ in length, or labels have different
+                types.
+        """
+        labels = self._labels(X, y)
+        try:
+            self.classes_ = np.unique(labels)
+        except TypeError as error:
+            raise ValueError("y: the labels have different types.") from error
+        check_classification_targets(labels)
+        settings = self.settings or {}
+        if settings.get("abstain") is not None:
+            raise ValueError(
+                "settings: abstain leaves rows without a label, which predict cannot return. "
+                "Remove it, or use ampft.finetune."
+            )
+        if settings.get("task") not in (None, "text"):
+            raise ValueError(
+                f"settings: task is {settings['task']!r}, and this estimator gives one class to "
+                "each text. Remove it, or use ampft.Regressor or ampft.finetune."
+            )
+        if len(self.classes_) < 2:
+            raise ValueError(f"y: received only one class, {self.classes_.tolist()}.")
+        self._train(X, list(map(str, labels)), sample_weight)
+        return self
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """Return the probabilities of the classes, (n, K), in the order of `classes_`."""
+        table = self._predict(X, all_probabilities=True)
+        if table is None:
+            return np.zeros((0, len(self.classes_)))
+        columns = [PROBABILITY + str(label) for label in self.classes_]
+        return table[columns].to_numpy(dtype=np.float64)
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """Return the label that the run predicts for each text, (n,), in the dtype of `y`.
+
+        It is the most probable one, unless `tune_thresholds` is among the settings.
+        """
+        table = self._predict(X)
+        if table is None:
+            return self.classes_[:0]
+        places = {str(label): place for place, label in enumerate(self.classes_)}
+        return self.classes_[[places[name] for name in table["prediction"]]]
+
+
+class Regressor(RegressorMixin, TextEstimator):
+    """Fine-tunes a model to predict a number for each text; it has the parameters of `Classifier`.
+
+    Attributes:
+        run_: The `FinishedRun`.
+
+    Examples:
+        >>> cross_val_score(ampft.Regressor(), texts, numbers, scoring="r2")  # doctest: +SKIP
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Regressor:
+        """Fine-tune on texts.
+
+        Args:
+            X: (n,) texts: a list, an array, a Series, or a DataFrame with one column.
+            y: (n,) finite numbers.
+            sample_weight: (n,) weights of the texts in the loss; None for 1.
+
+        Raises:
+            InputError: The data or a setting must be corrected.
+            ValueError: `X`, `y` and `sample_weight` differ in length.
+        """
+        labels = self._labels(X, y)
+        self._train(X, labels.astype(np.float64).tolist(), sample_weight, task="regression")
+        return self
+
+    def predict(self, X: Any) -> npt.NDArray[np.float64]:
+        """Return the predicted number of each text, (n,), in the unit of `y`."""
+        table = self._predict(X)
+        return np.zeros(0) if table is None else table["prediction"].to_numpy(dtype=np.float64)
+
+
+def texts_of(X: Any) -> list[str]:
+    """Return the texts in a list, an array, a Series, or the only column of a table.
+
+    Raises:
+        ValueError: There are several columns, or something else than texts.
+    """
+    if hasattr(X, "tocsr"):
+        raise TypeError("X: sparse data were passed, and texts are needed.")
+    values = X.to_numpy() if hasattr(X, "to_numpy") else np.asarray(X, dtype=object)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise ValueError(f"X: texts have one dimension, but received the shape {values.shape}.")
+    others: Sequence[Any] = [value for value in values if not isinstance(value, str)]
+    if others:
+        raise ValueError(f"X: received {others[0]!r}, which is not a text.")
+    return list(map(str, values))
+
+
+@contextlib.contextmanager
+def _silence() -> Any:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield

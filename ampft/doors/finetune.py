@@ -1,0 +1,131 @@
+"""`ampft.finetune`: a run from Python, with settings as keyword arguments."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ampft.arguments import parse_classify_arguments
+from ampft.arguments.classify import BUILT_IN_DEFAULTS
+from ampft.arguments.parsing import command_line_words, messages_for_python
+from ampft.doors.transformers_flags import settings_of
+from ampft.errors import AlreadyFinished, InputError
+from ampft.features.trackers import own_trackers
+from ampft.runs.finished import FinishedRun
+from ampft.signals import hearing
+
+if TYPE_CHECKING:
+    from accelerate.tracking import GeneralTracker
+    from datasets import DatasetDict
+
+
+def finetune(
+    train: Any = None,
+    *,
+    validation: Any = None,
+    test: Any = None,
+    precision: str | None = None,
+    training_arguments: Any = None,
+    **settings: Any,
+) -> FinishedRun:
+    """Fine-tune a classifier, as `recipes/classify.py` does; print and return the result.
+
+    The process stays as it was: random generators, CPU threads, signal handlers and Accelerate's
+    state are restored, so that several runs in several precisions fit into one notebook.
+
+    Args:
+        train: Training data: a path or a list of paths, a `pandas.DataFrame`, a `datasets.Dataset`
+            or `DatasetDict`, or a list of (text, label) pairs or of dictionaries. None reads the
+            data that a setting such as `dataset_name` names.
+        validation: Validation data of the same kind; None splits some off the training data.
+        test: Test data of the same kind; None splits some off the training data.
+        precision: Precision, such as "bf16"; None for fp32.
+        training_arguments: A `TrainingArguments` of transformers, whose fields are converted to
+            settings as on the page "Coming from transformers' scripts"; None for none.
+        **settings: Settings with the names of the recipe's flags, such as `learning_rate=1e-4`;
+            `ampft train --help` lists them. `report_to` also takes a `GeneralTracker` of
+            Accelerate, or a list of names and trackers, and needs no `with_tracking=True`.
+
+    Returns:
+        The finished run: `report`, `predictions`, `predict(texts)`, `model`, `folder`. With
+        `resume_from_checkpoint="latest"`, a run that has finished is returned as it is.
+
+    Raises:
+        InputError: The data or a setting must be corrected. Nothing has been written.
+        TrainingStopped: The training diverged; its folder is kept.
+        Preempted: It was interrupted; the message says how to continue.
+    """
+    with messages_for_python(), hearing(("SIGINT",)):
+        if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+            raise InputError(
+                "ampft.finetune trains in one process, but several were started. For several, use"
+                " `accelerate launch -m ampft train`."
+            )
+        if training_arguments is not None:
+            settings = {**settings_of(training_arguments), **settings}
+        data, named = data_settings(settings, train=train, validation=validation, test=test)
+        if precision is not None:
+            if "mixed_precision" in settings:
+                raise InputError(
+                    "precision and mixed_precision are the same setting. Remove one of them."
+                )
+            named["mixed_precision"] = precision
+        trackers: tuple[GeneralTracker, ...] = ()
+        if settings.get("report_to") is not None:
+            settings["report_to"], trackers = own_trackers(settings["report_to"])
+            if settings["report_to"] is not None:
+                settings.setdefault("with_tracking", True)
+        words = command_line_words({**named, **settings})
+        from ampft.runs.caller_state import caller_state_kept
+        from ampft.runs.train import train as train_run
+
+        with caller_state_kept(["ampft.finetune", *words]):
+            args = parse_classify_arguments(
+                words, program="ampft.finetune", in_memory=data is not None
+            )
+            try:
+                run = train_run(args, data, trackers)
+            except AlreadyFinished:
+                assert args.output_dir is not None, "checked with resume_from_checkpoint"
+                return FinishedRun(args.output_dir)
+    assert run.folder is not None, "the only process is the main process"
+    return FinishedRun(run.folder.path)
+
+
+def data_settings(
+    settings: dict[str, Any], **splits: Any
+) -> tuple[DatasetDict | None, dict[str, Any]]:
+    """Return data in memory, or the settings that name the data.
+
+    Args:
+        settings: Settings of the user.
+        splits: Data of the user by split: paths or data in memory; None for none.
+
+    Raises:
+        InputError: Paths are mixed with data in memory, or a source is named twice.
+    """
+    from ampft.data.sources.data_sets import is_path, is_paths, splits_in_memory
+
+    given = {
+        split: ",".join(map(os.fspath, data)) if is_paths(data) else data
+        for split, data in splits.items()
+        if data is not None
+    }
+    if not given:
+        return None, {}
+    for name in ("dataset_name", *(f"{split}_file" for split in splits)):
+        if settings.get(name) is not None:
+            raise InputError(f"{next(iter(given))} and {name} both name data. Remove one of them.")
+    paths = {split for split, data in given.items() if is_path(data)}
+    if paths == given.keys():
+        if len(given) == 1 and given.get("train") in BUILT_IN_DEFAULTS:
+            return None, {"dataset_name": given["train"]}
+        return None, {f"{split}_file": os.fspath(path) for split, path in given.items()}
+    if paths:
+        raise InputError(
+            f"{', '.join(sorted(paths))}: a path cannot be combined with data in memory. Pass paths"
+            " for all splits, or read the files first, for example with pandas.read_csv."
+        )
+    if "train" not in given:
+        raise InputError(f"train is missing: received only {', '.join(given)}.")
+    return splits_in_memory(given), {}

@@ -1,0 +1,1 @@
+"""Labels beside one class per text: several classes, and numbers."""

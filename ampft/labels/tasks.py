@@ -1,0 +1,19 @@
+"""Tasks with several labels per text, or numbers."""
+
+from ampft.kinds import TEXT
+from ampft.tasks import TaskRow
+
+TASKS = {
+    "multi-label": TaskRow(
+        TEXT, "ampft.labels.multi_label:MultiLabel", "AutoModelForSequenceClassification",
+        "text-classification", several_labels=True, pipeline_arguments={"top_k": None},
+    ),
+    "regression": TaskRow(
+        TEXT, "ampft.labels.regression:Regression", "AutoModelForSequenceClassification",
+        "text-classification", number_labels=True, decides_per_case=False,
+    ),
+    "ordinal": TaskRow(
+        TEXT, "ampft.labels.ordinal:Ordinal", "AutoModelForSequenceClassification",
+        "text-classification", ordered_labels=True,
+    ),
+}  # fmt: skip

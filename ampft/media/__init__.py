@@ -1,0 +1,1 @@
+"""Images, sounds, and images with masks."""

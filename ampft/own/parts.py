@@ -1,0 +1,341 @@
+"""What an own loop is made of: its settings, models, optimizers and schedules, and its record."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from ampft.data.steps import StepBatches
+from ampft.errors import InputError, did_you_mean
+from ampft.machine import hardware
+from ampft.models.weights import class_name, tensors_hash
+from ampft.own.examples import OwnExamples
+from ampft.precision.executed import dtype_name
+from ampft.precision.resolve import Precision
+from ampft.runs.record import DataPart, ModelPart, PrecisionPart, RunRecord, StepsPart, TopologyPart
+from ampft.runs.resume import LATEST
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+OWN = "own"  # task and kind of data in the record of an own loop
+ONLY = "the only"  # name of the optimizer of a loop that has one
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSettings:
+    """The settings of an own loop. They mean what the flags of `ampft train` do."""
+
+    output_dir: str  # Folder of the results; the same call continues a run that stopped in it.
+    batch_size: int = 32  # Examples of an optimizer step, over all micro-batches and processes.
+    micro_batches: int = 1  # Parts of a step that go through the model at once, per process.
+    epochs: int = 3  # Passes over the examples.
+    max_train_steps: int | None = None  # Optimizer steps; None for `epochs`.
+    seed: int = 42  # Seed of the order of the examples, and of what they draw.
+    max_grad_norm: float | None = 1.0  # L2 norm to clip the gradient to; None for no clipping.
+    ema_decay: float | None = None  # Decay of the average of the weights; None for no average.
+    # Metric of a validation that selects the best weights; None for the first one given.
+    metric_for_best_model: str | None = None
+    # Whether higher values of it are better; None if its name does not end with loss or error.
+    greater_is_better: bool | None = None
+    # Validations without improvement after which to stop; None never stops early.
+    early_stopping_patience: int | None = None
+    eval_steps: int | None = None  # Steps between validations; None validates after each epoch.
+    max_time: str | None = None  # Longest duration, such as "2h"; None for no limit.
+    on_nonfinite: str = "stop"  # "skip" skips steps that are not finite, without a scaler.
+    # Whether a step that runs out of memory is repeated in smaller micro-batches.
+    auto_micro_batch: bool = True
+    # When checkpoints are written: a number of steps, "epoch" or "10min"; None for a signal only.
+    checkpointing_steps: str | None = "epoch"
+    checkpoint_total_limit: int | None = 1  # Number of checkpoints to keep; None keeps all.
+    async_checkpoints: bool = False  # Whether they are written while the training continues.
+    # Checkpoint to continue from; "latest" continues a stopped run; None begins at the first step.
+    resume_from_checkpoint: str | None = LATEST
+    allow_topology_change: bool = False  # Whether processes and devices may differ after a stop.
+    # Whether the run begins anew, and replaces the results of an earlier one.
+    overwrite_output_dir: bool = False
+    dataloader_num_workers: int = 0  # Processes that read examples in advance.
+    report_to: str | None = None  # Names of trackers, separated by commas; None for none.
+    # Whether the first step checks that the loss is a sum over the examples.
+    check_loss: bool = True
+    # Other settings of the training, by name, which are recorded and compared.
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "micro_batches", "epochs", "max_train_steps", "eval_steps"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise InputError(f"{name}: received {value!r}. Pass a whole number of at least 1.")
+        if self.micro_batches > self.batch_size:
+            raise InputError(
+                f"micro_batches: received {self.micro_batches} for a batch_size of "
+                f"{self.batch_size}. Each micro-batch needs at least one example."
+            )
+        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
+            raise InputError(f"ema_decay: received {self.ema_decay}. It is between 0 and 1.")
+        if self.on_nonfinite not in ("stop", "skip"):
+            raise InputError(f"on_nonfinite: received {self.on_nonfinite!r}. Pass stop or skip.")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> OwnSettings:
+        """Return settings by name.
+
+        Raises:
+            InputError: A name is unknown, or `output_dir` is missing.
+        """
+        names = [each.name for each in fields(cls)]
+        for name in values:
+            if name not in names:
+                raise InputError(
+                    f"{name} is not a setting of ampft.Training.{did_you_mean(name, names)} It has "
+                    f"{', '.join(names)}."
+                )
+        if not values.get("output_dir"):
+            raise InputError('output_dir: choose a folder for the results, such as "runs/mine".')
+        begins_anew = {"resume_from_checkpoint": None} if values.get("overwrite_output_dir") else {}
+        own = {**begins_anew, **values, "output_dir": str(values["output_dir"])}
+        if isinstance(own.get("checkpointing_steps"), int):
+            own["checkpointing_steps"] = str(own["checkpointing_steps"])
+        return cls(**own)
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the settings for the record; hyperparameters are settings like the others."""
+        values = asdict(self)
+        return {**values, **values.pop("hyperparameters")}
+
+
+class JointOptimizer:
+    """Several optimizers as one, for checkpoints and measurements. Each steps on its own."""
+
+    def __init__(self, prepared: Mapping[str, Any]) -> None:
+        self._parts: list[Optimizer] = [each.optimizer for each in prepared.values()]
+        self.defaults: Mapping[str, Any] = {}
+
+    @property
+    def optimizer(self) -> JointOptimizer:
+        """Itself, where a prepared optimizer has the plain one."""
+        return self
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of all optimizers."""
+        return [group for part in self._parts for group in part.param_groups]
+
+    @property
+    def state(self) -> dict[Tensor, Any]:
+        """The state of all parameters."""
+        return {p: state for part in self._parts for p, state in part.state.items()}
+
+    def load_state_dict(self, values: Mapping[str, Any]) -> None:
+        """Restore all optimizers from the joint form of `Optimizer.state_dict`."""
+        first_group, first = 0, 0
+        for part in self._parts:
+            groups = values["param_groups"][first_group : first_group + len(part.param_groups)]
+            first_group += len(groups)
+            count = sum(len(group["params"]) for group in groups)
+            own = range(first, first + count)
+            part.load_state_dict({
+                "state": {i - first: values["state"][i] for i in own if i in values["state"]},
+                "param_groups": [
+                    {**group, "params": [i - first for i in group["params"]]} for group in groups
+                ],
+            })  # fmt: skip
+            first += count
+
+
+@dataclass(frozen=True)
+class JointSchedule:
+    """The schedules of several optimizers as one, for checkpoints."""
+
+    parts: Mapping[str, LRScheduler]  # Schedules by the names of the optimizers.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of all schedules by name."""
+        return {name: part.state_dict() for name, part in self.parts.items()}
+
+    def load_state_dict(self, values: Mapping[str, Any]) -> None:
+        """Restore all schedules."""
+        for name, part in self.parts.items():
+            part.load_state_dict(dict(values[name]))
+
+
+ScheduleSource = LRScheduler | Callable[[Optimizer], LRScheduler] | None
+"""A schedule of an optimizer, or a function that makes it; None for a constant learning rate."""
+
+
+def make_schedules(
+    optimizers: Mapping[str, Optimizer], schedule: ScheduleSource | Mapping[str, ScheduleSource]
+) -> dict[str, LRScheduler]:
+    """Return the schedule of each optimizer, which each applied step advances.
+
+    Raises:
+        InputError: A schedule belongs to another optimizer, or follows a metric.
+    """
+    sources = schedule if isinstance(schedule, Mapping) else dict.fromkeys(optimizers, schedule)
+    made: dict[str, LRScheduler] = {}
+    for name, optimizer in optimizers.items():
+        source = sources.get(name)
+        if source is None:
+            source = LambdaLR(optimizer, lambda _: 1.0)
+        made[name] = source if isinstance(source, LRScheduler) else source(optimizer)
+        if isinstance(made[name], torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise InputError(
+                "schedule: ReduceLROnPlateau follows a metric, and a schedule here follows the "
+                "optimizer steps. Use another one of torch.optim.lr_scheduler."
+            )
+        if getattr(made[name], "optimizer", None) is not optimizer:
+            raise InputError("schedule: it was made for another optimizer than the one passed.")
+    return made
+
+
+def check_parameters(root: nn.Module, optimizers: Mapping[str, Optimizer]) -> None:
+    """Check that each trainable parameter belongs to one optimizer, and each of these to a model.
+
+    Raises:
+        InputError: One does not.
+    """
+    names = {id(p): name for name, p in root.named_parameters()}
+    held = [id(p) for each in optimizers.values() for g in each.param_groups for p in g["params"]]
+    if any(each not in names for each in held):
+        raise InputError(
+            "optimizer: it holds a parameter that is not one of the model. Pass all models that "
+            'are trained, as model={"name": module, ...}.'
+        )
+    if len(held) != len(set(held)):
+        raise InputError("optimizer: two optimizers hold the same parameter.")
+    missing = [n for n, p in root.named_parameters() if p.requires_grad and id(p) not in set(held)]
+    if missing:
+        raise InputError(
+            f"optimizer: {len(missing)} trainable parameters, such as {missing[0]}, are held by no "
+            "optimizer, so training would never change them. Pass them to it, or call "
+            "requires_grad_(False) on them."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnParts:
+    """What an own loop trains, with what."""
+
+    args: OwnSettings  # Settings.
+    accelerator: Accelerator  # Accelerator of the precision.
+    precision: Precision  # Precision, resolved for the device.
+    model: nn.Module  # The model, or all models by name. They are not wrapped.
+    optimizers: Mapping[str, Any]  # Prepared optimizers by name.
+    schedules: Mapping[str, LRScheduler]  # Their schedules by name.
+    step_batches: StepBatches  # Step batches of the examples.
+    can_resume: bool = True
+
+    @property
+    def plain_model(self) -> nn.Module:
+        """The model."""
+        return self.model
+
+    @cached_property
+    def optimizer(self) -> Any:
+        """The prepared optimizer, or all of them as one."""
+        several = len(self.optimizers) > 1
+        return JointOptimizer(self.optimizers) if several else next(iter(self.optimizers.values()))
+
+    @cached_property
+    def schedule(self) -> Any:
+        """The schedule, or all of them as one."""
+        several = len(self.schedules) > 1
+        return JointSchedule(self.schedules) if several else next(iter(self.schedules.values()))
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the results."""
+        return Path(self.args.output_dir)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole training."""
+        return self.args.max_train_steps or self.args.epochs * len(self.step_batches)
+
+    @cached_property
+    def record(self) -> RunRecord:
+        """Record before the first step."""
+        model, accelerator, batches = self.model, self.accelerator, self.step_batches
+        device, parameters = accelerator.device, list(model.parameters())
+        examples = batches.examples
+        fingerprint = examples.fingerprint() if isinstance(examples, OwnExamples) else ""
+        source = type(getattr(examples, "source", examples)).__name__
+        float32 = {
+            name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+            for name, tensor in model.state_dict().items()
+        }
+        names = [class_name(each) for each in self.models.values()]
+        gpus = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
+        return RunRecord(
+            status="running",
+            arguments={**self.args.recorded(), **_optimizer_settings(self.optimizers)},
+            command=sys.argv,
+            task=OWN,
+            label_names=(),
+            data=DataPart(
+                name=source,
+                kind=OWN,
+                fingerprints={"train": fingerprint},
+                examples={"train": len(examples.weights)},
+            ),
+            model=ModelPart(
+                name=" and ".join(names),
+                architecture=" and ".join(names),
+                parameters=sum(p.numel() for p in parameters),
+                trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
+                initial_weights_sha256=tensors_hash(float32),
+                configuration={"modules": hashlib.sha256(repr(model).encode()).hexdigest()},
+                preprocessing={},
+            ),
+            precision=PrecisionPart(
+                requested=self.precision.mode,
+                resolved={
+                    name: value if isinstance(value, str | bool) else dtype_name(value)
+                    for name, value in vars(self.precision).items()
+                },
+            ),
+            topology=TopologyPart(
+                num_processes=accelerator.num_processes,
+                cpu_threads=torch.get_num_threads(),
+                device=device.type,
+            ),
+            steps=StepsPart(
+                total=self.total_steps,
+                effective_batch_size=batches.effective_batch_size,
+                micro_batches=batches.micro_batches,
+            ),
+            hardware=hardware(gpus),
+        )
+
+    @property
+    def models(self) -> Mapping[str, nn.Module]:
+        """The models by name; a single one has the name of its class."""
+        if type(self.model) is nn.ModuleDict:
+            return dict(self.model.items())
+        return {class_name(self.model): self.model}
+
+
+def _optimizer_settings(optimizers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the kind of each optimizer with its defaults, for the record."""
+    plain = (each.optimizer for each in optimizers.values())
+    parts = [
+        {"optimizer": type(each).__name__}
+        | {n: v for n, v in each.defaults.items() if isinstance(v, int | float | str | tuple)}
+        for each in plain
+    ]
+    if len(parts) == 1:
+        return {name.replace("lr", "learning_rate") if name == "lr" else name: value
+                for name, value in parts[0].items()}  # fmt: skip
+    pairs = zip(optimizers, parts, strict=True)
+    return dict(chain(*(((f"{n}.{key}", v) for key, v in part.items()) for n, part in pairs)))

@@ -1,0 +1,648 @@
+"""`ampft.Training`: precision, exact gradient, resume and record for your own training loop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+import torch
+from accelerate.utils import broadcast_object_list
+from torch import nn
+from torch.optim import Optimizer
+
+from ampft.arguments.flags import parse_duration
+from ampft.arguments.parsing import with_keyword_names
+from ampft.data.steps import MicroBatch, StepBatch, StepBatches
+from ampft.engine.checkpoints.writing import write_tensors
+from ampft.engine.ending import StopRequested, TimeLimit, end_training
+from ampft.engine.first_step import FirstStepMonitor
+from ampft.engine.optimizer import has_known_state
+from ampft.engine.out_of_memory import OutOfMemoryRetries
+from ampft.engine.step import StepOutcome, apply_step
+from ampft.engine.trained_parameters import check_optimizer_updates_parameters
+from ampft.errors import InputError, Preempted, TrainingStopped
+from ampft.features.feature import Feature, required_feature
+from ampft.features.resources import PeakMemoryMonitor, TrainingClock
+from ampft.features.trackers import TrackerReporting, installed_trackers
+from ampft.features.validations import Validations
+from ampft.features.value_ranges import NonfiniteStepMonitor
+from ampft.features.weights import AveragedWeights, BestModel
+from ampft.files import check_disk_space
+from ampft.machine import resident_peak
+from ampft.models.training_mode import batch_norm_note
+from ampft.models.weights import cast_in_place, weights_size
+from ampft.own.examples import own_examples
+from ampft.own.gradient import OwnLoss, check_is_sum, only_trained, own_gradient, share_state
+from ampft.own.parts import (
+    ONLY,
+    OwnParts,
+    OwnSettings,
+    ScheduleSource,
+    check_parameters,
+    make_schedules,
+)
+from ampft.precision.accelerator import (
+    check_world_size,
+    forget_accelerator,
+    make_accelerator,
+    numerics,
+    resolved,
+)
+from ampft.precision.executed import dtype_name
+from ampft.precision.resolve import Precision
+from ampft.runs.folder import check_creatable, check_output_folder, on_main_process
+from ampft.runs.history import History
+from ampft.runs.loop import Loop, as_checkpointed, open_loop
+from ampft.runs.loop_state import LoopState, entered_in_order
+from ampft.runs.manifest import HISTORY_NAME, NONFINITE_NAME
+from ampft.runs.predictions import write_predictions
+from ampft.runs.record import RunRecord, StepIdsHash, read_record
+from ampft.runs.redaction import redact_secrets
+from ampft.runs.results import publish, write_results
+from ampft.runs.resume import find_resume_point, refuse_finished
+from ampft.tasks.outcome import Outcome
+from ampft.tasks.table import own_task
+from ampft.text.numbers import counted, in_epochs
+from ampft.text.terminal import labelled, print_line
+
+MODEL_NAME = "model.safetensors"
+SPLIT_DEPENDENT = "split_dependent_loss"
+
+
+class Training:
+    """A training of any model with any loss, optimizer and examples.
+
+        training = ampft.Training(model, optimizer, examples, precision="fp16", output_dir="runs/a")
+        with training:
+            for step_batch in training:
+                training.step(lambda batch: summed_loss(model, batch))
+
+    The loop continues where a run that stopped in `output_dir` was: the same call, repeated, gives
+    the weights that an uninterrupted run gives, bit for bit, if what is random in it is drawn from
+    the global generators of torch, numpy and Python.
+
+    Inside the context, float32 products are exact and those of an emulated mode are emulated. The
+    loss is computed in the precision. The model is moved to the device, and not wrapped: call it as
+    you do without this class, also in several processes.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Mapping[str, nn.Module],
+        optimizer: Optimizer | Mapping[str, Optimizer],
+        examples: Any,
+        *,
+        precision: Precision | str = "fp32",
+        schedule: ScheduleSource | Mapping[str, ScheduleSource] = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        weights: Any = None,
+        **settings: Any,
+    ) -> None:
+        """Prepare a training; nothing is written before the context is entered.
+
+        Args:
+            model: The model, or several by name.
+            optimizer: Its optimizer, or several by name, whose parameters differ.
+            examples: Training examples: a list, a map-style data set, a `datasets.Dataset`, tensors
+                by name or in a tuple, or a `DataLoader` of one, whose order is not used.
+            precision: A mode such as "fp16", or the result of `ampft.resolve`.
+            schedule: Schedule of the learning rate, made for the optimizer, or a function that
+                makes it; by name for several optimizers. Applied steps advance it.
+            collate: Function that makes a batch of a list of examples; None for the loader's or
+                torch's.
+            weights: Weights of the examples in the loss; None for 1. A loss whose weights are known
+                only when it is computed returns them with its sum.
+            settings: Fields of `OwnSettings`; `output_dir` is required.
+
+        Raises:
+            InputError: A setting is invalid, the examples have no length or index, the precision is
+                not available or replaces layers, or a parameter is not trained by one optimizer.
+        """
+        self._started, baseline = time.perf_counter(), resident_peak()
+        args = OwnSettings.of(settings)
+        forget_accelerator()
+        self.precision = resolved(precision)  # The precision, resolved for the device.
+        check_output_folder(args.output_dir, overwrite=True)
+        accelerator = make_accelerator(
+            self.precision,
+            log_with=None if args.report_to is None else list(installed_trackers(args.report_to)),
+            project_dir=args.output_dir,
+        )
+        check_world_size(accelerator)
+        optimizers = optimizer if isinstance(optimizer, Mapping) else {ONLY: optimizer}
+        root = nn.ModuleDict(dict(model)) if isinstance(model, Mapping) else model
+        _check_precision(self.precision, optimizers)
+        check_parameters(root, optimizers)
+        root.to(accelerator.device)
+        cast_in_place(root, self.precision.storage_dtype)
+        if accelerator.num_processes > 1:
+            share_state(root)
+        own = own_examples(examples, collate=collate, weights=weights, seed=args.seed)
+        batches = StepBatches(
+            own,
+            effective_batch_size=args.batch_size,
+            micro_batches=args.micro_batches,
+            seed=args.seed,
+            rank=accelerator.process_index,
+            world_size=accelerator.num_processes,
+            num_workers=args.dataloader_num_workers,
+            pinned=accelerator.device.type == "cuda" and getattr(own, "is_static", False),
+        )
+        schedules = make_schedules(optimizers, schedule)
+        self._parts = OwnParts(
+            args=args,
+            accelerator=accelerator,
+            precision=self.precision,
+            model=root,
+            optimizers={n: accelerator.prepare_optimizer(o) for n, o in optimizers.items()},
+            schedules=schedules,
+            step_batches=batches,
+        )
+        if len(optimizers) == 1 and has_known_state(optimizers[next(iter(optimizers))]):
+            check_optimizer_updates_parameters(root, self._parts.optimizer)
+        self._memory_before = baseline
+        self._warnings: dict[str, str] = {}
+        self._outcomes: dict[str, StepOutcome] = {}
+        self._checked: set[str] = set()
+        self._request: StopRequested | None = None
+        self._is_evaluating = self._has_chosen = False
+
+    # The loop ------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        """Lock the folder, continue from its last checkpoint, and begin.
+
+        Raises:
+            AlreadyFinished: The run in the folder has finished.
+            InputError: The folder holds another run, or cannot be written.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(_with_keywords())
+            stack.enter_context(numerics(self.precision))
+            parts, point = self._parts, find_resume_point(self._parts.args)
+            if point is not None and point.is_finished:
+                self._refuse_finished(point)
+            is_continued = point is not None
+            on_main_process(partial(_check_folder, parts.args, is_continued=is_continued))
+            if point is not None and point.checkpoint is not None:
+                parts = self._parts = as_checkpointed(parts, point.checkpoint)
+            if parts.accelerator.is_main_process:
+                print_line("\n".join(plan_lines(parts)))
+                if point is not None and point.checkpoint is not None:
+                    cursor = point.checkpoint.manifest.cursor
+                    text = f"{point.checkpoint.folder}: {counted(cursor.step, 'step')} done"
+                    print_line(labelled("resume", text))
+            self._loop: Loop[OwnParts] = stack.enter_context(
+                open_loop(Loop, parts, self._new_state, point)
+            )
+            if self.precision.properties.stores_16_bits:
+                for module in parts.models.values():
+                    hook = module.register_forward_pre_hook(self._cast_inputs, with_kwargs=True)
+                    stack.callback(hook.remove)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Finish a training whose loop has ended; record why another one stopped."""
+        if error is None and not self._loop.finished:
+            with self._stack:
+                self.finish()
+        else:
+            self._stack.__exit__(kind, error, traceback)
+
+    def __iter__(self) -> Iterator[StepBatch]:
+        """Yield the step batches that are not done yet, epoch by epoch."""
+        for epoch in self.epochs:
+            yield from self.step_batches(epoch)
+
+    @property
+    def epochs(self) -> Iterator[int]:
+        """Epochs of the training, from 0, until it is over. The model then has its final weights.
+
+        These are the weights of the best validation if there was one, or their average.
+        """
+        for epoch in self._loop.remaining_epochs():
+            self._parts.model.train()
+            yield epoch
+        self._choose_weights()
+
+    def step_batches(self, epoch: int) -> Iterator[StepBatch]:
+        """Yield the step batches of an epoch that are not done yet, until the training is over."""
+        for step_batch in self._loop.step_batches(epoch):
+            if self._parts.accelerator.num_processes > 1:
+                share_state(self._parts.model, buffers_only=True)
+            yield step_batch
+            self._complete_step()
+            if self._request is not None:
+                raise self._request
+
+    def step(self, loss: OwnLoss, update: str | None = None) -> StepOutcome:
+        """Compute the exact gradient of the current step batch, and update the weights.
+
+        Args:
+            loss: Function that returns the loss of a batch: its sum over the examples, or this sum
+                and its weight. The batch is what the collate function returns, on the device.
+            update: Name of the optimizer that steps, if there are several. Only its parameters
+                get gradients.
+
+        Returns:
+            The outcome: loss per unit of weight, norm of the gradient, loss scale, ...
+
+        Raises:
+            InputError: The loss is a mean or not one float32 number, or `update` is unknown.
+            StepStopped: The loss or the gradient is not finite.
+            PrecisionContradicted: The products were not in the precision.
+        """
+        parts, loop, batch = self._parts, self._loop, self._loop.current_batch
+        names = list(parts.optimizers)
+        name = names[0] if update is None and len(names) == 1 else update
+        if name not in names:
+            raise InputError(f"update: received {update!r}. Pass one of {', '.join(names)}.")
+        assert batch is not None, "call step inside the loop"
+        optimizer, schedule = parts.optimizers[name], parts.schedules[name]
+        trained = [
+            p for group in optimizer.param_groups for p in group["params"] if p.requires_grad
+        ]
+        with only_trained(parts.model, trained) if len(names) > 1 else ExitStack():
+            self._check_loss(name, loss, batch)
+            with loop.measured():
+                losses = loop.gradient(
+                    lambda cut: own_gradient(
+                        parts.accelerator, parts.precision, loss, cut, trained
+                    ),
+                    batch,
+                )
+                outcome = apply_step(
+                    parts.accelerator,
+                    nn.ParameterList(trained) if len(names) > 1 else parts.model,
+                    optimizer,
+                    schedule,
+                    losses=losses,
+                    max_grad_norm=parts.args.max_grad_norm,
+                    skip_nonfinite=loop.may_skip_nonfinite,
+                    votes=loop.votes,
+                )
+        optimizer.zero_grad()
+        self._outcomes[name] = outcome
+        return outcome
+
+    # Validation and results ------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the model."""
+        return self._parts.accelerator.device
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps so far, skipped ones included."""
+        self._complete_step()
+        return self._loop.steps
+
+    @property
+    def validation_is_due(self) -> bool:
+        """Whether to validate now: after an epoch, every `eval_steps`, and after the last step."""
+        self._complete_step()
+        validations = required_feature(self._loop.state.features, Validations)
+        return validations.is_due(self._loop.steps, self._loop.is_over)
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Return a context for an evaluation, in which the models predict as they will be saved.
+
+        They are in evaluation mode, without gradients, in the precision, and during the training
+        with the averaged weights if there is an average.
+        """
+        self._complete_step()
+        state, modes = self._loop.state, [m.training for m in self._parts.model.modules()]
+        contexts: list[AbstractContextManager[None]] = []
+        if not self._has_chosen:
+            contexts = [feature.around_evaluation() for feature in state.features]
+        self._parts.model.eval()
+        self._is_evaluating = True
+        try:
+            with entered_in_order(contexts), torch.no_grad(), self.precision.autocast():
+                yield
+        finally:
+            self._is_evaluating = False
+            for module, mode in zip(self._parts.model.modules(), modes, strict=True):
+                module.training = mode
+            state.history.resume_clock()
+
+    def validated(self, **metrics: float) -> None:
+        """Record a validation; keep the weights if it is the best so far; stop early if asked to.
+
+        All processes call it, and the metrics of the main process count.
+
+        Args:
+            metrics: Metrics of the validation by name.
+
+        Raises:
+            InputError: The weights are averaged, and it is not called inside `evaluation`.
+        """
+        self._complete_step()
+        state, args = self._loop.state, self._parts.args
+        if args.ema_decay is not None and not self._is_evaluating:
+            raise InputError(
+                "validated: with ema_decay, the averaged weights are validated and saved. Compute "
+                "the metrics and call it inside `with training.evaluation():`."
+            )
+        shared = [{name: float(value) for name, value in metrics.items()}]
+        if self._parts.accelerator.num_processes > 1:
+            broadcast_object_list(shared)
+        name = args.metric_for_best_model or next(iter(shared[0]), "")
+        if name not in shared[0]:
+            raise InputError(f"validated: the metric {name!r} is missing. Pass {name}=...")
+        validations = required_feature(state.features, Validations)
+        lower = name.endswith(("loss", "error"))
+        higher = not lower if args.greater_is_better is None else args.greater_is_better
+        validations.best.metric = _Selected(name, higher)
+        finite = {n: v if math.isfinite(v) else None for n, v in shared[0].items()}
+        validations.add(self._loop.steps, finite)
+        state.history.resume_clock()
+
+    def finish(self, predictions: Any = None, **metrics: float) -> None:
+        """Save the model, and write the results and the record. Leaving the context does it too.
+
+        Args:
+            predictions: Predictions of the final split, such as `ampft.Predictions.from_logits`;
+                with them, `ampft report` and `ampft compare` read the run like any other.
+            metrics: Other metrics of the final split, by name.
+        """
+        self._complete_step()
+        self._choose_weights()
+        loop, parts = self._loop, self._parts
+        state, folder = loop.state, loop.folder
+        loop.checkpoints.wait()
+        values = dict(metrics) if predictions is None else {**predictions.metrics(), **metrics}
+        numbers = {n: v for n, v in values.items() if v is not None and math.isfinite(v)}
+        if parts.accelerator.trackers:
+            parts.accelerator.log(numbers, step=loop.steps)
+        record = self._final_record(predictions, values)
+        end_training(parts.accelerator)
+        if folder is None:
+            loop.finished = True
+            return
+        state.history.verify()
+        stage = folder.stage()
+        check_disk_space(folder.path, weights_size(parts.model), "saving the model")
+        for feature in state.features:
+            feature.save(stage, parts.model)
+        write_tensors(stage / MODEL_NAME, parts.model.state_dict())
+        required_feature(state.features, Validations).best.path.unlink(missing_ok=True)
+        if predictions is None:
+            publish(folder, record)
+        else:
+            write_results(folder, record, predictions, _write_predictions)
+        loop.finished = True
+        state.history.close()
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
+        lines = [("warning", text) for text in record.warnings.values()]
+        lines += [("stopped", record.reason)] if record.reason else []
+        lines.append(("wrote", f"{folder.path}: model, history, record"))
+        lines += [("result", figures)] if figures else []
+        for name, text in lines:
+            print_line(labelled(name, text))
+
+    # Parts of it -----------------------------------------------------------------------------
+
+    def _complete_step(self) -> None:
+        """Add the current step to the history, after its updates; a repeated call does nothing."""
+        if not self._outcomes:
+            return
+        outcomes, self._outcomes = self._outcomes, {}
+        last = [*outcomes.values()][-1]
+        joint = replace(
+            last,
+            loss=sum(each.loss for each in outcomes.values()),
+            grad_norm=math.hypot(*(each.grad_norm for each in outcomes.values())),
+            skipped=any(each.skipped for each in outcomes.values()),
+        )
+        columns: dict[str, float] = {}
+        if len(self._parts.optimizers) > 1:
+            columns = {f"loss/{name}": each.loss for name, each in outcomes.items()}
+        try:
+            self._loop.record(joint, columns)
+        except StopRequested as request:  # after the validation that may be due now
+            self._request = request
+
+    def _choose_weights(self) -> None:
+        if not self._has_chosen:
+            self._has_chosen = True
+            self._loop.choose_weights()
+            self._parts.model.eval()
+
+    def _check_loss(self, name: str, loss: OwnLoss, batch: StepBatch) -> None:
+        """Check on the first step that a loss is a sum."""
+        examples, ids = self._parts.step_batches.examples, batch.effective_ids[:8]
+        if name in self._checked or not self._parts.args.check_loss or len(ids) < 2:
+            return
+        self._checked.add(name)
+        if self._loop.steps:  # it was checked before the run was continued
+            return
+
+        def cut(part: Any) -> MicroBatch:
+            return MicroBatch(part, examples.collate(part), counted=True, is_last=True)
+
+        half = len(ids) // 2
+        warning = check_is_sum(
+            self._parts.accelerator,
+            self.precision,
+            self._parts.model,
+            loss,
+            [cut(ids[:half]), cut(ids[half:])],
+            cut(ids),
+        )
+        if warning is not None:
+            self._warnings[SPLIT_DEPENDENT] = warning
+            self._loop.state.history.write(labelled("warning", warning))
+
+    def _new_state(self) -> LoopState[OwnParts]:
+        parts, args = self._parts, self._parts.args
+        accelerator = parts.accelerator
+        path = parts.folder / HISTORY_NAME if accelerator.is_main_process else None
+        history = History(path, accelerator, parts.total_steps)
+        return LoopState(
+            parts,
+            history,
+            self._features(history),
+            FirstStepMonitor(parts.precision),
+            OutOfMemoryRetries(
+                parts.model,
+                parts.step_batches,
+                can_repeat=args.auto_micro_batch and accelerator.num_processes == 1,
+                advice="Raise micro_batches, which keeps the batch and its gradient.",
+                write=history.write,
+            ),
+            StepIdsHash(),
+            parts.record,
+        )
+
+    def _features(self, history: History) -> tuple[Feature, ...]:
+        parts, args, accelerator = self._parts, self._parts.args, self._parts.accelerator
+        average = None
+        if args.ema_decay is not None:
+            average = AveragedWeights(parts.model, args.ema_decay)
+        name = args.metric_for_best_model or "loss"
+        best = BestModel(
+            parts.folder, _Selected(name, False), args.early_stopping_patience, average=average
+        )
+        seconds = None if args.max_time is None else parse_duration("max_time", args.max_time)
+        features = (
+            TrackerReporting(
+                accelerator, redact_secrets(args.recorded()) if accelerator.log_with else None
+            ),
+            PeakMemoryMonitor(accelerator.device, self._memory_before),
+            NonfiniteStepMonitor(
+                parts.folder / NONFINITE_NAME,
+                accelerator,
+                parts.model,
+                mode=parts.precision.mode,
+                skips=args.on_nonfinite == "skip",
+                write=history.write,
+                saves=False,
+            ),
+            average,
+            Validations(
+                best,
+                {},
+                accelerator,
+                parts.model,
+                history.write,
+                len(parts.step_batches),
+                args.eval_steps,
+            ),
+            TrainingClock(TimeLimit(seconds, self._started), args.max_time, parts.total_steps),
+        )
+        return tuple(feature for feature in features if feature is not None)
+
+    def _final_record(self, predictions: Any, metrics: Mapping[str, Any]) -> RunRecord:
+        loop, parts = self._loop, self._parts
+        state, batches = loop.state, loop.state.retries.step_batches
+        record = state.record("finished")
+        if not loop.is_over:
+            reason = f"the loop was left after step {loop.steps} of {parts.total_steps}"
+            record = replace(record, reason=reason)
+        note = batch_norm_note(
+            parts.model, micro_batches=batches.micro_batches, processes=batches.world_size
+        )
+        warnings = {**record.warnings, **self._warnings}
+        timings = state.timings() if loop.steps else {}
+        for feature in state.features:
+            timings |= feature.timings(timings)
+        record = replace(
+            record,
+            timings=timings,
+            warnings=warnings if note is None else {**warnings, "batch_norm": f"{note}."},
+            metrics=metrics,
+        )
+        if predictions is None:
+            return record
+        examples = {**record.data.examples, predictions.split: len(predictions)}
+        return replace(
+            record,
+            task=own_task(predictions.kind),
+            label_names=predictions.label_names,
+            data=replace(record.data, examples=examples),
+            metrics={**metrics, "split": predictions.split, "selected": False},
+        )
+
+    def _refuse_finished(self, point: Any) -> NoReturn:
+        finished = read_record(point.output_dir)
+        refuse_finished(point, replace(self._parts.record, label_names=finished.label_names))
+
+    def _cast_inputs(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Give a model that stores 16 bits its floating-point inputs in their dtype."""
+        del module
+        dtype = self.precision.storage_dtype
+
+        def cast(value: Any) -> Any:
+            is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+            return value.to(dtype) if is_float else value
+
+        return tuple(map(cast, args)), {name: cast(value) for name, value in kwargs.items()}
+
+
+class _Selected:
+    """The metric that selects the best weights."""
+
+    def __init__(self, name: str, higher_is_better: bool) -> None:
+        self.name, self.higher_is_better = name, higher_is_better
+
+
+def _write_predictions(path: Path, predictions: Outcome) -> None:
+    write_predictions(path, predictions, lambda rows: {})
+
+
+@contextmanager
+def _with_keywords() -> Iterator[None]:
+    """Let messages name keyword arguments in place of flags."""
+    try:
+        yield
+    except (InputError, TrainingStopped, Preempted) as error:
+        error.args = (with_keyword_names(str(error)), *error.args[1:])
+        raise
+
+
+def _check_precision(precision: Precision, optimizers: Mapping[str, Optimizer]) -> None:
+    """Check that an own loop can train in a precision.
+
+    Raises:
+        InputError: It replaces layers, or rounds updates as these optimizers do not.
+    """
+    if precision.properties.replaces_layers:
+        raise InputError(
+            f"precision {precision.mode}: it replaces layers of the model, which ampft.Training "
+            "does not do. Use bf16 or fp16."
+        )
+    wanted = precision.rounding
+    if wanted not in (None, "nearest") and any(
+        getattr(each, "rounding", None) != wanted for each in optimizers.values()
+    ):
+        raise InputError(
+            f"precision {precision.mode}: its optimizer rounds updates as torch's do not. Use "
+            f"bf16-true, or an optimizer of ampft.make_optimizer for this precision."
+        )
+
+
+def _check_folder(args: OwnSettings, *, is_continued: bool) -> None:
+    overwrite = args.overwrite_output_dir or is_continued
+    check_output_folder(args.output_dir, overwrite=overwrite)
+    check_creatable(Path(args.output_dir))
+
+
+def plan_lines(parts: OwnParts) -> list[str]:
+    """Return the lines that an own loop prints before its first step."""
+    batches, steps, precision = parts.step_batches, parts.total_steps, parts.precision
+    device = parts.accelerator.device
+    weights = parts.record.model.parameters / 1e6
+    return [
+        labelled("device", f"{device.type}, {counted(batches.world_size, 'process')}"),
+        labelled("precision", f"{precision.mode}, {precision.execution}: {precision.reason}"),
+        labelled(
+            "model",
+            f"{parts.record.model.name}, {weights:.3g} M {dtype_name(precision.storage_dtype)} "
+            "weights",
+        ),
+        labelled("data", f"{counted(len(batches.examples.weights), 'example')}"),
+        labelled(
+            "steps",
+            f"{steps} {in_epochs(steps, len(batches))}; batch {batches.effective_batch_size} in "
+            f"{counted(batches.world_size, 'process')} x "
+            f"{counted(batches.micro_batches, 'micro-batch')}",
+        ),
+    ]

@@ -1,0 +1,65 @@
+"""What the core finds by name in the halves beside it, none of which it imports.
+
+The core works in a copy without them: what an absent half would add does not exist there.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+# The halves: what each is for. A half imports the core, and those named before it.
+HALVES = {
+    "labels": "several labels per text, and numbers as labels",
+    "words": "words with a tag each, and spans of characters",
+    "media": "images, sounds, and images with masks",
+    "own": "loops of users: `ampft.Training`, `ampft.computing_in`",
+    "doors": "Python's functions, scikit-learn's estimators, flags of transformers' scripts, "
+    "predictions of other programs, and plain clients that are asked about a saved model",
+    "lab": "the laboratory: what examines, exports and judges trainings",
+}
+# What each half adds to a table of the core, as `module:name` of a mapping in this package.
+TABLES = {
+    "tasks": ("labels.tasks:TASKS", "words.tasks:TASKS", "media.tasks:TASKS"),
+    "kinds of files": ("media.table:MEDIA",),
+    "readers of files": ("words.conll:READERS",),
+    "tasks of own loops": ("own.tasks:TASKS",),
+}
+# Modules of the halves that the core asks for something.
+ROOMS = {
+    "artifacts": "lab.export.artifact",
+    "cluster": "lab.cluster.launcher",
+    "curves": "lab.curve.learning_curve",
+    "curve page": "lab.curve.curve_page",
+    "flags of other scripts": "doors.transformers_flags",
+    "foreign predictions": "doors.foreign_predictions",
+    "inference": "lab.inference.compare_inference",
+    "files of words": "words.conll",
+    "masks": "media.mask_data",
+    "serving back": "doors.serving_back",
+    "shards on a cluster": "lab.cluster.shard_pool",
+    "tagged words": "words.reading",
+}
+
+
+def room(name: str) -> ModuleType:
+    """Import a module of a half by its name in `ROOMS`."""
+    return import_module(f"ampft.{ROOMS[name]}")
+
+
+def found(name: str) -> ModuleType | None:
+    """Import a module of a half by its name in `ROOMS`; return None where the half is absent."""
+    half = ROOMS[name].partition(".")[0]
+    return None if find_spec(f"ampft.{half}") is None else room(name)
+
+
+def added_rows(table: str) -> dict[str, Any]:
+    """Return the rows that the halves add to a table of the core, by its name in `TABLES`."""
+    rows: dict[str, Any] = {}
+    for place in TABLES[table]:
+        module, _, item = place.partition(":")
+        if find_spec(f"ampft.{module.partition('.')[0]}") is not None:
+            rows |= getattr(import_module(f"ampft.{module}"), item)
+    return rows

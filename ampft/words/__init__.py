@@ -1,0 +1,1 @@
+"""Words with a tag each, and spans of characters: entities, parts of speech."""

@@ -1,0 +1,370 @@
+"""Commands of transformers' scripts, converted by value."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+
+import pytest
+
+from ampft.arguments import parse_classify_arguments
+from ampft.arguments.classify import ClassifyArguments
+from ampft.arguments.flags import flag_switches
+from ampft.arguments.parsing import command_line_words
+from ampft.doors.transformers_flags import HARMLESS, ROWS, TAKEN, settings_of, translate
+from ampft.errors import InputError
+
+SWITCHES = flag_switches(ClassifyArguments)
+# The commands in the documentation of transformers' scripts.
+DOCUMENTED = {
+    "run_glue": "--model_name_or_path bert-base-cased --task_name mrpc --do_train --do_eval "
+    "--max_seq_length 128 --per_device_train_batch_size 32 --learning_rate 2e-5 "
+    "--num_train_epochs 3 --output_dir /tmp/mrpc/",
+    "run_glue on the hub": "--model_name_or_path bert-base-cased --dataset_name imdb --do_train "
+    "--do_predict --max_seq_length 128 --per_device_train_batch_size 32 --learning_rate 2e-5 "
+    "--num_train_epochs 3 --output_dir /tmp/imdb/",
+    "run_glue_no_trainer": "--model_name_or_path bert-base-cased --task_name mrpc --max_length 128 "
+    "--per_device_train_batch_size 32 --learning_rate 2e-5 --num_train_epochs 3 "
+    "--output_dir /tmp/mrpc/",
+    "run_ner": "--model_name_or_path google-bert/bert-base-uncased "
+    "--dataset_name tomaarsen/conll2003 --output_dir /tmp/test-ner --do_train --do_eval",
+    "run_ner on files": "--model_name_or_path google-bert/bert-base-uncased "
+    "--train_file path_to_train_file --validation_file path_to_validation_file "
+    "--output_dir /tmp/test-ner --do_train --do_eval",
+    "run_ner_no_trainer": "--model_name_or_path google-bert/bert-base-cased "
+    "--dataset_name tomaarsen/conll2003 --task_name ner --max_length 128 "
+    "--per_device_train_batch_size 32 --learning_rate 2e-5 --num_train_epochs 3 "
+    "--output_dir /tmp/ner/",
+    "run_image_classification": "--dataset_name beans --output_dir ./beans_outputs/ "
+    "--remove_unused_columns False --label_column_name labels --do_train --do_eval --push_to_hub "
+    "--push_to_hub_model_id vit-base-beans --learning_rate 2e-5 --num_train_epochs 5 "
+    "--per_device_train_batch_size 8 --per_device_eval_batch_size 8 --logging_strategy steps "
+    "--logging_steps 10 --evaluation_strategy epoch --save_strategy epoch "
+    "--load_best_model_at_end True --save_total_limit 3 --seed 1337",
+    "run_image_classification on a folder": "--train_dir path-to-train-root --output_dir "
+    "./outputs/ --remove_unused_columns False --do_train --do_eval",
+    "run_audio_classification": "--model_name_or_path facebook/wav2vec2-base --dataset_name superb "
+    "--dataset_config_name ks --output_dir wav2vec2-base-ft-keyword-spotting "
+    "--overwrite_output_dir --remove_unused_columns False --do_train --do_eval --fp16 "
+    "--learning_rate 3e-5 --max_length_seconds 1 --attention_mask False --warmup_ratio 0.1 "
+    "--num_train_epochs 5 --per_device_train_batch_size 32 --gradient_accumulation_steps 4 "
+    "--per_device_eval_batch_size 32 --dataloader_num_workers 4 --logging_strategy steps "
+    "--logging_steps 10 --evaluation_strategy epoch --save_strategy epoch "
+    "--load_best_model_at_end True --metric_for_best_model accuracy --save_total_limit 3 --seed 0 "
+    "--push_to_hub",
+    "run_audio_classification of languages": "--model_name_or_path facebook/wav2vec2-base "
+    "--dataset_name common_language --audio_column_name audio --label_column_name language "
+    "--output_dir wav2vec2-base-lang-id --overwrite_output_dir --remove_unused_columns False "
+    "--do_train --do_eval --fp16 --learning_rate 3e-5 --max_length_seconds 16 "
+    "--attention_mask False --warmup_ratio 0.1 --num_train_epochs 10 "
+    "--per_device_train_batch_size 8 --gradient_accumulation_steps 4 --per_device_eval_batch_size "
+    "1 --dataloader_num_workers 8 --logging_strategy steps --logging_steps 10 "
+    "--evaluation_strategy epoch --save_strategy epoch --load_best_model_at_end True "
+    "--metric_for_best_model accuracy --save_total_limit 3 --seed 0 --push_to_hub",
+    "run_semantic_segmentation": "--dataset_name masks --reduce_labels --output_dir "
+    "segformer-finetuned-ade --wandb --push_to_hub",
+}
+XNLI = (
+    "--model_name_or_path bert-base-multilingual-cased --language de --train_language en "
+    "--do_train --do_eval --per_device_train_batch_size 32 --learning_rate 5e-5 "
+    "--num_train_epochs 2.0 --max_seq_length 128 --output_dir /tmp/debug_xnli/ --save_steps -1"
+)
+
+
+def words(command: str) -> list[str]:
+    return translate(shlex.split(command), SWITCHES, program="ampft train").words
+
+
+def parse(command: str) -> ClassifyArguments:
+    return parse_classify_arguments(shlex.split(command))
+
+
+@pytest.mark.slow
+def test_every_field_of_training_arguments_has_a_row():
+    from transformers import TrainingArguments
+
+    fields = {field.name for field in dataclasses.fields(TrainingArguments)}
+    assert len(fields) > 100
+    assert fields - ROWS.keys() == set()
+
+
+# Fields of the scripts' own argument classes, in transformers' examples (4.20 to 5.8); tests cannot
+# import them.
+OF_MODELS = "model_name_or_path config_name cache_dir model_revision token trust_remote_code "
+OF_SAMPLES = "dataset_name dataset_config_name max_train_samples max_eval_samples "
+OF_FILES = (
+    "train_file validation_file test_file max_predict_samples overwrite_cache max_seq_length "
+)
+SCRIPTS = {
+    "run_classification": OF_MODELS + OF_SAMPLES + OF_FILES + "tokenizer_name use_fast_tokenizer "
+    "ignore_mismatched_sizes do_regression text_column_names text_column_delimiter "
+    "train_split_name validation_split_name test_split_name remove_splits remove_columns "
+    "label_column_name preprocessing_num_workers pad_to_max_length shuffle_train_dataset "
+    "shuffle_seed metric_name",
+    "run_glue": OF_MODELS + OF_SAMPLES + OF_FILES + "tokenizer_name use_fast_tokenizer "
+    "use_auth_token ignore_mismatched_sizes task_name pad_to_max_length",
+    "run_ner": OF_MODELS + OF_SAMPLES + OF_FILES + "tokenizer_name ignore_mismatched_sizes "
+    "task_name text_column_name label_column_name preprocessing_num_workers pad_to_max_length "
+    "label_all_tokens return_entity_level_metrics",
+    "run_image_classification": OF_MODELS + OF_SAMPLES + "train_dir validation_dir train_val_split "
+    "model_type feature_extractor_name image_processor_name use_auth_token ignore_mismatched_sizes "
+    "image_column_name label_column_name",
+    "run_audio_classification": OF_MODELS + OF_SAMPLES + "train_file eval_file train_split_name "
+    "eval_split_name audio_column_name label_column_name max_length_seconds feature_extractor_name "
+    "freeze_feature_encoder attention_mask ignore_mismatched_sizes",
+    "run_semantic_segmentation": OF_MODELS + OF_SAMPLES + "train_val_split do_reduce_labels "
+    "reduce_labels image_processor_name",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_field_of_a_script_is_a_flag_or_has_a_row(script):
+    fields = SCRIPTS[script].split()
+    assert len(fields) == len(set(fields)) > 13
+    assert [name for name in fields if name not in ROWS] == []
+    for name in fields:
+        row = ROWS[name]
+        assert row.text
+        if row.kind == TAKEN:
+            assert name in SWITCHES
+        else:
+            assert row.convert is not None or row.kind == HARMLESS
+
+
+def test_rows_that_are_taken_are_flags_here():
+    taken = {name for name, row in ROWS.items() if row.kind == TAKEN}
+    assert taken <= SWITCHES.keys()
+    assert len(taken) > 30
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_documented_commands(name):
+    arguments = parse(DOCUMENTED[name])
+    assert arguments.output_dir is not None
+
+
+def test_what_documented_commands_mean(capsys):
+    arguments = parse(DOCUMENTED["run_audio_classification"])
+    assert arguments.mixed_precision == "fp16"
+    assert arguments.checkpointing_steps == "epoch"
+    assert arguments.checkpoint_total_limit == 3
+    assert arguments.max_length_seconds == 1
+    printed = capsys.readouterr().out
+    assert "--fp16 -> --mixed_precision fp16" in printed
+    assert "--attention_mask False" in printed
+    arguments = parse(DOCUMENTED["run_glue"])
+    assert (arguments.dataset_name, arguments.dataset_config_name) == ("nyu-mll/glue", "mrpc")
+    arguments = parse(DOCUMENTED["run_ner_no_trainer"])
+    assert (arguments.task, arguments.label_column_name) == ("tokens", "ner_tags")
+    arguments = parse(DOCUMENTED["run_semantic_segmentation"])
+    assert (arguments.ignore_index, arguments.report_to) == (0, "wandb")
+    assert arguments.with_tracking
+
+
+def test_two_languages_are_two_configurations():
+    arguments = parse(XNLI)
+    assert arguments.dataset_name == "facebook/xnli"
+    assert arguments.dataset_config_name == "en"
+    assert arguments.eval_dataset_config_name == "de"
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("--fp16 True", "--mixed_precision fp16"),
+        ("--fp16 False", ""),
+        ("--fp16", "--mixed_precision fp16"),
+        ("--bf16 true --tf32 True", "--mixed_precision bf16"),
+        ("--tf32 True", "--mixed_precision tf32"),
+        ("--pad_to_max_length False", ""),
+        ("--warmup_steps 0.1", "--warmup_ratio 0.1"),
+        ("--warmup_steps 100", "--num_warmup_steps 100"),
+        ("--warmup_steps 0", "--warmup_ratio 0"),
+        ("--metric_for_best_model eval_loss --greater_is_better False",
+         "--metric_for_best_model log_loss"),
+        ("--max_steps 50", "--max_train_steps 50"),
+        ("--max_steps -1", ""),
+        ("--eval_strategy epoch", ""),
+        ("--eval_strategy steps --eval_steps 20", "--eval_steps 20"),
+        ("--eval_strategy steps --logging_steps 10", "--eval_steps 10"),
+        ("--eval_strategy no", "--no-load_best_model_at_end"),
+        ("--save_strategy steps", "--checkpointing_steps 500"),
+        ("--save_strategy epoch --save_total_limit 2",
+         "--checkpointing_steps epoch --checkpoint_total_limit 2"),
+        ("--save_steps 100", "--checkpointing_steps 100"),
+        ("--save_steps -1 --save_total_limit 2", ""),
+        ("--save_strategy no --save_total_limit 2", ""),
+        ("--optim adamw_torch_fused", "--optim adamw_torch"),
+        ("--metric_for_best_model eval_accuracy", "--metric_for_best_model accuracy"),
+        ("--metric_for_best_model eval_loss", "--metric_for_best_model log_loss"),
+        ("--metric_for_best_model eval_f1", "--metric_for_best_model f1"),
+        ("--report_to wandb", "--report_to wandb --with_tracking"),
+        ("--report_to wandb tensorboard", "--report_to wandb,tensorboard --with_tracking"),
+        ("--report_to none", ""),
+        ("--num_train_epochs 3.0", "--num_train_epochs 3"),
+        ("--load_best_model_at_end True", "--load_best_model_at_end"),
+        ("--load_best_model_at_end False", "--no-load_best_model_at_end"),
+        ("--resume_from_checkpoint True", "--resume_from_checkpoint latest"),
+        ("--resume_from_checkpoint runs/a", "--resume_from_checkpoint runs/a"),
+        ("--auto_find_batch_size True", "--auto_micro_batch"),
+        ("--model_revision v2", "--model_revision v2"),
+        ("--learning-rate 2e-5", "--learning_rate 2e-5"),
+        ("--use_cpu True", "--use_cpu"),
+        ("--gradient_checkpointing False", "--no-gradient_checkpointing"),
+        ("--do_train True --overwrite_cache --logging_steps 5 --hub_token hf_abc", ""),
+        ("--deepspeed none", ""),
+        ("--torch_compile False", ""),
+        ("--train_dir data/train --validation_dir data/validation", "--dataset_name data"),
+        ("--mixed_precision bf16 --bf16 True", "--mixed_precision bf16"),
+        ("--no-padding --no_gradient_checkpointing", "--no-padding --no-gradient_checkpointing"),
+        ("--no_pad_to_max_length", ""),
+        ("--report_to=tensorboard --no-with_tracking",
+         "--report_to tensorboard --no-with_tracking"),
+        ("--learning_rate=2e-5 --padding", "--learning_rate=2e-5 --padding"),
+        ("--adafactor True", "--optim adafactor"),
+        ("--adafactor --optim adafactor", "--optim adafactor"),
+        ("--adafactor False", ""),
+        ("--optim adamw_8bit", "--optim adamw_8bit"),
+        ("--optim adamw_bnb_8bit", "--optim adamw_8bit"),
+        ("--half_precision_backend auto", ""),
+        ("--tokenizer_name other", "--processor_name other"),
+        ("--config_name m --model_name_or_path m", "--model_name_or_path m"),
+        ("--text_column_name a,b,c", "--text_column_names a+b+c"),
+        ("--text_column_names a,b", "--text_column_names a,b"),
+        ("--text_column_names a,b --text_column_delimiter '\\n'", "--text_column_names a+b"),
+        ("--language de", "--dataset_name facebook/xnli --dataset_config_name de"),
+        ("--eval_split_name dev", "--validation_split_name dev"),
+        ("--metric_name f1", ""),
+        ("--do_reduce_labels", "--ignore_index 0"),
+    ],
+)  # fmt: skip
+def test_values(typed, expected):
+    assert words(typed) == shlex.split(expected)
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("--fp16 True --bf16 True", "--bf16 is set too"),
+        ("--mixed_precision bf16 --fp16 True", "--mixed_precision bf16 is set too"),
+        ("--fp16 maybe", "^--fp16 maybe: received 'maybe'; it must be True or False"),
+        ("--bf16 a.csv", "^--bf16 a.csv: received 'a.csv'; it must be True or False"),
+        ("--use_cpu maybe", "^--use_cpu maybe: this flag is a switch and takes no value. Use"),
+        ("--fp16 True --fp16 False", "--fp16 True and --fp16 False: only one can hold"),
+        ("--eval_strategy epoch --evaluation_strategy steps", "only one can hold"),
+        ("--report_to none --report_to tensorboard", "only one can hold"),
+        ("--fp16 True --mixed_precision no", "--mixed_precision no is set too"),
+        ("--metric_for_best_model accuracy --greater_is_better False", "the other direction"),
+        ("--warmup_steps 4 --warmup_ratio 0.5", "--warmup_ratio is set too"),
+        ("--num_train_epochs 2.5", "epochs are whole here"),
+        ("--warmup_steps many", "it must be a number"),
+        ("--eval_strategy no --load_best_model_at_end True", "needs validations"),
+        ("--optim paged_adamw_8bit", "Use --optim adamw_8bit"),
+        ("--optim lion_8bit", "With less memory"),
+        ("--task_name mrpc --dataset_name imdb", "--dataset_name names other data"),
+        ("--do_train False", "a run always trains"),
+        ("--dataloader_drop_last True", "every example counts once"),
+        ("--half_precision_backend apex", "apex is not supported"),
+        ("--adafactor --optim adamw_torch", "--optim adamw_torch is set too"),
+        ("--config_name other --model_name_or_path m", "weights and configuration are one"),
+        ("--text_column_names a,b --text_column_delimiter ;", "joined with a space"),
+        ("--train_language en", "it needs --language"),
+        ("--language de --train_file a.csv", "--train_file names other data"),
+        ("--deepspeed ds.json", "DeepSpeed is not supported"),
+        ("--fsdp full_shard", "fsdp2.yaml"),
+        ("--neftune_noise_alpha 5", "noise on embeddings"),
+        ("--train_dir a/one --validation_dir a/two", "one folder holds all splits"),
+    ],
+)
+def test_refused_values(typed, message):
+    with pytest.raises(InputError, match=message):
+        parse(typed)
+
+
+def test_all_problems_are_listed_and_the_rest_is_a_command():
+    command = "--train_file a.csv --deepspeed x.json --fsdp full_shard --bf16 --optim lion_8bit"
+    with pytest.raises(InputError) as error:
+        parse(command)
+    lines = str(error.value).splitlines()
+    assert [line.split()[0] for line in lines[:-1]] == ["--deepspeed", "--fsdp", "--optim"]
+    rest = lines[-1].partition("classify.py ")[2]
+    assert parse(rest).mixed_precision == "bf16"
+
+
+def test_a_file_as_the_only_argument(tmp_path):
+    path = tmp_path / "arguments.json"
+    values = {
+        "train_file": "a.csv", "fp16": True, "num_train_epochs": 3.0, "eval_strategy": "epoch",
+        "report_to": ["tensorboard"], "deepspeed": None, "do_train": True, "seed": 7,
+    }  # fmt: skip
+    path.write_text(json.dumps(values), encoding="utf-8")
+    arguments = parse_classify_arguments([str(path)])
+    assert (arguments.mixed_precision, arguments.seed) == ("fp16", 7)
+    assert arguments.with_tracking
+    path.write_text("[1]", encoding="utf-8")
+    with pytest.raises(InputError, match="must map flag names to values"):
+        parse_classify_arguments([str(path)])
+
+
+def test_a_file_of_settings_is_converted_by_value(tmp_path, capsys):
+    path = tmp_path / "settings.yaml"
+    path.write_text(
+        "train_file: a.csv\nfp16: true\nnum_train_epochs: 2.0\nevaluation_strategy: steps\n"
+        "eval_steps: 20\nreport_to: [tensorboard]\nwarmup_steps: 0.1\ndo_train: true\n"
+        "optim: adamw_torch_fused\nmetric_for_best_model: eval_loss\nhub_token: null\nseed: 7\n"
+    )
+    arguments = parse(f"--config {path}")
+    assert (arguments.mixed_precision, arguments.num_train_epochs) == ("fp16", 2)
+    assert (arguments.eval_steps, arguments.warmup_ratio, arguments.seed) == (20, 0.1, 7)
+    assert (arguments.optim, arguments.metric_for_best_model) == ("adamw_torch", "log_loss")
+    assert arguments.with_tracking
+    assert "--warmup_steps=0.1 -> --warmup_ratio 0.1" in " ".join(capsys.readouterr().out.split())
+    assert parse(f"--config {path} --bf16").mixed_precision == "bf16"  # the command line wins
+    path.write_text("fp16: true\nbf16: true\ndeepspeed: x.json\nfsdp: ''\n")
+    with pytest.raises(InputError) as error:
+        parse(f"--config {path}")
+    lines = str(error.value).splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith(f"--config {path}: --") for line in lines)
+
+
+@pytest.mark.slow
+def test_training_arguments_in_python():
+    from transformers import TrainingArguments
+
+    given = TrainingArguments(
+        output_dir="runs/x", bf16=True, num_train_epochs=2, eval_strategy="epoch", use_cpu=True,
+        report_to=["tensorboard"], metric_for_best_model="eval_loss", load_best_model_at_end=True,
+        save_strategy="epoch", save_total_limit=2,
+    )  # fmt: skip
+    arguments = parse_classify_arguments(
+        command_line_words({"train_file": "a.csv", **settings_of(given)})
+    )
+    changed = {
+        field.name: getattr(arguments, field.name)
+        for field in dataclasses.fields(arguments)
+        if getattr(arguments, field.name) != field.default
+    }
+    assert changed == {
+        "train_file": "a.csv", "output_dir": "runs/x", "mixed_precision": "bf16",
+        "num_train_epochs": 2, "use_cpu": True, "with_tracking": True,
+        "metric_for_best_model": "log_loss", "checkpointing_steps": "epoch",
+        "checkpoint_total_limit": 2,
+    }  # fmt: skip
+    with pytest.raises(InputError, match="must be a TrainingArguments"):
+        settings_of({"bf16": True})
+
+
+def test_unknown_flags_are_named_with_the_others_and_left_out_of_the_corrected_command(tmp_path):
+    typed = "--train_file a.csv --deepspeed ds.json --lr 2e-5 --no_such --fp16 --output_dir o"
+    with pytest.raises(InputError) as caught:
+        parse(typed)
+    *lines, rest = str(caught.value).splitlines()
+    assert [line.partition(":")[0].partition(".")[0] for line in lines] == [
+        "--deepspeed ds", "unknown flag --lr", "unknown flag --no_such",
+    ]  # fmt: skip
+    assert "--learning_rate" in lines[1]
+    corrected = rest.removeprefix("Without them: ").removeprefix("classify.py ")
+    assert corrected == "--train_file a.csv --mixed_precision fp16 --output_dir o"
+    parse(corrected)

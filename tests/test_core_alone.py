@@ -1,0 +1,82 @@
+"""The core works in a copy of the project without the halves beside it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from running import REPOSITORY, clean_environment, succeeded, text_settings
+
+from ampft.registry import HALVES
+
+pytestmark = pytest.mark.slow
+IMPORTS_A_HALF = re.compile(rf"^\s*(from|import) ampft\.({'|'.join(HALVES)})\b", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory) -> Path:
+    """A copy without the halves, their folders of tests, and the tests that import one."""
+    folder = tmp_path_factory.mktemp("core")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for name in listed.stdout.rstrip("\0").split("\0"):
+        path = REPOSITORY / name
+        if path.is_file() and not is_of_a_half(Path(name)):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, folder / name)
+    for half in HALVES:
+        assert (REPOSITORY / "ampft" / half).is_dir()
+        assert not (folder / "ampft" / half).exists()
+    return folder
+
+
+def is_of_a_half(name: Path) -> bool:
+    if name.parts[0] in ("ampft", "tests") and name.parts[1] in HALVES:
+        return True
+    is_test = name.parts[0] == "tests" and name.suffix == ".py"
+    return is_test and bool(IMPORTS_A_HALF.search((REPOSITORY / name).read_text(encoding="utf-8")))
+
+
+def python(core: Path, *words: object, timeout: int = 600) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, words)], cwd=core, capture_output=True, text=True,
+        env=clean_environment() | {"PYTHONPATH": str(core)}, timeout=timeout,
+    )  # fmt: skip
+
+
+def test_a_user_trains_predicts_and_compares(core, files, tiny_model, tmp_path):
+    settings = [f for f in text_settings(files, tiny_model, tmp_path) if f != str(tmp_path)]
+    settings.remove("--output_dir")
+    for mode in ("fp32", "bf16"):
+        for seed in ("1", "2", "3"):
+            name = tmp_path / f"{mode}-{seed}"
+            succeeded(
+                python(
+                    core, "recipes/classify.py", "--mixed_precision", mode, *settings,
+                    "--seed", seed, "--output_dir", name,
+                )
+            )  # fmt: skip
+    runs = sorted(tmp_path.iterdir())
+    table = succeeded(
+        python(core, "-m", "ampft", "predict", "--model", runs[0], files / "test.csv")
+    )
+    assert len(table.stdout.splitlines()) == 46
+    compared = succeeded(python(core, "-m", "ampft", "compare", *runs)).stdout
+    assert "bf16" in compared
+    assert "fp32" in compared
+    assert "accuracy" in succeeded(python(core, "-m", "ampft", "report", runs[0])).stdout
+
+
+@pytest.mark.full
+def test_the_quick_tests_of_the_core_pass(core):
+    done = python(
+        core, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider",
+        "-m", "not slow and not halves", "tests", timeout=1800,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:]

@@ -1,0 +1,346 @@
+"""Words with tags from every source: schemes, splits, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
+
+from ampft.arguments import ClassifyArguments
+from ampft.data.load import load_data
+from ampft.errors import InputError
+from ampft.text.units import TextUnits
+from ampft.words.tags import BIO, IOB1, IOBES, PLAIN, as_bio, find_scheme
+
+WNUT = Path(__file__).parents[3] / "shared" / "data" / "wnut17"
+SENTENCE = "the\tO\nRhine\tB-LOC\nFalls\tI-LOC\nnear\tO\nBern\tB-LOC\n"
+OTHER = "Ann\tB-PER\nsleeps\tO\n"
+
+
+def request(path: Path, text: str, **options) -> ClassifyArguments:
+    path.write_text(text, encoding="utf-8")
+    return ClassifyArguments(
+        train_file=path, **{"validation_fraction": 0.0, "test_fraction": 0.0, **options}
+    )
+
+
+def conll(tmp_path, text, **options):
+    return load_data(request(tmp_path / "train.conll", text, **options))
+
+
+def words_and_tags(data, split="train"):
+    part = data.splits[split]
+    (column,) = data.input_columns
+    return [
+        list(zip(words, (data.label_names[code] for code in codes), strict=True))
+        for words, codes in zip(part[column][:], part["label"][:], strict=True)
+    ]
+
+
+def test_a_conll_file(tmp_path):
+    text = f"-DOCSTART- -X- O\n\n{SENTENCE}\t\n \n{OTHER}"
+    data = conll(tmp_path, text)
+    assert data.kind == "token"
+    assert data.label_names == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+    assert words_and_tags(data) == [
+        [("the", "O"), ("Rhine", "B-LOC"), ("Falls", "I-LOC"), ("near", "O"), ("Bern", "B-LOC")],
+        [("Ann", "B-PER"), ("sleeps", "O")],
+    ]
+    assert data.splits["train"]["ampft_line"][:] == [3, 10]
+    assert any("Task tokens, found from the columns" in note for note in data.notes)
+    labels = data.labels("train")
+    assert labels[np.array([1, 0])].tolist() == [3, 0, 0, 1, 2, 0, 1]
+    assert np.asarray(labels).tolist() == [[0, 1, 2, 0, 1], [3, 0, -1, -1, -1]]
+
+
+def test_columns_between_word_and_tag_and_blanks(tmp_path):
+    data = conll(tmp_path, "Ann NNP B-PER\nsleeps VBZ O\n\nBob NNP B-PER\n")
+    assert words_and_tags(data)[0] == [("Ann", "B-PER"), ("sleeps", "O")]
+
+
+@pytest.mark.parametrize(
+    ("tags", "scheme", "expected"),
+    [
+        ("B-X I-X O B-X", BIO, "B-X I-X O B-X"),
+        ("I-X I-X B-X I-Y O I-X", IOB1, "B-X I-X B-X B-Y O B-X"),
+        ("B-X I-X E-X S-X O S-Y", IOBES, "B-X I-X I-X B-X O B-Y"),
+        ("B-X L-X U-X U-Y", IOBES, "B-X I-X B-X B-Y"),
+        ("B-X M-X E-X W-Y", IOBES, "B-X I-X I-X B-Y"),
+        ("NOUN VERB O", PLAIN, "NOUN VERB O"),
+        ("NOUN VERB S-BAR", PLAIN, "NOUN VERB S-BAR"),
+    ],
+)
+def test_schemes_become_bio(tags, scheme, expected):
+    assert find_scheme([tags.split()]) == scheme
+    assert as_bio(tags.split(), scheme) == expected.split()
+
+
+def test_a_converted_scheme_is_said(tmp_path):
+    data = conll(tmp_path, "Ann\tI-PER\nLee\tI-PER\n\nBob\tI-PER\nEva\tB-PER\n")
+    assert any("IOB1 (I- begins entities) and are converted to BIO" in n for n in data.notes)
+    assert [tag for _, tag in words_and_tags(data)[1]] == ["B-PER", "B-PER"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SENTENCE + "Ann\n", r"train\.conll, line 6: the number of columns is 1, but the first"),
+        (SENTENCE + "\tO\n", r"train\.conll, line 6: a cell is empty"),
+        ("\n \n", r"train\.conll: the file has no words"),
+        (
+            SENTENCE + "\nAnn\tO\nLee\tI-PER\n",
+            r"train\.conll, line 8: 'I-PER' begins an entity, .*BIO",
+        ),
+        ("a\tS-X\nb\tE-X\n", r"train\.conll, line 2: 'E-X' begins an entity.*IOBES"),
+        (SENTENCE + "c\tX-LOC\n", r"line 6: 'X-LOC' is not a tag of the scheme, .*BIO"),
+        ("a\tO\nb\tO\n", r"train\.conll: no word has a tag other than O"),
+    ],
+)
+def test_bad_conll_names_file_and_line(tmp_path, text, message):
+    with pytest.raises(InputError, match=message):
+        conll(tmp_path, text)
+
+
+def test_several_files_have_the_tags_of_all(tmp_path):
+    (tmp_path / "a.conll").write_text(SENTENCE)
+    (tmp_path / "b.conll").write_text(OTHER)
+    files = Path(f"{tmp_path / 'a.conll'},{tmp_path / 'b.conll'}")
+    data = load_data(
+        ClassifyArguments(train_file=files, validation_fraction=0.0, test_fraction=0.0)
+    )
+    assert data.label_names == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+    assert words_and_tags(data)[1] == [("Ann", "B-PER"), ("sleeps", "O")]
+
+
+def test_another_split_must_follow_the_scheme_and_the_types(tmp_path):
+    (tmp_path / "test.conll").write_text("a\tO\n\nb\tO\nc\tI-LOC\n")
+    files = {"test_file": tmp_path / "test.conll"}
+    with pytest.raises(InputError, match=r"test\.conll, line 4: 'I-LOC' begins an entity"):
+        conll(tmp_path, SENTENCE + "\n" + OTHER, **files)
+    (tmp_path / "test.conll").write_text("a\tO\n\nb\tO\nc\tB-NEW\n")
+    with pytest.raises(
+        InputError, match=r"test\.conll, line 3: .*training lacks: 'B-NEW', 'I-NEW'"
+    ):
+        conll(tmp_path, SENTENCE + "\n" + OTHER, **files)
+
+
+def test_lists_in_json_lines_and_parquet(tmp_path):
+    rows = {"tokens": [["Ann", "sleeps"], ["Bern"]], "ner_tags": [["B-PER", "O"], ["B-LOC"]]}
+    lines = [
+        json.dumps(dict(zip(rows, row, strict=True))) for row in zip(*rows.values(), strict=True)
+    ]
+    data = load_data(request(tmp_path / "train.jsonl", "\n".join(lines)))
+    expected = [[("Ann", "B-PER"), ("sleeps", "O")], [("Bern", "B-LOC")]]
+    assert words_and_tags(data) == expected
+    names = ClassLabel(names=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"])
+    features = Features({"tokens": List(Value("string")), "ner_tags": List(names)})
+    numbers = {**rows, "ner_tags": [[1, 0], [3]]}
+    part = Dataset.from_dict(numbers, features=features)
+    part.to_parquet(tmp_path / "train.parquet")
+    none = {"validation_fraction": 0.0, "test_fraction": 0.0}
+    for data in (
+        load_data(ClassifyArguments(train_file=tmp_path / "train.parquet", **none)),
+        load_data(ClassifyArguments(**none), DatasetDict({"train": part})),
+    ):
+        assert data.label_names == ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")  # as declared
+        assert words_and_tags(data) == expected
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"tokens": ["a"], "ner_tags": ["O", "O"]}, "line 2: 1 word but 2 tags"),
+        ({"tokens": [], "ner_tags": []}, "line 2: no word in column 'tokens'"),
+        ({"tokens": ["a", " "], "ner_tags": ["O", "O"]}, "line 2: word 2 is empty"),
+        (
+            {"tokens": ["a"], "ner_tags": [3]},
+            "line 2: column 'ner_tags' holds numbers in some rows",
+        ),
+        ({"tokens": "a b", "ner_tags": ["O"]}, "line 2: 2 words but 1 tag"),
+        ({"tokens": 5, "ner_tags": ["O"]}, "line 2: column 'tokens' must hold a list"),
+        (
+            {"tokens": ["a", "b"], "ner_tags": ["O", "I-X"]},
+            "line 2, word 2: 'I-X' begins an entity",
+        ),
+    ],
+)
+def test_bad_lists_name_file_and_line(tmp_path, row, message):
+    good = {"tokens": ["Ann", "b"], "ner_tags": ["B-PER", "O"]}
+    with pytest.raises(InputError, match=rf"train\.jsonl, {message}"):
+        load_data(request(tmp_path / "train.jsonl", f"{json.dumps(good)}\n{json.dumps(row)}\n"))
+
+
+def test_spans_become_tags_of_words(tmp_path):
+    rows = [
+        {"text": "London-based Ann Lee.", "spans": [
+            {"start": 0, "end": 6, "label": "LOC"}, {"start": 13, "end": 20, "label": "PER"}]},
+        {"text": "Bernese", "spans": [[0, 4, "LOC"]]},
+        {"text": "nothing here", "spans": []},
+        *[{"text": "Ann", "spans": [[0, 3, "PER"]]}] * 20,
+    ]  # fmt: skip
+    data = load_data(request(tmp_path / "train.jsonl", "\n".join(map(json.dumps, rows))))
+    assert words_and_tags(data)[:3] == [
+        [
+            ("London", "B-LOC"),
+            ("-", "O"),
+            ("based", "O"),
+            ("Ann", "B-PER"),
+            ("Lee", "I-PER"),
+            (".", "O"),
+        ],
+        [("Bernese", "B-LOC")],
+        [("nothing", "O"), ("here", "O")],
+    ]
+    assert any("1 span extended to whole words (" in n for n in data.notes)
+
+
+@pytest.mark.parametrize(
+    ("spans", "message"),
+    [
+        ([[0, 3, "A"], [2, 5, "B"]], r"the spans 0 to 3 \('A'\) and 2 to 5 \('B'\) overlap"),
+        ([[0, 9, "A"]], r"the span 0 to 9 \('A'\) is outside the text, which has 7 characters"),
+        ([[2, 2, "A"]], r"the span 2 to 2 \('A'\) is empty"),
+        ([[3, 4, "A"]], r"the span 3 to 4 \('A'\) contains no word"),
+        ([[0, 2, "A"], [2, 3, "B"]], r"the span 2 to 3 \('B'\) begins within the word 'abc'"),
+        ([[0, 3]], r"\[0, 3\] is not a span"),
+        ([{"start": 0, "end": 3}], "is not a span, which needs start, end and label"),
+    ],
+)
+def test_bad_spans_name_file_and_line(tmp_path, spans, message):
+    row = json.dumps({"text": "abc def", "entities": spans})
+    with pytest.raises(InputError, match=rf"train\.jsonl, line 1: .*{message}"):
+        load_data(request(tmp_path / "train.jsonl", f"{row}\n{row}", text_units="words"))
+
+
+def test_a_text_with_spans_and_a_label_is_text_unless_the_task_says_otherwise(tmp_path):
+    rows = [{"text": f"Ann {i}", "spans": [[0, 3, "PER"]], "label": "ab"[i % 2]} for i in range(8)]
+    path, lines = tmp_path / "train.jsonl", "\n".join(map(json.dumps, rows))
+    assert load_data(request(path, lines)).kind == "text"
+    assert load_data(request(path, lines, task="tokens")).kind == "token"
+
+
+def test_splits_are_stratified_by_the_rarest_tag(tmp_path):
+    common = "".join(f"a{i}\tB-X\nz\tO\n\n" for i in range(40))
+    rare = "".join(f"a\tB-X\nb{i}\tB-Y\n\n" for i in range(10))
+    data = conll(tmp_path, common + rare, test_fraction=0.2)
+    has_rare = ["B-Y" in [tag for _, tag in row] for row in words_and_tags(data, "test")]
+    assert has_rare.count(True) == 2
+    assert has_rare.count(False) == 8
+
+
+def test_words_of_a_text():
+    def texts(words):
+        return [word.text for word in words]
+
+    text = 'He said: "U.K. (London-based) @user, don\'t!"'
+    fine = texts(TextUnits("words").split(text))
+    assert fine[3:9] == ['"', "U", ".", "K", ".", "("]
+    expected = [
+        "He",
+        "said",
+        ":",
+        '"',
+        "U.K",
+        ".",
+        "(",
+        "London-based",
+        ")",
+        "@user",
+        ",",
+        "don't",
+        "!",
+        '"',
+    ]
+    assert texts(TextUnits().split(text)) == expected
+    for words in (TextUnits("words").split(text), TextUnits().split(text)):
+        assert all(text[word.start : word.end] == word.text for word in words)
+        assert "".join(texts(words)) == text.replace(" ", "")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not WNUT.is_dir(), reason="needs ../shared/data/wnut17")
+def test_wnut_17_as_its_repository_holds_it():
+    data = load_data(
+        ClassifyArguments(
+            train_file=WNUT / "wnut17train.conll",
+            validation_file=WNUT / "emerging.dev.conll",
+            test_file=WNUT / "emerging.test.annotated",
+        )
+    )
+    assert {name: len(part) for name, part in data.splits.items()} == {
+        "train": 3394, "validation": 1009, "test": 1287,
+    }  # fmt: skip
+    assert len(data.label_names) == 13
+    assert [int(data.labels(split).counts.sum()) for split in data.splits] == [62730, 15733, 23394]
+
+
+def numbered_tags(tmp_path, tags):
+    rows = [{"tokens": ["Bob", "in", f"Rome{k}"], "ner_tags": tags} for k in range(20)]
+    path = tmp_path / "rows.json"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_tags_that_are_numbers_without_names(tmp_path):
+    request = ClassifyArguments(train_file=str(numbered_tags(tmp_path, [1, 0, 10])))
+    assert load_data(request).label_names == ("0", "1", "10")
+
+
+def test_tags_that_are_numbers_with_names_in_a_file(tmp_path):
+    path, names = numbered_tags(tmp_path, [1, 0, 2]), tmp_path / "names.txt"
+    names.write_text("O\nB-PER\nB-LOC\n", encoding="utf-8")
+    request = ClassifyArguments(train_file=str(path), class_names_file=str(names))
+    assert {"O", "B-PER", "B-LOC"} <= set(load_data(request).label_names)
+    short = tmp_path / "short.txt"
+    short.write_text("O\nB-PER\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"holds 2, .* 2 names, for 0 to 1"):
+        load_data(replace(request, class_names_file=str(short)))
+    text = tmp_path / "text.csv"
+    text.write_text("text,label\na,b\nc,d\n", encoding="utf-8")
+    with pytest.raises(InputError, match="has no effect on data without masks or tagged words"):
+        load_data(ClassifyArguments(train_file=str(text), class_names_file=str(names)))
+
+
+@pytest.mark.parametrize("name", ["image_column_name", "audio_column_name"])
+def test_columns_of_media_are_refused(tmp_path, name):
+    (tmp_path / "train.conll").write_text(f"{SENTENCE}\n{OTHER}\n" * 10)
+    request = ClassifyArguments(train_file=str(tmp_path / "train.conll"), **{name: "path"})
+    with pytest.raises(InputError, match=f"--{name} has no effect on words with tags"):
+        load_data(request)
+
+
+GERMEVAL = """#\tn-tv.de vom 26.02.2005 [2005-02-26]
+1\tSchartau\tB-PER\tO
+2\tsagte\tO\tO
+3\t"\tO\tO
+4\tTagesspiegel\tB-ORG\tB-PER
+
+#\tein Satz
+1\tBerlin\tB-LOC\tO
+2\tliegt\tO\tO
+"""
+
+
+@pytest.mark.parametrize("name", ["train.tsv", "train.conll", "train.tab"])
+def test_germeval_is_read_under_its_own_name(tmp_path, name):
+    none = {"validation_fraction": 0, "test_fraction": 0}
+    data = load_data(request(tmp_path / name, GERMEVAL, **none))
+    assert data.splits["train"]["tokens"][:] == [
+        ["Schartau", "sagte", '"', "Tagesspiegel"],
+        ["Berlin", "liegt"],
+    ]
+    assert data.label_names == ("O", "B-LOC", "I-LOC", "B-ORG", "I-ORG", "B-PER", "I-PER")
+    assert data.splits["train"]["label"][:] == [[5, 0, 0, 3], [1, 0]]
+
+
+@pytest.mark.parametrize(
+    "text", ["text\tlabel\n\nO\tB-x\n\na\tO\n", "text\tlabel\na\tO\n\nb\tB-x\n"]
+)
+def test_a_table_with_blank_lines_stays_a_table(tmp_path, text):
+    none = {"validation_fraction": 0, "test_fraction": 0}
+    data = load_data(request(tmp_path / "train.tsv", text, **none))
+    assert data.label_names == ("B-x", "O")
