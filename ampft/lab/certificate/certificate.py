@@ -117,8 +117,8 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
         f"a pipeline gives other answers: {text}. {' '.join(causes)}".rstrip(". ")
     ),
     "equal": lambda examples, probes, share: (
-        f"the outputs equal the model's to rounding, so no difference is estimated: all labels and "
-        f"answers of {counted(examples, 'example')}, and logits within {100 * share:.1g} % of "
+        f"the outputs equal the model's to rounding, so no difference is estimated: all answers "
+        f"of {counted(examples, 'example')}, and logits within {100 * share:.1g} % of "
         f"their range, also on {probes:,} made-up rows"
     ),
     "gain": lambda metric: (
@@ -202,8 +202,19 @@ class AnswerDifferences:
     rows: int  # Number of rows, or of words.
     labels: int  # Number with another label.
     answered: int  # Number that only one of both answers.
-    probability: float  # Largest difference of a probability.
+    probability: float  # Largest difference of a probability, or of a number.
     decided: int  # Number whose answer differs if the logits are equal.
+    are_numbers: bool = False  # Whether answers are numbers, not labels.
+
+    def text(self) -> str:
+        """Return the differences in a clause."""
+        if self.are_numbers:
+            by = f"by up to {self.probability:.2g}"
+            return f"{self.labels:,} of {self.rows:,} numbers differ by more than rounding, {by}"
+        return (
+            f"{self.labels:,} of {self.rows:,} labels differ, {self.answered:,} are answered by "
+            f"one side only, and probabilities differ by up to {self.probability:.2g}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -144,12 +144,7 @@ def facts(certificate: Certificate) -> Iterator[tuple[str, str]]:
         )
     answers, probes = certificate.answers, certificate.probes
     if answers is not None:
-        yield (
-            "answers",
-            f"{answers.labels:,} of {answers.rows:,} labels differ, {answers.answered:,} are "
-            f"answered by one side only, and probabilities differ by up to "
-            f"{answers.probability:.2g}",
-        )
+        yield "answers", answers.text()
     if probes is not None:
         yield (
             "made up",

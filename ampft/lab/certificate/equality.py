@@ -196,6 +196,7 @@ class AnswerTally:
             answered=self._answered,
             probability=self._largest,
             decided=self._decided,
+            are_numbers=self._model.numbers,
         )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from made import NAMES, certificate, drawn, without_times
 
+from ampft.decision import Rule
 from ampft.errors import InputError
 from ampft.lab.certificate.certificate_page import (
     card_section,
@@ -17,6 +18,7 @@ from ampft.lab.certificate.certificate_page import (
     page,
     read_certificate,
 )
+from ampft.lab.certificate.equality import AnswerTally
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +90,17 @@ def test_changed_predictions_are_counted(faulty):
     lost = sum(each.lost for each in faulty.classes)
     assert f"{lost} harmful, 0 beneficial" in text
     assert np.isclose(faulty.arm.flips.lost, lost)
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (Rule(("stars",), numbers=True), "1 of 2 numbers differ by more than rounding, by up to 2"),
+        (Rule(("a",), several=True), "1 of 2 labels differ, 0 are answered by one side only, and"),
+    ],
+)
+def test_differences_of_numbers_are_no_labels(rule, text):
+    tally = AnswerTally(rule, rule)
+    tally.add(np.float32([[1], [2]]), np.float32([[-1], [2]]))
+    assert tally.differences().text().startswith(text)
+    assert tally.differences().decided == 0
