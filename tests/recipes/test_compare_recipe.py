@@ -223,7 +223,10 @@ def test_another_plan_in_the_same_folder_is_refused(compared):
     [
         (("--modes", "fp8"), (), "--mixed_precision fp8: not available on this device"),
         pytest.param(
-            ("--budget", "9s"), ("--max_train_steps", "5"), "--budget: ", marks=pytest.mark.full
+            ("--budget", "9s", "--anyway"),
+            ("--max_train_steps", "5"),
+            "--budget: ",
+            marks=pytest.mark.full,
         ),
     ],
 )
