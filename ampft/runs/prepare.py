@@ -191,8 +191,12 @@ def prepare_training(
     step_batches = replace(
         step_batches, finish=_finish(args, precision, accelerator, loaded, step_batches)
     )
-    kind = task.row.kind
-    chosen, args = args, args.with_epochs(len(step_batches), has_texts=kind.has_texts)
+    chosen = args
+    args = args.with_epochs(
+        len(step_batches),
+        has_texts=task.row.kind.has_texts,
+        probed_classes=len(task.label_names) if is_probed else None,
+    )
     total_steps = total_steps_of(args, step_batches)
     optimizer_settings = replace(args.optimizer_settings(), units=task.units(loaded.model))
     optimizer = make_optimizer(loaded.model, optimizer_settings, precision)

@@ -69,23 +69,26 @@ def test_a_flag_set_to_the_general_default_counts_as_set():
 
 
 @pytest.mark.parametrize(
-    ("given", "steps_per_epoch", "has_texts", "expected"),
+    ("given", "steps_per_epoch", "has_texts", "expected", "of_two_probed"),
     [
-        (None, 2, True, 16),  # 14 rows
-        (None, 15, True, 16),
-        (None, 29, True, 9),  # 256 rows
-        (None, 125, True, 3),
-        (None, 5000, True, 3),
-        (None, 2, False, 3),
-        (1, 2, True, 1),
-        (40, 2, True, 40),
+        (None, 2, True, 16, 8),  # 14 rows
+        (None, 15, True, 16, 8),
+        (None, 29, True, 9, 5),  # 256 rows
+        (None, 125, True, 3, 3),
+        (None, 5000, True, 3, 3),
+        (None, 2, False, 3, 3),
+        (1, 2, True, 1, 1),
+        (40, 2, True, 40, 40),
     ],
 )
-def test_the_default_length_follows_the_data(given, steps_per_epoch, has_texts, expected):
+def test_the_default_length_follows_the_data(
+    given, steps_per_epoch, has_texts, expected, of_two_probed
+):
     words = () if given is None else ("--num_train_epochs", given)
     arguments = parse("--train_file", "a.csv", *words)
-    chosen = arguments.with_epochs(steps_per_epoch, has_texts=has_texts)
-    assert chosen.num_train_epochs == expected
+    for classes, epochs in ((None, expected), (3, expected), (2, of_two_probed)):
+        chosen = arguments.with_epochs(steps_per_epoch, has_texts=has_texts, probed_classes=classes)
+        assert chosen.num_train_epochs == epochs
 
 
 @pytest.mark.parametrize("words", [(), ("--task", "pixels")])

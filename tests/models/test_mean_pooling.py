@@ -149,3 +149,22 @@ def test_a_run_serves_the_mean_and_another_one_continues_it(sentence_encoder, tm
     assert again.model.config.num_hidden_layers == 3
     assert not any("logistic" in note for note in again.record.model.notes), "the head is kept"
     assert again.record.arguments["learning_rate"] == 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("names", "settings", "epochs"),
+    [("abb", {}, 8), ("abc", {}, 16), ("abb", {"head_init": "random"}, 16)],
+)
+def test_two_classes_from_a_probe_train_half_as_long(
+    sentence_encoder, tmp_path, names, settings, epochs
+):
+    """The limit of epochs, which 54 training rows in batches of 8 reach."""
+    texts = zip(*tiny_texts(60).values(), strict=True)
+    run = ampft.finetune(
+        [{"text": text, "label": names[label]} for text, label in texts],
+        model_name_or_path=str(sentence_encoder), output_dir=str(tmp_path / "run"),
+        max_seq_length=40, max_train_steps=1, baseline=False, serve_back=False, use_cpu=True,
+        **settings,
+    )  # fmt: skip
+    assert run.record.arguments["num_train_epochs"] == epochs

@@ -374,9 +374,13 @@ def recipe_case(
         seed=args.seed,
         padded=not loaded.padding_free,
     )
-    args = args.with_learning_rate(model.config, begins_at_probe=begins_at_probe(args, loaded))
+    is_probed = begins_at_probe(args, loaded)
     first = list(step_batches.epoch(0, stop=steps))
-    args = args.with_epochs(len(step_batches), has_texts=task.row.kind.has_texts)
+    args = args.with_learning_rate(model.config, begins_at_probe=is_probed).with_epochs(
+        len(step_batches),
+        has_texts=task.row.kind.has_texts,
+        probed_classes=len(task.label_names) if is_probed else None,
+    )
     total_steps = total_steps_of(args, step_batches)
     trial = TrialSettings(
         steps=min(trial_steps, total_steps),
