@@ -10,7 +10,7 @@ which never moves them. Up to 1,000 test rows. Size 0: all rows. Set
 `trec2`: only TREC's descriptions and entities, as another set of two classes.
 
 Arms: `half` and `whole`, half of the rate (5e-5) and all of it from the probed head; a number after
-them is the number of epochs, otherwise as by default. `before` and `trainer` as in `defaults.py`.
+them is the number of epochs, otherwise at least 250 steps, at most 16 epochs, at least 3. `before` and `trainer` as in `defaults.py`.
 `frozen`: the probe; `tf-idf`: as in the simple methods.
 """
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ from torch import Tensor, nn
 
 import ampft
 from ampft.arguments import parse_classify_arguments
+from ampft.arguments.classify import EPOCHS, LEAST_STEPS, MOST_EPOCHS
 from ampft.arguments.parsing import command_line_words
 from ampft.data.sources.data_sets import splits_in_memory
 from ampft.engine.optimizer import make_optimizer, make_schedule
@@ -177,7 +179,8 @@ def measure(
                 yield _result(arm, (logits / START).log_softmax(1), labels)
                 continue
             own = re.search(r"\d+$", arm)
-            epochs = int(own[0]) if own else prepared.total_steps // len(prepared.step_batches)
+            least = math.ceil(LEAST_STEPS / len(prepared.step_batches)) if key == "probe" else 0
+            epochs = int(own[0]) if own else max(EPOCHS, min(MOST_EPOCHS, least))
             yield _trained(prepared, arm, epochs, cell["seed"])
 
 
