@@ -10,8 +10,8 @@ which never moves them. Up to 1,000 test rows. Size 0: all rows. Set
 `trec2`: only TREC's descriptions and entities, as another set of two classes.
 
 Arms: `half` and `whole`, half of the rate (5e-5) and all of it from the probed head; a number after
-them is the number of epochs, otherwise at least 250 steps, at most 16 epochs, at least 3. `before` and `trainer` as in `defaults.py`.
-`frozen`: the probe; `tf-idf`: as in the simple methods.
+them is the number of epochs, otherwise as many as make 250 steps, 3 to 16. `before` and `trainer`
+as in `defaults.py`. `frozen`: the probe; `tf-idf`: as in the simple methods.
 """
 
 from __future__ import annotations
