@@ -44,6 +44,11 @@ REPLACEMENTS = {
         ("freeze_backbone", "freeze_encoder"), "Use --train_layers 0, which trains only the head."
     ),
     "tensorboard": "Use --with_tracking --report_to tensorboard.",
+    **dict.fromkeys(
+        ("time_budget", "time_limit", "n_trials", "hp_search_backend"),
+        "ampft search --time_budget 10min -- ... chooses learning rate and length within a time; "
+        "--max_time ends one training.",
+    ),
     "load_in_8bit": "Train without it; ampft compare RUN --inference fp32,int8 measures int8.",
 } | dict.fromkeys(DEVICE_FLAGS, DEVICE) | {
     other: f"Use --{name}."

@@ -48,7 +48,7 @@ class PushFlags:
 
 
 def report(line: CommandLine[ReportFlags]) -> None:
-    """Print the report of a run, of a comparison or of a learning curve."""
+    """Print the report of a run, of a comparison, of a learning curve or of a search."""
     from ampft.comparison.findings import COMPARISON_NAME
 
     folder, output_file = Path(line.flags.run), line.flags.output_file
@@ -63,11 +63,16 @@ def report(line: CommandLine[ReportFlags]) -> None:
     from ampft.comparison.execution.plan import PLAN_NAME
     from ampft.runs.show import format_run
 
-    is_curve = (folder / "curve.json").is_file()
+    asked, is_curve = f"ampft report {folder}", (folder / "curve.json").is_file()
     if not is_curve and (folder / PLAN_NAME).is_file():
         _refuse_unfinished(folder)
     if output_file is not None and folder.is_dir():
         raise InputError(f"--output_file: {folder} is not a comparison. Remove the flag.")
+    if (folder / "search.json").is_file():
+        print(
+            inert_lines(laboratory("search.answer", f"ampft report {folder}").report_text(folder))
+        )
+        return
     if is_curve:
         curves = room("curves")
         curve = curves.read_curve(folder / curves.CURVE_NAME)

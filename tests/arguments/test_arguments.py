@@ -342,7 +342,8 @@ def test_flags_of_other_scripts(other):
         "num_processes",
         "inference",
         "dynamo_backend",
-    }  # of the launcher and of compare
+        "time_budget",
+    }  # of the launcher, of compare and of search
     assert named or REPLACEMENTS[other].startswith("Remove the flag: ")
     message = f"unknown flag --{other}. {REPLACEMENTS[other]} See"
     with pytest.raises(InputError, match=re.escape(message)):

@@ -5,20 +5,30 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.flags import later_wins
+from ampft.errors import InputError
+from ampft.lab.search.rungs import Choice
+from ampft.lab.search.state import SearchAnswer, SearchState, read_state
 from ampft.runs.redaction import redact_command
 from ampft.text.escaping import inert
-from ampft.text.numbers import approximate_duration, counted, number, points, signed_number
+from ampft.text.numbers import approximate_duration, counted, or_dash, points, signed_number
 from ampft.text.terminal import labelled
 
-if TYPE_CHECKING:
-    from ampft.lab.search.rungs import Choice
-    from ampft.lab.search.state import SearchAnswer, SearchState
-
 SHOWN = 4  # candidates
+
+
+def report_text(folder: Path) -> str:
+    """Return the lines about the search in a folder.
+
+    Raises:
+        InputError: It has not finished.
+    """
+    state = read_state(folder)
+    if state is None or state.answer is None:
+        raise InputError(f"{folder}: the search has not finished. Repeat its command to continue.")
+    return answer_text(state, folder)
 
 
 def answer_text(state: SearchState, folder: Path, argv: Sequence[str] = ()) -> str:
@@ -46,7 +56,7 @@ def answer_text(state: SearchState, folder: Path, argv: Sequence[str] = ()) -> s
 
 
 def _candidate_text(choice: Choice, answer: SearchAnswer) -> str:
-    value = f"{100 * choice.value:.1f} %" if answer.is_share else f"{choice.value:.4f}"
+    value = or_dash(choice.value, lambda v: f"{100 * v:.1f} %" if answer.is_share else f"{v:.4f}")
     return f"{choice.name}: {answer.loss} {choice.loss:.4f}, {answer.metric} {value}"
 
 
@@ -54,28 +64,25 @@ def chosen_text(state: SearchState) -> str:
     """Return in one sentence what was chosen and why."""
     answer, plan = state.answer, state.plan
     assert answer is not None, "the search has finished"
-    rows = (
-        f"{counted(answer.rows, 'row')} in {plan.folds} folds"
-        if plan.folds
-        else (counted(answer.rows, "validation row"))
-    )
+    rows = counted(answer.rows, "validation row")
+    if plan.folds:
+        rows = f"{counted(answer.rows, 'row')} in {plan.folds} folds"
     if not answer.settings:
         tried = "the other" if answer.tried == 1 else f"none of the {answer.tried} others"
         return f"the default: {tried} is better by more than chance on {rows}"
     winner = next(each for each in answer.choices if each.is_better)
     settings = ", ".join(f"{name} {value}" for name, value in answer.settings.items())
-    by_loss = winner.loss_gain > winner.loss_needed and winner.value_gain >= 0
-    if by_loss:
-        why = (
-            f"its {answer.loss} is {number(winner.loss_gain, 4)} lower than the default's, and "
-            f"{number(winner.loss_needed, 4)} would be beyond chance"
-        )
+    if winner.has_lower_loss:
+        name, how, gain, needed = answer.loss, "lower", winner.loss_gain, winner.loss_needed
+        numbers = [f"{each:.4f}" for each in (gain, needed or 0.0)]
     else:
-        why = (
-            f"its {answer.metric} is {_difference(winner.value_gain, answer)} better than the "
-            f"default's, and {_difference(winner.value_needed, answer)} would be beyond chance"
-        )
-    return f"{settings}: {why}, on {rows}"
+        name, how = answer.metric, "better"
+        both = (winner.value_gain or 0.0, winner.value_needed or 0.0)
+        numbers = [f"{100 * n:.1f} points" if answer.is_share else f"{n:.4f}" for n in both]
+    return (
+        f"{settings}: its {name} is {numbers[0]} {how} than the default's, and {numbers[1]} would "
+        f"be beyond chance, on {rows}"
+    )
 
 
 def gain_text(state: SearchState) -> str:
@@ -92,7 +99,7 @@ def gain_text(state: SearchState) -> str:
     rows = counted(answer.judged_rows, "test row")
     ends = f"{_signed(low, answer)} to {_signed(high, answer)}"
     what = "undecided whether it is better than the default"
-    if answer.answer == "keep":
+    if low > 0:
         what = "better than the default"
     elif high < 0:
         what = "worse than the default: train with the default settings instead"
@@ -100,10 +107,6 @@ def gain_text(state: SearchState) -> str:
         f"{gain}{unit} ({ends}, 95 %) on {rows} that the search did not use, "
         f"{counted(plan.seeds, 'seed')} per side: {what}"
     )
-
-
-def _difference(value: float, answer: SearchAnswer) -> str:
-    return f"{number(100 * value, 1)} points" if answer.is_share else number(value, 4)
 
 
 def _signed(value: float, answer: SearchAnswer) -> str:

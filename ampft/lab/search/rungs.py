@@ -304,16 +304,23 @@ class Choice:
     name: str
     loss: float  # Mean loss.
     loss_gain: float  # How much lower it is than the default's.
-    loss_needed: float  # How much would be beyond chance.
-    value: float  # Primary metric.
-    value_gain: float  # How much better it is.
-    value_needed: float
+    loss_needed: float | None  # How much would be beyond chance; None if nothing would be.
+    value: float | None  # Primary metric; None if it is undefined.
+    value_gain: float | None  # How much better it is than the default's.
+    value_needed: float | None
+
+    @property
+    def has_lower_loss(self) -> bool:
+        """Whether its loss is lower beyond chance, and its primary metric no worse."""
+        is_lower = self.loss_needed is not None and self.loss_gain > self.loss_needed
+        return is_lower and self.value_gain is not None and self.value_gain >= 0
 
     @property
     def is_better(self) -> bool:
         """Whether it is better than the default by more than its uncertainty."""
-        by_loss = self.loss_gain > self.loss_needed and self.value_gain >= 0
-        return by_loss or self.value_gain > self.value_needed
+        if self.value_gain is None or self.value_needed is None:
+            return self.has_lower_loss
+        return self.has_lower_loss or self.value_gain > self.value_needed
 
 
 def compared(name: str, found: Evidence, default: Evidence, metric: Metric, tests: int) -> Choice:
@@ -333,26 +340,33 @@ def compared(name: str, found: Evidence, default: Evidence, metric: Metric, test
         )
     tail = LEVEL / 2 / tests
     gain = paired_gain(default.losses, found.losses, default.units)
-    needed = -float(stdtrit(gain.cases - 1, tail)) * gain.error if gain.cases > 1 else math.inf
+    needed = -float(stdtrit(gain.cases - 1, tail)) * gain.error if gain.cases > 1 else math.nan
     if default.folds is not None:
-        apart = [
-            np.bincount(default.folds, default.losses - found.losses)
-            / np.bincount(default.folds, default.units)
-        ]
-        error = math.sqrt(corrected_variance(np.array(apart)))
-        needed = max(needed, -float(stdtrit(len(apart[0]) - 1, tail)) * error)
-    values = metric.value(found.sums), metric.value(default.sums)
-    estimate = estimate_over_folds([found.sums], [default.sums], [default.folds], metric)
-    sign = 1 if metric.higher_is_better else -1
+        gains, units = default.losses - found.losses, default.units
+        apart = np.bincount(default.folds, gains) / np.bincount(default.folds, units)
+        error = math.sqrt(corrected_variance(apart[None]))
+        needed = max(needed, -float(stdtrit(len(apart) - 1, tail)) * error)
+    value = metric.value(found.sums)
+    sign, half = 1 if metric.higher_is_better else -1, math.nan
+    try:
+        folds = [default.folds]
+        estimate = estimate_over_folds([found.sums], [default.sums], folds, metric)
+        half = estimate.half_width(tail)
+    except InputError:  # it is undefined, or would be without one of the cases
+        pass
     return Choice(
         name=name,
         loss=found.loss,
         loss_gain=gain.mean,
-        loss_needed=needed,
-        value=values[0],
-        value_gain=sign * (values[0] - values[1]),
-        value_needed=estimate.half_width(tail),
+        loss_needed=_defined(needed),
+        value=_defined(value),
+        value_gain=_defined(sign * (value - metric.value(default.sums))),
+        value_needed=_defined(half),
     )
+
+
+def _defined(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def choices(evidence: Mapping[str, Evidence], default: str, metric: Metric) -> list[Choice]:

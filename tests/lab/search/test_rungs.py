@@ -22,7 +22,7 @@ from ampft.lab.search.rungs import (
     fitting_plan,
     joined,
 )
-from ampft.metrics.sums import ACCURACY, single_label_sums
+from ampft.metrics.sums import ACCURACY, COHEN_KAPPA, single_label_sums
 
 ESTIMATE = CostEstimate(
     startup=10.0,
@@ -238,3 +238,13 @@ def test_joined_sums_are_the_sums_of_all_cases():
     assert len(together) == 120
     assert np.array_equal(together.totals(), whole.totals())
     assert ACCURACY.value(together) == pytest.approx(1 - wrong.mean())
+
+
+def test_an_undefined_metric_proves_nothing():
+    labels, base, other, wrong = drawn(3, shift=0.3)
+    same = np.ones_like(labels)
+    one, default = (evidence(loss, np.zeros_like(wrong), same) for loss in (other, base))
+    found = compared("one", one, default, COHEN_KAPPA, 2)
+    assert found.loss_gain > found.loss_needed
+    assert (found.value, found.value_needed) == (None, None)
+    assert not found.is_better

@@ -108,7 +108,7 @@ def whole(data, tmp_path_factory) -> Path:
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_it_finds_a_planted_rate_and_says_what_that_gained(whole):
+def test_it_finds_a_planted_rate_and_says_what_that_gained(whole, capsys):
     answer = read_state(whole).answer
     assert answer.settings == {"learning_rate": 2e-3, "num_train_epochs": 9}
     assert answer.answer == "keep"
@@ -127,6 +127,8 @@ def test_it_finds_a_planted_rate_and_says_what_that_gained(whole):
     assert [path.parent.name for path in whole.glob("final/runs/*/model.safetensors")] == [
         "chosen-seed42"
     ]
+    assert cli.main(["report", str(whole)]) == 0
+    assert "test rows that the search did not use" in " ".join(capsys.readouterr().out.split())
     finished = ampft.FinishedSearch(whole)
     assert finished.model.folder == whole / "final/runs/chosen-seed42"
     predicted = finished.model.predict(["w0 w12 w13 w20"])
@@ -155,10 +157,10 @@ def rows_read(record) -> dict[str, set[str]]:
 @pytest.mark.parametrize("validation", [True, False])
 def test_the_search_never_reads_the_rows_that_judge(data, tmp_path, whole, validation):
     folder = whole
-    if not validation:  # with 40 validation rows split off, folds choose
+    if not validation:
         folder = tmp_path / "search"
-        assert searched(data, folder, "3h", validation=False).returncode == 0
-        assert read_state(folder).plan.folds == 5
+        assert searched(data, folder, "3h", "--folds", "2", validation=False).returncode == 0
+        assert read_state(folder).plan.folds == 2
     judged = set(pd.read_csv(data / "test.csv")["text"])
     runs = [json.loads(path.read_text()) for path in folder.glob("candidates/runs/*/run.json")]
     assert len(runs) >= 5
