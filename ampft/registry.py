@@ -29,6 +29,7 @@ TABLES = {
 }
 # Modules of the halves that the core asks for something.
 ROOMS = {
+    "answer of a search": "lab.search.answer",
     "artifacts": "lab.export.artifact",
     "cluster": "lab.cluster.launcher",
     "curves": "lab.curve.learning_curve",

@@ -63,15 +63,13 @@ def report(line: CommandLine[ReportFlags]) -> None:
     from ampft.comparison.execution.plan import PLAN_NAME
     from ampft.runs.show import format_run
 
-    asked, is_curve = f"ampft report {folder}", (folder / "curve.json").is_file()
+    is_curve = (folder / "curve.json").is_file()
     if not is_curve and (folder / PLAN_NAME).is_file():
         _refuse_unfinished(folder)
     if output_file is not None and folder.is_dir():
         raise InputError(f"--output_file: {folder} is not a comparison. Remove the flag.")
     if (folder / "search.json").is_file():
-        print(
-            inert_lines(laboratory("search.answer", f"ampft report {folder}").report_text(folder))
-        )
+        print(inert_lines(room("answer of a search").report_text(folder)))
         return
     if is_curve:
         curves = room("curves")
