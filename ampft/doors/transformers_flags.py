@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,14 @@ STSB = "stsb"  # whose labels are numbers
 GLUE = ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli")
 _WORD_TASKS = ("ner", "pos", "chunk")
 REPORTED = ("accuracy", "f1", "precision", "recall", "seqeval", "mean_iou")  # by every report
+_FILES_OF_FOLDERS = {"train": "train", "validation": "dev", "test": "test"}
+_OF_DATA = ("--data_dir ", "--task_name ", "--train_dir ", "--language ")
+# Metrics by the names of scikit-learn's scorers, and by those that notebooks compute.
+_OTHER_METRICS = {
+    "loss": "log_loss", "f1_macro": "macro_f1", "f1_micro": "micro_f1",
+    "f1_weighted": "weighted_f1", "mcc": "matthews", "matthews_correlation": "matthews",
+    "matthews_corrcoef": "matthews", "overall_f1": "micro_f1", "auc": "roc_auc", "rmse": "mse",
+}  # fmt: skip
 _STEPS = 500  # the Trainer's default of --save_steps, --eval_steps and --logging_steps
 
 
@@ -254,7 +263,7 @@ def _adafactor(value: str, given: Given) -> list[str]:
 
 def _best_metric(value: str, given: Given) -> list[str]:
     name = value.removeprefix("eval_")
-    return ["--metric_for_best_model", {"loss": "log_loss"}.get(name, name)]
+    return ["--metric_for_best_model", _OTHER_METRICS.get(name, name)]
 
 
 def _report_to(value: str, given: Given) -> list[str]:
@@ -275,7 +284,7 @@ def _resume(value: str, given: Given) -> list[str]:
 
 
 def _task_name(value: str, given: Given) -> list[str]:
-    name = value.lower()
+    name = value.lower().replace("-", "")  # older scripts have SST-2
     if name in GLUE:
         numbers = ["--task", "regression"] if name == STSB else []
         if numbers and "train_file" in given:
@@ -290,6 +299,21 @@ def _task_name(value: str, given: Given) -> list[str]:
             words += ["--label_column_name", f"{name}_tags"]
         return words
     raise _RefusedError(f"received {value!r}; known are {', '.join((*GLUE, *_WORD_TASKS))}.")
+
+
+def _data_dir(value: str, given: Given) -> list[str]:
+    """Convert a folder of files of words with tags; those of GLUE have no names of columns."""
+    files = {use: Path(value) / f"{name}.txt" for use, name in _FILES_OF_FOLDERS.items()}
+    if "labels" not in given or not files["train"].is_file():
+        raise _RefusedError("name its files with --train_file, --validation_file and --test_file.")
+    words = [(f"--{use}_file", str(file)) for use, file in files.items() if file.is_file()]
+    return ["--task", "tokens", *chain.from_iterable(words)]
+
+
+def _labels(value: str, given: Given) -> list[str]:
+    if "data_dir" not in given:
+        raise _RefusedError("use --label_column_name for the column of the labels.")
+    return []
 
 
 def _regression(value: str, given: Given) -> list[str]:
@@ -569,6 +593,10 @@ ROWS: dict[str, Row] = {
     ),
     "fp16_opt_level": _only(("o1",), "the levels belong to apex; PyTorch's autocast is like O1."),
     "save_safetensors": _only(_TRUE, "weights are only written as safetensors.", _SWITCH),
+    # Of the scripts before transformers 4.
+    "evaluate_during_training": _harmless("every epoch is validated", _SWITCH),
+    "data_dir": Row(CONVERTED, "--train_file and the others, of words", convert=_data_dir),
+    "labels": Row(HARMLESS, "with --data_dir: tags are found in the data", convert=_labels),
     "per_gpu_train_batch_size": _renamed("per_device_train_batch_size"),
     "per_gpu_eval_batch_size": _renamed("per_device_eval_batch_size"),
     "use_mps_device": _harmless("a GPU is used if there is one", _SWITCH),
@@ -667,8 +695,11 @@ def translate(
         words, others = _without_unknown(translation.words, switches)
         problems += map(unknown, others)
         what = "it" if len(problems) == 1 else "them"
-        rest = f"{program} {shlex.join(words)}"
-        raise InputError("\n".join([*problems, f"Without {what}: {rest}"]))
+        rest = [f"Without {what}: {program} {shlex.join(words)}"]
+        lost = any(problem.startswith(_OF_DATA) for problem in problems)
+        if lost and {"--dataset_name", "--train_file"}.isdisjoint(words):
+            rest = []  # it would train on the built-in data
+        raise InputError("\n".join([*problems, *rest]))
     return translation
 
 

@@ -236,6 +236,10 @@ def test_two_languages_are_two_configurations():
         ("--language de", "--dataset_name facebook/xnli --dataset_config_name de"),
         ("--eval_split_name dev", "--validation_split_name dev"),
         ("--metric_name f1", ""),
+        ("--evaluate_during_training", ""),
+        ("--metric_for_best_model f1_macro", "--metric_for_best_model macro_f1"),
+        ("--metric_for_best_model eval_overall_f1", "--metric_for_best_model micro_f1"),
+        ("--task_name SST-2", "--dataset_name nyu-mll/glue --dataset_config_name sst2"),
         ("--do_reduce_labels", "--ignore_index 0"),
     ],
 )  # fmt: skip
@@ -274,6 +278,11 @@ def test_values(typed, expected):
         ("--deepspeed ds.json", "DeepSpeed is not supported"),
         ("--fsdp full_shard", "fsdp2.yaml"),
         ("--neftune_noise_alpha 5", "noise on embeddings"),
+        (
+            "--data_dir nowhere --labels labels.txt",
+            "--data_dir nowhere: name its files with --train",
+        ),
+        ("--labels label", "--labels label: use --label_column_name"),
         ("--train_dir a/one --validation_dir a/two", "one folder holds all splits"),
     ],
 )
@@ -290,6 +299,22 @@ def test_all_problems_are_listed_and_the_rest_is_a_command():
     assert [line.split()[0] for line in lines[:-1]] == ["--deepspeed", "--fsdp", "--optim"]
     rest = lines[-1].partition("classify.py ")[2]
     assert parse(rest).mixed_precision == "bf16"
+
+
+@pytest.mark.parametrize("typed", ["--data_dir x --fsdp full_shard", "--task_name text --bf16"])
+def test_no_command_without_its_data_is_advised(typed):
+    with pytest.raises(InputError) as error:
+        parse(typed)
+    assert "Without" not in str(error.value)
+
+
+def test_a_folder_of_words_with_tags_of_older_scripts(tmp_path):
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.txt").write_text("Rita B-PER\n")
+    arguments = parse(f"--data_dir {tmp_path} --labels {tmp_path}/labels.txt")
+    assert (arguments.task, arguments.test_file) == ("tokens", None)
+    assert arguments.train_file == f"{tmp_path}/train.txt"
+    assert arguments.validation_file == f"{tmp_path}/dev.txt"
 
 
 def test_a_file_as_the_only_argument(tmp_path):
