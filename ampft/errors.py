@@ -37,6 +37,13 @@ class Preempted(Exception):
     exit_code = 75
 
 
+class OtherProcessFailed(Exception):
+    """Another process of the training has failed, so that this one cannot continue.
+
+    The entry points print the message, which has the other's reason, and exit with code 1.
+    """
+
+
 class AlreadyFinished(Exception):
     """The run to continue has finished already. Commands print the message and exit with code 0."""
 

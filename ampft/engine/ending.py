@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed import distributed_c10d
 
-from ampft.errors import AlreadyFinished, InputError
+from ampft.errors import AlreadyFinished, OtherProcessFailed, TrainingStopped
 from ampft.signals import handling, raise_if_heard
 
 if TYPE_CHECKING:
@@ -200,27 +200,55 @@ def end_training(accelerator: Accelerator) -> None:
     accelerator.end_training()
 
 
+# What Gloo and NCCL say in a process that waits for one whose connection has ended.
+_CONNECTION_ENDED = ("closed by peer", "reset by peer", "Broken pipe", "ncclRemoteError")
+LOST = (
+    "another process ended without a reason, as one that is killed, for example because the "
+    "machine's memory ran out"
+)
+
+
 def report_first_failure(
-    accelerator: Accelerator | PartialState, status: str, reason: str
+    accelerator: Accelerator | PartialState, error: BaseException
 ) -> tuple[str, str]:
     """Report a failure of this process; return status and reason of the first one to fail.
 
     When one process fails, the others see only that a connection was closed. The reason is passed
     on through the store of the process group, which needs no other process to take part.
-
-    Args:
-        status: Status of the run after the failure of this process.
     """
+    status = error.status if isinstance(error, TrainingStopped) else "interrupted"
+    reason = str(error) if isinstance(error, TrainingStopped) else _text(error)
     if accelerator.num_processes == 1:
         return status, reason
+    if isinstance(error, RuntimeError) and any(text in reason for text in _CONNECTION_ENDED):
+        reason = LOST
     own = json.dumps([accelerator.process_index, status, reason])
     try:
         first = distributed_c10d._get_default_store().compare_set(_FAILURE, "", own)
     except (RuntimeError, ValueError):  # the store or the group has ended
         return status, reason
-    process, status, reason = json.loads(first)
-    is_own = process == accelerator.process_index
-    return status, reason if is_own else f"process {process} failed first: {reason}"
+    process, status, first_reason = json.loads(first)
+    if process == accelerator.process_index or first_reason == reason:  # of all processes together
+        return status, reason
+    return status, f"process {process} failed first: {first_reason}"
+
+
+def raise_failure_of_other(error: BaseException, reason: str) -> None:
+    """Raise the reason in place of an error that only follows from it.
+
+    Args:
+        error: Error of this process.
+        reason: Reason of the first process to fail, as `report_first_failure` returns it.
+
+    Raises:
+        OtherProcessFailed: This process lost the connection to another one, which failed first.
+    """
+    if isinstance(error, RuntimeError) and reason != _text(error):
+        raise OtherProcessFailed(reason) from error
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 @contextmanager
@@ -284,7 +312,7 @@ def exit_together_on_failure(state: PartialState) -> Iterator[None]:
         state: State of this process, whose group exists.
 
     Raises:
-        InputError: This process lost its connection because another one failed first.
+        OtherProcessFailed: This process lost its connection because another one failed first.
     """
     with exit_if_others_fail(state, lambda status, reason: None):
         try:
@@ -292,8 +320,5 @@ def exit_together_on_failure(state: PartialState) -> Iterator[None]:
         except AlreadyFinished:  # of all processes alike, and not a failure
             raise
         except BaseException as error:
-            own = f"{type(error).__name__}: {error}"
-            _, reason = report_first_failure(state, "interrupted", own)
-            if isinstance(error, RuntimeError) and reason != own:
-                raise InputError(reason) from error
+            raise_failure_of_other(error, report_first_failure(state, error)[1])
             raise

@@ -30,6 +30,7 @@ from ampft.engine.ending import (
     StopSignalMonitor,
     end_training,
     exit_if_others_fail,
+    raise_failure_of_other,
     report_first_failure,
 )
 from ampft.engine.out_of_memory import explain_out_of_memory
@@ -279,13 +280,11 @@ def _record_early_stop(run: Loop[Any], output_dir: Path) -> Iterator[None]:
         except Preempted:
             raise
         except BaseException as error:
-            if isinstance(error, TrainingStopped):
-                status, reason = error.status, str(error)
-            else:
-                status, reason = "interrupted", f"{type(error).__name__}: {error}"
-            run.record_stop(*report_first_failure(accelerator, status, reason))
+            status, reason = report_first_failure(accelerator, error)
+            run.record_stop(status, reason)
             if isinstance(error, TrainingStopped):
                 raise
+            raise_failure_of_other(error, reason)
             is_removed = run.folder is not None and not run.folder.is_intact()
             if is_disk_error(error) or is_removed:
                 raise InputError(

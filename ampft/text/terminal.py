@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ampft.errors import AlreadyFinished, InputError, Preempted, TrainingStopped
+from ampft.errors import AlreadyFinished, InputError, OtherProcessFailed, Preempted, TrainingStopped
 from ampft.files import is_disk_error, is_path_error
 from ampft.machine import refuse_old_versions
 from ampft.processes import follow
@@ -28,7 +28,7 @@ from ampft.text.escaping import inert_lines, without_credentials
 WIDTH, INDENT = 100, 11
 SECONDS_BEFORE_OTHER_RANKS = 5.0
 LEAST_FREE_BYTES = 1 << 20  # of a disk that may be full: others free some of it meanwhile
-EXIT_CODES: dict[type[Exception], int] = {InputError: 2, TrainingStopped: 3}
+EXIT_CODES: dict[type[Exception], int] = {OtherProcessFailed: 1, InputError: 2, TrainingStopped: 3}
 
 # Torch and transformers raise plain errors, which only their text tells apart.
 _KNOWN = (

@@ -17,6 +17,7 @@ from unittest.mock import patch
 from torch.distributed import TCPStore, distributed_c10d
 
 from ampft.engine import ending
+from ampft.errors import TrainingStopped
 
 SECONDS_BLOCKED = 120
 
@@ -41,7 +42,8 @@ def main(folder: Path, case: str) -> None:
     with patch.object(distributed_c10d, "_get_default_store", lambda: store):
         with ending.exit_if_others_fail(accelerator(0), record_stop):
             if case in ("fails", "leaves"):
-                ending.report_first_failure(accelerator(1), "diverged", "the loss is not finite")
+                error = TrainingStopped("the loss is not finite")
+                ending.report_first_failure(accelerator(1), error)
             if case == "fails":
                 block()
         if case != "fails":

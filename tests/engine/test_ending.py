@@ -16,8 +16,14 @@ from representatives import full_except
 from running import clean_environment
 from torch.distributed import HashStore, distributed_c10d
 
-from ampft.engine.ending import exit_together_on_failure, report_first_failure
-from ampft.errors import InputError
+from ampft.engine.ending import (
+    LOST,
+    exit_together_on_failure,
+    raise_failure_of_other,
+    report_first_failure,
+)
+from ampft.errors import InputError, OtherProcessFailed, TrainingStopped
+from ampft.text.terminal import run_main
 
 
 @pytest.mark.full
@@ -37,31 +43,57 @@ def process(index, *, of=2):
     return SimpleNamespace(process_index=index, num_processes=of)
 
 
-def test_the_process_that_fails_first_gives_the_reason(monkeypatch):
+@pytest.fixture
+def store(monkeypatch):
     store = HashStore()
     monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: store)
-    own = ("diverged", "the loss is not finite")
-    assert report_first_failure(process(1), *own) == own
-    closed = ("interrupted", "RuntimeError: Connection closed by peer")
+    return store
+
+
+CLOSED = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5853")
+
+
+@pytest.mark.usefixtures("store")
+def test_the_process_that_fails_first_gives_the_reason():
+    own = TrainingStopped("the loss is not finite")
+    assert report_first_failure(process(1), own) == ("diverged", str(own))
     expected = ("diverged", "process 1 failed first: the loss is not finite")
-    assert report_first_failure(process(0), *closed) == expected
-    assert report_first_failure(process(0, of=1), *closed) == closed, "one process asks nobody"
+    assert report_first_failure(process(0), CLOSED) == expected
+    assert report_first_failure(process(0), own) == ("diverged", str(own)), "of all together"
+    alone = report_first_failure(process(0, of=1), CLOSED)
+    assert alone == ("interrupted", f"RuntimeError: {CLOSED}"), "one process asks nobody"
 
 
-def test_a_process_that_loses_another_one_gives_its_reason_without_a_traceback(monkeypatch):
-    store = HashStore()
-    monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: store)
-    report_first_failure(process(0), "interrupted", "InputError: reviews.csv, line 3: no label")
-    reason = "process 0 failed first: InputError: reviews.csv, line 3"
-    with pytest.raises(InputError, match=reason), exit_together_on_failure(process(1)):
-        raise RuntimeError("Connection closed by peer")
+@pytest.mark.usefixtures("store")
+def test_a_process_that_loses_another_one_gives_its_reason_without_a_traceback(capsys):
+    report_first_failure(process(0), InputError("reviews.csv, line 3: no label"))
+
+    def main():
+        with exit_together_on_failure(process(1)):
+            raise CLOSED
+
+    assert run_main(main) == 1
+    reason = "process 0 failed first: InputError: reviews.csv, line 3: no label"
+    assert capsys.readouterr().err == f"error: {reason}\n"
 
 
-def test_without_a_group_the_own_reason_remains():
-    assert report_first_failure(process(0), "interrupted", "OSError: no") == (
-        "interrupted",
-        "OSError: no",
-    )
+@pytest.mark.parametrize("has_store", [True, False])  # False: the killed process hosted it
+def test_a_process_that_was_killed_leaves_no_reason(request, has_store):
+    if has_store:
+        request.getfixturevalue("store")
+    for rank in (0, 2):
+        found = report_first_failure(process(rank, of=3), CLOSED)
+        assert found == ("interrupted", LOST)
+    with pytest.raises(OtherProcessFailed, match=f"^{LOST}$"):
+        raise_failure_of_other(CLOSED, LOST)
+
+
+@pytest.mark.usefixtures("store")
+def test_an_error_of_this_process_stays_what_it_is():
+    with pytest.raises(ValueError, match=r"^no label$"), exit_together_on_failure(process(1)):
+        raise ValueError("no label")
+    with pytest.raises(ValueError, match=r"^other$"), exit_together_on_failure(process(0)):
+        raise ValueError("other")
 
 
 @pytest.mark.slow
