@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,8 +125,14 @@ def check_model_and_inputs(flags: PredictFlags) -> None:
     """Check that the model's folder and the files to predict exist, before anything is loaded.
 
     Raises:
-        InputError: One does not exist; the message says how to pass a text.
+        InputError: One does not exist; the message says how to pass a text. Or a launcher has
+            started several processes.
     """
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        raise InputError(
+            "ampft predict runs in one process, but several were started. Start it without "
+            f"torchrun; --engine {RAY} predicts the files of --output_dir on several machines."
+        )
     if bool(flags.text) == bool(flags.files):
         return  # `predict_file` refuses it
     if not Path(flags.model).is_dir():

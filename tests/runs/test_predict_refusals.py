@@ -15,6 +15,7 @@ import torch
 from tiny_text import LABELS, write_contract
 from transformers import BertForSequenceClassification
 
+import ampft.cli
 import ampft.runs.predict
 from ampft.errors import InputError
 from ampft.files import describe_file
@@ -286,3 +287,12 @@ def test_names_of_columns_are_not_predicted(folder, inputs):
     with pytest.raises(InputError, match=r"items are not its rows.*list\(frame\['text'\]\)"):
         predict_inputs(folder, inputs, request)
     assert len(predict_inputs(folder, pd.Series(["w1", "w2"]), request)) == 2
+
+
+def test_several_processes_are_refused_before_anything_is_written(tmp_path, monkeypatch, capsys):
+    """They would write the same files."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    words = ["predict", "--model", str(tmp_path), "x.csv", "--output_dir", str(tmp_path / "out")]
+    assert ampft.cli.main(words) == 2
+    assert "predict runs in one process, but several were started" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
