@@ -51,6 +51,7 @@ from ampft.own.parts import (
 from ampft.precision.accelerator import (
     check_world_size,
     forget_accelerator,
+    is_sharded,
     make_accelerator,
     numerics,
     resolved,
@@ -136,6 +137,11 @@ class Training:
             project_dir=args.output_dir,
         )
         check_world_size(accelerator)
+        if is_sharded(accelerator):
+            raise InputError(
+                "ampft.Training does not shard the model over the processes. Launch without FSDP, "
+                "or unset ACCELERATE_USE_FSDP."
+            )
         optimizers = optimizer if isinstance(optimizer, Mapping) else {ONLY: optimizer}
         root = nn.ModuleDict(dict(model)) if isinstance(model, Mapping) else model
         _check_precision(self.precision, optimizers)

@@ -22,6 +22,7 @@ from accelerate.utils import (
 )
 from accelerate.utils.modeling import get_mixed_precision_context_manager
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from ampft.errors import InputError
 from ampft.precision.compilation import configure_compilation
@@ -387,14 +388,35 @@ def prepare_training_objects(
             )
         choose_units(accelerator.state.fsdp_plugin, model)
     model, optimizer = accelerator.prepare(model, optimizer)
+    plain: Any = getattr(model, "_orig_mod", model)  # of a compiled model
+    if isinstance(plain, DistributedDataParallel) and accelerator.num_processes > 2:
+        _settle_order_of_sums(plain)
     if is_sharded(accelerator) and accelerator.native_amp:
         # As `Accelerator.prepare_model` does without FSDP2.
         context = get_mixed_precision_context_manager(True, accelerator.autocast_handler)
-        plain: Any = model
         plain._original_forward = plain.forward
         forward = convert_outputs_to_fp32(context(plain.forward.__func__))
         plain.forward = MethodType(forward, plain)
     return model, optimizer
+
+
+def _settle_order_of_sums(model: DistributedDataParallel) -> None:
+    """Let the first step add gradients of several processes in the order of all later ones.
+
+    After its first backward pass, `DistributedDataParallel` arranges gradients anew in the buffers
+    that it sums, by the order in which they were ready. From three processes on, the place in a
+    buffer decides which processes are added first, so that the first step after a continuation
+    would round differently. A backward pass of zeros, in the reverse order of the parameters, lets
+    it arrange them now. It never does if it looks for unused parameters.
+    """
+    if model.find_unused_parameters:
+        return
+    parameters = [p for p in model.module.parameters() if p.requires_grad]
+    model.reducer.prepare_for_backward([])
+    views = [parameter.view_as(parameter) for parameter in parameters]  # the last one runs first
+    torch.autograd.backward(views, [view.detach().new_zeros(()).expand_as(view) for view in views])
+    model.zero_grad(set_to_none=True)
+    model.reducer._rebuild_buckets()
 
 
 def check_equal_weights(accelerator: Accelerator, weights_sha256: str) -> None:

@@ -115,6 +115,15 @@ def test_one_process_and_three_train_alike(ranks, tiny_bert, mode, name):
     ]
 
 
+def test_the_first_step_after_a_continuation_adds_in_the_same_order(ranks):
+    """`DistributedDataParallel` would arrange gradients anew after its first step."""
+    for rank in ranks:
+        straight, continued = rank["gradients"]
+        assert len(continued) == 2
+        for expected, actual in zip(straight[1:], continued, strict=True):
+            assert torch.equal(actual, expected)
+
+
 def test_fewer_examples_than_processes(ranks):
     training = Training("fp32", tensor_problem(n=2), 2)
     single = [step.gradient for step in training.steps(epochs=2)]

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
-from exact_step import Training, flat_weights, tensor_problem
+from exact_step import Training, flat_gradient, flat_weights, tensor_problem
 from two_processes import EFFECTIVE, evaluated, not_a_number, overflow, problem_named, trained
 
 from ampft.arguments import parse_classify_arguments
+from ampft.engine.step import accumulate_gradient
 from ampft.runs.train import train
 
 TRAININGS = [("fp32", "padded"), ("fp16", "padding-free")]
@@ -35,6 +36,17 @@ def fewer_examples_than_processes() -> dict[str, Any]:
         "gradients": [step.gradient for step in steps],
         "weights": flat_weights(training.model),
     }
+
+
+def gradients(tiny_bert: Path, start: int) -> list[torch.Tensor]:
+    """Compute the gradients of an epoch's steps from step `start` on, always with one model."""
+    training = Training("fp32", problem_named("padded", tiny_bert), EFFECTIVE // 3)
+    found = []
+    for step_batch in training.batches.epoch(0, start=start):
+        accumulate_gradient(training.accelerator, training.model, training.problem.loss, step_batch)
+        found.append(flat_gradient(training.model))
+        training.prepared.zero_grad()
+    return found
 
 
 def run_flags(tiny_bert: Path, data: Path, output_dir: Path, processes: int) -> list[str]:
@@ -68,6 +80,7 @@ def main(tiny_bert: Path, folder: Path) -> None:
         "overflow": overflow(rank),
         "nan": not_a_number(rank, "bf16"),
         "fewer": fewer_examples_than_processes(),
+        "gradients": [gradients(tiny_bert, start) for start in (0, 1)],
     }
     for mode, name in TRAININGS:
         results[f"{mode} {name}"] = trained(

@@ -1,4 +1,4 @@
-"""The gradient of one step of five own models, by `ampft.Training` and by plain torch in float64.
+"""The gradient of one step of six own models, by `ampft.Training` and by plain torch in float64.
 
     torchrun --nproc_per_node 2 own_gradients.py FOLDER
 
@@ -98,7 +98,30 @@ def decoder() -> Case:
     return Case(Decoder(dropout=0), token_loss, rows, collate=padded)
 
 
-CASES = {each.__name__: each for each in (weighted_regression, cnn, gan, soft_labels, decoder)}
+class Layers(nn.Module):
+    """A layer that one example uses, and therefore one process, and one that none uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Tensor, first: Tensor) -> Tensor:
+        x = self.layers[0](x)
+        return x + self.layers[1](x) * first[:, None] if first.any() else x
+
+
+def dropped_layers() -> Case:
+    rows = [(x, x[:1], i == 0) for i, x in enumerate(seeded(EXAMPLES, 8))]
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        x, y, first = batch
+        return (model(x, first).to(y.dtype) - y).square().sum()
+
+    return Case(Layers(), loss, rows)
+
+
+KINDS = (weighted_regression, cnn, gan, soft_labels, decoder, dropped_layers)
+CASES = {each.__name__: each for each in KINDS}
 
 
 def made(name: str) -> Case:

@@ -109,6 +109,13 @@ def test_settings_and_parameters_are_checked(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+def test_sharding_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("ampft.runs.training.is_sharded", lambda accelerator: True)
+    with pytest.raises(InputError, match="does not shard the model over the processes"):
+        made(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_finished_run_is_not_repeated_and_others_are_refused(tmp_path):
     for _ in range(2):
         model, training = made(tmp_path / "run")

@@ -13,6 +13,8 @@ import pytest
 from failing_before_training import SECONDS_BLOCKED
 from running import CLASSIFY, Finished, call, clean_environment, printed, succeeded, text_settings
 
+from ampft.engine.ending import LOST
+
 pytestmark = pytest.mark.slow
 
 
@@ -68,16 +70,30 @@ def test_every_example_is_evaluated_once(two_processes):
 
 
 @pytest.mark.full
-def test_the_record_has_the_reason_of_the_process_that_failed(files, tiny_model, tmp_path):
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [("raises", "process 1 failed first: ValueError: this process had enough"), ("killed", LOST)],
+)
+def test_the_others_end_with_one_line_about_the_process_that_failed(
+    files, tiny_model, tmp_path, how, reason, sharded
+):
     words = [w for w in text_settings(files, tiny_model, tmp_path / "run") if w != "--use_cpu"]
+    sharding = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"} if sharded else {}
     done = call(
-        sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", 2, "--standalone",
-        Path(__file__).with_name("failing_process.py"), CLASSIFY, *words, CUDA_VISIBLE_DEVICES="",
+        sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", 3, "--standalone",
+        Path(__file__).with_name("failing_process.py"), how, CLASSIFY, *words,
+        "--per_device_train_batch_size", 4, CUDA_VISIBLE_DEVICES="", **sharding,
     )  # fmt: skip
     assert done.returncode != 0
     record = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert record["status"] == "interrupted"
-    assert record["reason"] == "process 1 failed first: ValueError: this process had enough"
+    assert (record["status"], record["reason"]) == ("interrupted", reason)
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    own, _, of_launcher = done.stderr.partition("torch/distributed/elastic")
+    assert of_launcher
+    assert own.count("Traceback") == (how == "raises"), own
+    # A launcher that is quicker ends the others before they print the line.
+    assert "Connection" not in own
 
 
 @pytest.mark.full
