@@ -308,6 +308,7 @@ class LabelParser:
             raise InputError(
                 f"{location}: column {quoted(name)} must be 0 or 1, received {quoted(value)}. With"
                 " several label columns, each one says whether the row has that label. If one"
-                " column holds the labels, pass only that one."
+                " column holds the labels, pass only that one; if each holds its own, write them"
+                f" into one column, such as '{name}={value}' and a comma before the next."
             )
         return value in YES

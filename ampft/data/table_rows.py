@@ -37,6 +37,7 @@ from ampft.data.sources.rows import read_rows
 from ampft.data.sources.table import SAMPLE_ROWS, SourceTable, described_columns
 from ampft.decision import JOIN, template
 from ampft.errors import InputError, listed, quoted, quoted_list
+from ampft.flag import split_names
 
 Loaded = tuple[dict[str, LabelledRows], DataColumns, list[str]]
 Describe = Callable[[], str]
@@ -249,6 +250,14 @@ def _label_columns(
 ) -> tuple[str, ...]:
     """Return the label columns: those named, `label`, or the only one with a usual name."""
     if named is not None:
+        parts = split_names(named[0]) if len(named) == 1 and named[0] not in columns else None
+        if parts is not None and len(parts) > 1 and {*parts} <= {*columns}:
+            pairs = ",".join(f"{part}=..." for part in parts)
+            raise InputError(
+                f"{LABEL_FLAG} {named[0]}: a run predicts one column of labels. Train a run for "
+                "each column. To predict all with one model, write them into one column, such as "
+                f"{pairs!r} in each row, and add --task multi-label."
+            )
         require_columns(named, columns, LABEL_FLAG, origin=origin, describe=describe)
         return named
     candidates = [name for name in columns if case_folded_name(name) in LABELS]

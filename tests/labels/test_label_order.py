@@ -42,6 +42,18 @@ def test_an_order_that_cannot_be_known_is_refused(tmp_path, labels, order, messa
         ordered(tmp_path, labels, **options)
 
 
+@pytest.mark.parametrize("task", [None, "ordinal", "regression"])
+def test_several_columns_of_labels_are_refused_with_a_way(tmp_path, task):
+    content = csv_of(
+        [(f"text {i}", "ab"[i % 2], "xy"[i % 2]) for i in range(40)], "text,mood,topic"
+    )
+    message = "predicts one column of labels. .*'mood=...,topic=...'.*--task multi-label"
+    with pytest.raises(InputError, match=message):
+        load(tmp_path, content, task=task, label_column_name="mood,topic")
+    with pytest.raises(InputError, match="such as 'mood=a' and a comma before the next"):
+        load(tmp_path, content, task="multi-label", label_column_name="mood,topic")
+
+
 def test_the_order_needs_the_task():
     with pytest.raises(InputError, match="--label_order needs --task ordinal"):
         complete_arguments(ClassifyArguments(label_order="a,b"), ())
