@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default
 from ampft.data.steps import Examples, FloatArray, IntArray
 from ampft.errors import InputError
 
-SAMPLED = 64  # examples whose contents are in a fingerprint
+SAMPLED = 64  # examples whose contents are in a fingerprint, of a source that is read one by one
 _FIRST_STEP = (0, 0)  # epoch and step with which a fingerprint reads them
 
 
@@ -75,19 +75,29 @@ class OwnExamples:
             return self.collate_examples(examples)
 
     def fingerprint(self) -> str:
-        """Return a SHA-256 of the number of examples, and of the contents of at most `SAMPLED`."""
-        digest = hashlib.sha256(str(len(self.weights)).encode())
-        ids = np.linspace(0, len(self.weights) - 1, min(SAMPLED, len(self.weights))).astype(
-            np.int64
-        )
-        columns = _columns(self.source)
-        with _own_generators():
-            for index in np.unique(ids):
-                _seed_generators(0, int(index))  # the same for every seed of a training
-                value = self.source[int(index)] if columns is None else self.collate(index[None])
-                for part in _contents(value):
-                    digest.update(part)
+        """Return a SHA-256 of the contents: of all examples in memory, otherwise of `SAMPLED`."""
+        count = len(self.weights)
+        digest = hashlib.sha256(str(count).encode())
         digest.update(np.ascontiguousarray(self.weights).tobytes())
+        columns = _columns(self.source)
+        if columns is not None:
+            for part in _contents(columns):
+                digest.update(part)
+            return digest.hexdigest()
+        if self.is_static and hasattr(self.source, "with_format"):  # a table of `datasets`
+            for table in self.source.with_format("arrow").iter(SAMPLED):
+                for part in _contents(table.to_pylist()):
+                    digest.update(part)
+            return digest.hexdigest()
+        in_memory = isinstance(self.source, list | tuple)
+        ids = (
+            range(count) if in_memory else np.unique(np.linspace(0, count - 1, SAMPLED).astype(int))
+        )
+        with _own_generators():
+            for index in ids:
+                _seed_generators(0, int(index))  # the same for every seed of a training
+                for part in _contents(self.source[int(index)]):
+                    digest.update(part)
         return digest.hexdigest()
 
 
@@ -170,14 +180,16 @@ def _seed_generators(*numbers: int) -> None:
     torch.default_generator.manual_seed(words[2])  # not a GPU's, from which dropout draws
 
 
-def _contents(value: Any) -> Iterator[bytes]:
+def _contents(value: Any) -> Iterator[bytes | memoryview]:
     """Yield the contents of an example: of tensors, arrays, and what holds them."""
     if isinstance(value, Tensor):
         value = value.detach().cpu()
         value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        value = value.tolist()  # the bytes are addresses
     if isinstance(value, np.ndarray):
         yield f"{value.dtype} {value.shape} ".encode()
-        yield np.ascontiguousarray(value).tobytes()
+        yield np.ascontiguousarray(value).view(np.uint8).data if value.size else b""
     elif isinstance(value, Mapping):
         for name, part in value.items():
             yield f"{name!r}: ".encode()

@@ -29,6 +29,8 @@ from ampft.runs.resume import LATEST
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
+# Attributes of a schedule that change as it advances.
+MOVING = ("_get_lr_called_within_step", "_is_initial", "_last_lr", "_step_count", "last_epoch")
 OWN = "own"  # task and kind of data in the record of an own loop
 ONLY = "the only"  # name of the optimizer of a loop that has one
 
@@ -279,7 +281,11 @@ class OwnParts:
         gpus = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
         return RunRecord(
             status="running",
-            arguments={**self.args.recorded(), **_optimizer_settings(self.optimizers)},
+            arguments={
+                **self.args.recorded(),
+                **_optimizer_settings(self.optimizers),
+                "schedule": " and ".join(map(_described_schedule, self.schedules.values())),
+            },
             command=sys.argv,
             task=OWN,
             label_names=(),
@@ -324,6 +330,18 @@ class OwnParts:
         if type(self.model) is nn.ModuleDict:
             return dict(self.model.items())
         return {class_name(self.model): self.model}
+
+
+def _described_schedule(schedule: LRScheduler) -> str:
+    """Return the kind of a schedule and its constants, before its first step; not its functions."""
+    parts = [_described_schedule(each) for each in getattr(schedule, "_schedulers", ())]
+    parts += [
+        f"{name}={value}"
+        for name, value in sorted(vars(schedule).items())
+        if name not in (*MOVING, "_schedulers", "lr_lambdas")
+        if isinstance(value, int | float | str | list | tuple | Mapping)
+    ]
+    return f"{type(schedule).__name__}({', '.join(parts)})"
 
 
 def _optimizer_settings(optimizers: Mapping[str, Any]) -> dict[str, Any]:

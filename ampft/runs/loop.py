@@ -307,7 +307,11 @@ def as_checkpointed(prepared: P, checkpoint: Checkpoint) -> P:
         batches = replace(prepared.step_batches, micro_batches=number)
         prepared = replace(prepared, step_batches=batches)  # type: ignore[type-var]
     now = settings_of(prepared.record, len(prepared.step_batches))
-    has_other_flags = any(name.startswith("--") for name in manifest.settings.keys() ^ now.keys())
+    # In an own loop, each optimizer has settings of its own.
+    has_same_optimizer = manifest.settings.get("--optimizer") == now.get("--optimizer")
+    has_other_flags = has_same_optimizer and any(
+        name.startswith("--") for name in manifest.settings.keys() ^ now.keys()
+    )
     if (
         CONFIGURATION not in manifest.settings
         or has_other_flags

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import datasets
 import pytest
 import torch
 from torch import nn
@@ -155,6 +157,64 @@ def test_a_signal_stops_after_the_step_and_the_same_call_continues(tmp_path):
         run(stop_at=2)
     assert read_record(tmp_path / "stopped").status == "preempted"
     assert torch.equal(run(stop_at=99), expected)
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("row", "data of train"),
+        ("label", "data of train"),
+        ("list", "data of train"),
+        ("table", "data of train"),
+        ("schedule", "schedule"),
+        ("optimizer", "optimizer"),
+    ],
+)
+def test_what_changed_since_the_checkpoint_is_named(tmp_path, change, named):
+    def loop(changed):
+        torch.manual_seed(0)
+        model, rows, labels = nn.Linear(4, 2), torch.randn(200, 4), torch.arange(200) % 2
+        if changed and change in ("row", "list", "table"):
+            rows[5, 0] += 1  # one of 200
+        if changed and change == "label":
+            labels[5] = 1 - labels[5]
+        kind = torch.optim.Adam if changed and change == "optimizer" else torch.optim.SGD
+        optimizer = kind(model.parameters(), lr=0.1)
+        examples = (rows, labels)
+        if change == "list":
+            examples = list(zip(rows, labels, strict=True))
+        if change == "table":
+            table = datasets.Dataset.from_dict({"x": rows.tolist(), "y": labels.tolist()})
+            examples = table.with_format("torch")
+        steps = 20 if changed and change == "schedule" else 25
+        training = ampft.Training(
+            model, optimizer, examples, output_dir=tmp_path / "run", batch_size=8, epochs=1,
+            schedule=lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, steps),
+            checkpointing_steps="2",
+        )  # fmt: skip
+
+        def loss(batch):
+            x, y = (batch["x"], batch["y"]) if change == "table" else batch
+            return ampft.summed_cross_entropy(model(x), y)
+
+        with training:
+            for step, _ in enumerate(training):
+                training.step(loss)
+                if not (tmp_path / "killed").exists() and step == 4:
+                    (tmp_path / "killed").touch()
+                    raise Killed
+        return step
+
+    with pytest.raises(Killed):
+        loop(changed=False)
+    with pytest.raises(InputError, match="belongs to a run with other settings") as refused:
+        loop(changed=True)
+    assert re.search(rf"^(configuration: )?{named} ", str(refused.value), re.MULTILINE)
+    assert loop(changed=False) < 24  # the checkpoint itself continues
 
 
 def test_averaged_weights_are_validated_inside_evaluation_only(tmp_path):
