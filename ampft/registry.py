@@ -5,6 +5,7 @@ The core works in a copy without them: what an absent half would add does not ex
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -15,6 +16,7 @@ HALVES = {
     "labels": "several labels per text, and numbers as labels",
     "words": "words with a tag each, and spans of characters",
     "media": "images, sounds, and images with masks",
+    "fast": "the same training with less work: models without padding, and CUDA graphs",
     "own": "loops of users: `ampft.Training`, `ampft.computing_in`",
     "doors": "Python's functions, scikit-learn's estimators, flags of transformers' scripts, "
     "predictions of other programs, and plain clients that are asked about a saved model",
@@ -36,9 +38,15 @@ ROOMS = {
     "curve page": "lab.curve.curve_page",
     "flags of other scripts": "doors.transformers_flags",
     "foreign predictions": "doors.foreign_predictions",
+    "graphs": "fast.graph_choice",
     "inference": "lab.inference.compare_inference",
     "files of words": "words.conll",
     "masks": "media.mask_data",
+    "packed attention": "fast.packing.attention",
+    "packing": "fast.packing.install",
+    "packing checks": "fast.packing.verification",
+    "packing choice": "fast.packing.choice",
+    "packing families": "fast.packing.families",
     "serving back": "doors.serving_back",
     "shards on a cluster": "lab.cluster.shard_pool",
     "tagged words": "words.reading",
@@ -50,6 +58,7 @@ def room(name: str) -> ModuleType:
     return import_module(f"ampft.{ROOMS[name]}")
 
 
+@cache
 def found(name: str) -> ModuleType | None:
     """Import a module of a half by its name in `ROOMS`; return None where the half is absent."""
     half = ROOMS[name].partition(".")[0]

@@ -33,10 +33,10 @@ from systems import SYSTEMS, prepare
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
 from workload import Workload, cached_task
 
+from ampft.fast.packing.families import packing_support
+from ampft.fast.packing.install import install_packing
 from ampft.models.by_length import padding_difference
 from ampft.models.minilm import default_model
-from ampft.models.packing.families import packing_support
-from ampft.models.packing.install import install_packing
 from ampft.models.tokenizer import load_tokenizer
 from ampft.text.terminal import quiet_libraries
 

@@ -25,16 +25,16 @@ from torch import nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 import ampft
-from ampft.engine.graphed_update import GraphedUpdate
-from ampft.engine.graphs import CudaRecorder, GraphedGradient
 from ampft.engine.optimizer import OptimizerSettings, ScheduleSettings
 from ampft.engine.out_of_memory import release_memory, reset_peak_memory
-from ampft.engine.static_shapes import StaticShapes
 from ampft.engine.step import replace_update_call
 from ampft.errors import InputError
+from ampft.fast.graphed_update import GraphedUpdate
+from ampft.fast.graphs import CudaRecorder, GraphedGradient
+from ampft.fast.packing.install import install_packing, with_layout
+from ampft.fast.packing.verification import check_packing
+from ampft.fast.static_shapes import StaticShapes
 from ampft.kinds.logits import forward_logits
-from ampft.models.packing.install import install_packing, with_layout
-from ampft.models.packing.verification import check_packing
 from ampft.precision.matrix_rate import measure_matrix_rate
 
 LEARNING_RATE = 5e-5

@@ -19,7 +19,7 @@ from transformers import (
     TrainerCallback,
 )
 
-from ampft.models.packing.install import KERNEL_CACHE_CAPACITIES
+from ampft.fast.packing.install import KERNEL_CACHE_CAPACITIES
 from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
 

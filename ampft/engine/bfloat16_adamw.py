@@ -201,7 +201,7 @@ def add_stochastically(weight: Tensor, update: Tensor, generator: torch.Generato
         generator: Random generator on the weight's device.
     """
     bits = update.add_(weight.float()).view(torch.int32)
-    # One 64-bit draw provides the noise of four elements, as in `ampft.models.packing.cpu_kernels`.
+    # One 64-bit draw provides the noise of four elements, as in `ampft.fast.packing.cpu_kernels`.
     words = torch.empty(-(-bits.numel() // 4), dtype=torch.int64, device=bits.device)
     noise = words.random_(-(2**63), None, generator=generator).view(torch.int16)[: bits.numel()]
     bits.add_(noise.view(bits.shape).int().add_(2**15)).bitwise_and_(-(2**16))

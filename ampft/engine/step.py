@@ -25,6 +25,7 @@ from ampft.precision.compilation import configured_backend
 from ampft.precision.executed import products_not_recorded
 from ampft.precision.resolve import usable_modes
 from ampft.precision.transfer import to_device
+from ampft.registry import found
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -126,12 +127,10 @@ def _uses_joint_weights(accelerator: Accelerator, plain: nn.Module) -> bool:
     """Return whether one operator casts all weights, which is proven for models without padding."""
     if accelerator.device.type != "cuda" or "transformers" not in sys.modules:
         return False
-    # Imported here because it imports transformers, which such a model needs anyway.
-    from ampft.models.packing.install import is_packed
-
+    packing = found("packing")  # it imports transformers, which such a model needs anyway
     is_alone = accelerator.num_processes == 1 and configured_backend(accelerator) is None
     # Adapters read the dtype of their weights, and cast their inputs to it.
-    is_whole = is_packed(plain) and lora_config(plain) is None
+    is_whole = packing is not None and packing.is_packed(plain) and lora_config(plain) is None
     return is_alone and is_whole
 
 
@@ -317,9 +316,9 @@ def _let_scaler_see(loss: Tensor, scaler: Any) -> None:
     A logit of minus infinity for the correct class gives an infinite loss with a finite gradient.
     """
     for state in scaler._per_optimizer_states.values():
-        for found in state["found_inf_per_device"].values():
+        for flag in state["found_inf_per_device"].values():
             # At most 1, because fused optimizers skip a step only if it is exactly 1.
-            found.add_(~torch.isfinite(loss.to(found.device))).clamp_(max=1)
+            flag.add_(~torch.isfinite(loss.to(flag.device))).clamp_(max=1)
 
 
 def _read(*scalars: Any) -> list[float]:

@@ -30,7 +30,7 @@ from ampft.kinds.inputs import PredictedMasks
 from ampft.kinds.logits import model_inputs
 from ampft.metrics.paired import paired_interval
 from ampft.metrics.sums import CaseSums
-from ampft.models.packing.install import packing_of
+from ampft.registry import room
 from ampft.tasks.outcome import Outcome
 from ampft.tasks.task import Task
 
@@ -170,7 +170,9 @@ def frozen_encoder_baseline(
     # The body of a model of own code can be anything, such as a table of embeddings.
     has_means = has_means and isinstance(model.base_model, PreTrainedModel)
     if has_means and loaded.padding_free:
-        packing_of(model).remove()  # its last layer may compute only what the head reads
+        room("packing").packing_of(
+            model
+        ).remove()  # its last layer may compute only what the head reads
     rows = min(len(train.lengths), MAX_UNITS) + len(task.labels[split])
     check(rows * _seconds_per_row(task, model) + SECONDS_PER_FEATURE * _entries(task, model))
     if not has_means:

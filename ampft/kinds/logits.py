@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,7 @@ from torch.nn import functional
 
 from ampft.kinds.windows import WORD_COUNTS, WORD_POSITIONS, logits_per_text_or_word
 from ampft.precision.transfer import to_device
-
-if TYPE_CHECKING:
-    from ampft.models.packing.layout import PackedLayout
+from ampft.registry import found
 
 WORD_BUCKET = 64
 LABEL_WEIGHTS = "label_weights"  # of a collated batch: the weights of the labels in the loss
@@ -25,7 +23,7 @@ def forward_logits(
     inputs: Mapping[str, Tensor],
     *,
     max_rows: int | None = None,
-    packing: PackedLayout | None = None,
+    packing: Any = None,
 ) -> Tensor:
     """Call a transformers model on `inputs`, without labels, and return its logits.
 
@@ -61,9 +59,7 @@ def logits_of_rows(logits: Tensor, inputs: Mapping[str, Tensor], rows: int) -> t
     return logits.split([1] * rows if counts is None else counts.tolist())
 
 
-def _row_logits(
-    model: nn.Module, arguments: Mapping[str, Tensor], packing: PackedLayout | None = None
-) -> Tensor:
+def _row_logits(model: nn.Module, arguments: Mapping[str, Tensor], packing: Any = None) -> Tensor:
     # Imported here because it imports transformers, which a model needs anyway.
     from ampft.models.by_length import merged_logits, padded_inputs, parts_by_length
 
@@ -73,11 +69,8 @@ def _row_logits(
     return merged_logits([(rows, _logits(model, part)) for rows, part in parts], arguments)
 
 
-def _logits(
-    model: nn.Module, arguments: Mapping[str, Tensor], packing: PackedLayout | None = None
-) -> Tensor:
-    from ampft.models.packing.install import layout_on_host
-
+def _logits(model: nn.Module, arguments: Mapping[str, Tensor], packing: Any = None) -> Tensor:
+    without_padding = found("packing")
     weight = next(model.parameters())
     moved: dict[str, Any] = {
         # Without autocast, pixels must have the dtype of the weights.
@@ -86,7 +79,9 @@ def _logits(
         )
         for name, value in arguments.items()
     }
-    layout = layout_on_host(model, arguments) if packing is None else packing
+    layout = packing
+    if packing is None and without_padding is not None:
+        layout = without_padding.layout_on_host(model, arguments)
     if layout is not None:
         moved["packing"] = layout
     logits: Tensor = model(**moved).logits

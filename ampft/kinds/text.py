@@ -36,9 +36,6 @@ from ampft.models.by_length import guard_against_text_padding
 from ampft.models.embedding_gradient import reuse_embedding_gradient_memory
 from ampft.models.mean_pooling import MEAN, can_read_mean, is_trained_through_mean, read_mean
 from ampft.models.minilm import default_model
-from ampft.models.packing.families import packing_support
-from ampft.models.packing.install import install_packing, limit_kernel_caches
-from ampft.models.packing.verification import verify_packing
 from ampft.models.pretrained import (
     MODEL_NAME_FLAG,
     SAVED_MODEL_FLAG,
@@ -55,11 +52,7 @@ from ampft.models.tokenizer import (
     tokenization_of,
 )
 from ampft.models.weights import LoadedModel
-
-# Difference of float32 logits, relative to the largest: rounding is at most 1e-6, a wrong mask at
-# least 1e-2.
-PACKED_TOLERANCE = 1e-4
-
+from ampft.registry import found
 
 EncodeWindows = Callable[[dict[str, list[Any]]], dict[str, list[Any]]]
 
@@ -237,19 +230,12 @@ class TextInputs:
     def _remove_padding(self, model: Any, settings: InputSettings) -> tuple[bool, str]:
         if settings.padding:
             return False, "padded path: requested by --padding; micro-batches sorted by length"
-        support = packing_support(model)
-        if not support.supported:
-            return False, f"padded path: {support.reason}; micro-batches sorted by length"
-        # Must precede the first product.
-        limit_kernel_caches(has_token_buckets=settings.token_buckets is not None)
-        examples = self.splits["train"]
-        batch = examples.collate(ids_of_varied_length(examples.lengths))
-        error = verify_packing(model, model_inputs(batch))
-        for part, difference in error._asdict().items():
-            if not difference <= PACKED_TOLERANCE:
-                return False, f"padded path: {part} without padding differ by {difference:.1e}"
-        install_packing(model, token_buckets=settings.token_buckets)
-        return True, f"padding-free path: {support.reason} (logits equal within {error.logits:.0e})"
+        packing = found("packing choice")
+        if packing is None:
+            return False, "padded path; micro-batches sorted by length"
+        examples, buckets = self.splits["train"], settings.token_buckets
+        removed: tuple[bool, str] = packing.remove_padding(model, examples, token_buckets=buckets)
+        return removed
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
         """Return the texts of the examples `rows`, one column per input column.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ampft.errors import InputError
-from ampft.models.packing.verification import evaluation_mode
+from ampft.models.training_mode import evaluation_mode
 from ampft.precision.transfer import to_device
 
 MASK = "attention_mask"

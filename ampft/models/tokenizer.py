@@ -19,7 +19,6 @@ from transformers import (
 
 from ampft.decision import CONTRACT_NAME, TOKENIZER_NAME, Contract, Tokenization
 from ampft.errors import InputError
-from ampft.models.packing.families import FAMILIES
 from ampft.models.pretrained import (
     MODEL_NAME_FLAG,
     SAVED_MODEL_FLAG,
@@ -27,6 +26,7 @@ from ampft.models.pretrained import (
     loading_error,
 )
 from ampft.ownership import TemporaryFolder
+from ampft.registry import found
 from ampft.text.units import TextUnits
 
 # Families that call transformers' `create_position_ids_from_input_ids`: their positions start at
@@ -181,7 +181,8 @@ def set_padding_for_model(tokenizer: Any, config: Any) -> None:
 
     A tokenizer whose `model_input_names` lack the mask would make the model attend to padding.
     """
-    if config.model_type in FAMILIES:
+    families = found("packing families")
+    if families is not None and config.model_type in families.FAMILIES:
         tokenizer.padding_side = "right"
     if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
         return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -118,3 +120,15 @@ def disable_unsafe_regularization(model: Any, shortest: int) -> tuple[str, ...]:
             if name.endswith("masked_spec_embed"):  # without masks it has no gradient
                 parameter.requires_grad_(False)
     return tuple(notes)
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Switch dropout and gradients off."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)

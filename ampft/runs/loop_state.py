@@ -24,9 +24,6 @@ from ampft.runs.record import RunRecord, StepIdsHash
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from ampft.engine.graphed_update import GraphedUpdate
-    from ampft.engine.graphs import GraphedGradient
-
 
 class LoopSettings(Protocol):
     """The settings that every loop has, whatever it trains."""
@@ -140,7 +137,7 @@ class LoopState(Generic[P]):
     step_ids: StepIdsHash  # Hash of the example ids of each step.
     initial: RunRecord  # Record of the run at its start, with its continuations from checkpoints.
     # What computes gradients and updates by CUDA graphs; None if nothing does.
-    graphs: tuple[GraphedGradient, GraphedUpdate] | None = None
+    graphs: tuple[Any, Any] | None = None
 
     @property
     def cursor(self) -> CursorPart:

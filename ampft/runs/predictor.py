@@ -21,8 +21,6 @@ from ampft.evaluation.evaluate import as_array
 from ampft.kinds.inputs import Reader
 from ampft.kinds.logits import forward_logits, logits_of_rows
 from ampft.kinds.prediction import PredictedRows, PredictRequest
-from ampft.models.packing.families import packing_support
-from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
 from ampft.models.tokenizer import saved_contract
 from ampft.models.weights import cast_in_place
@@ -31,6 +29,7 @@ from ampft.precision.compilation import turn_compilation_off
 from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import resolve
+from ampft.registry import found
 from ampft.runs.record import RunRecord
 from ampft.runs.show import problem_of, task_row
 from ampft.tasks.outcome import Problem
@@ -91,8 +90,9 @@ class Predictor:
         check_float32_modules(model, precision)
         cast_in_place(model, precision.storage_dtype)
         # A training that found other logits without padding ran with it. Older records do not say.
-        if packing_support(model).supported and record.model.padding_free is not False:
-            install_packing(model)
+        packing = found("packing choice")
+        if packing is not None and record.model.padding_free is not False:
+            packing.install_where_supported(model)
         remedy = "Use another model."
         if precision.mode != "fp32":
             remedy = "Use --mixed_precision fp32."

@@ -22,7 +22,6 @@ from ampft.data.steps import MicroBatch, StepBatches
 from ampft.engine.ending import exit_together_on_failure
 from ampft.engine.optimizer import OPTIMIZERS, make_optimizer, make_schedule
 from ampft.engine.out_of_memory import fit_micro_batches
-from ampft.engine.static_shapes import static_shapes
 from ampft.engine.threads import restore_cpu_threads
 from ampft.engine.trained_parameters import (
     allow_unused_parameters,
@@ -33,7 +32,6 @@ from ampft.evaluation.probe import PROBE, START, with_probed_head
 from ampft.features.contention import CpuTime
 from ampft.features.trackers import installed_trackers
 from ampft.machine import resident_peak
-from ampft.models.packing.install import with_layout
 from ampft.models.training_mode import disable_layer_drop
 from ampft.models.weights import LoadedModel, cast_weights
 from ampft.precision.accelerator import (
@@ -49,8 +47,8 @@ from ampft.precision.determinism import prepare_determinism
 from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import Precision, requested_mode, resolve
+from ampft.registry import found, room
 from ampft.runs.folder import choose_folder
-from ampft.runs.graphs import uses_graphs
 from ampft.runs.prepared import Prepared, ProcessStart, total_steps_of
 from ampft.runs.prepared_checks import (
     check_precision,
@@ -262,9 +260,14 @@ def _finish(
     """Return what prepares micro-batches for the model, where they are collated ahead."""
     # Compiled code, too, is made for few shapes, and attention is then part of it.
     is_compiled = configured_backend(accelerator) is not None and accelerator.device.type == "cuda"
-    if is_compiled or uses_graphs(args, precision, accelerator, loaded):
-        return static_shapes(args, loaded, step_batches).shaped
-    return partial(with_layout, loaded.model) if loaded.padding_free else None
+    graphs = found("graphs")
+    if graphs is not None and (
+        is_compiled or graphs.uses_graphs(args, precision, accelerator, loaded)
+    ):
+        shaped: Callable[[MicroBatch], MicroBatch]
+        shaped = graphs.static_shapes(args, loaded, step_batches).shaped
+        return shaped
+    return partial(room("packing").with_layout, loaded.model) if loaded.padding_free else None
 
 
 def prepare_mode(

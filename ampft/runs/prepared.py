@@ -29,7 +29,6 @@ from ampft.features.contention import CpuTime
 from ampft.machine import hardware
 from ampft.models.by_length import REMOTE_CODE
 from ampft.models.four_bit import weights_per_parameter
-from ampft.models.packing.attention import PACKED_NAMES
 from ampft.models.weights import LoadedModel, class_name
 from ampft.ownership import TemporaryFolder
 from ampft.precision.accelerator import is_sharded
@@ -37,6 +36,7 @@ from ampft.precision.compilation import configured_backend
 from ampft.precision.executed import dtype_name
 from ampft.precision.float32_modules import float32_forwards
 from ampft.precision.resolve import Precision
+from ampft.registry import found
 from ampft.runs.record import DataPart, ModelPart, PrecisionPart, RunRecord, StepsPart, TopologyPart
 from ampft.runs.resume import ResumePoint
 from ampft.tasks.task import Task
@@ -214,7 +214,9 @@ def configuration_of(model: nn.Module) -> dict[str, Any]:
     values = _shortened(_nested(json.loads(config.to_json_string(use_diff=False))))
     # Kept under a private name. Without padding, attention has a name of this program.
     implementation = getattr(config, "_attn_implementation", None)
-    replaced = {packed: name for name, packed in PACKED_NAMES.items()}
+    packing = found("packed attention")
+    packed_names = {} if packing is None else packing.PACKED_NAMES
+    replaced = {packed: name for name, packed in packed_names.items()}
     values["attn_implementation"] = replaced.get(str(implementation), implementation)
     modules = {kind.__module__ for kind in type(model).__mro__}
     for name in sorted(name for name in modules if name.startswith(REMOTE_CODE)):

@@ -34,7 +34,7 @@ from ampft.flag import split_names
 from ampft.hub import is_folder_or_hub_id
 from ampft.kinds.logits import model_inputs
 from ampft.metrics.ranking import RANKING, selecting_metric
-from ampft.models.packing.verification import check_packing, evaluation_mode
+from ampft.models.training_mode import evaluation_mode
 from ampft.models.weights import weights_size
 from ampft.precision.accelerator import (
     check_equal_weights,
@@ -46,7 +46,7 @@ from ampft.precision.compilation import configured_backend
 from ampft.precision.executed import check_trainable_dtype
 from ampft.precision.harm import GradientChange
 from ampft.precision.modes import is_fp32
-from ampft.runs.graphs import check_cuda_graphs
+from ampft.registry import found, room
 from ampft.runs.manifest import earlier_results
 from ampft.runs.prepared import Prepared
 from ampft.tasks.settings import check_data_for_decisions
@@ -103,7 +103,9 @@ def check_prepared(prepared: Prepared) -> tuple[str, ...]:
     check_data_for_decisions(args, prepared.task.name, prepared.task.label_names, splits, to_prove)
     _check_schedule_and_metric(prepared)
     _check_trained_part(prepared)
-    check_cuda_graphs(prepared)
+    graphs = found("graphs")
+    if graphs is not None:
+        graphs.check_cuda_graphs(prepared)
     _check_gathers(prepared)
     if args.inspect_data and not prepared.task.row.kind.has_texts:
         raise InputError(
@@ -273,7 +275,7 @@ def _run_model(prepared: Prepared) -> str | None:
         if prepared.loaded.padding_free:
             inputs = {k: v.to(accelerator.device) for k, v in model_inputs(batch).items()}
             plain = accelerator.unwrap_model(prepared.model, keep_torch_compile=False)
-            return check_packing(prepared.model, plain, inputs)
+            return room("packing checks").check_packing(prepared.model, plain, inputs)
         try:
             with evaluation_mode(prepared.model):
                 task.logits(prepared.model, batch)

@@ -25,7 +25,7 @@ from ampft.features.weights import AdapterMerging, AveragedWeights, BestModel, S
 from ampft.flag import split_names
 from ampft.metrics.ranking import RANKING, selecting_metric
 from ampft.precision.accelerator import is_sharded
-from ampft.runs.graphs import graphs_of
+from ampft.registry import found
 from ampft.runs.history import History
 from ampft.runs.loop_state import LoopState
 from ampft.runs.manifest import HISTORY_NAME, NONFINITE_NAME
@@ -34,6 +34,8 @@ from ampft.runs.publishing import PushToHub
 from ampft.runs.record import StepIdsHash
 from ampft.runs.redaction import redact_secrets
 from ampft.tasks.outcome import Outcome
+
+_GRAPHS = found("graphs")
 
 
 def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
@@ -139,7 +141,7 @@ def new_state(prepared: Prepared) -> RunState:
         _retries(prepared, history),
         StepIdsHash(),
         prepared.record,
-        graphs_of(prepared, history.write),
+        None if _GRAPHS is None else _GRAPHS.graphs_of(prepared, history.write),
     )
 
 

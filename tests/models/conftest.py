@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
-from ampft.models.packing import install
-from ampft.models.packing.layout import pack_layout
+from ampft.fast.packing import install
+from ampft.fast.packing.layout import pack_layout
 
 
 @pytest.fixture(autouse=True)

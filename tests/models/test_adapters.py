@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from ampft.errors import InputError
+from ampft.fast.packing.install import install_packing
 from ampft.models.adapters import (
     adapter_files,
     add_lora,
@@ -29,7 +30,6 @@ from ampft.models.adapters import (
     write_files,
 )
 from ampft.models.freezing import cache_frozen_casts
-from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import load_pretrained, load_saved
 from ampft.models.settings import TrainedPartSettings
 from ampft.models.training_mode import batch_norm_note

@@ -7,7 +7,7 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, modeling_flash_attention_utils
 
 from ampft.errors import InputError
-from ampft.models.packing.install import install_packing
+from ampft.fast.packing.install import install_packing
 from ampft.models.pretrained import load_pretrained
 from ampft.models.training_mode import check_kernel_supports_dropout
 

@@ -6,13 +6,13 @@ from tiny_encoders import right_padded, tiny
 from torch import nn
 
 import ampft
-from ampft.models.packing.cpu_kernels import (
+from ampft.fast.packing.cpu_kernels import (
     dropout,
     install_fast_dropout,
     keep_mask,
     realised_probability,
 )
-from ampft.models.packing.install import install_packing
+from ampft.fast.packing.install import install_packing
 
 COUNT = 100_000
 

@@ -15,8 +15,8 @@ from transformers import (
 
 import ampft
 from ampft.errors import InputError
+from ampft.fast.packing.install import install_packing
 from ampft.models.adapters import add_lora, merge_adapters
-from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import load_saved
 from ampft.models.settings import TrainedPartSettings
 from ampft.precision.executed import ProductRecorder, precision_contradiction

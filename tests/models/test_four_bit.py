@@ -11,6 +11,7 @@ from torch.nn import functional
 from transformers import AutoModelForSequenceClassification
 
 from ampft.errors import InputError
+from ampft.fast.packing.install import install_packing
 from ampft.features.resources import flops_per_token
 from ampft.models.adapters import (
     base_sha256,
@@ -24,7 +25,6 @@ from ampft.models.four_bit import (
     quantize_base_to_4bit,
     weights_per_parameter,
 )
-from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import enable_gradient_checkpointing, load_pretrained, load_saved
 from ampft.models.settings import TrainedPartSettings
 from ampft.models.weights import LoadedModel, weights_size

@@ -7,9 +7,9 @@ import pytest
 import torch
 from test_graphs import TASKS, trained
 
-from ampft.engine.graphed_update import GraphedUpdate
-from ampft.engine.graphs import CudaRecorder
 from ampft.engine.launch_bound import QueueTimer
+from ampft.fast.graphed_update import GraphedUpdate
+from ampft.fast.graphs import CudaRecorder
 
 pytestmark = [
     pytest.mark.gpu,
@@ -32,7 +32,7 @@ def test_a_training_by_graphs(tmp_path, monkeypatch, name, mode):
     assert graphs.lines == []
     assert graphs.replayed > 3
     assert graphs.update.replayed > 3
-    monkeypatch.setattr("ampft.engine.graphs.MAX_GRAPHS", 0)
+    monkeypatch.setattr("ampft.fast.graphs.MAX_GRAPHS", 0)
     monkeypatch.setattr(GraphedUpdate, "_may_capture", lambda self: False)
     plain = trained(task, CudaRecorder(CUDA), **options)
     assert [each.skipped for each in outcomes] == [each.skipped for each in plain[1]]

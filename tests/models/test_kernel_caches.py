@@ -5,7 +5,7 @@ import os
 import pytest
 from tiny_text import tiny_task
 
-from ampft.models.packing.install import (
+from ampft.fast.packing.install import (
     CAPACITY_WITH_BUCKETS,
     KERNEL_CACHE_CAPACITIES,
     limit_kernel_caches,

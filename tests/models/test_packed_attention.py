@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from ampft.models.packing.attention import (
+from ampft.fast.packing.attention import (
     _without_cudnn,
     binary16_attention,
     choose_kernel,
@@ -12,8 +12,8 @@ from ampft.models.packing.attention import (
     flash_attention,
     grouped_attention,
 )
-from ampft.models.packing.cpu_kernels import dropout_attention, keep_mask, realised_probability
-from ampft.models.packing.layout import AttentionOperands, AttentionOptions, pack_layout
+from ampft.fast.packing.cpu_kernels import dropout_attention, keep_mask, realised_probability
+from ampft.fast.packing.layout import AttentionOperands, AttentionOptions, pack_layout
 from ampft.precision.emulation import Emulation
 
 FP32_TOLERANCE = 1e-6

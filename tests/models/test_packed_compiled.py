@@ -20,11 +20,11 @@ from tiny_encoders import (
 from torch import nn
 from torch._dynamo.utils import counters
 
-from ampft.models.packing import attention
-from ampft.models.packing.cpu_kernels import install_fast_dropout
-from ampft.models.packing.install import install_packing
-from ampft.models.packing.layout import PackedLayout, pack_layout
-from ampft.models.packing.verification import evaluation_mode
+from ampft.fast.packing import attention
+from ampft.fast.packing.cpu_kernels import install_fast_dropout
+from ampft.fast.packing.install import install_packing
+from ampft.fast.packing.layout import PackedLayout, pack_layout
+from ampft.fast.packing.verification import evaluation_mode
 from ampft.precision.compilation import RECOMPILE_LIMIT
 
 # Of torch about itself, while it traces.

@@ -17,11 +17,11 @@ from tiny_encoders import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ampft.models.packing import install, verification
-from ampft.models.packing.families import FAMILIES
-from ampft.models.packing.install import install_packing
-from ampft.models.packing.layout import SequenceGroup, pack_layout
-from ampft.models.packing.verification import verify_packing
+from ampft.fast.packing import install, verification
+from ampft.fast.packing.families import FAMILIES
+from ampft.fast.packing.install import install_packing
+from ampft.fast.packing.layout import SequenceGroup, pack_layout
+from ampft.fast.packing.verification import verify_packing
 from ampft.precision.emulation import Emulation
 
 # float32: the same products, summed in another order.

@@ -28,10 +28,10 @@ from transformers import (
 )
 
 from ampft.errors import InputError
-from ampft.models.packing.families import packing_support
-from ampft.models.packing.install import install_packing
-from ampft.models.packing.layout import pack_layout
-from ampft.models.packing.verification import verify_packing
+from ampft.fast.packing.families import packing_support
+from ampft.fast.packing.install import install_packing
+from ampft.fast.packing.layout import pack_layout
+from ampft.fast.packing.verification import verify_packing
 
 FP32_TOLERANCE = 1e-6
 # Relative to the largest logit, which is near 0.1 for an untrained head: a tenth of the features.

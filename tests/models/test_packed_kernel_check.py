@@ -6,12 +6,12 @@ import pytest
 import torch
 from tiny_encoders import right_padded, tiny
 
-from ampft.models.packing import attention, verification
-from ampft.models.packing.attention import grouped_attention, problem_of_dropout
-from ampft.models.packing.cpu_kernels import dropout_attention
-from ampft.models.packing.install import install_packing
-from ampft.models.packing.layout import AttentionOptions
-from ampft.models.packing.verification import check_packing
+from ampft.fast.packing import attention, verification
+from ampft.fast.packing.attention import grouped_attention, problem_of_dropout
+from ampft.fast.packing.cpu_kernels import dropout_attention
+from ampft.fast.packing.install import install_packing
+from ampft.fast.packing.layout import AttentionOptions
+from ampft.fast.packing.verification import check_packing
 
 OPTIONS = AttentionOptions(dropout=0.1, scale=0.2)
 ROW = torch.empty(0, 4, 32)

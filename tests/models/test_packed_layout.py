@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampft.models.packing.layout import GROUP_COST, pack_layout, similar_lengths
+from ampft.fast.packing.layout import GROUP_COST, pack_layout, similar_lengths
 
 
 def mask_of(lengths):

@@ -2,8 +2,8 @@ import pytest
 import torch
 from tiny_encoders import ENCODERS, loss_and_gradient, relative_error, right_padded, tiny
 
-from ampft.models.packing.install import install_packing
-from ampft.models.packing.verification import verify_packing
+from ampft.fast.packing.install import install_packing
+from ampft.fast.packing.verification import verify_packing
 
 pytestmark = [
     pytest.mark.gpu,

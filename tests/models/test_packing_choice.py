@@ -16,9 +16,9 @@ from transformers import (
 
 from ampft.data.steps import ids_of_varied_length
 from ampft.errors import InputError
+from ampft.fast.packing import attention
+from ampft.fast.packing.verification import PackingError, check_packing
 from ampft.kinds import text
-from ampft.models.packing import attention
-from ampft.models.packing.verification import PackingError, check_packing
 from ampft.models.tokenizer import load_tokenizer, set_padding_for_model
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.resolve import resolve

@@ -8,8 +8,8 @@ import torch
 from tiny_encoders import loss_and_gradient, relative_error, right_padded, tiny, without_dropout
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampft.models.packing.install import install_packing
-from ampft.models.packing.layout import PackedLayout, pack_layout
+from ampft.fast.packing.install import install_packing
+from ampft.fast.packing.layout import PackedLayout, pack_layout
 
 NAMES = [
     "bert",

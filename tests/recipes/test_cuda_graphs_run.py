@@ -8,7 +8,7 @@ from resumed_runs import LATEST, evidence, interrupted, two_epochs
 from running import CLASSIFY, call_here
 from tape import TapeRecorder, masked_attention
 
-from ampft.runs import graphs as graphs_of_runs
+from ampft.fast import graph_choice as graphs_of_runs
 from ampft.runs import prepared_checks
 
 WORDS = ("--checkpointing_steps", "2", "--max_train_steps", "12", "--learning_rate", "1e-3")
@@ -19,7 +19,7 @@ WORDS = ("--checkpointing_steps", "2", "--max_train_steps", "12", "--learning_ra
 def test_a_run_by_graphs_resumes_bit_for_bit(files, tiny_model, tmp_path, monkeypatch):
     monkeypatch.setattr(prepared_checks, "check_cuda_graphs", lambda prepared: None)
     monkeypatch.setattr(graphs_of_runs, "CudaRecorder", lambda device: TapeRecorder())
-    attention = "ampft.models.packing.attention.choose_kernel"
+    attention = "ampft.fast.packing.attention.choose_kernel"
     monkeypatch.setattr(attention, lambda *_, **__: masked_attention)
     graphs = "--cuda_graphs"
     for name, stop, more in (

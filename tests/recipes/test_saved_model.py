@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from running import BIN, CLASSIFY, call, call_here, succeeded, text_settings
 
-from ampft.models.packing.verification import PackingError
+from ampft.fast.packing.verification import PackingError
 from ampft.runs.finished import FinishedRun
 
 pytestmark = pytest.mark.slow

@@ -23,10 +23,10 @@ from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 
 import ampft.runs.predict
 from ampft.errors import InputError
+from ampft.fast.packing.attention import ATTENTION_NAME
 from ampft.kinds.prediction import PredictedRows, PredictRequest, TrainingInfo
 from ampft.kinds.rows import lines_as_table
 from ampft.media.image_tensors import _small_vit
-from ampft.models.packing.attention import ATTENTION_NAME
 from ampft.runs.predict import predict_file, predict_inputs
 from ampft.runs.predictor import Predictor
 from ampft.runs.record import DataPart

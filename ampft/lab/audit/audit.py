@@ -21,6 +21,8 @@ from ampft.engine.first_step import FirstStepMonitor
 from ampft.engine.step import StepOutcome, accumulate_gradient, apply_step, shared_autocast_cache
 from ampft.errors import InputError, TrainingStopped
 from ampft.evaluation.evaluate import evaluate, in_float32
+from ampft.fast.packing.families import packing_support
+from ampft.fast.packing.install import install_packing
 from ampft.features.validations import all_metrics
 from ampft.lab.audit.audit_result import (
     AMPLIFICATION,
@@ -56,8 +58,6 @@ from ampft.lab.audit.written import (
 )
 from ampft.machine import versions
 from ampft.models.adapters import merge_adapters
-from ampft.models.packing.families import packing_support
-from ampft.models.packing.install import install_packing
 from ampft.models.pretrained import load_saved
 from ampft.models.weights import cast_in_place, gather_model_state, perturb_weights, tensors_hash
 from ampft.precision.accelerator import numerics, separate_accelerators

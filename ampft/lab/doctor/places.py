@@ -16,8 +16,8 @@ import accelerate
 import torch
 from torch import Tensor, nn
 
-from ampft.models.packing.install import layout_on_host
-from ampft.models.packing.layout import PackedLayout
+from ampft.fast.packing.install import layout_on_host
+from ampft.fast.packing.layout import PackedLayout
 
 
 @dataclass(frozen=True)

@@ -20,18 +20,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from ampft.data.steps import MicroBatch, StepBatches
-from ampft.engine import graphs as graphs_module
 from ampft.engine import step
-from ampft.engine.graphed_update import GraphedUpdate
-from ampft.engine.graphs import CaptureCheck, GraphedGradient
 from ampft.engine.optimizer import (
     OptimizerSettings,
     ScheduleSettings,
     make_optimizer,
     make_schedule,
 )
-from ampft.engine.static_shapes import CannotCapture, StaticBatch, StaticShapes, graph_key
-from ampft.models.packing.install import install_packing
+from ampft.fast import graphs as graphs_module
+from ampft.fast.graphed_update import GraphedUpdate
+from ampft.fast.graphs import CaptureCheck, GraphedGradient
+from ampft.fast.packing.install import install_packing
+from ampft.fast.static_shapes import CannotCapture, StaticBatch, StaticShapes, graph_key
 from ampft.precision import transfer
 
 FAMILIES = ("bert", "roberta", "llama", "modernbert, mean")

@@ -11,8 +11,8 @@ from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from ampft.data.steps import MicroBatch
-from ampft.engine.static_shapes import StaticShapes
-from ampft.models.packing.install import install_packing
+from ampft.fast.packing.install import install_packing
+from ampft.fast.static_shapes import StaticShapes
 
 KERNELS = {
     torch.bfloat16: "_flash_attention_forward",

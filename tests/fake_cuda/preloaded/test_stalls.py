@@ -8,7 +8,7 @@ from tiny_text import save_tiny_bert, tiny_task
 
 from ampft.data.steps import MicroBatch
 from ampft.engine.step import _skipped_on_device
-from ampft.models.packing import install
+from ampft.fast.packing import install
 
 
 @pytest.mark.usefixtures("capability")

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError as Devic
 
 from ampft.engine import bfloat16_adamw
 from ampft.engine.optimizer import OptimizerSettings, make_optimizer
-from ampft.models.packing.install import install_packing
+from ampft.fast.packing.install import install_packing
 from ampft.models.weights import cast_in_place
 from ampft.precision.executed import ProductRecorder, precision_contradiction
 from ampft.precision.modes import MODES

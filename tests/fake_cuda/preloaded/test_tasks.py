@@ -24,10 +24,10 @@ from ampft.engine.optimizer import (
     make_optimizer,
     make_schedule,
 )
+from ampft.fast.packing import install
 from ampft.features.value_ranges import _Ranges
 from ampft.features.weights import AveragedWeights
 from ampft.models import by_length
-from ampft.models.packing import install
 from ampft.precision.accelerator import make_accelerator
 from ampft.precision.executed import ProductRecorder, precision_contradiction
 from ampft.tasks.settings import TaskSettings

@@ -23,9 +23,9 @@ from transformers import (
     XLNetForSequenceClassification,
 )
 
+from ampft.fast.packing.families import packing_support
+from ampft.fast.packing.install import install_packing
 from ampft.lab.doctor.examine import scan
-from ampft.models.packing.families import packing_support
-from ampft.models.packing.install import install_packing
 
 pytestmark = pytest.mark.slow
 

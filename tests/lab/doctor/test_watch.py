@@ -10,10 +10,10 @@ from torch.utils.checkpoint import checkpoint
 from transformers import BertConfig, BertForSequenceClassification
 
 import ampft
+from ampft.fast.packing.install import install_packing
 from ampft.lab.doctor.batch import Examination
 from ampft.lab.doctor.diagnosis import Fault
 from ampft.lab.doctor.watch import NonfiniteEvent, NonfiniteOrigins, OperationWatch
-from ampft.models.packing.install import install_packing
 
 LENGTHS = (9, 3, 7, 1)
 

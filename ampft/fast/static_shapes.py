@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from ampft.data.steps import MicroBatch, StepBatch, StepBatches
+from ampft.fast.packing.install import with_layout
+from ampft.fast.packing.layout import PackedLayout
 from ampft.kinds.logits import pad_batch_to_width
-from ampft.models.packing.install import with_layout
-from ampft.models.packing.layout import PackedLayout
 from ampft.models.settings import ModelSettings
 from ampft.models.weights import LoadedModel
 from ampft.precision.transfer import copy_into

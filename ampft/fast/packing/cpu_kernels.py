@@ -22,7 +22,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ampft.models.packing.layout import (
+from ampft.fast.packing.layout import (
     AttentionOperands,
     AttentionOptions,
     PackedLayout,

@@ -14,9 +14,10 @@ from torch._dynamo.exc import TorchDynamoException
 from transformers import PreTrainedModel
 
 from ampft.errors import InputError
-from ampft.models.packing.attention import PACKED_NAMES, has_one_call_kernels, problem_of_dropout
-from ampft.models.packing.install import install_packing, layout_on_host, packing_of, set_attention
-from ampft.models.packing.layout import PackedLayout, pack_layout
+from ampft.fast.packing.attention import PACKED_NAMES, has_one_call_kernels, problem_of_dropout
+from ampft.fast.packing.install import install_packing, layout_on_host, packing_of, set_attention
+from ampft.fast.packing.layout import PackedLayout, pack_layout
+from ampft.models.training_mode import evaluation_mode
 from ampft.models.weights import has_shards
 
 # Rounding to bfloat16 in every layer reaches a few percent of the largest logit.
@@ -251,15 +252,3 @@ def _error(
     whole = sum(float(one.float().norm()) ** 2 for one, _ in pairs)
     gradient = math.sqrt(wrong / whole) if whole > 0 else math.sqrt(wrong)
     return PackingError(_difference(padded[0], packed[0]), gradient)
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Switch dropout and gradients off."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(was_training)

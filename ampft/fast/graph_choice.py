@@ -9,12 +9,12 @@ import torch
 from accelerate import Accelerator
 
 from ampft.arguments import ClassifyArguments
-from ampft.engine.graphed_update import GraphedUpdate
-from ampft.engine.graphs import CudaRecorder, GraphedGradient
 from ampft.engine.launch_bound import QueueTimer
-from ampft.engine.static_shapes import static_shapes
 from ampft.errors import InputError
-from ampft.models.packing.families import family_of
+from ampft.fast.graphed_update import GraphedUpdate
+from ampft.fast.graphs import CudaRecorder, GraphedGradient
+from ampft.fast.packing.families import family_of
+from ampft.fast.static_shapes import static_shapes
 from ampft.models.weights import LoadedModel
 from ampft.precision.compilation import configured_backend
 from ampft.precision.resolve import Precision

@@ -16,10 +16,10 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from ampft.data.steps import MicroBatch
 from ampft.errors import InputError
-from ampft.models.packing.attention import PACKED_NAMES, register_packed_attention
-from ampft.models.packing.cpu_kernels import install_fast_dropout
-from ampft.models.packing.families import Family, Trim, family_of, packing_support
-from ampft.models.packing.layout import PackedLayout, pack_layout
+from ampft.fast.packing.attention import PACKED_NAMES, register_packed_attention
+from ampft.fast.packing.cpu_kernels import install_fast_dropout
+from ampft.fast.packing.families import Family, Trim, family_of, packing_support
+from ampft.fast.packing.layout import PackedLayout, pack_layout
 from ampft.precision.compilation import check_hooks_of_compiled_modules, uncompiled
 
 Kwargs = dict[str, Any]

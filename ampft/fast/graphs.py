@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_leaves
 from ampft.data.steps import MicroBatch, StepBatch
 from ampft.engine.launch_bound import QueueTimer
 from ampft.engine.out_of_memory import RandomAndBufferSnapshot, is_out_of_memory
-from ampft.engine.static_shapes import CannotCapture, Key, StaticBatch, StaticShapes, graph_key
+from ampft.fast.static_shapes import CannotCapture, Key, StaticBatch, StaticShapes, graph_key
 from ampft.models.freezing import CASTS
 from ampft.text.terminal import labelled
 

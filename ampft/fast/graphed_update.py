@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
-from ampft.engine.graphs import VERIFIED, GraphedGradient
 from ampft.engine.step import Update
+from ampft.fast.graphs import VERIFIED, GraphedGradient
 from ampft.precision.transfer import copy_into
 from ampft.text.terminal import labelled
 

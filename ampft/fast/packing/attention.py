@@ -22,18 +22,13 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
-from ampft.models.packing.cpu_kernels import (
+from ampft.fast.packing.cpu_kernels import (
     attention_plan,
     dropout_attention,
     keep_mask,
     realised_probability,
 )
-from ampft.models.packing.layout import (
-    AttentionOperands,
-    AttentionOptions,
-    PackedLayout,
-    pack_layout,
-)
+from ampft.fast.packing.layout import AttentionOperands, AttentionOptions, PackedLayout, pack_layout
 from ampft.precision.compilation import uncompiled
 from ampft.precision.emulation.attention import attention as emulated_attention
 

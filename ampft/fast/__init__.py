@@ -1,0 +1,1 @@
+"""The same training with less work: models without padding, and CUDA graphs."""
