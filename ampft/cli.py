@@ -77,7 +77,7 @@ COMMANDS = {
             "say which promises hold on this machine, by commands as users type them",
         ),
         "export": (
-            "lab.certificate.verified_export:EXPORT",
+            "export.certificate.verified_export:EXPORT",
             "write a model for onnxruntime, OpenVINO or PyTorch, and verify it",
         ),
         "audit": (

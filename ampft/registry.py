@@ -20,7 +20,8 @@ HALVES = {
     "own": "loops of users: `ampft.Training`, `ampft.computing_in`",
     "doors": "Python's functions, scikit-learn's estimators, flags of transformers' scripts, "
     "predictions of other programs, and plain clients that are asked about a saved model",
-    "lab": "the laboratory: what examines, exports and judges trainings",
+    "export": "artifacts of trained models, their certificates, and precisions of inference",
+    "lab": "the laboratory: what examines and judges trainings",
 }
 # What each half adds to a table of the core, as `module:name` of a mapping in this package.
 TABLES = {
@@ -32,14 +33,14 @@ TABLES = {
 # Modules of the halves that the core asks for something.
 ROOMS = {
     "answer of a search": "lab.search.answer",
-    "artifacts": "lab.export.artifact",
+    "artifacts": "export.artifact",
     "cluster": "lab.cluster.launcher",
     "curves": "lab.curve.learning_curve",
     "curve page": "lab.curve.curve_page",
     "flags of other scripts": "doors.transformers_flags",
     "foreign predictions": "doors.foreign_predictions",
     "graphs": "fast.graph_choice",
-    "inference": "lab.inference.compare_inference",
+    "inference": "export.inference.compare_inference",
     "files of words": "words.conll",
     "masks": "media.mask_data",
     "packed attention": "fast.packing.attention",

@@ -19,15 +19,15 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ampft.files import hashed_text
-from ampft.lab.export.artifact import (
+from ampft.export.artifact import (
     SOURCE_NAME,
     ArtifactManifest,
     artifact_files,
     checked_manifest,
     write_manifest,
 )
-from ampft.lab.export.formats import FORMATS
+from ampft.export.formats import FORMATS
+from ampft.files import hashed_text
 
 Fault = Callable[[Path, ArtifactManifest], ArtifactManifest]
 

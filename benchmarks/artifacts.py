@@ -26,8 +26,8 @@ import torch
 import transformers
 from provenance import provenance
 
+from ampft.export import open_artifact
 from ampft.kinds.prediction import PredictRequest
-from ampft.lab.export import open_artifact
 from ampft.precision.accelerator import numerics, training_device
 from ampft.precision.resolve import resolve
 from ampft.runs.predict import run_classifier

@@ -31,14 +31,14 @@ from scipy.stats import binomtest
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
 from ampft.cli import main as ampft
+from ampft.export import ExportRequest, export_run
+from ampft.export.artifact import open_uncertified
+from ampft.export.certificate.certificate import FAILED, PASSED
+from ampft.export.certificate.rows import VerifyRequest, check_verification
+from ampft.export.certificate.verify import certify
+from ampft.export.source import ExportSource
 from ampft.kinds.logits import model_inputs
 from ampft.kinds.prediction import PredictRequest
-from ampft.lab.certificate.certificate import FAILED, PASSED
-from ampft.lab.certificate.rows import VerifyRequest, check_verification
-from ampft.lab.certificate.verify import certify
-from ampft.lab.export import ExportRequest, export_run
-from ampft.lab.export.artifact import open_uncertified
-from ampft.lab.export.source import ExportSource
 from ampft.runs.predict import run_classifier
 from ampft.text.terminal import quiet_libraries
 

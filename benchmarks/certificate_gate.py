@@ -3,7 +3,7 @@
 Run: `python benchmarks/certificate_gate.py --out benchmarks/results/certificate-gate.json`.
 
 Each setting draws the logits of a model on n rows, and of artifacts of it, and passes both to the
-code that certifies artifacts (`ampft.lab.certificate.gate`). Beside it stands the usual gate:
+code that certifies artifacts (`ampft.export.certificate.gate`). Beside it stands the usual gate:
 accuracy within 1 % on the first 100 rows.
 
 Faithful artifacts are as good as the model, with other rounding: of float32, of float16, or of
@@ -43,8 +43,8 @@ from ampft.comparison.analysis.subgroup_losses import sums_of_class
 from ampft.comparison.statistics.interval import estimate_of_sums
 from ampft.comparison.statistics.verdict import EQUIVALENT, WORSE, Verdict, holm
 from ampft.data.splits import group_equal_keys
-from ampft.lab.certificate.certificate import FAILED, PASSED, UNDECIDED, BatchInvariance
-from ampft.lab.certificate.gate import (
+from ampft.export.certificate.certificate import FAILED, PASSED, UNDECIDED, BatchInvariance
+from ampft.export.certificate.gate import (
     BATCH_SIZES,
     TOLERANCES,
     LogitTally,

@@ -24,9 +24,9 @@ from provenance import provenance
 
 from ampft.cli import main as ampft
 from ampft.errors import InputError
-from ampft.lab.certificate.rows import VerifyRequest
-from ampft.lab.certificate.verify import certify
-from ampft.lab.export import ExportRequest, export_run
+from ampft.export import ExportRequest, export_run
+from ampft.export.certificate.rows import VerifyRequest
+from ampft.export.certificate.verify import certify
 from ampft.models.minilm import default_model
 from ampft.text.terminal import quiet_libraries
 

@@ -50,14 +50,14 @@ OTHERS = {
         models/pretrained.py:WeightsSource.check_dtypes
         media/sound_features.py:load_feature_extractor models/tokenizer.py:load_tokenizer
         models/tokenizer.py:_with_space_before_words models/tokenizer.py:reading_units_of_texts
-        runs/predictor.py:Predictor.of_run lab/export/source.py:load_source
-        lab/inference/compare_inference.py:SavedModel.load lab/yardstick/measure.py:_load_weights
-        lab/export/onnx_format.py:load lab/export/torch_format.py:load
-        lab/certificate/measured.py:onnx_dtypes lab/certificate/measured.py:openvino_dtypes
-        lab/certificate/measured.py:_torch_dtypes lab/export/artifact.py:certificate_problem
-        lab/certificate/certificate_page.py:read_certificate""",
+        runs/predictor.py:Predictor.of_run export/source.py:load_source
+        export/inference/compare_inference.py:SavedModel.load lab/yardstick/measure.py:_load_weights
+        export/onnx_format.py:load export/torch_format.py:load
+        export/certificate/measured.py:onnx_dtypes export/certificate/measured.py:openvino_dtypes
+        export/certificate/measured.py:_torch_dtypes export/artifact.py:certificate_problem
+        export/certificate/certificate_page.py:read_certificate""",
     "predictions that answers are held against, so that changed ones show as a difference": """
-        lab/certificate/served.py:served_artifact""",
+        export/certificate/served.py:served_artifact""",
     "a reader of a path, whose callers are in this test": """
         files.py:sync files.py:describe_file text/json_io.py:read_json_object
         runs/predictions.py:read_predictions runs/predictions.py:read_rows
@@ -68,8 +68,8 @@ OTHERS = {
         comparison/analysis/compare_folders.py:_read_predictions
         comparison/analysis/compare_folders.py:_cases_without_complete_arms
         comparison/analysis/run_figures.py:curve
-        lab/inference/compare_inference.py:compare_inference
-        lab/inference/compare_inference.py:_texts
+        export/inference/compare_inference.py:compare_inference
+        export/inference/compare_inference.py:_texts
         lab/referee/sides.py:_read_runs""",
     "an audit, which says what was changed": """
         lab/audit/audit.py:audit_run lab/audit/audit.py:_read_outcomes
@@ -85,11 +85,11 @@ OTHERS = {
         comparison/execution/launch.py:_refuse_foreign
         comparison/execution/launch.py:call_in_subprocess
         comparison/execution/launch.py:write_subprocess_result
-        lab/certificate/measured.py:_peak
-        lab/certificate/measured.py:print_peak lab/cluster/parcels.py:_parts
-        lab/cluster/shard_pool.py:ShardActor.predict lab/export/onnx_format.py:float_nodes
-        lab/export/onnx_format.py:_write_half lab/export/onnx_format.py:_write_blocks
-        lab/export/onnx_format.py:_check_int8 lab/export/openvino_format.py:model_writer.write
+        export/certificate/measured.py:_peak
+        export/certificate/measured.py:print_peak lab/cluster/parcels.py:_parts
+        lab/cluster/shard_pool.py:ShardActor.predict export/onnx_format.py:float_nodes
+        export/onnx_format.py:_write_half export/onnx_format.py:_write_blocks
+        export/onnx_format.py:_check_int8 export/openvino_format.py:model_writer.write
         runs/history.py:History.verify runs/history.py:History._restore_lost
         runs/history.py:write_csv doors/serving_back.py:_Served._adapters
         doors/serving_back.py:_mask lab/accept/accept.py:run

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI, HTTPException
 
 from ampft.errors import InputError
-from ampft.lab.export import open_artifact
+from ampft.export import open_artifact
 
 
 def make_app() -> FastAPI:

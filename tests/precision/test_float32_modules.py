@@ -310,7 +310,7 @@ def test_a_pattern_whose_modules_are_never_called_is_reported():
 
 @pytest.mark.halves
 def test_kept_modules_are_not_quantized():
-    from ampft.lab.export.int8 import quantize, quantized_layers
+    from ampft.export.int8 import quantize, quantized_layers
 
     model = small().eval()
     keep_in_fp32(model, ["blocks.1"])

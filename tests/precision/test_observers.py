@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ampft.export.int8 import Int8ProductCounter
 from ampft.fast.graphs import CaptureCheck
 from ampft.lab.doctor.watch import OperationWatch
-from ampft.lab.export.int8 import Int8ProductCounter
 from ampft.precision.accelerator import numerics
 from ampft.precision.executed import ProductRecorder
 from ampft.precision.resolve import resolve

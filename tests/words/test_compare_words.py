@@ -90,7 +90,7 @@ def test_subgroups_are_of_sentences(folders):
 
 @pytest.mark.halves
 def test_inference_names_the_task_that_it_does_not_support(folders):
-    from ampft.lab.inference.compare_inference import compare_inference
+    from ampft.export.inference.compare_inference import compare_inference
 
     with pytest.raises(InputError, match=r"is finished, and its task is tokens\. Pass finished"):
         compare_inference([path for path in folders if "fp32" in path.name], ("fp32", "bf16"))

@@ -11,14 +11,14 @@ from ampft.arguments.commands import Command, CommandLine
 from ampft.arguments.flags import fields_and_hints, given_flags
 from ampft.arguments.help_text import Help
 from ampft.errors import InputError
-from ampft.files import describe_file
-from ampft.flag import REQUIRED, flag, positional
-from ampft.lab.certificate.verified_export import (
+from ampft.export.certificate.verified_export import (
     AUDIT_ARTIFACT,
     MOVED,
     ArtifactAuditFlags,
     MovedDataFlags,
 )
+from ampft.files import describe_file
+from ampft.flag import REQUIRED, flag, positional
 from ampft.ownership import check_output_file
 from ampft.runs.manifest import RECORD_NAME
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from ampft.engine.step import ScaledGradient
 from ampft.errors import InputError
+from ampft.export.module_search import Holds, shortest_patterns, smallest_sufficient_modules
 from ampft.lab.doctor.case import (
     INITIAL_SCALE,
     ExaminedModel,
@@ -25,7 +26,6 @@ from ampft.lab.doctor.case import (
 from ampft.lab.doctor.diagnosis import Cause, Cure, Diagnosis, Fault
 from ampft.lab.doctor.places import BatchShape
 from ampft.lab.doctor.watch import OperationWatch
-from ampft.lab.module_search import Holds, shortest_patterns, smallest_sufficient_modules
 from ampft.precision.accelerator import numerics
 from ampft.precision.float32_modules import FLAG, called_modules, matching_modules
 from ampft.precision.harm import GradientChange, ShortTrainingResult, gradient_harm

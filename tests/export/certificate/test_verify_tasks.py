@@ -1,0 +1,50 @@
+"""Every task has a certificate: the artifact of its run predicts as the run does."""
+
+from __future__ import annotations
+
+import exported
+import pytest
+from representatives import full_except
+
+from ampft.export import ExportRequest, export_run
+from ampft.export.certificate.certificate_page import certificate_text, page
+from ampft.export.certificate.rows import VerifyRequest
+from ampft.export.certificate.verify import certify
+from ampft.runs.served import PIPELINE, PREDICT, SERVER
+
+pytestmark = pytest.mark.slow
+
+OF_TEXTS = ("pairs", "several labels", "words")
+TASKS = {
+    "pairs": lambda folder: exported.train_texts(folder, pairs=True),
+    "several labels": lambda folder: exported.train_texts(
+        folder, several=True, task="multi-label", tune_thresholds=True
+    ),
+    "words": exported.train_words,
+    "images": exported.train_images,
+    "sounds": lambda folder: exported.train_sounds(folder, "ast"),
+    "pixels": exported.train_pixels,
+}
+
+
+@pytest.mark.parametrize("name", full_except(TASKS, ["words"]))
+def test_a_faithful_artifact_of_a_task_is_its_model(name, tmp_path):
+    run = TASKS[name](tmp_path)
+    target = tmp_path / "artifact"
+    export_run(ExportRequest(run=run, format="torch", precision="fp32", output_dir=target))
+    made = certify(target, run, VerifyRequest(measure=False))
+    # So few examples prove nothing by their labels, but outputs may be equal to rounding.
+    assert (made.verdict, made.failures) == ("passed" if made.is_equal else "undecided", ())
+    assert made.arm.flips.mean == 0
+    assert made.logits.largest < 1e-5
+    assert made.logits.range > 0
+    assert made.batches.changed == 0
+    clients = {each.client: each for each in made.served.clients}
+    assert clients.keys() == {PIPELINE, PREDICT, *([SERVER] if name in OF_TEXTS else [])}
+    assert all(each.agrees for each in clients.values()), made.served.text()
+    asked = {client: each.asked for client, each in clients.items()}
+    assert asked.get(SERVER, asked[PREDICT]) == asked[PREDICT] > 1
+    # Long sentences, and sounds of 8,000 Hz, are not for a pipeline.
+    assert (asked[PIPELINE] > 0) == (name not in ("words", "sounds"))
+    assert made.verdict in certificate_text(made)
+    assert "<html" in page(made)
