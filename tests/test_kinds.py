@@ -11,7 +11,7 @@ import pytest
 from ampft.tasks.table import TASKS
 
 PACKAGE = Path(__file__).parents[1] / "ampft"
-HOMES = ("data", "kinds", "tasks", "labels", "words", "own", "doors")
+HOMES = ("data", "kinds", "tasks", "labels", "words", "media", "own", "doors")
 NAMES = {*TASKS, *(row.kind.name for row in TASKS.values())}
 ASKED = {"kind", "data_kind", "task"}
 # Modules that know no single kind: tables, protocols, rows of any kind.
@@ -88,7 +88,7 @@ def test_nobody_asks_for_a_kind():
         "found = args.task in ('images', 'sounds')",
         "if 'pixels' != data_kind: pass",
         "NOUNS = {'text': 'texts', 'token': 'sentences'}",
-        "from ampft.media.image_tensors import ImageReader",
+        "from ampft.kinds.text import TextReader",
         "from ampft.tasks.single_label import Predictions\nisinstance(outcome, Predictions)",
         "from ampft.labels.multi_label import MultiLabel as M\nisinstance(x, (int, M))",
     ],

@@ -31,7 +31,8 @@ CHECKS = {
 OTHERS = {
     "files of the user, which no command wrote": """
         arguments/flags.py:_read_config doors/transformers_flags.py:words_of_file
-        media/images.py:open_image media/masks.py:read_class_names media/sounds.py:open_sound
+        media/images.py:open_image media/sounds.py:open_sound
+        data/sources/class_names.py:read_class_names data/sources/files.py:_advice
         data/sources/binary_files.py:read_parquet data/sources/binary_files.py:read_parquet.read
         data/sources/binary_files.py:_opened_sheet data/sources/files.py:open_table
         data/sources/text_files.py:opened_text data/sources/text_files.py:_undecodable_byte
