@@ -18,7 +18,7 @@ from ampft.export.certificate.certificate_page import (
     page,
     read_certificate,
 )
-from ampft.lab.certificate.equality import AnswerTally
+from ampft.export.certificate.equality import AnswerTally
 
 
 @pytest.fixture(scope="module")
