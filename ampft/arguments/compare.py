@@ -31,17 +31,19 @@ KEPT_MODELS = ("none", "baseline", "all")
 # Settings of classify.py that the comparison chooses for each run, and what to do instead; empty
 # for a flag that the comparison has too.
 SET_BY_COMPARISON = {
-    "mixed_precision": "give the precisions before ` -- `, as in --modes fp32,bf16",
     "output_dir": "",
     "overwrite_output_dir": "finished runs are kept and unfinished ones start again; to repeat all "
     "runs, choose another --output_dir",
     "max_time": "all runs train for the same number of steps; limit the time of the comparison "
     "with --budget before ` -- `",
     "push_to_hub": "push one of the runs afterwards, with ampft push RUN",
-    "check_precision": "fp32 has nothing to compare; --yardstick before ` -- ` measures how "
-    "exact the gradient of each mode is",
     "folds": "",
     "perturb_initial_weights": "the placebo arm does this unless --no_placebo is set",
+}
+SET_BY_MODES = {  # the same if the arms are precisions
+    "mixed_precision": "give the precisions before ` -- `, as in --modes fp32,bf16",
+    "check_precision": "fp32 has nothing to compare; --yardstick before ` -- ` measures how "
+    "exact the gradient of each mode is",
 }
 
 
@@ -407,6 +409,6 @@ PRECISIONS = Command(
         "Compare precisions statistically: train every mode with several seeds, one process per "
         "run, and write a report. Settings of a training that all runs share follow after ` -- `."
     ),
-    TrainingSettings(SET_BY_COMPARISON),
+    TrainingSettings(SET_BY_COMPARISON | SET_BY_MODES),
     reads_config=True,
 )

@@ -13,6 +13,7 @@ from ampft.arguments.compare import (
     COMPARISON,
     PLACEBO,
     SET_BY_COMPARISON,
+    SET_BY_MODES,
     ArmSettings,
     CompareCommand,
     ComparisonFlags,
@@ -163,8 +164,8 @@ def _parse_arm(
         if any(each.split("=")[0] == "--config" for each in flags):
             raise InputError(f"--config: {SHARED['config']}.")
         _, changed = parse_flags(ClassifyArguments, flags, program=trainer, shown=Help(""))
-        for setting in changed & {*SHARED, *SET_BY_COMPARISON} - {"mixed_precision"}:
-            remedy = (SHARED | SET_BY_COMPARISON)[setting]
+        for setting in changed & {*SHARED, *SET_BY_COMPARISON, "check_precision"}:
+            remedy = (SHARED | SET_BY_COMPARISON | SET_BY_MODES)[setting]
             raise InputError(f"--{setting}: {remedy or 'give it before ` -- `'}.")
         together = later_wins(ClassifyArguments, shared_argv, flags)
         arguments = parse_classify_arguments(together, program=trainer)
@@ -211,12 +212,6 @@ ARMS = Command(
         "Compare settings statistically: train every arm with several seeds, one process per run, "
         "and write a report. Settings of a training that all arms share follow after ` -- `."
     ),
-    TrainingSettings(
-        {
-            name: remedy
-            for name, remedy in SET_BY_COMPARISON.items()
-            if name not in ("mixed_precision", "check_precision")
-        }
-    ),
+    TrainingSettings(SET_BY_COMPARISON),
     reads_config=True,
 )

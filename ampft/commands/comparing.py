@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ampft.arguments.commands import Command, CommandLine, TrainingSettings
-from ampft.arguments.compare import SET_BY_COMPARISON, CompareArguments, command_of_precisions
+from ampft.arguments.commands import Command, CommandLine
+from ampft.arguments.compare import PRECISIONS, CompareArguments, command_of_precisions
 from ampft.arguments.compare_arms import CompareArmsArguments, command_of_arms
 from ampft.arguments.help_text import Help
 from ampft.errors import InputError
@@ -216,6 +216,6 @@ COMPARE = Command(
         "For example: ampft compare --modes fp32,bf16 -- --train_file FILE",
         usage="[-- settings of ampft train]",
     ),
-    TrainingSettings(SET_BY_COMPARISON),
+    PRECISIONS.settings,
     reads_config=True,
 )

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from ampft.runs.finished import FinishedRun
 
 SET_BY_SEARCH = SET_BY_COMPARISON | {
-    "leave_out_test": "a search leaves the test rows out until it judges. Remove the flag"
+    "leave_out_test": "a search leaves the test rows out until it judges. Remove the flag",
+    "max_time": "limit the time of the whole search with --time_budget before ` -- `",
 }
 
 

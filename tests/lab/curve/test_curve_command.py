@@ -40,8 +40,9 @@ def test_sizes_are_read_from_the_names_of_arms():
 
 
 def test_settings_of_the_runs_are_kept():
-    line = CURVE.parse(["--seeds", "4", "--", *RUN], "ampft curve")
-    assert (line.flags.seeds, tuple(line.after)) == ("4", RUN)
+    words = (*RUN, "--mixed_precision", "bf16")
+    line = CURVE.parse(["--seeds", "4", "--", *words], "ampft curve")
+    assert (line.flags.seeds, tuple(line.after)) == ("4", words)
     assert line.training.test_file == "test.csv"
 
 

@@ -36,7 +36,7 @@ FILES = ("--train_file", "train.csv", "--test_file", "test.csv")
             "--learning_rates: received '1e-4,0'",
         ),
         (["--time_budget", "9min", "--seeds", "2", "--", *FILES], "--seeds"),
-        (["--time_budget", "9min", "--", *FILES, "--max_time", "1min"], "--max_time 1min"),
+        (["--time_budget", "9min", "--", *FILES, "--max_time", "1min"], "with --time_budget"),
         (["--time_budget", "9min", "--", *FILES, "--leave_out_test"], "until it judges"),
         (["--time_budget", "9min", "--", *FILES], "train.csv"),  # no such file
     ],
@@ -74,6 +74,7 @@ def words(data: Path, folder: Path, budget: str, *own: str, validation: bool = T
         *("--model_name_or_path", str(data / "model"), "--train_file", str(data / "train.csv")),
         *("--test_file", str(data / "test.csv"), "--learning_rate", "2e-5", "--use_cpu"),
         *("--num_train_epochs", "3", "--per_device_train_batch_size", "16", "--cpu_threads", "1"),
+        *("--mixed_precision", "no"),
         *(("--validation_file", str(data / "validation.csv")) if validation else ()),
     ]
     start = ["-m", "ampft", "search", "--time_budget", budget, "--output_dir", str(folder)]
