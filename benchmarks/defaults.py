@@ -151,15 +151,23 @@ def drawn(pool: pd.DataFrame, size: int, seed: int) -> pd.DataFrame:
     return shuffled.iloc[np.argsort(turn.to_numpy(), kind="stable")[:size]]
 
 
+def parts_of(
+    data: Path, cell: Mapping[str, Any], test_rows: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the training rows (size 0: all) and the test rows of a cell, without empty texts."""
+    pool, test = rows_of(data, cell["set"])
+    train = drawn(pool, cell["size"] or len(pool), cell["seed"])
+    test = test.sample(frac=1, random_state=0)[:test_rows]
+    return train[train["text"].str.strip() != ""], test[test["text"].str.strip() != ""]
+
+
 def measure(data: Path, cell: Mapping[str, Any], arm: str, precision: str) -> list[dict[str, Any]]:
     """Train an arm; return its result and, beside `default`, those of the simple methods.
 
     `right` has a character for each test row: 1 or 0, or a hyphen for a class without a training
     row.
     """
-    pool, test = rows_of(data, cell["set"])
-    train = drawn(pool, cell["size"], cell["seed"])
-    test = test.sample(frac=1, random_state=0)[:TEST_ROWS]
+    train, test = parts_of(data, cell, TEST_ROWS)
     known = test["label"].isin(set(train["label"])).to_numpy()
     started = time.process_time()
     with contextlib.ExitStack() as stack:

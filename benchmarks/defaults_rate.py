@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
-from defaults import CELL, OLD, drawn, rows_of
+from defaults import CELL, OLD, parts_of
 from provenance import provenance, write_results
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
@@ -61,14 +61,6 @@ class _UsedWords(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         return nn.functional.embedding(self.place[ids], self.weight)
-
-
-def _parts(data: Path, cell: Mapping[str, Any]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    pool, test = rows_of(data, cell["set"])
-    train = drawn(pool, cell["size"] or len(pool), cell["seed"])
-    test = test.sample(frac=1, random_state=0)[:TEST_ROWS]
-    train, test = (rows[rows["text"].str.strip() != ""] for rows in (train, test))
-    return train, test[test["label"].isin(set(train["label"]))]
 
 
 def _prepare(
@@ -156,7 +148,8 @@ def measure(
     data: Path, cell: Mapping[str, Any], arms: Sequence[str], folder: Path
 ) -> Iterator[dict[str, Any]]:
     """Train the arms of a cell, all from one draw and one start per head."""
-    train, test = _parts(data, cell)
+    train, test = parts_of(data, cell, TEST_ROWS)
+    test = test[test["label"].isin(set(train["label"]))]
     if "tf-idf" in arms:
         yield _tf_idf(train, test)
     arms = [arm for arm in arms if arm != "tf-idf"]
