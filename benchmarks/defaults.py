@@ -11,7 +11,8 @@ from a random head on the first token); `trainer`, the defaults of transformers'
 `before`, with the learning rate 5e-5 and without validation); `longer`, `before` with the epochs of
 `default`. `frozen` and `tf-idf` are the simple methods of `default`. Arms that led to the default:
 `whole`, from all of the probe at the rate 1e-4; `whole-slow`, at half of it; `strong`, `whole` with
-the strongest regularisation; `mean`, a random head on the mean. `demo-ARM` takes the settings of
+the strongest regularisation; `mean`, a random head on the mean; `longest`, two classes with the
+epochs of others. `demo-ARM` takes the settings of
 the docstrings of README (size 1836: all rows).
 """
 
@@ -47,7 +48,17 @@ from ampft.text.numbers import points
 TEST_ROWS = 400
 MARGIN = 0.01  # of accuracy, within which two methods are as good
 SIMPLE = {BAG_OF_WORDS: "tf-idf", FROZEN: "frozen"}
-ARMS = ("default", "before", "trainer", "longer", "whole", "whole-slow", "strong", "mean")
+ARMS = (
+    "default",
+    "before",
+    "trainer",
+    "longer",
+    "whole",
+    "whole-slow",
+    "strong",
+    "mean",
+    "longest",
+)
 OLD: dict[str, Any] = {"pooling": "first", "head_init": "random"}
 FAST = {"learning_rate": 1e-4}
 PATCHES: dict[str, dict[str, Any]] = {  # of constants that no flag sets
@@ -82,6 +93,7 @@ def settings_of(arm: str, size: int) -> dict[str, Any]:
         "whole-slow": {},
         "strong": FAST,
         "mean": {"pooling": "mean", "head_init": "random"},
+        "longest": {"num_train_epochs": epochs},
     }  # fmt: skip
     own = arms[arm.removeprefix("demo-")]
     return {**own, **BUILT_IN_DEFAULTS["stdlib"]} if arm.startswith("demo-") else own
