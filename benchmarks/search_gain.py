@@ -51,7 +51,7 @@ def in_turn(rows: pd.DataFrame, count: int) -> pd.DataFrame:
 
 def measured(data: Path, name: str, size: int, case: str, budget: str) -> dict[str, Any]:
     """Search once in a folder of its own, and return the answer and the seconds."""
-    pool, test = rows_of(data, name)
+    pool, test = (part[part["text"].str.strip() != ""] for part in rows_of(data, name))
     train = in_turn(pool.sample(frac=1, random_state=size), size)
     validation = pool.drop(train.index).sample(200, random_state=1)
     parts = {"train": train, "validation": validation, "test": test.sample(400, random_state=2)}

@@ -37,7 +37,7 @@ from ampft.runs.manifest import check_files
 from ampft.runs.predictions import read_groups, read_predictions
 from ampft.tasks.outcome import Problem
 from ampft.tasks.table import problem_types
-from ampft.text.numbers import approximate_duration, counted
+from ampft.text.numbers import approximate_duration
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -97,7 +97,7 @@ class SearchPlan:
         return "epoch" if self.setting == EPOCHS else "step"
 
     def length_text(self, length: int) -> str:
-        return counted(length, self.unit)
+        return f"{length} {self.unit}{'s' * (length != 1)}"
 
     def values(self, candidate: Candidate) -> dict[str, Any]:
         """Return the settings of a candidate as keyword arguments of `ampft.finetune`."""
@@ -167,20 +167,22 @@ class SearchPlan:
             seconds += SERVED_SECONDS * runs * (side == chosen)
         return seconds
 
-    def remaining_seconds(self, number: int, count: int) -> float:
+    def remaining_seconds(self, number: int, count: int, rungs: int | None = None) -> float:
         """Return the seconds of the rungs from one on, and of the longest judgement after them.
 
         Args:
             number: Number of the first of these rungs.
             count: Number of candidates in the rung before it; unused for the first.
+            rungs: Number of these rungs; None for all that are left.
         """
-        seconds, longest = 0.0, self.default_candidate
-        for rung in range(number, len(self.lengths)):
-            count = 1 + len(self.rates) if rung == 0 else math.ceil(count / FACTOR)
-            longest = Candidate(math.inf, self.lengths[rung])
-            seconds += self.search_seconds([longest] * count)
-        longest = Candidate(math.inf, max(longest.length, self.default))
-        return seconds + self.final_seconds(longest)
+        seconds, longest = 0.0, self.default
+        end = len(self.lengths) if rungs is None else number + rungs
+        for rung, length in enumerate(self.lengths[:end]):
+            longest = max(longest, length)
+            if rung >= number:
+                count = 1 + len(self.rates) if rung == 0 else math.ceil(count / FACTOR)
+                seconds += self.search_seconds([Candidate(math.inf, length)] * count)
+        return seconds + self.final_seconds(Candidate(math.inf, longest))
 
     @property
     def seconds(self) -> float:

@@ -170,7 +170,7 @@ class Search:
             rung = plan.rung(number, before)
             known = {arm.name for arm in session.plan.design.arm_settings}
             if any(each.name not in known for each in rung):
-                left = self._pace(session) * plan.remaining_seconds(number, len(before))
+                left = self._pace(session) * plan.remaining_seconds(number, len(before), rungs=1)
                 if self.state.stopped is None and self._used() + left > plan.budget:
                     self._write(stopped=number)
                 if self.state.stopped is not None:
