@@ -1,9 +1,10 @@
 """Count the operators of a training step, padded and without padding, on a CUDA device.
 
 A GPU needs 5 to 8 microseconds to start an operator, whatever its size, and this bounds the speed
-on short texts. The program counts the operators of a forward and a backward pass that compute
-something: no views, no allocations. Where torch is built without CUDA, the tests' fake device
-counts the same operators.
+on short texts. The program counts the operators that compute something: no views, no allocations.
+A step is a forward pass under autocast, a backward pass outside of it, clipping and AdamW; the last
+two are also counted apart, and are one operator for all parameters each where torch has one. Where
+torch is built without CUDA, the tests' fake device counts the same operators.
 
     python benchmarks/operators.py
     python benchmarks/operators.py --output benchmarks/results/operators.json
@@ -34,6 +35,7 @@ COLUMNS = {
     "packed, single casts": {"packed": True, "joint": False},
     "packed": {"packed": True},
 }
+UPDATE = "clipping and AdamW"
 
 
 def restart_on_fake_device() -> None:
@@ -62,17 +64,18 @@ def bert(layers: int, width: int, *, vocabulary: int = 99) -> Any:
 
 
 def table() -> list[dict[str, object]]:
-    """Return one row per size and mode: operators with padding and without."""
-    from fake_cuda import step_operators  # type: ignore[import-not-found]
+    """Return one row per size and mode: operators of a step with padding and without."""
+    from fake_cuda import step_operators, update_operators  # type: ignore[import-not-found]
 
     rows: list[dict[str, object]] = []
     for name, shape in SIZES.items():
+        update = update_operators(bert(*shape))
         for mode in MODES:
             counts = {
-                column: step_operators(bert(*shape), LENGTHS, mode, **options)
+                column: update + step_operators(bert(*shape), LENGTHS, mode, **options)
                 for column, options in COLUMNS.items()
             }
-            rows.append({"model": name, "mode": mode, **counts})
+            rows.append({"model": name, "mode": mode, **counts, UPDATE: update})
     return rows
 
 
@@ -90,9 +93,10 @@ def main() -> None:
         torch.cuda.get_device_capability = lambda device=None: (9, 0)
         torch.autograd.set_multithreading_enabled(False)
     rows = table()
-    print(f"{'model':<10} {'mode':<5}", *(f"{name:>20}" for name in COLUMNS))
+    columns = (*COLUMNS, UPDATE)
+    print(f"{'model':<10} {'mode':<5}", *(f"{name:>20}" for name in columns))
     for row in rows:
-        print(f"{row['model']:<10} {row['mode']:<5}", *(f"{row[name]:>20}" for name in COLUMNS))
+        print(f"{row['model']:<10} {row['mode']:<5}", *(f"{row[name]:>20}" for name in columns))
     if args.output:
         result = {"provenance": provenance(), "lengths": LENGTHS, "rows": rows}
         args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -280,6 +280,12 @@ class ValueRangeMonitor(Feature):
         )
 
 
+def _strided(values: Any) -> list[Tensor]:
+    """Return the tensors in arguments or results, without sparse ones, which have no extremes."""
+    tensors = (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
+    return [tensor for tensor in tensors if tensor.layout is torch.strided]
+
+
 class _Ranges:
     """The ranges of one step.
 
@@ -315,14 +321,12 @@ class _Ranges:
 
     @torch.no_grad()
     def _measure(self, block: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
-        rounded = [t for t in tensors if t.dtype == self._dtype]
+        rounded = [t for t in _strided(output) if t.dtype == self._dtype]
         if not rounded:
             return
         self._rounded.add(module)
         # Autocast has rounded the inputs too.
-        floating = [t for t in tree_leaves(inputs) if isinstance(t, Tensor)]
-        for tensor in (*rounded, *(t for t in floating if t.is_floating_point())):
+        for tensor in (*rounded, *(t for t in _strided(inputs) if t.is_floating_point())):
             if tensor.numel():
                 low, high = torch.aminmax(tensor)
                 self._largest[block].append(torch.maximum(-low, high).float())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import pytest
@@ -12,6 +12,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ampft.export.int8 import Int8ProductCounter
 from ampft.fast.graphs import CaptureCheck
+from ampft.features.value_ranges import _Ranges
+from ampft.lab.doctor.ranges import RangeRecorder
 from ampft.lab.doctor.watch import OperationWatch
 from ampft.precision.accelerator import numerics
 from ampft.precision.executed import ProductRecorder
@@ -105,3 +107,55 @@ def test_an_observer_changes_nothing(observer, program):
             assert torch.equal(one, other)
         else:
             assert one == other
+
+
+class Unusual(nn.Module):
+    """Returns more than a tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x, mask):
+        y = (mask @ x) * self.weight
+        return {
+            "y": y,
+            "parts": [None, 3, "text", (y[:0], torch.arange(2))],
+            "unused": y.sum(),
+            "mask": mask,
+        }
+
+
+class Outer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = Unusual()
+
+    def forward(self, x):
+        return self.layer(x, torch.eye(2).to_sparse())
+
+
+@contextmanager
+def watched(model):
+    ranges = _Ranges(model, torch.float32)
+    with ranges.hooked():
+        yield
+    assert ranges.table().shape == (1, 4)
+
+
+@pytest.mark.parametrize("observer", [watched, RangeRecorder, OperationWatch])
+def test_an_observer_of_modules_lets_every_result_pass(observer):
+    torch.manual_seed(0)
+    x, found = torch.randn(2, 3), []
+    for observed in (nullcontext, observer):
+        model = Outer()
+        with observed(model) if observed is observer else nullcontext():
+            result = model(x)
+            result["y"].square().sum().backward()
+        found.append((result, model.layer.weight.grad))
+    (expected, gradient), (result, other) = found
+    assert torch.equal(gradient, other)
+    assert torch.equal(result["y"], expected["y"])
+    assert result["parts"][:3] == [None, 3, "text"]
+    assert result["parts"][3][0].shape == (0, 3)
+    assert result["mask"].is_sparse

@@ -148,6 +148,7 @@ def host_operations():
     without_fake_operator = {
         torch.ops.aten._efficient_attention_backward.default: efficient_attention_backward,
         torch.ops.aten._fused_adamw_.tensor_lr: lambda *_, **__: None,
+        torch.ops.aten._fused_adamw_.default: lambda *_, **__: None,
     }
     with (
         patch.dict(op_implementations_dict, without_fake_operator),
@@ -195,8 +196,23 @@ def step_operators(model, lengths, mode, *, packed, joint=True):
         weights = nullcontext()
         if packed and joint:
             weights = joint_weights(model, precision.compute_dtype)
-        with attention, OperatorCounter() as operators, weights, cuda_autocast(dtype):
-            outputs(
-                model, batch, **({"packing": layout} if packed else {})
-            ).float().sum().backward()
+        with attention, OperatorCounter() as operators, weights:
+            with cuda_autocast(dtype):
+                logits = outputs(model, batch, **({"packing": layout} if packed else {}))
+            logits.float().sum().backward()  # a training computes it outside of autocast
+    return operators.count
+
+
+def update_operators(model):
+    """Return the number of operators that clip gradients and apply AdamW, in a later step."""
+    with fake_mode():
+        to_cuda(model)
+        for parameter in model.parameters():
+            parameter.grad = torch.empty_like(parameter)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        optimizer.step()  # makes its state
+        with OperatorCounter() as operators:
+            # As for real tensors of a GPU, which fake ones are not to this function.
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+            optimizer.step()
     return operators.count
