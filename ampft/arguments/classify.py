@@ -139,9 +139,9 @@ class OptimizerArguments:
     )
     num_train_epochs: int | None = _update(
         None,
-        "passes over the training data; if none, 3, and for texts as many as make 250 steps, at "
-        "most 16, or half of both if the head of two classes begins at a probe (stdlib: 5, "
-        "digits: 30)",
+        "passes over the training data; if none, 3, and for texts and words as many as make 250 "
+        "steps, at most 16, or half of both if the head of two classes begins at a probe "
+        "(stdlib: 5, digits: 30)",
         at_least=1,
     )
     max_train_steps: int | None = _update(
@@ -380,7 +380,7 @@ class ClassifyArguments(
         return replace(self, learning_rate=rate)
 
     def with_epochs(
-        self, steps_per_epoch: int, *, has_texts: bool, probed_classes: int | None = None
+        self, steps_per_epoch: int, *, has_words: bool, probed_classes: int | None = None
     ) -> ClassifyArguments:
         """Return the settings with a number of epochs: the default for the data, if none is set.
 
@@ -389,14 +389,14 @@ class ClassifyArguments(
         same accuracy with less overconfidence: "The rate and the length of the default, by size".
 
         Args:
-            has_texts: Whether the data are texts, for which it was measured.
+            has_words: Whether the data are texts or words, for which it was measured.
             probed_classes: Number of classes of a head that begins at a probe; None for another.
         """
         if self.num_train_epochs is not None:
             return self
         share = TWO_CLASSES_SHARE if probed_classes == 2 else 1
         epochs = min(share * MOST_EPOCHS, math.ceil(share * LEAST_STEPS / steps_per_epoch))
-        return replace(self, num_train_epochs=max(EPOCHS, int(epochs)) if has_texts else EPOCHS)
+        return replace(self, num_train_epochs=max(EPOCHS, int(epochs)) if has_words else EPOCHS)
 
     @property
     def data_kind(self) -> str | None:

@@ -192,7 +192,7 @@ def prepare_training(
     chosen = args
     args = args.with_epochs(
         len(step_batches),
-        has_texts=task.row.kind.has_texts,
+        has_words=task.row.kind.has_words,
         probed_classes=len(task.label_names) if is_probed else None,
     )
     total_steps = total_steps_of(args, step_batches)

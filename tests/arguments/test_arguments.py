@@ -69,7 +69,7 @@ def test_a_flag_set_to_the_general_default_counts_as_set():
 
 
 @pytest.mark.parametrize(
-    ("given", "steps_per_epoch", "has_texts", "expected", "of_two_probed"),
+    ("given", "steps_per_epoch", "has_words", "expected", "of_two_probed"),
     [
         (None, 2, True, 16, 8),  # 14 rows
         (None, 15, True, 16, 8),
@@ -82,12 +82,12 @@ def test_a_flag_set_to_the_general_default_counts_as_set():
     ],
 )
 def test_the_default_length_follows_the_data(
-    given, steps_per_epoch, has_texts, expected, of_two_probed
+    given, steps_per_epoch, has_words, expected, of_two_probed
 ):
     words = () if given is None else ("--num_train_epochs", given)
     arguments = parse("--train_file", "a.csv", *words)
     for classes, epochs in ((None, expected), (3, expected), (2, of_two_probed)):
-        chosen = arguments.with_epochs(steps_per_epoch, has_texts=has_texts, probed_classes=classes)
+        chosen = arguments.with_epochs(steps_per_epoch, has_words=has_words, probed_classes=classes)
         assert chosen.num_train_epochs == epochs
 
 

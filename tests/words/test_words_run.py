@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from running import BIN, CLASSIFY, Finished, call_here, printed, succeeded, write_csv
-from tiny_words import TAGS, write_sentences
+from tiny_words import TAGS, tiny_sentences, write_sentences
 
+import ampft
 from ampft.decision import entities
 from ampft.runs.finished import FinishedRun
 from ampft.runs.predictions import read_predictions
@@ -158,6 +159,19 @@ def test_a_pipeline_of_transformers_gives_the_same_entities(runs):
     raw = pipeline("token-classification", model=str(run.folder), device="cpu", ignore_labels=[])
     scores = [token["score"] for token in raw(rows[0]["text"])]
     np.testing.assert_allclose(scores, probabilities.max(axis=1), atol=1e-5)
+
+
+def test_few_sentences_have_enough_steps_by_default(tiny_bert, tmp_path):
+    """Their three epochs left an F1 near 0: benchmarks/LOG.md, "The rate and the length ..."."""
+    sentences = [
+        {"tokens": tokens, "ner_tags": [TAGS[tag] for tag in tags]}
+        for tokens, tags in zip(*tiny_sentences(40).values(), strict=True)
+    ]
+    run = ampft.finetune(
+        sentences, model_name_or_path=str(tiny_bert), output_dir=str(tmp_path / "run"),
+        max_seq_length=20, max_train_steps=1, baseline=False, serve_back=False, use_cpu=True,
+    )  # fmt: skip
+    assert run.record.arguments["num_train_epochs"] == 16
 
 
 def test_long_texts_are_predicted_as_they_were_trained(files, tiny_bert, tmp_path):

@@ -378,7 +378,7 @@ def recipe_case(
     first = list(step_batches.epoch(0, stop=steps))
     args = args.with_learning_rate(model.config, begins_at_probe=is_probed).with_epochs(
         len(step_batches),
-        has_texts=task.row.kind.has_texts,
+        has_words=task.row.kind.has_words,
         probed_classes=len(task.label_names) if is_probed else None,
     )
     total_steps = total_steps_of(args, step_batches)
