@@ -25,7 +25,7 @@ from torch.nn import functional
 from transformers import AutoModelForSequenceClassification
 from transformers.utils import logging
 
-from ampft.precision.emulation import Emulation
+from ampft.emulation import Emulation
 
 CLASSES = 12
 Clock = Callable[[], float]  # returns seconds

@@ -21,11 +21,11 @@ from tiny_encoders import ENCODERS, loss_and_gradient, right_padded, tiny  # typ
 from torch import Tensor, nn
 
 import ampft
+from ampft.emulation import Emulation
 from ampft.engine.out_of_memory import OutOfMemoryRetries, release_memory
 from ampft.fast.packing.attention import choose_kernel
 from ampft.fast.packing.install import install_packing
 from ampft.fast.packing.verification import check_packing
-from ampft.precision.emulation import Emulation
 from ampft.precision.matrix_rate import measure_matrix_rate
 from ampft.precision.tf32 import float32_settings_restored
 

@@ -32,7 +32,7 @@ OTHERS = {
     "files of the user, which no command wrote": """
         arguments/flags.py:_read_config doors/transformers_flags.py:words_of_file
         media/images.py:open_image media/sounds.py:open_sound
-        data/sources/class_names.py:read_class_names data/sources/files.py:_advice
+        words/class_names.py:read_class_names data/sources/files.py:_advice
         data/sources/binary_files.py:read_parquet data/sources/binary_files.py:read_parquet.read
         data/sources/binary_files.py:_opened_sheet data/sources/files.py:open_table
         data/sources/text_files.py:opened_text data/sources/text_files.py:_undecodable_byte
@@ -113,7 +113,7 @@ OTHERS = {
         media/mask_tensors.py:PixelInputs.picture media/predicted_masks.py:_pictures
         media/predicted_masks.py:with_palette lab/cluster/canary.py:code_hash
         machine.py:cpu_model machine.py:status_bytes machine.py:_available_in_control_groups
-        machine.py:_available_in_group runs/environment.py:_cpu_features
+        machine.py:_available_in_group doors/environment.py:_cpu_features
         runs/prepared.py:configuration_of runs/prepared.py:_content
         text/terminal.py:discard_output media/files.py:_shared""",
 }

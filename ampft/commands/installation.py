@@ -10,6 +10,7 @@ from ampft.arguments.commands import Command, CommandLine
 from ampft.arguments.help_text import Help
 from ampft.errors import InputError
 from ampft.flag import flag, positional
+from ampft.registry import room
 from ampft.text.escaping import inert_lines
 
 
@@ -32,11 +33,14 @@ class RecipeFlags:
 
 def show_environment(line: CommandLine[EnvironmentFlags]) -> None:
     """Print how this machine and its packages handle mixed precision."""
-    from ampft.runs.environment import collect_environment, format_environment
-
-    found = collect_environment(measure=not line.flags.no_measure)
+    environment = room("environment")
+    found = environment.collect_environment(measure=not line.flags.no_measure)
     as_json = line.flags.json
-    print(json.dumps(found, indent=2) if as_json else inert_lines(format_environment(found)))
+    print(
+        json.dumps(found, indent=2)
+        if as_json
+        else inert_lines(environment.format_environment(found))
+    )
 
 
 def show_recipe(line: CommandLine[RecipeFlags]) -> None:

@@ -111,14 +111,14 @@ def predict(line: CommandLine[PredictFlags]) -> None:
         predict_file(flags.model, request, classifier)
         return
     from ampft.comparison.execution.launch import interruptible
-    from ampft.runs.predict_shards import ShardJob, predict_folder, predict_here
 
-    predict_shards = predict_here
+    shards = room("shards")
+    predict_shards = shards.predict_here
     if flags.engine == RAY:
         predict_shards = room("shards on a cluster").predict_on_cluster
-    job = ShardJob(flags.model, classifier, request)
+    job = shards.ShardJob(flags.model, classifier, request)
     with interruptible(lambda: "what was written is complete. Repeat the command to continue."):
-        predict_folder(job, Path(flags.output_dir), predict_shards)
+        shards.predict_folder(job, Path(flags.output_dir), predict_shards)
 
 
 def check_model_and_inputs(flags: PredictFlags) -> None:

@@ -19,13 +19,12 @@ from ampft.engine.bfloat16_adamw import step_measuring_lost_updates
 from ampft.engine.optimizer import rate_of
 from ampft.errors import TrainingStopped
 from ampft.models.adapters import lora_config
-from ampft.models.joint_weights import joint_weights
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.compilation import configured_backend
 from ampft.precision.executed import products_not_recorded
 from ampft.precision.resolve import usable_modes
 from ampft.precision.transfer import to_device
-from ampft.registry import found
+from ampft.registry import found, room
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -118,7 +117,7 @@ def shared_autocast_cache(
                 by_mode = {"bf16": torch.bfloat16, "fp16": torch.float16}
                 stored: torch.dtype = next(plain.parameters()).dtype
                 dtype = by_mode.get(accelerator.mixed_precision, stored)
-                stack.enter_context(joint_weights(plain, dtype))
+                stack.enter_context(room("joint weights").joint_weights(plain, dtype))
         yield
         torch.clear_autocast_cache()  # because the weights will change
 

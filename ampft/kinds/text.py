@@ -33,7 +33,6 @@ from ampft.kinds.windows import (
     word_selection,
 )
 from ampft.models.by_length import guard_against_text_padding
-from ampft.models.embedding_gradient import reuse_embedding_gradient_memory
 from ampft.models.mean_pooling import MEAN, can_read_mean, is_trained_through_mean, read_mean
 from ampft.models.minilm import default_model
 from ampft.models.pretrained import (
@@ -189,7 +188,9 @@ class TextInputs:
             model.config.pad_token_id = self.tokenizer.pad_token_id
         if settings.gradient_checkpointing:
             enable_gradient_checkpointing(model)
-        reuse_embedding_gradient_memory(model)
+        embeddings = found("embedding gradient")
+        if embeddings is not None:
+            embeddings.reuse_embedding_gradient_memory(model)
         padding_free, reason = self._remove_padding(model, settings)
         if not padding_free:
             examples = self.splits["train"]

@@ -14,9 +14,9 @@ from itertools import pairwise
 import numpy as np
 from PIL import Image
 
-from ampft.data.sources.class_names import FLAG, Color
 from ampft.errors import InputError, quoted
 from ampft.media.masks import GREY, PALETTE, MaskClasses, mask_colors, mask_kind, mask_values
+from ampft.words.class_names import FLAG, Color
 
 BINARY = frozenset({0, 255})
 MAX_GREYS = 8  # at most so many values, far apart, are more likely greys than classes

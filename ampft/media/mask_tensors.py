@@ -18,7 +18,6 @@ from torch.nn import functional
 from transformers import SegformerImageProcessorPil
 
 from ampft.data.dataset import ClassificationData
-from ampft.data.sources.class_names import Color
 from ampft.errors import InputError
 from ampft.kinds.inputs import PredictedMasks
 from ampft.kinds.settings import InputSettings
@@ -38,6 +37,7 @@ from ampft.media.predicted_masks import (
 )
 from ampft.models.pretrained import MODEL_NAME_FLAG, enable_gradient_checkpointing, load_pretrained
 from ampft.models.weights import LoadedModel
+from ampft.words.class_names import Color
 
 Size = tuple[int, int]  # height, width
 SCALES = (0.5, 1.5)  # least and largest factor of `--multi_scale`, as in YOLOv5

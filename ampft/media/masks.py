@@ -12,10 +12,10 @@ import numpy.typing as npt
 from datasets import Dataset
 from PIL import Image, ImageOps
 
-from ampft.data.sources.class_names import FLAG, MAX_CLASSES, Color, read_class_names
 from ampft.errors import InputError, listed, quoted
 from ampft.media.images import open_image
 from ampft.text.numbers import counted
+from ampft.words.class_names import FLAG, MAX_CLASSES, Color, read_class_names
 
 IGNORED = 255  # class index of pixels that do not count
 GREY, PALETTE, COLOR = "grey", "palette", "colour"

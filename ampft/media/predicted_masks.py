@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from ampft.data.sources.class_names import Color
 from ampft.errors import InputError
 from ampft.files import atomic_path
 from ampft.kinds.prediction import PredictedRows, PredictRequest, RowOutput
 from ampft.kinds.rows import unused_column_names
 from ampft.media.masks import IGNORED, MaskArray
 from ampft.text.numbers import counted
+from ampft.words.class_names import Color
 
 MASK_COLUMN = "mask"
 LONGEST_NAME = 255  # bytes, of a file or folder

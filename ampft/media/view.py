@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from ampft.data.dataset import ClassificationData
-    from ampft.data.sources.class_names import Color
     from ampft.media.masks import MaskArray
+    from ampft.words.class_names import Color
 
 LARGEST_PICTURE = 160  # pixels
 LARGEST_PNG = 64  # pixels; larger photos are JPEG, which is several times smaller

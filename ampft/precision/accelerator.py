@@ -28,6 +28,7 @@ from ampft.errors import InputError
 from ampft.precision.compilation import configure_compilation
 from ampft.precision.resolve import ENV_VARIABLE, FLAG, Precision, resolve, usable_modes
 from ampft.precision.tf32 import apply_float32_policy, float32_policy, verify_float32_policy
+from ampft.registry import room
 
 if TYPE_CHECKING:
     from accelerate.tracking import GeneralTracker
@@ -222,9 +223,7 @@ def numerics(precision: Precision | str) -> Iterator[None]:
         if not precision.emulates_products:
             yield
             return
-        from ampft.precision.emulation import Emulation
-
-        with Emulation(precision.compute_dtype):
+        with room("emulation").Emulation(precision.compute_dtype):
             yield
 
 

@@ -1,7 +1,7 @@
 """Checks of a prepared training, before anything is written.
 
 `--check_precision` compares the user's model and batch in the mode with float32. It fails where
-training could not work, as `ampft doctor` judges it (`ampft.precision.harm`): the mode overflows at
+training could not work, as `ampft doctor` judges it (`ampft.checks.harm`): the mode overflows at
 every loss scale, or its gradient has another direction or size. It warns where the gradient is much
 less exact than the mode usually is.
 """
@@ -44,7 +44,6 @@ from ampft.precision.accelerator import (
 )
 from ampft.precision.compilation import configured_backend
 from ampft.precision.executed import check_trainable_dtype
-from ampft.precision.harm import GradientChange
 from ampft.precision.modes import is_fp32
 from ampft.registry import found, room
 from ampft.runs.manifest import earlier_results
@@ -382,7 +381,7 @@ def check_precision(prepared: Prepared) -> PrecisionCheck:
             "both are in float32. Use --mixed_precision bf16 or fp32; ampft doctor finds the "
             "module and a cure."
         )
-    change = GradientChange.of((gradient[name] for name in exact), exact.values())
+    change = room("harm").GradientChange.of((gradient[name] for name in exact), exact.values())
     worst = _worst_module(change, list(exact))
     if change.harm is not None:
         raise InputError(
@@ -420,7 +419,7 @@ def _gradient(
     return ScaledGradient(float(loss.detach()), gradient, scale)
 
 
-def _worst_module(change: GradientChange, names: Sequence[str]) -> tuple[str, float]:
+def _worst_module(change: Any, names: Sequence[str]) -> tuple[str, float]:
     """Return the module with the largest relative error of its gradient, and that error.
 
     A module counts only if a hundredth of the gradient is in it.

@@ -16,7 +16,7 @@ from ampft.decision import CONTRACT_NAME
 from ampft.engine.ending import end_training
 from ampft.engine.launch_bound import data_waiting_note, doubled_batch_timings, launch_bound_note
 from ampft.errors import TrainingStopped
-from ampft.evaluation.baseline import LEAST_SECONDS, SHARE, baselines, compared_methods
+from ampft.evaluation.compared_methods import compared_methods
 from ampft.evaluation.evaluate import in_float32
 from ampft.evaluation.sanity import (
     EXPLODED,
@@ -174,13 +174,15 @@ def _simple_methods(
     args = prepared.args
     name = MEAN_LABEL if prepared.task.row.number_labels else FREQUENCIES
     methods: dict[str, Callable[[], Outcome]] = {name: lambda: constant}
-    if args.baseline is not False:
+    simple = found("simple methods")
+    if simple is not None and args.baseline is not False:
         training = timings.get("training_seconds") or 0.0
-        seconds = None if args.baseline else max(SHARE * training, LEAST_SECONDS)
+        seconds = None if args.baseline else max(simple.SHARE * training, simple.LEAST_SECONDS)
         device = prepared.accelerator.device
         loaded = prepared.loaded  # by default, nothing of it is random but the head
         probe = loaded.probe if loaded.begins_at_probe else None
-        methods = baselines(prepared.task, outcome, device, args.seed, seconds, probe) | methods
+        others = simple.baselines(prepared.task, outcome, device, args.seed, seconds, probe)
+        methods = others | methods
     return compared_methods(prepared.task, outcome, methods)
 
 

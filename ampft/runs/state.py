@@ -16,7 +16,6 @@ from ampft.features.chosen_metrics import ChosenMetrics
 from ampft.features.contention import ContentionMonitor
 from ampft.features.decisions import FittedDecisions
 from ampft.features.feature import Feature, Write
-from ampft.features.label_errors import LabelErrorInspection
 from ampft.features.resources import PeakMemoryMonitor, TrainingClock, UtilisationMeasurement
 from ampft.features.trackers import TrackerReporting
 from ampft.features.validations import ERROR, LOSS, Validations
@@ -25,7 +24,7 @@ from ampft.features.weights import AdapterMerging, AveragedWeights, BestModel, S
 from ampft.flag import split_names
 from ampft.metrics.ranking import RANKING, selecting_metric
 from ampft.precision.accelerator import is_sharded
-from ampft.registry import found
+from ampft.registry import found, room
 from ampft.runs.history import History
 from ampft.runs.loop_state import LoopState
 from ampft.runs.manifest import HISTORY_NAME, NONFINITE_NAME
@@ -65,7 +64,7 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
             redact_secrets(asdict(args)) if accelerator.log_with else None,
             prepared.folder.name,
         ),
-        LabelErrorInspection(prepared.task, write) if inspects else None,
+        room("label errors").LabelErrorInspection(prepared.task, write) if inspects else None,
         PeakMemoryMonitor(accelerator.device, prepared.started.memory),
         ContentionMonitor(torch.get_num_threads(), prepared.started.cpu, write) if on_cpu else None,
         NonfiniteStepMonitor(

@@ -23,7 +23,6 @@ from ampft.data.dataset import RAW_TEXT_COLUMN, cells
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows, concatenated
 from ampft.data.row_labels import RowLabels, UnitLabels
-from ampft.data.sources.class_names import read_class_names
 from ampft.data.sources.files import FLAGS, OF_TABLES, open_table, open_tables
 from ampft.data.sources.rows import write_arrow
 from ampft.data.sources.spans import EntitySpan
@@ -34,6 +33,7 @@ from ampft.decision import OUTSIDE, bio_tags
 from ampft.errors import InputError, quoted
 from ampft.text.numbers import counted
 from ampft.text.units import TextUnits
+from ampft.words.class_names import read_class_names
 from ampft.words.columns import (
     TEXT,
     WORDS,

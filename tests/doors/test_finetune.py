@@ -26,8 +26,8 @@ from running import rows, text_settings
 from transformers import BertForSequenceClassification
 
 import ampft
+from ampft.emulation import inside_emulation
 from ampft.engine.step import StepOutcome
-from ampft.precision.emulation import inside_emulation
 from ampft.runs import history
 
 LABELS = {"fruit", "metal", "river"}

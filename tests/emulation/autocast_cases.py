@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ampft.precision.emulation.cuda_autocast import FLOAT32
+from ampft.emulation.cuda_autocast import FLOAT32
 
 Arguments = Callable[[torch.dtype], tuple[object, ...]]
 

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from ampft.precision.emulation import Emulation
+from ampft.emulation import Emulation
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampft.precision.emulation import Emulation, attention, observers
+from ampft.emulation import Emulation, attention, observers
 
 
 def forward_and_backward(case: Case, dtype: torch.dtype = torch.float16) -> list[Tensor]:

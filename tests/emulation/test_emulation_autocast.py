@@ -10,9 +10,9 @@ from autocast_cases import FLOAT16_CASES, FLOAT32_CASES, SAME_TYPE_CASES, WIDEST
 from torch import Tensor
 from torch.nn import functional
 
+from ampft.emulation import AUTOCAST_TABLE, Emulation
+from ampft.emulation import cuda_autocast as table
 from ampft.errors import InputError
-from ampft.precision.emulation import AUTOCAST_TABLE, Emulation
-from ampft.precision.emulation import cuda_autocast as table
 
 ALL_CASES = {**FLOAT16_CASES, **FLOAT32_CASES, **WIDEST_CASES, **SAME_TYPE_CASES}
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"

@@ -13,8 +13,8 @@ from test_emulation_products import CASES, output_and_gradients
 from torch import Tensor
 from torch.nn import functional
 
+from ampft.emulation import Emulation, emulation_suspended, inside_emulation
 from ampft.precision import accelerator, resolve
-from ampft.precision.emulation import Emulation, emulation_suspended, inside_emulation
 
 CPU = torch.device("cpu")
 WITHOUT = dict.fromkeys(("avx512_bf16", "amx_bf16", "bf16"), False)

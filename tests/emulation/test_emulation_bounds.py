@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ampft.precision.emulation import Emulation
+from ampft.emulation import Emulation
 
 U, V = 2.0**-11, 2.0**-24
 CASES = [(8, 0), (64, 1), (384, 2), (384, 3), (1536, 4)]

@@ -7,7 +7,7 @@ from binary16_reference import half_unit
 from torch import Tensor
 from torch.nn import functional
 
-from ampft.precision.emulation import Emulation
+from ampft.emulation import Emulation
 
 pytestmark = [
     pytest.mark.gpu,

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
-from ampft.precision.emulation import Emulation, covered_products
+from ampft.emulation import Emulation, covered_products
 
 Shapes = tuple[tuple[int, ...], ...]
 

@@ -11,10 +11,10 @@ from torch.library import get_kernel
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
+from ampft.emulation import Emulation, covered_products, inside_emulation
+from ampft.emulation.cuda_autocast import autocast_kernels
+from ampft.emulation.kernels import EMULATED, REFUSED, SUMS
 from ampft.errors import InputError
-from ampft.precision.emulation import Emulation, covered_products, inside_emulation
-from ampft.precision.emulation.cuda_autocast import autocast_kernels
-from ampft.precision.emulation.kernels import EMULATED, REFUSED, SUMS
 
 # Kernels that native kernels call internally; the emulation calls them only with float32.
 INNER = ("resolve_conj", "_convolution", "_slow_conv2d_forward", "mkldnn_convolution")

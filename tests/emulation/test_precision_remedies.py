@@ -13,13 +13,13 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._pytree import tree_leaves
 
 from ampft.arguments import parse_classify_arguments
+from ampft.emulation import Emulation
 from ampft.engine.optimizer import OptimizerSettings, make_optimizer
 from ampft.engine.out_of_memory import MEMORY_ADVICE
 from ampft.engine.step import _overflows_at_every_scale
 from ampft.errors import InputError
 from ampft.precision import resolve as resolving
 from ampft.precision.accelerator import SHARDING_VARIABLE, numerics, sharding_plugin
-from ampft.precision.emulation import Emulation
 from ampft.precision.float32_modules import check_float32_modules, keep_in_fp32
 from ampft.precision.modes import MODES
 from ampft.precision.resolve import ModeAvailability, resolve, usable_modes

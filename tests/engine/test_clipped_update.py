@@ -4,8 +4,8 @@ import pytest
 import torch
 from exact_step import Training, tensor_problem
 
+from ampft.emulation import Emulation
 from ampft.engine.optimizer import OptimizerSettings, make_optimizer
-from ampft.precision.emulation import Emulation
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 

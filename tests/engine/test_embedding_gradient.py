@@ -15,8 +15,8 @@ from exact_step import Training, flat_weights, text_problem
 from tiny_text import tiny_task
 from torch import nn
 
-from ampft.models import embedding_gradient as embeddings
-from ampft.models.embedding_gradient import MMAP_THRESHOLD, reuse_embedding_gradient_memory
+from ampft.fast import embedding_gradient as embeddings
+from ampft.fast.embedding_gradient import MMAP_THRESHOLD, reuse_embedding_gradient_memory
 
 WIDTH = 64
 WORDS = MMAP_THRESHOLD // 4 // WIDTH + 1

@@ -7,11 +7,11 @@ from tiny_text import tiny_task
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForSequenceClassification
 
+from ampft.emulation import Emulation, emulation_suspended, inside_emulation
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import check_float32_possible, evaluate, in_float32
 from ampft.models.weights import cast_weights
 from ampft.precision.accelerator import make_accelerator, numerics
-from ampft.precision.emulation import Emulation, emulation_suspended, inside_emulation
 from ampft.precision.executed import ProductRecorder
 from ampft.precision.resolve import resolve
 

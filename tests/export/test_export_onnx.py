@@ -25,6 +25,7 @@ from transformers.modeling_outputs import ModelOutput
 
 from ampft.cli import main
 from ampft.decision import Contract
+from ampft.doors.predict_shards import ShardJob, predict_folder, predict_here
 from ampft.errors import InputError
 from ampft.export import open_artifact
 from ampft.export.artifact import artifact_classifier, checked_manifest, write_manifest
@@ -34,7 +35,6 @@ from ampft.export.source import write_onnx
 from ampft.files import describe_file, hashed_text, read_hashed
 from ampft.kinds.prediction import PredictRequest
 from ampft.runs.predict import predict_file
-from ampft.runs.predict_shards import ShardJob, predict_folder, predict_here
 
 pytestmark = pytest.mark.slow
 

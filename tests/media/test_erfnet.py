@@ -7,6 +7,7 @@ import torch
 from tiny_masks import tiny_erfnet
 from transformers import AutoConfig, AutoModelForSemanticSegmentation
 
+from ampft.emulation import Emulation
 from ampft.errors import InputError
 from ampft.media.erfnet import (
     Downsampler,
@@ -16,7 +17,6 @@ from ampft.media.erfnet import (
     Upsampler,
 )
 from ampft.models.adapters import target_layers
-from ampft.precision.emulation import Emulation
 
 # Table I of the paper: type, output channels, and by how much the resolution is reduced.
 TABLE = (

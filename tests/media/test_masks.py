@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ampft.data.sources.class_names import ClassEntry
 from ampft.errors import InputError
 from ampft.media.masks import (
     IGNORED,
@@ -19,6 +18,7 @@ from ampft.media.masks import (
     read_class_names,
     resized_mask,
 )
+from ampft.words.class_names import ClassEntry
 
 VALUES = np.array([[0, 1, 2], [2, 255, 0]], dtype=np.uint8)
 PLAIN = MaskClasses(("a", "b", "c"), (0, 1, 2), 255)

@@ -7,9 +7,9 @@ import torch
 from representatives import TEXT_FAMILIES, full_except
 from tiny_encoders import ENCODERS, relative_error, right_padded, tiny
 
+from ampft.fast import joint_weights as joint_module
+from ampft.fast.joint_weights import PROJECTIONS, joint_layers, joint_weights
 from ampft.fast.packing.install import install_packing
-from ampft.models import joint_weights as joint_module
-from ampft.models.joint_weights import PROJECTIONS, joint_layers, joint_weights
 from ampft.precision.float32_modules import keep_in_fp32
 
 LENGTHS = [5, 17, 1, 17]

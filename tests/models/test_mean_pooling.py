@@ -7,8 +7,8 @@ from tiny_text import tiny_task, tiny_texts
 from transformers import AutoModelForSequenceClassification, BertModel, BertTokenizer
 
 import ampft
+from ampft.checks.baseline import frozen_encoder_baseline
 from ampft.errors import InputError
-from ampft.evaluation.baseline import frozen_encoder_baseline
 from ampft.evaluation.probe import probe_decoded, with_probed_head
 from ampft.evaluation.simple_methods import FROZEN
 from ampft.models.mean_pooling import SCALE, SLOPE, is_trained_through_mean, read_mean
@@ -114,7 +114,7 @@ def test_the_frozen_encoder_is_the_regression_that_the_head_began_at(sentence_en
     expected = probe_decoded(task, probed.model.eval(), "validation")["probabilities"]
     quarter = with_probed_head(task, task.load_model(), torch.device("cpu"), size=0.25)
     monkeypatch.setattr("ampft.evaluation.probe.fit_regression", None)  # it is not fitted again
-    monkeypatch.setattr("ampft.evaluation.baseline.LogisticRegression", None)
+    monkeypatch.setattr("ampft.checks.baseline.LogisticRegression", None)
     arguments = task, "validation", torch.device("cpu"), 0, lambda seconds: None
     outcome = frozen_encoder_baseline(*arguments, quarter.probe)
     np.testing.assert_allclose(outcome.probabilities, expected, atol=1e-6)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from tiny_encoders import ENCODERS, LONGEST, loss_and_gradient, relative_error, right_padded, tiny
 
+from ampft.emulation import Emulation
 from ampft.fast.packing import cpu_kernels
 from ampft.fast.packing.install import install_packing
-from ampft.precision.emulation import Emulation
 
 FP32_TOLERANCE = 1e-6
 # Other masks change the gradient far more than rounding does.

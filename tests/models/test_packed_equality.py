@@ -17,12 +17,12 @@ from tiny_encoders import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ampft.emulation import Emulation
 from ampft.fast.packing import install, verification
 from ampft.fast.packing.families import FAMILIES
 from ampft.fast.packing.install import install_packing
 from ampft.fast.packing.layout import SequenceGroup, pack_layout
 from ampft.fast.packing.verification import verify_packing
-from ampft.precision.emulation import Emulation
 
 # float32: the same products, summed in another order.
 FP32_TOLERANCE = 1e-6

@@ -13,6 +13,7 @@ from accelerate.state import AcceleratorState, GradientState
 from torch import nn
 from torch._dynamo.utils import counters
 
+from ampft.emulation import inside_emulation
 from ampft.engine.threads import launcher_set_one_thread
 from ampft.errors import InputError
 from ampft.precision.accelerator import (
@@ -27,7 +28,6 @@ from ampft.precision.compilation import (
     partial_compilation_warning,
     turn_compilation_off,
 )
-from ampft.precision.emulation import inside_emulation
 from ampft.precision.executed import ProductRecorder, precision_contradiction
 from ampft.precision.resolve import resolve
 

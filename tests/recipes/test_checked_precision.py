@@ -7,7 +7,7 @@ import torch
 from running import CLASSIFY, call_here, printed, succeeded, text_settings
 from tiny_text import save_tiny_bert
 
-from ampft.precision.harm import GradientChange
+from ampft.checks.harm import GradientChange
 from ampft.runs import prepared_checks
 from ampft.runs.prepared_checks import PrecisionCheck, _worst_module
 

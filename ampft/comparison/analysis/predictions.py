@@ -13,7 +13,6 @@ import numpy.typing as npt
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.run_predictions import BINS, Cases, RunPredictions, rows_differ
 from ampft.comparison.analysis.stamps import group_stamps
-from ampft.comparison.analysis.subgroup_losses import class_differences, with_subgroup_losses
 from ampft.comparison.findings import (
     ArmResult,
     CalibrationBin,
@@ -31,6 +30,7 @@ from ampft.data.splits import Groups
 from ampft.errors import InputError
 from ampft.metrics.sums import Metric
 from ampft.precision.modes import BASELINE
+from ampft.registry import found
 from ampft.runs.predictions import is_input, read_rows
 
 ALPHA = 0.05
@@ -86,8 +86,9 @@ def with_prediction_results(
         judged, margin=draft.margin, alpha=draft.alpha, higher_is_better=metric.higher_is_better
     )
     of_classes: Mapping[str, Sequence[ClassDifference | None]] = {}
-    if base is not None and estimates:
-        of_classes = class_differences(
+    groups = found("subgroup losses")
+    if groups is not None and base is not None and estimates:
+        of_classes = groups.class_differences(
             {name: in_mode[name] for name in estimates},
             base.in_mode,
             judged=judged,
@@ -115,7 +116,7 @@ def with_prediction_results(
     ]
     return replace(
         draft,
-        arms=with_subgroup_losses(arms, in_mode, cases),
+        arms=tuple(arms) if groups is None else groups.with_subgroup_losses(arms, in_mode, cases),
         margin_share_of_errors=_share_of_errors(arms[0], metric, draft.margin),
         stamps=(*draft.stamps, *group_stamps(cases)),
     )

@@ -22,6 +22,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
+from ampft.emulation.attention import attention as emulated_attention
 from ampft.fast.packing.cpu_kernels import (
     attention_plan,
     dropout_attention,
@@ -30,7 +31,6 @@ from ampft.fast.packing.cpu_kernels import (
 )
 from ampft.fast.packing.layout import AttentionOperands, AttentionOptions, PackedLayout, pack_layout
 from ampft.precision.compilation import uncompiled
-from ampft.precision.emulation.attention import attention as emulated_attention
 
 AttentionKernel: TypeAlias = Callable[[AttentionOperands, PackedLayout, AttentionOptions], Tensor]
 """Computes attention within each sequence of a packed row, and is differentiable once.

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+from ampft.doors.predict_shards import Shard, ShardJob, shard_writer
 from ampft.errors import InputError
 from ampft.files import atomic_path
 from ampft.lab.cluster.canary import code_hash
@@ -31,7 +32,6 @@ from ampft.lab.cluster.nodes import (
 from ampft.lab.cluster.parcels import PART_BYTES
 from ampft.machine import versions
 from ampft.ownership import temporary_folder
-from ampft.runs.predict_shards import Shard, ShardJob, shard_writer
 from ampft.text.escaping import inert
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ampft.checks.harm import GradientChange
 from ampft.engine.step import ScaledGradient
 from ampft.lab.doctor.case import (
     ExaminedModel,
@@ -28,7 +29,6 @@ from ampft.lab.doctor.case import (
 from ampft.lab.doctor.diagnosis import Alignment, BatchMean, ModuleError
 from ampft.precision.accelerator import numerics
 from ampft.precision.float32_modules import called_modules, matching_modules
-from ampft.precision.harm import GradientChange
 
 LEVEL = 0.95
 DOUBLED, GROWN, HALVED = 2.0, 1.1, 0.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from ampft.checks.harm import GradientChange
 from ampft.engine.step import MIN_LOSS_SCALE
 from ampft.lab.doctor.case import ExaminedModel
 from ampft.lab.doctor.causes import OVERFLOWS, UNDERFLOWS, remedy_for
@@ -12,7 +13,6 @@ from ampft.lab.doctor.diagnosis import Cause, Fault
 from ampft.lab.doctor.places import BatchShape
 from ampft.lab.doctor.ranges import ExponentCounts, largest_scale
 from ampft.lab.doctor.watch import Key, NonfiniteEvent, OperationWatch
-from ampft.precision.harm import GradientChange
 from ampft.precision.tf32 import float32_policy
 
 MAX_TOKENS = 20  # positions that a fault lists

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ampft.arguments import ClassifyArguments
+from ampft.checks.harm import GradientChange, ShortTrainingResult
 from ampft.data.steps import MicroBatch, StepBatches
 from ampft.engine.optimizer import (
     OptimizerSettings,
@@ -54,7 +55,6 @@ from ampft.precision.accelerator import (
     training_device,
 )
 from ampft.precision.float32_modules import float32_forwards, keep_paths_in_fp32
-from ampft.precision.harm import GradientChange, ShortTrainingResult
 from ampft.precision.modes import BASELINE, canonical_mode
 from ampft.precision.resolve import Precision, resolve
 from ampft.runs.manifest import NONFINITE_NAME, check_files

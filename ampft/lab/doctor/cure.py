@@ -12,6 +12,7 @@ from functools import cache
 import torch
 from torch import nn
 
+from ampft.checks.harm import GradientChange, ShortTrainingResult, gradient_harm
 from ampft.engine.step import ScaledGradient
 from ampft.errors import InputError
 from ampft.export.module_search import Holds, shortest_patterns, smallest_sufficient_modules
@@ -28,7 +29,6 @@ from ampft.lab.doctor.places import BatchShape
 from ampft.lab.doctor.watch import OperationWatch
 from ampft.precision.accelerator import numerics
 from ampft.precision.float32_modules import FLAG, called_modules, matching_modules
-from ampft.precision.harm import GradientChange, ShortTrainingResult, gradient_harm
 from ampft.precision.resolve import FLAG as MODE_FLAG
 from ampft.precision.resolve import resolve
 from ampft.text.numbers import counted

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from ampft.checks.harm import ShortTrainingResult
 from ampft.machine import versions
-from ampft.precision.harm import ShortTrainingResult
 
 SCHEMA = 1
 # Micikevicius et al., "Mixed Precision Training" (2018): the share that their detector lost.
@@ -222,7 +222,7 @@ class Diagnosis:
 
     setting: ExaminedSetup  # What was examined.
     # Whether loss and gradient are finite, and the gradient has direction and size of float32's
-    # (`ampft.precision.harm`).
+    # (`ampft.checks.harm`).
     holds: bool
     faults: Sequence[Fault]  # Failures, the first one first, then the harmless ones.
     # How the gradient changes; None if a batch is not finite.

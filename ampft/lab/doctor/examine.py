@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ampft.checks.harm import GradientChange, gradient_harm
 from ampft.errors import InputError
 from ampft.lab.doctor.alignment import rounding_module
 from ampft.lab.doctor.batch import BatchExamination, Examination, least_scale
@@ -33,7 +34,6 @@ from ampft.lab.doctor.ranges import (
     module_ranges,
 )
 from ampft.precision.accelerator import numerics, world_size
-from ampft.precision.harm import GradientChange, gradient_harm
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import resolve
 

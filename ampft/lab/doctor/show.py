@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ampft.checks.harm import Harm, ShortTrainingResult
 from ampft.lab.doctor.causes import OVERFLOWS
 from ampft.lab.doctor.diagnosis import (
     Alignment,
@@ -17,7 +18,6 @@ from ampft.lab.doctor.diagnosis import (
     ValueRange,
 )
 from ampft.lab.doctor.ranges import BFLOAT16, BINARY16
-from ampft.precision.harm import Harm, ShortTrainingResult
 from ampft.text.escaping import inert
 from ampft.text.numbers import MINUS, counted, number, or_dash, percent
 from ampft.text.page import Block, Name, Paragraph, Table, terminal

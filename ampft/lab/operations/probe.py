@@ -18,8 +18,8 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ampft.emulation.kernels import operator_overload
 from ampft.errors import InputError
-from ampft.precision.emulation.kernels import operator_overload
 from ampft.precision.resolve import Precision
 
 LOWER, FLOAT32, WIDEST, REFUSED = "16 bits", "float32", "widest input", "refused"

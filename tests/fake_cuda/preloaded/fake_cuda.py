@@ -13,9 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ampft.fast.joint_weights import joint_weights
 from ampft.fast.packing.install import install_packing
 from ampft.fast.packing.layout import GROUP_COST_ON_GPU, SequenceGroup, pack_layout
-from ampft.models.joint_weights import joint_weights
 from ampft.models.weights import cast_in_place
 from ampft.precision import transfer
 from ampft.precision.modes import MODE_TABLE

@@ -10,11 +10,11 @@ from scipy import stats
 from torch import nn
 
 import ampft
+from ampft.checks.harm import GradientChange
 from ampft.lab.doctor.alignment import align, batch_mean, error_role
 from ampft.lab.doctor.case import ExaminedModel
 from ampft.lab.doctor.page import alignment_chart
 from ampft.lab.doctor.show import alignment_summary, alignment_table
-from ampft.precision.harm import GradientChange
 from ampft.precision.resolve import resolve
 
 CPU = torch.device("cpu")

@@ -9,12 +9,12 @@ import torch
 from planted_faults import FAULTS, around, cross, inputs, nan_beside, plain, tiny_loss
 from torch.nn import functional
 
+from ampft.checks import harm
+from ampft.checks.harm import GradientChange, Harm, ShortTrainingResult, gradient_harm
 from ampft.lab.doctor.case import ExaminedModel, TrialSettings
 from ampft.lab.doctor.cure import find_cure
 from ampft.lab.doctor.examine import scan
-from ampft.precision import harm
 from ampft.precision.float32_modules import keep_in_fp32
-from ampft.precision.harm import GradientChange, Harm, ShortTrainingResult, gradient_harm
 from ampft.precision.resolve import resolve
 
 CPU = torch.device("cpu")

@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import ampft
+from ampft.checks.harm import Harm
 from ampft.engine.optimizer import OptimizerSettings, ScheduleSettings
 from ampft.export.module_search import shortest_patterns, smallest_sufficient_modules
 from ampft.lab.doctor.case import ExaminedModel, TrialSettings
 from ampft.lab.doctor.cure import _holds, find_cure
 from ampft.lab.doctor.diagnosis import Cause, Diagnosis, ExaminedSetup, Fault
 from ampft.precision.float32_modules import float32_forwards, matching_modules
-from ampft.precision.harm import Harm
 from ampft.precision.resolve import resolve
 
 CPU = torch.device("cpu")

@@ -14,6 +14,7 @@ from transformers import BertForSequenceClassification
 
 import ampft
 from ampft.cli import main
+from ampft.emulation import cuda_autocast as table
 from ampft.errors import InputError
 from ampft.lab.operations import autocast_report as report
 from ampft.lab.operations.autocast_report import documented_policies, unlisted_operations
@@ -26,7 +27,6 @@ from ampft.lab.operations.probe import (
     autocast_operations,
     operators_with_kernel,
 )
-from ampft.precision.emulation import cuda_autocast as table
 from ampft.precision.resolve import resolve
 
 CPU = torch.device("cpu")

@@ -10,14 +10,14 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from running import WORDS, rows
 
-from ampft.data.dataset import ClassificationData
-from ampft.features.label_errors import (
+from ampft.checks.label_errors import (
     _confidently_other,
     find_label_errors,
     inspection_text,
     label_errors_csv,
     label_errors_table,
 )
+from ampft.data.dataset import ClassificationData
 from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
 

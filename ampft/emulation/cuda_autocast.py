@@ -28,7 +28,7 @@ from torch import Tensor
 from torch._C import DispatchKeySet
 from torch._ops import OpOverload
 
-from ampft.precision.emulation.kernels import (
+from ampft.emulation.kernels import (
     Kernel,
     autocast_excluded,
     is_operator,

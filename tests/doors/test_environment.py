@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from ampft.doors.environment import amp_entry_points, collect_environment, format_environment
 from ampft.precision import matrix_rate
 from ampft.precision.modes import FORMATS, MODES
-from ampft.runs.environment import amp_entry_points, collect_environment, format_environment
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import torch
 
-from ampft.precision.emulation import Emulation
+from ampft.emulation import Emulation
 from ampft.precision.matrix_rate import MatrixRate, measure_matrix_rate
 from ampft.precision.modes import FORMATS
 from ampft.precision.resolve import cpu_capabilities, survey_modes

@@ -20,9 +20,9 @@ import numpy.typing as npt
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 from torch import nn
 
+from ampft.checks.baseline import bag_of_words_model, joined_texts
 from ampft.data.splits import dependent_groups
 from ampft.errors import InputError
-from ampft.evaluation.baseline import bag_of_words_model, joined_texts
 from ampft.features.feature import Feature, Write
 from ampft.files import write_text
 from ampft.tasks.task import Task

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,14 +22,11 @@ from sklearn.multiclass import OneVsRestClassifier
 from transformers import PreTrainedModel
 
 from ampft.data.dataset import ClassificationData
-from ampft.data.splits import dependent_groups
 from ampft.errors import InputError
 from ampft.evaluation.probe import BATCH, MAX_UNITS, probe_decoded, set_head, with_probed_head
-from ampft.evaluation.simple_methods import BAG_OF_WORDS, CONSTANTS, FROZEN, SimpleMethod
+from ampft.evaluation.simple_methods import BAG_OF_WORDS, FROZEN
 from ampft.kinds.inputs import PredictedMasks
 from ampft.kinds.logits import model_inputs
-from ampft.metrics.paired import paired_interval
-from ampft.metrics.sums import CaseSums
 from ampft.registry import room
 from ampft.tasks.outcome import Outcome
 from ampft.tasks.task import Task
@@ -260,40 +257,3 @@ def baselines(
     if task.row.kind.has_texts:
         methods[BAG_OF_WORDS] = lambda: bag_of_words_baseline(task, split, check)
     return methods
-
-
-def compared_methods(
-    task: Task, outcome: Outcome, methods: Mapping[str, Callable[[], Outcome]]
-) -> tuple[SimpleMethod, ...]:
-    """Return the figures of simple methods, compared with an outcome on the same rows.
-
-    A method that fails has a reason instead of a result: it must not fail a run whose model is
-    already trained.
-
-    Args:
-        outcome: Outcome of the fine-tuned model.
-        methods: Functions that return the outcomes of the methods, by name.
-    """
-    problem, groups = task.problem, dependent_groups(task.data, outcome.split)
-    metric = problem.metrics[problem.printed[0]]
-
-    def sums(found: Outcome) -> CaseSums:
-        of_cases = found.sums(metric.name)
-        return of_cases if groups is None else of_cases.grouped(groups.ids)
-
-    def figures(name: str, predict: Callable[[], Outcome]) -> SimpleMethod:
-        started = time.perf_counter()
-        try:
-            found = predict()
-        except Exception as error:  # code of a model's repository can raise any kind
-            reason = str(error).rstrip(".") or type(error).__name__
-            return SimpleMethod(name=name, metrics={}, reason=reason)
-        metrics = found.metrics()
-        return SimpleMethod(
-            name=name,
-            metrics={key: metrics.get(key) for key in problem.printed},
-            difference=paired_interval(metric, sums(found), sums(outcome)),
-            seconds=None if name in CONSTANTS else time.perf_counter() - started,
-        )
-
-    return tuple(figures(name, predict) for name, predict in methods.items())

@@ -11,12 +11,12 @@ import pytest
 from datasets import load_dataset
 from test_predict_refusals import trained_on
 
-import ampft.runs.predict_shards as module
+import ampft.doors.predict_shards as module
 from ampft.cli import main
+from ampft.doors.predict_shards import SHARDS_NAME, ShardJob, predict_folder, predict_here
 from ampft.errors import InputError
 from ampft.kinds.prediction import PredictRequest
 from ampft.runs.predict import predict_file, run_classifier
-from ampft.runs.predict_shards import SHARDS_NAME, ShardJob, predict_folder, predict_here
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 

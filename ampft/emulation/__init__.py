@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.backends import mha
 
-from ampft.precision.emulation.attention import attention, observers
-from ampft.precision.emulation.cuda_autocast import AUTOCAST_TABLE, autocast_kernels
-from ampft.precision.emulation.kernels import (
+from ampft.emulation.attention import attention, observers
+from ampft.emulation.cuda_autocast import AUTOCAST_TABLE, autocast_kernels
+from ampft.emulation.kernels import (
     EMULATED,
     Kernel,
     arithmetic_kernels,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.library import Library, register_autograd
 
-from ampft.precision.emulation.kernels import autocast_excluded
+from ampft.emulation.kernels import autocast_excluded
 
 Observer = Callable[[str, torch.dtype, torch.dtype, torch.dtype, str], None]
 """Called with kind, operand dtype, output dtype, accumulator dtype, `forward` or `backward`."""

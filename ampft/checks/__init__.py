@@ -1,0 +1,1 @@
+"""What is examined beside a training: labels, simple methods, harm, groups that lose."""

@@ -1,0 +1,50 @@
+"""Simple methods beside a fine-tuned model: their figures, and how much better it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from ampft.data.splits import dependent_groups
+from ampft.evaluation.simple_methods import CONSTANTS, SimpleMethod
+from ampft.metrics.paired import paired_interval
+from ampft.metrics.sums import CaseSums
+from ampft.tasks.outcome import Outcome
+from ampft.tasks.task import Task
+
+
+def compared_methods(
+    task: Task, outcome: Outcome, methods: Mapping[str, Callable[[], Outcome]]
+) -> tuple[SimpleMethod, ...]:
+    """Return the figures of simple methods, compared with an outcome on the same rows.
+
+    A method that fails has a reason instead of a result: it must not fail a run whose model is
+    already trained.
+
+    Args:
+        outcome: Outcome of the fine-tuned model.
+        methods: Functions that return the outcomes of the methods, by name.
+    """
+    problem, groups = task.problem, dependent_groups(task.data, outcome.split)
+    metric = problem.metrics[problem.printed[0]]
+
+    def sums(found: Outcome) -> CaseSums:
+        of_cases = found.sums(metric.name)
+        return of_cases if groups is None else of_cases.grouped(groups.ids)
+
+    def figures(name: str, predict: Callable[[], Outcome]) -> SimpleMethod:
+        started = time.perf_counter()
+        try:
+            found = predict()
+        except Exception as error:  # code of a model's repository can raise any kind
+            reason = str(error).rstrip(".") or type(error).__name__
+            return SimpleMethod(name=name, metrics={}, reason=reason)
+        metrics = found.metrics()
+        return SimpleMethod(
+            name=name,
+            metrics={key: metrics.get(key) for key in problem.printed},
+            difference=paired_interval(metric, sums(found), sums(outcome)),
+            seconds=None if name in CONSTANTS else time.perf_counter() - started,
+        )
+
+    return tuple(figures(name, predict) for name, predict in methods.items())
