@@ -12,13 +12,13 @@ from ampft.checks.baseline import (
     bag_of_words_baseline,
     bag_of_words_model,
     baselines,
-    compared_methods,
     frozen_encoder_baseline,
 )
 from ampft.data.dataset import ClassificationData
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
+from ampft.evaluation.compared_methods import compared_methods
 from ampft.evaluation.sanity import constant_outcome
 from ampft.evaluation.simple_methods import BAG_OF_WORDS, FREQUENCIES, answer, methods_table
 from ampft.tasks.settings import TaskSettings
