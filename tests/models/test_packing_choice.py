@@ -16,9 +16,8 @@ from transformers import (
 
 from ampft.data.steps import ids_of_varied_length
 from ampft.errors import InputError
-from ampft.fast.packing import attention
+from ampft.fast.packing import attention, choice
 from ampft.fast.packing.verification import PackingError, check_packing
-from ampft.kinds import text
 from ampft.models.tokenizer import load_tokenizer, set_padding_for_model
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.resolve import resolve
@@ -31,7 +30,7 @@ def test_a_supported_model_is_verified_and_packed(tiny_bert):
 
 
 def test_padding_is_kept_if_logits_differ(tiny_bert, monkeypatch):
-    monkeypatch.setattr(text, "verify_packing", lambda model, batch: PackingError(0.1, 0.0))
+    monkeypatch.setattr(choice, "verify_packing", lambda model, batch: PackingError(0.1, 0.0))
     loaded = tiny_task(tiny_bert, train=12).load_model()
     assert not loaded.padding_free
     assert loaded.notes[-1] == "padded path: logits without padding differ by 1.0e-01"
@@ -40,7 +39,7 @@ def test_padding_is_kept_if_logits_differ(tiny_bert, monkeypatch):
 
 def test_padding_is_kept_if_packing_did_not_run(tiny_bert, monkeypatch):
     monkeypatch.setattr(
-        text, "verify_packing", lambda model, batch: PackingError(float("inf"), float("inf"))
+        choice, "verify_packing", lambda model, batch: PackingError(float("inf"), float("inf"))
     )
     assert not tiny_task(tiny_bert, train=12).load_model().padding_free
 

@@ -112,7 +112,7 @@ def test_settings_and_parameters_are_checked(tmp_path):
 
 
 def test_sharding_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("ampft.runs.training.is_sharded", lambda accelerator: True)
+    monkeypatch.setattr("ampft.own.training.is_sharded", lambda accelerator: True)
     with pytest.raises(InputError, match="does not shard the model over the processes"):
         made(tmp_path / "run")
     assert not (tmp_path / "run").exists()

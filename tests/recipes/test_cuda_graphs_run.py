@@ -9,7 +9,6 @@ from running import CLASSIFY, call_here
 from tape import TapeRecorder, masked_attention
 
 from ampft.fast import graph_choice as graphs_of_runs
-from ampft.runs import prepared_checks
 
 WORDS = ("--checkpointing_steps", "2", "--max_train_steps", "12", "--learning_rate", "1e-3")
 
@@ -17,7 +16,7 @@ WORDS = ("--checkpointing_steps", "2", "--max_train_steps", "12", "--learning_ra
 @pytest.mark.full
 @pytest.mark.slow
 def test_a_run_by_graphs_resumes_bit_for_bit(files, tiny_model, tmp_path, monkeypatch):
-    monkeypatch.setattr(prepared_checks, "check_cuda_graphs", lambda prepared: None)
+    monkeypatch.setattr(graphs_of_runs, "check_cuda_graphs", lambda prepared: None)
     monkeypatch.setattr(graphs_of_runs, "CudaRecorder", lambda device: TapeRecorder())
     attention = "ampft.fast.packing.attention.choose_kernel"
     monkeypatch.setattr(attention, lambda *_, **__: masked_attention)

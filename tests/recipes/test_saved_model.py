@@ -134,11 +134,11 @@ def test_predict_is_padded_where_logits_without_padding_differed(
     files, tiny_model, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(
-        "ampft.kinds.text.verify_packing", lambda model, batch: PackingError(0.1, 0.0)
+        "ampft.fast.packing.choice.verify_packing", lambda model, batch: PackingError(0.1, 0.0)
     )
     words = text_settings(files, tiny_model, tmp_path / "run")
     succeeded(call_here(CLASSIFY, *words, "--num_train_epochs", 1))
     run = FinishedRun(tmp_path / "run")
     assert run.record.model.padding_free is False
-    monkeypatch.delattr("ampft.runs.predictor.install_packing")  # calling it would fail
+    monkeypatch.delattr("ampft.fast.packing.choice.install_packing")  # calling it would fail
     assert len(run.predict(["the old apple", "iron"])) == 2
