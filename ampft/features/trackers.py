@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 import os
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ampft.errors import InputError, did_you_mean
 from ampft.features.feature import Feature, SavedFeature
+from ampft.files import write_text
 from ampft.metrics.scores import MAX_MATRIX_CLASSES
 from ampft.text.page import Name, Table, cell_text, markdown_table
 from ampft.text.terminal import labelled, print_line
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from ampft.tasks.outcome import Outcome
     from ampft.tasks.report import Report
 
+IDS_NAME = "trackers.json"  # the ids of a run in its folder, from the first step on
 REPORT_NAME, CONFUSION_NAME = "report", "confusion_matrix"
 
 
@@ -45,7 +51,10 @@ class TrackerReporting(Feature):
     accelerator: Accelerator  # Accelerator whose trackers receive everything.
     # Settings of the run, without secrets; None without trackers.
     settings: Mapping[str, Any] | None
-    run_name: str | None = None  # Name of the run in MLflow and W&B; None lets them choose one.
+    run_name: str | None = None  # Name of the run in trackers; None lets them choose one.
+    folder: Path | None = None  # Output folder; None stores no ids.
+    begins_again: bool = False  # Whether the run of this folder ended before its first checkpoint.
+    sent: int = 0  # Number of steps that the run of this folder had sent before it ended.
     _arguments: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def begin(self) -> None:
@@ -60,10 +69,23 @@ class TrackerReporting(Feature):
             named: dict[str, dict[str, Any]] = {}
             if self.run_name is not None:
                 named["mlflow"] = {"run_name": self.run_name}
+                # Trackio finds a run by its name, so that a folder of another run must not have it.
+                named["trackio"] = {"name": f"{self.run_name}-{secrets.token_hex(3)}"}
                 if "WANDB_NAME" not in os.environ:
                     named["wandb"] = {"name": self.run_name}
+            if self.begins_again and not self._arguments:
+                self._continue(self._stored_ids())
             arguments = {"tensorboard": {"purge_step": 1}, **named, **self._arguments}
             self.accelerator.init_trackers("ampft", shown, arguments)
+            ids = self.state().run_ids
+            for tracker in self.accelerator.trackers:
+                known = self._arguments.get(tracker.name, {})
+                if self.sent and ids.get(tracker.name) in known.values():
+                    # Trackio sends later; a killed run has lost some of its last steps.
+                    stored = getattr(tracker.tracker, "_next_step", self.sent + 1) - 1
+                    _skip_sent(tracker, min(self.sent, stored))
+            if ids and self.folder is not None:
+                write_text(self.folder / IDS_NAME, json.dumps(ids))
 
     def end(self, step: int, outcome: Outcome) -> None:
         """Send the final metrics to every tracker, and to some the report."""
@@ -100,8 +122,18 @@ class TrackerReporting(Feature):
 
     def restore(self, saved: SavedFeature) -> None:
         """Continue the run in its trackers; TensorBoard hides what came after the checkpoint."""
-        ids = saved.state.run_ids
         self._arguments = {"tensorboard": {"purge_step": saved.step + 1}}
+        self._continue(saved.state.run_ids)
+
+    def _stored_ids(self) -> Mapping[str, str]:
+        """Return the ids in the folder; none if they cannot be read."""
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads((self.folder or Path()).joinpath(IDS_NAME).read_text("utf-8"))
+            if isinstance(found, dict) and all(isinstance(each, str) for each in found.values()):
+                return found
+        return {}
+
+    def _continue(self, ids: Mapping[str, str]) -> None:
         if "wandb" in ids:
             self._arguments["wandb"] = {"id": ids["wandb"], "resume": "allow"}
         if "mlflow" in ids:
@@ -172,6 +204,21 @@ def own_trackers(report_to: Any) -> tuple[str | None, tuple[GeneralTracker, ...]
             )
     names = ",".join(entry for entry in entries if isinstance(entry, str))
     return names or None, tuple(entry for entry in entries if isinstance(entry, GeneralTracker))
+
+
+def _skip_sent(tracker: Any, sent: int) -> None:
+    """Let a tracker ignore the steps that it has, which would stand twice.
+
+    The validation after the last of them may be missing, and is sent.
+    """
+    log = tracker.log
+
+    def log_later(values: Mapping[str, Any], step: int | None = None, **more: Any) -> None:
+        is_row = "loss" in values
+        if step is None or step > sent or (step == sent and not is_row):
+            log(values, step=step, **more)
+
+    tracker.log = log_later
 
 
 def _send_report(tracker: Any, report: Report, confusion: Table | None, step: int) -> None:

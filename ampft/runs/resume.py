@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -56,6 +56,7 @@ class ResumePoint:
     output_dir: Path  # Output folder of the run.
     checkpoint: Checkpoint | None = None  # The checkpoint; None begins at the first step.
     is_finished: bool = False  # Whether the run in the output folder has finished.
+    sent: int = 0  # Number of steps in the history of the output folder.
 
     @property
     def is_first(self) -> bool:
@@ -99,7 +100,7 @@ def _find(args: LoopSettings) -> ResumePoint:
     if args.resume_from_checkpoint == LATEST:
         found = CheckpointStore(output_dir).complete()
         if not found:
-            return ResumePoint(output_dir=output_dir)
+            return ResumePoint(output_dir=output_dir, sent=_steps_of(output_dir))
         checkpoint = found[-1]
     else:
         checkpoint = Path(args.resume_from_checkpoint)
@@ -115,11 +116,20 @@ def _find(args: LoopSettings) -> ResumePoint:
                 f"{LATEST}."
             )
     try:
-        return ResumePoint(output_dir=output_dir, checkpoint=verified_checkpoint(checkpoint))
+        point = ResumePoint(output_dir=output_dir, checkpoint=verified_checkpoint(checkpoint))
+        return replace(point, sent=_steps_of(output_dir)) if point.is_inside else point
     except DamagedCheckpoint as error:
         raise InputError(
             f"--resume_from_checkpoint: {error} {damage_advice(checkpoint)}"
         ) from error
+
+
+def _steps_of(folder: Path) -> int:
+    """Return the number of steps in the history of a folder; 0 without one."""
+    try:
+        return (folder / HISTORY_NAME).read_bytes().count(b"\n")
+    except OSError:
+        return 0
 
 
 def verified_checkpoint(folder: Path) -> Checkpoint:

@@ -43,7 +43,7 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
     Args:
         write: Function that prints a line above the progress bar, on the main process.
     """
-    args, accelerator = prepared.args, prepared.accelerator
+    args, accelerator, point = prepared.args, prepared.accelerator, prepared.resume_point
     inspects = args.inspect_data and accelerator.is_main_process
     on_cpu = accelerator.device.type == "cpu"
     average = averaged_weights(prepared)
@@ -63,6 +63,9 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
             accelerator,
             redact_secrets(asdict(args)) if accelerator.log_with else None,
             prepared.folder.name,
+            prepared.folder,
+            begins_again=point is not None and point.is_first,
+            sent=0 if point is None else point.sent,
         ),
         room("label errors").LabelErrorInspection(prepared.task, write) if inspects else None,
         PeakMemoryMonitor(accelerator.device, prepared.started.memory),

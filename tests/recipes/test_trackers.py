@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker, register_tracker_class
 from running import CLASSIFY, REPOSITORY, Finished, call, rows, succeeded, text_settings
 
 import ampft
-from ampft.features.trackers import TrackerReporting, installed_trackers
+from ampft.features.trackers import IDS_NAME, TrackerReporting, installed_trackers
 
 pytestmark = pytest.mark.slow
 
@@ -92,6 +93,7 @@ def test_trackio(train, tmp_path):
     run = train("trackio", "--checkpointing_steps", "1", **tracked)
     assert "Reserved keys" not in run.stderr
     (name,) = ask("list", "runs")["runs"]
+    assert name.startswith(f"{run.folder.name}-")
 
     def values(metric: str) -> list[tuple[int, float]]:
         found = ask("get", "metric", "--run", name, "--metric", metric)["values"]
@@ -224,3 +226,81 @@ def test_no_step_stands_twice_after_a_run_begins_again(tmp_path, fresh_accelerat
     events = EventAccumulator(str(tmp_path / "ampft"))
     events.Reload()
     assert [(each.step, each.value) for each in events.Scalars("loss")] == [(1, 2), (2, 2), (3, 2)]
+
+
+class Tracked:
+    """What a tracker on a server keeps: the rows of runs, by the id of each."""
+
+    name = "trackio"
+
+    def __init__(self, runs: dict[str, list[tuple[int, str]]], run_id: str) -> None:
+        self.rows = runs.setdefault(run_id, [])
+        stored = max((step for step, _ in self.rows), default=-1)
+        self.tracker = SimpleNamespace(name=run_id, _next_step=stored + 1)
+
+    def log(self, values, step=None, **more):
+        self.rows += [(step, name) for name in values]
+
+
+class FakeAccelerator:
+    """Begins trackers as Accelerate does."""
+
+    is_main_process = True
+
+    def __init__(self, runs: dict[str, list[tuple[int, str]]]) -> None:
+        self.runs, self.trackers = runs, []
+
+    def init_trackers(self, project, settings, arguments):
+        run_id = arguments["trackio"]["name"]
+        self.trackers = [Tracked(self.runs, run_id)]
+
+
+def tracked_until(folder, runs, last, *, sent=0, begins_again=False):
+    """Send the steps 1 to `last`, with a validation after every second one."""
+    accelerator = FakeAccelerator(runs)
+    reporting = TrackerReporting(
+        accelerator, {"seed": 1}, "run", folder, sent=sent, begins_again=begins_again
+    )
+    reporting.begin()
+    (tracker,) = accelerator.trackers
+    for step in range(1, last + 1):
+        tracker.log({"loss": 1.0}, step=step)
+        if step % 2 == 0 and step != last:
+            tracker.log({"eval/accuracy": 1.0}, step=step)
+
+
+def test_a_run_that_begins_again_continues_in_its_tracker_without_a_step_twice(tmp_path):
+    runs: dict[str, list[tuple[int, str]]] = {}
+    tracked_until(tmp_path, runs, 4)  # ended before the validation of step 4
+    tracked_until(tmp_path, runs, 7, sent=4, begins_again=True)
+    (rows,) = runs.values()
+    losses = [(step, "loss") for step in range(1, 8)]
+    validations = [(step, "eval/accuracy") for step in (2, 4, 6)]
+    assert sorted(rows) == sorted(losses + validations)
+
+
+def test_steps_that_a_killed_run_did_not_send_are_sent(tmp_path):
+    runs: dict[str, list[tuple[int, str]]] = {}
+    tracked_until(tmp_path, runs, 5)
+    (rows,) = runs.values()
+    rows[:] = [row for row in rows if row[0] < 4]  # the others were in a queue
+    tracked_until(tmp_path, runs, 7, sent=5, begins_again=True)
+    assert sorted(step for step, name in rows if name == "loss") == [*range(1, 8)]
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", '{"trackio": 1}', "\\xff"])
+def test_a_run_without_its_ids_begins_another(tmp_path, content):
+    runs: dict[str, list[tuple[int, str]]] = {}
+    tracked_until(tmp_path, runs, 2)
+    (tmp_path / IDS_NAME).unlink()
+    if content is not None:
+        (tmp_path / IDS_NAME).write_text(content)
+    tracked_until(tmp_path, runs, 3, sent=2, begins_again=True)
+    assert [step for step, name in [*runs.values()][1] if name == "loss"] == [1, 2, 3]
+
+
+def test_another_run_in_the_folder_has_its_own_id(tmp_path):
+    runs: dict[str, list[tuple[int, str]]] = {}
+    tracked_until(tmp_path, runs, 2)
+    tracked_until(tmp_path, runs, 2)  # --overwrite_output_dir
+    assert len(runs) == 2
