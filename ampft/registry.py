@@ -13,7 +13,7 @@ from typing import Any
 
 # The halves: what each is for. A half imports the core, and those named before it.
 HALVES = {
-    "labels": "several labels per text, and numbers as labels",
+    "labels": "several labels per text, ordered labels, and numbers as labels",
     "words": "words with a tag each, and spans of characters",
     "media": "images, sounds, and images with masks",
     "emulation": "16-bit precisions on a CPU, computed as a GPU computes them",

@@ -16,6 +16,7 @@ NAMES = {*TASKS, *(row.kind.name for row in TASKS.values())}
 ASKED = {"kind", "data_kind", "task"}
 # Modules that know no single kind: tables, protocols, rows of any kind.
 GENERAL = {
+    "ampft.media.masks",
     *("ampft.kinds", "ampft.kinds.inputs", "ampft.kinds.prediction", "ampft.kinds.rows"),
     *("ampft.kinds.logits", "ampft.doors.served", "ampft.kinds.settings", "ampft.kinds.views"),
     *(

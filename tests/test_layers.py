@@ -158,6 +158,27 @@ def test_the_layers_in_the_documentation_are_up_to_date():
     assert [set(names) for names in documented] == [set(names) for names in LAYERS]
 
 
+@pytest.mark.halves
+def test_the_documentation_lists_every_half():
+    text = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([\d,]+) \|$", text, re.MULTILINE)
+    assert [name for name, _ in rows] == list(HALVES)
+    for name, stated in rows:
+        files = (PACKAGE / name).rglob("*.py")
+        lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+        assert lines == pytest.approx(int(stated.replace(",", "")), rel=0.15), name
+
+
+@pytest.mark.halves
+def test_the_core_and_the_laboratory_have_the_size_that_a_reader_was_promised():
+    lines = dict.fromkeys(("core", *HALVES), 0)
+    for path in modules():
+        home = part(path) if part(path) in HALVES else "core"
+        lines[home] += len(path.read_text(encoding="utf-8").splitlines())
+    assert lines["core"] <= 48_500
+    assert lines["lab"] <= 15_500
+
+
 @pytest.mark.slow
 def test_nothing_imports_recipes():
     for path in modules():
