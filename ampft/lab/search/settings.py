@@ -67,7 +67,9 @@ class SearchSettings:
         at_least=MIN_SEEDS,
     )
     metric: str | None = flag(
-        None, "metric of the judgement; if none, the task's primary metric", group=COMPARISON
+        None,
+        "metric of the choice and of its judgement; if none, the task's primary metric",
+        group=COMPARISON,
     )
     config_file: str | None = flag(
         None, "configuration file that accelerate launch uses for every run", group=EXECUTION
