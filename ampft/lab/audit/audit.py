@@ -49,6 +49,7 @@ from ampft.lab.audit.rebuild import (
 )
 from ampft.lab.audit.written import (
     check_card,
+    check_chosen_metrics,
     check_history,
     check_ids,
     check_metrics,
@@ -552,6 +553,8 @@ def _result_checks(
         yield Check("metrics", DIFFERS, f"the predictions are not of a split of {RECORD_NAME}")
         return
     yield check_metrics(rebuilt, outcomes)
+    if record.metrics_chosen is not None:
+        yield check_chosen_metrics(record, outcome)
     yield check_warnings(record, rows, task, outcome)
     yield check_card(rebuilt)
 

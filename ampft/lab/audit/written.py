@@ -20,6 +20,7 @@ from ampft.evaluation.sanity import (
     result_warnings,
     validation_warnings,
 )
+from ampft.features.chosen_metrics import FLAG, compute
 from ampft.features.decisions import decision_warnings
 from ampft.features.validations import (
     BY_LOSS,
@@ -30,6 +31,7 @@ from ampft.features.validations import (
     all_metrics,
 )
 from ampft.files import read_hashed
+from ampft.flag import split_names
 from ampft.lab.audit.audit_result import (
     DIFFERS,
     NOT_COMPARED,
@@ -238,6 +240,24 @@ def _is_close(stored: Any, expected: Any) -> bool:
     return are_numbers and math.isclose(
         stored, expected, rel_tol=SUM_TOLERANCE, abs_tol=SUM_TOLERANCE
     )
+
+
+def check_chosen_metrics(record: RunRecord, outcome: Outcome) -> Check:
+    """Compute the metrics of `--metric` again, whose modules may have changed since."""
+    found: dict[str, float] = {}
+    for name in split_names(str(record.arguments["metric"])) or ():
+        try:
+            found |= compute(name, outcome)
+        except Exception as error:  # the module is somebody else's code
+            reason = inert(" ".join(str(error).split()))
+            return Check("chosen", NOT_COMPARED, f"{FLAG} {inert(name)}: {reason}")
+    problems = [
+        f"{where} is {inert(str(stored))}, not {value}"
+        for where, stored, value in _value_pairs("metrics_chosen", record.metrics_chosen, found)
+        if stored != value and not _is_close(stored, value)
+    ]
+    text = f"{counted(len(found), 'value')} of {FLAG} follow from the predictions"
+    return check_from_problems("chosen", problems, text)
 
 
 def _best_problems(record: RunRecord, task: Task) -> Iterator[str]:

@@ -24,7 +24,7 @@ from word_tokenizer import save_tokenizer, tiny_config
 
 from ampft.cli import main
 from ampft.lab.audit.audit import free_weights
-from ampft.lab.audit.written import facts
+from ampft.lab.audit.written import check_chosen_metrics, facts
 from ampft.runs.manifest import RECORD_NAME, describe_files
 from ampft.runs.predictions import read_predictions, write_predictions
 from ampft.runs.publishing import model_card
@@ -504,3 +504,41 @@ def test_weights_kept_by_a_ranking_metric_are_confirmed(made, tmp_path, named, m
     if worst.metrics[metric] < record.best.value:
         sign(folder, lambda values: values["best"].update(value=worst.metrics[metric]))
         assert "differs" in statuses(audited(folder, tmp_path)).values()
+
+
+METRIC = """
+import evaluate
+import datasets
+
+class Right(evaluate.Metric):
+    def _info(self):
+        number = datasets.Value("int64")
+        features = datasets.Features({"predictions": number, "references": number})
+        return evaluate.MetricInfo(description="", citation="", features=features)
+
+    def _compute(self, predictions, references):
+        return {"right": sum(map(int.__eq__, map(int, predictions), map(int, references)))}
+"""
+
+
+def test_the_metrics_that_a_user_chose_are_computed_again(made, tmp_path, capsys):
+    module = tmp_path / "right.py"
+    module.write_text(METRIC)
+    quick = ("--max_train_steps", 1, "--no-baseline", "--no-serve_back")
+    where = ("--metric", module, "--output_dir", tmp_path / "run")
+    succeeded(call_here(CLASSIFY, *flags(made), *quick, *where))
+    assert audit(tmp_path / "run", "--steps", 1) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "chosen 1 value of --metric follow from the predictions" in printed
+    changed = tmp_path / "moved" / "right.py"
+    changed.parent.mkdir()
+    changed.write_text(METRIC.replace("sum(map", "2 + sum(map"))
+    record = read_record(tmp_path / "run")
+    outcome = read_predictions(tmp_path / "run" / "predictions.parquet")
+    arguments = {**record.arguments, "metric": str(changed)}
+    check = check_chosen_metrics(replace(record, arguments=arguments), outcome)
+    assert check.status == "differs"
+    arguments["metric"] = str(tmp_path / "gone.py")
+    assert (
+        check_chosen_metrics(replace(record, arguments=arguments), outcome).status == "not compared"
+    )
