@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,22 +26,32 @@ def core(tmp_path_factory) -> Path:
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=REPOSITORY, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    for name in listed.stdout.rstrip("\0").split("\0"):
-        path = REPOSITORY / name
-        if path.is_file() and not is_of_a_half(Path(name)):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, folder / name)
+    names = [Path(name) for name in listed.stdout.rstrip("\0").split("\0")]
+    for name in of_the_core([name for name in names if (REPOSITORY / name).is_file()]):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(REPOSITORY / name, folder / name)
     for half in HALVES:
         assert (REPOSITORY / "ampft" / half).is_dir()
         assert not (folder / "ampft" / half).exists()
     return folder
 
 
-def is_of_a_half(name: Path) -> bool:
-    if name.parts[0] in ("ampft", "tests") and name.parts[1] in HALVES:
-        return True
-    is_test = name.parts[0] == "tests" and name.suffix == ".py"
-    return is_test and bool(IMPORTS_A_HALF.search((REPOSITORY / name).read_text(encoding="utf-8")))
+def of_the_core(names: Sequence[Path]) -> list[Path]:
+    """The files without the halves, their tests, and tests that import either of them."""
+    kept = [n for n in names if not (n.parts[0] in ("ampft", "tests") and n.parts[1] in HALVES)]
+    tests = {
+        name: (REPOSITORY / name).read_text(encoding="utf-8")
+        for name in kept
+        if name.parts[0] == "tests" and name.suffix == ".py"
+    }
+    left_out = {name for name, text in tests.items() if IMPORTS_A_HALF.search(text)}
+    found = left_out
+    while found:
+        stems = "|".join(name.stem for name in found)
+        imports = re.compile(rf"^\s*(from|import) ({stems})\b", re.MULTILINE)
+        found = {n for n, text in tests.items() if n not in left_out and imports.search(text)}
+        left_out |= found
+    return [name for name in kept if name not in left_out]
 
 
 def python(core: Path, *words: object, timeout: int = 600) -> subprocess.CompletedProcess[str]:
