@@ -8,6 +8,10 @@ const OUTSIDE = "O";
 export function probabilities(rule, logits) {
   if (rule.numbers) return logits.map(Math.fround);
   const temperature = rule.decisions.logit_temperature ?? 1;
+  if (rule.exclusive) {
+    const only = { decisions: {} };
+    return columns(rule, logits).flatMap((part) => probabilities(only, part));
+  }
   const scaled = logits.map((value) => value / temperature);
   if (rule.several)
     return scaled.map((value) => {
@@ -27,7 +31,12 @@ export function answer(rule, shares) {
   let label, confidence;
   if (rule.several) {
     const limits = decisions.label_thresholds ?? names.map(() => rule.threshold);
-    const has = shares.map((share, index) => share >= Math.fround(limits[index]));
+    let has = shares.map((share, index) => share >= Math.fround(limits[index]));
+    if (rule.exclusive)
+      has = columns(rule, shares).flatMap((part) => {
+        const best = part.indexOf(Math.max(...part));
+        return part.map((_, index) => index === best);
+      });
     label = names.filter((name, index) => has[index]).join(separator(rule.separator, names));
     confidence = Math.min(...shares.map((share, i) => (has[i] ? share : Math.fround(1 - share))));
   } else {
@@ -40,6 +49,14 @@ export function answer(rule, shares) {
   const least = abstention.least_confidence;
   const answered = least !== null && confidence >= Math.fround(least);
   return { ...shown, prediction: answered ? label : "", answered };
+}
+
+/** Return values of labels named `column=value`, in a list for each column. */
+function columns(rule, values) {
+  const of = rule.label_names.map((name) => name.split("=")[0]);
+  const parts = [];
+  values.forEach((value, i) => (i && of[i] === of[i - 1] ? parts.at(-1).push(value) : parts.push([value])));
+  return parts;
 }
 
 function chosenClass(decisions, names, shares) {

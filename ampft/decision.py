@@ -209,11 +209,16 @@ class Rule:
     separator: str = ","  # Text between several shown labels, unless a label contains it.
     decisions: Decisions = UNTOUCHED  # What was fitted.
     numbers: bool = False  # Whether the only output is a number, which is the answer.
+    # Whether labels are named `column=value`, of which a case has one of each column.
+    exclusive: bool = False
 
     def probabilities(self, logits: npt.NDArray[Any]) -> FloatArray:
         """Return (n, K) probabilities of (n, K) logits; numbers stay as they are."""
         if self.numbers:
             return logits.astype(np.float32)
+        if self.exclusive:
+            parts = np.split(logits, column_starts(self.label_names)[1:], axis=1)
+            return np.concatenate([softmax(part) for part in parts], axis=1).astype(np.float32)
         shares = sigmoid if self.several else softmax
         temperature = self.decisions.temperature
         return shares(logits, 1.0 if temperature is None else temperature).astype(np.float32)
@@ -225,6 +230,8 @@ class Rule:
         names = np.asarray(self.label_names, dtype=object)
         if self.several:
             has = self.decisions.labels(probabilities, self.threshold)
+            if self.exclusive:
+                has = most_probable_of_columns(probabilities, self.label_names)
             between = unambiguous_separator(self.separator, self.label_names)
             labels = [between.join(names[row]) for row in has]
             confidence = least_certain(probabilities, has)
@@ -316,6 +323,18 @@ def sigmoid(logits: npt.NDArray[Any], temperature: float = 1.0) -> npt.NDArray[n
     scaled = logits.astype(np.float64) / temperature
     power = np.exp(-np.abs(scaled))  # at most 1, so nothing overflows
     return np.where(scaled >= 0, 1.0, power) / (1 + power)
+
+
+def column_starts(label_names: Sequence[str]) -> IntArray:
+    """Return the index of the first label of each column; labels are named `column=value`."""
+    columns = np.array([name.partition("=")[0] for name in label_names], dtype=object)
+    return np.flatnonzero(np.append(True, columns[1:] != columns[:-1]))
+
+
+def most_probable_of_columns(probabilities: FloatArray, label_names: Sequence[str]) -> BoolArray:
+    """Return (n, K) which labels are the most probable of their column, or the first of those."""
+    parts = np.split(probabilities, column_starts(label_names)[1:], axis=1)
+    return np.concatenate([np.arange(p.shape[1]) == p.argmax(1)[:, None] for p in parts], axis=1)
 
 
 def decision_confidence(probabilities: FloatArray, has: BoolArray) -> FloatArray:
@@ -517,8 +536,9 @@ class Contract:
     def values(self) -> dict[str, Any]:
         """Return the contract as JSON values."""
         rule = {field.name: getattr(self.rule, field.name) for field in fields(Rule)}
-        if not self.rule.numbers:
-            del rule["numbers"]
+        for name in ("numbers", "exclusive"):
+            if not rule[name]:
+                del rule[name]
         rule["label_names"] = list(self.rule.label_names)
         rule["decisions"] = self.rule.decisions.entries(self.rule.label_names)
         tokenization = None if self.tokenization is None else asdict(self.tokenization)

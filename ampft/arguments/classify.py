@@ -418,6 +418,11 @@ class ClassifyArguments(
         """Whether classes have an order."""
         return self.task is not None and TASKS[self.task].ordered_labels
 
+    @property
+    def labels_of_columns(self) -> bool:
+        """Whether each label column holds its own labels."""
+        return self.task is not None and TASKS[self.task].labels_of_columns
+
     def optimizer_settings(self) -> OptimizerSettings:
         from ampft.engine.optimizer import OptimizerSettings
 

@@ -194,6 +194,11 @@ class DataRequest(HubSettings):
         return False
 
     @property
+    def labels_of_columns(self) -> bool:
+        """Whether each label column holds its own labels."""
+        return False
+
+    @property
     def ordered_labels(self) -> bool:
         """Whether classes have an order."""
         return False

@@ -188,6 +188,8 @@ class LabelParser:
     # Whether each unit of a row, such as a word, has a label; these keep their order.
     per_unit: bool = False
     numbers: bool = False  # Whether labels are numbers.
+    # Whether each column holds its own labels, which become `column=value`.
+    of_columns: bool = False
 
     @property
     def title(self) -> str:
@@ -197,6 +199,8 @@ class LabelParser:
     @property
     def classes(self) -> tuple[str, ...] | None:
         """The classes in the order that the source declares; None if it declares none."""
+        if self.of_columns:
+            return None
         return self.columns if len(self.columns) > 1 else self.declared
 
     def parse(self, cells: Sequence[object], location: str) -> tuple[str, ...] | None:
@@ -210,6 +214,12 @@ class LabelParser:
             InputError: A cell does not hold a label or, with one column per label, 0 or 1; or it
                 holds a list of 0 and 1, whose places have no names.
         """
+        if self.of_columns:
+            of_cells = zip(self.columns, cells, strict=True)
+            texts = [(name, as_text(cell, location, name)) for name, cell in of_cells]
+            if any(text is None for _, text in texts):
+                return None
+            return tuple(f"{name}={text}" for name, text in texts)
         if len(self.columns) > 1:
             pairs = zip(self.columns, cells, strict=True)
             return tuple(name for name, cell in pairs if self._is_yes(name, cell, location))
@@ -308,7 +318,7 @@ class LabelParser:
             raise InputError(
                 f"{location}: column {quoted(name)} must be 0 or 1, received {quoted(value)}. With"
                 " several label columns, each one says whether the row has that label. If one"
-                " column holds the labels, pass only that one; if each holds its own, write them"
-                f" into one column, such as '{name}={value}' and a comma before the next."
+                " column holds the labels, pass only that one; if each holds its own, pass --task"
+                " columns."
             )
         return value in YES

@@ -126,11 +126,7 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
     labels = _label_columns(columns, named, origin=origin, describe=describe, hint=hint)
     if dataset is not None:
         media = _media_by_type(dataset, request, describe)
-    declared = table.classes.get(labels[0])
-    if request.number_labels:
-        parser = LabelParser(labels, numbers=True)
-    else:
-        parser = LabelParser(labels, request.several_labels, request.label_separator, declared)
+    parser = _label_parser(labels, request, table.classes.get(labels[0]))
     extra = extra_columns(request)
     notes: list[str] = []
     if media is not None:
@@ -157,6 +153,21 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
         f" labels from {quoted_list(labels)}."
     )
     return chosen, [note, *notes]
+
+
+def _label_parser(
+    labels: tuple[str, ...], request: DataRequest, declared: tuple[str, ...] | None
+) -> LabelParser:
+    """Return how the cells of the label columns are read."""
+    if request.number_labels:
+        return LabelParser(labels, numbers=True)
+    if request.labels_of_columns and any("=" in name for name in labels):
+        raise InputError(
+            f"{LABEL_FLAG} {','.join(labels)}: labels are named column=value, so a column cannot "
+            "have = in its name. Rename it."
+        )
+    several, separator = request.several_labels, request.label_separator
+    return LabelParser(labels, several, separator, declared, of_columns=request.labels_of_columns)
 
 
 def _feature_note(columns: DataColumns, available: Sequence[str]) -> str:
@@ -252,11 +263,9 @@ def _label_columns(
     if named is not None:
         parts = split_names(named[0]) if len(named) == 1 and named[0] not in columns else None
         if parts is not None and len(parts) > 1 and {*parts} <= {*columns}:
-            pairs = ",".join(f"{part}=..." for part in parts)
             raise InputError(
-                f"{LABEL_FLAG} {named[0]}: a run predicts one column of labels. Train a run for "
-                "each column. To predict all with one model, write them into one column, such as "
-                f"{pairs!r} in each row, and add --task multi-label."
+                f"{LABEL_FLAG} {named[0]}: the task predicts one column of labels. Add --task "
+                "columns to predict all with one model, or train a run for each."
             )
         require_columns(named, columns, LABEL_FLAG, origin=origin, describe=describe)
         return named

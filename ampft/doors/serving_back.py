@@ -27,8 +27,10 @@ from ampft.data.splits import FILE_COLUMN, NUMBER_COLUMNS
 from ampft.decision import (
     CONTRACT_NAME,
     Contract,
+    column_starts,
     entities,
     is_bio,
+    most_probable_of_columns,
     template,
     unambiguous_separator,
 )
@@ -277,7 +279,10 @@ class _Served:
         least = None if decisions.abstention is None else decisions.abstention.least_confidence
         if least is not None and abs(float(self.outcome.confidence[row]) - least) <= limit:
             return True
-        if self.row.several_labels:
+        if self.row.labels_of_columns:
+            parts = np.split(found, column_starts(self.record.label_names)[1:])
+            margin = float(min(np.diff(np.sort(part)[-2:])[0] for part in parts))
+        elif self.row.several_labels:
             limits = (
                 self.outcome.threshold if decisions.thresholds is None else decisions.thresholds
             )
@@ -436,6 +441,10 @@ class _Served:
         """Return probabilities after the temperature of the run, which a pipeline does not use."""
         if not isinstance(self.outcome, TunableOutcome):
             return answer
+        if self.row.labels_of_columns:  # a pipeline has one softmax over all columns
+            starts = column_starts(self.record.label_names)
+            sizes = np.diff([*starts, answer.shape[1]])
+            return answer / np.repeat(np.add.reduceat(answer, starts, axis=1), sizes, axis=1)
         temperature = self.outcome.decisions.temperature
         if temperature is None:
             return answer
@@ -449,7 +458,11 @@ class _Served:
         """Count where a pipeline's user sees another class, or other entities."""
         if isinstance(self.outcome, TunableOutcome):
             decided = self._with_temperature(answer)[0]
-            if self.row.several_labels:
+            if self.row.labels_of_columns:
+                names = self.record.label_names
+                shown = most_probable_of_columns(answer, names)
+                is_other = not np.array_equal(shown, most_probable_of_columns(decided[None], names))
+            elif self.row.several_labels:
                 shares, limit = decided.astype(np.float32), self.outcome.threshold
                 has = self.outcome.decisions.labels(shares, limit)
                 is_other = not np.array_equal(answer[0] >= 0.5, has)
@@ -464,6 +477,11 @@ class _Served:
 
     def notes(self) -> Iterator[str]:
         yield from self.unasked
+        if self.row.labels_of_columns:
+            yield (
+                "A pipeline shows the labels of all columns in one list: the first of each column "
+                "is its answer, and scores were divided by their sum over the column."
+            )
         if features := self.data.feature_columns:
             yield f"{PIPELINE} was given texts with their columns: {template(features)}"
         for reason, count in self.left_out.items():

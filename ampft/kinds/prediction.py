@@ -83,6 +83,7 @@ class TrainingInfo:
     # How texts are divided into words; None for other kinds of data.
     text_units: TextUnits | None = None
     number_labels: bool = False  # Whether labels are numbers.
+    labels_of_columns: bool = False  # Whether a row has a label of each of several columns.
     feature_columns: tuple[str, ...] = ()  # Columns that are said before each text.
 
 

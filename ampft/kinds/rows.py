@@ -219,7 +219,9 @@ def find_labels(
         return LabelParser((str(columns[0]),), numbers=True)
     separator = str(trained.arguments.get("label_separator", ","))
     names = tuple(map(str, columns))
-    return LabelParser(names, several, separator, declared=table.classes.get(names[0]))
+    return LabelParser(
+        names, several, separator, table.classes.get(names[0]), of_columns=trained.labels_of_columns
+    )
 
 
 def rows_in_memory(noun: str, inputs: Any, trained: TrainingInfo) -> list[tuple[Any, ...]]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -117,6 +117,8 @@ class MultiLabelReport(Report):
     # The same for each label, if they were tuned on validation; otherwise None.
     label_thresholds: tuple[float, ...] | None = None
 
+    rule: ClassVar[str] = "A label is predicted if its probability is at least {:g}."
+
     def own_metrics(self) -> dict[str, float | None]:
         """Return the scalar metrics by name, without added ones."""
         return {
@@ -152,7 +154,7 @@ class MultiLabelReport(Report):
             "average precision",
             "support",
         )
-        rule = f"A label is predicted if its probability is at least {self.threshold:g}."
+        rule = self.rule.format(self.threshold)
         if thresholds:
             header = (*header, "threshold")
             rule = (
@@ -213,6 +215,7 @@ class MultiLabelPredictions:
     weights: npt.NDArray[np.float64] | None = None
 
     kind: ClassVar[str] = "multi_label"
+    report_type: ClassVar[type[MultiLabelReport]] = MultiLabelReport
 
     def __post_init__(self) -> None:
         shape = (len(self.labels), len(self.label_names))
@@ -295,7 +298,7 @@ class MultiLabelPredictions:
             micro = average_precision_score(
                 labels, probabilities, average="micro", sample_weight=weights
             )
-        report = MultiLabelReport(
+        report = self.report_type(
             split=self.split,
             examples=len(self),
             label_names=self.label_names,
@@ -460,13 +463,13 @@ class MultiLabel:
     transformers_type: ClassVar[str | None] = "multi_label_classification"
     metrics: ClassVar = METRICS
     printed: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "subset_accuracy")
-    outcome_type: ClassVar = MultiLabelPredictions
+    outcome_type: ClassVar[type[MultiLabelPredictions]] = MultiLabelPredictions
     report_type: ClassVar = MultiLabelReport
 
     @classmethod
     def from_settings(
         cls, label_names: tuple[str, ...], targets: BoolArray, settings: LossSettings
-    ) -> MultiLabel:
+    ) -> Self:
         """Return the problem for the labels of the data.
 
         Args:
@@ -546,7 +549,7 @@ class MultiLabel:
     def outcome(
         self, split: str, targets: BoolArray, decoded: Mapping[str, npt.NDArray[Any]]
     ) -> MultiLabelPredictions:
-        return MultiLabelPredictions(
+        return self.outcome_type(
             targets,
             decoded["probabilities"],
             self.label_names,

@@ -8,6 +8,11 @@ TASKS = {
         TEXT, "ampft.labels.multi_label:MultiLabel", "AutoModelForSequenceClassification",
         "text-classification", several_labels=True, pipeline_arguments={"top_k": None},
     ),
+    "columns": TaskRow(
+        TEXT, "ampft.labels.columns:ColumnLabels", "AutoModelForSequenceClassification",
+        "text-classification", several_labels=True, labels_of_columns=True,
+        pipeline_arguments={"top_k": None}, decides_per_case=False,
+    ),
     "regression": TaskRow(
         TEXT, "ampft.labels.regression:Regression", "AutoModelForSequenceClassification",
         "text-classification", number_labels=True, decides_per_case=False,

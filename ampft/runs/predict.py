@@ -356,6 +356,7 @@ def recorded_training(record: RunRecord, folder: Path) -> TrainingInfo:
         arguments=record.arguments,
         several_labels=task_row(record).several_labels,
         number_labels=task_row(record).number_labels,
+        labels_of_columns=task_row(record).labels_of_columns,
         text_units=None if units is None else TextUnits(**units),
         feature_columns=() if contract is None else contract.feature_columns,
     )

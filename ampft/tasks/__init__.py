@@ -28,6 +28,8 @@ class TaskRow:
     several_labels: bool = False
     number_labels: bool = False  # Whether labels are numbers, as in regression.
     ordered_labels: bool = False  # Whether classes have an order.
+    # Whether a text has one label, named `column=value`, of each of several columns.
+    labels_of_columns: bool = False
     # Other arguments of a call of that pipeline.
     pipeline_arguments: Mapping[str, Any] = field(default_factory=dict)
     # Whether each case has probabilities and a prediction of its own; otherwise its units do, such

@@ -135,6 +135,7 @@ def reader(tmp_path_factory, tiny_bert) -> Path:
     for name, column, table in (
         ("ratings.csv", "score", [(text, len(text)) for _, (text, _) in numbered]),
         ("stars.csv", "stars", [(text, 1 + i % 5) for i, (text, _) in numbered]),
+        ("tickets.csv", "mood,topic", [(row[0], "ab"[i % 2], "xyz"[i % 3]) for i, row in numbered]),
         ("people.csv", "label,age,country", [(*row, i, "FR") for i, row in numbered]),
     ):
         write_csv(folder / name, table, ("text", *column.split(",")))
