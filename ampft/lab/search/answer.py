@@ -70,7 +70,7 @@ def chosen_text(state: SearchState) -> str:
     if not answer.settings:
         tried = "the other" if answer.tried == 1 else f"none of the {answer.tried} others"
         return f"the default: {tried} is better by more than chance on {rows}"
-    winner = next(each for each in answer.choices if each.is_better)
+    winner = next(each for each in answer.choices if each.name == answer.chosen)
     settings = ", ".join(f"{name} {value}" for name, value in answer.settings.items())
     if winner.has_lower_loss:
         name, how, gain, needed = answer.loss, "lower", winner.loss_gain, winner.loss_needed

@@ -9,8 +9,10 @@ rung is also a length that may be chosen.
 
 The default is trained at its own length before all others. A candidate replaces it only if that is
 shown on the same rows, with the level divided by the number of tests (Bonferroni): if its log loss
-is lower and its primary metric no lower, or if its primary metric is higher. With few rows the best
-value of a metric chooses worse than no choice: `benchmarks/LOG.md`, "Which epoch to keep".
+is lower and its primary metric no lower, or if its primary metric is higher. Of several, the one
+that trained longest is taken, unless a shorter one is better than it in the same sense. With few
+rows the best value of a metric chooses worse than no choice: `benchmarks/LOG.md`, "Which epoch to
+keep".
 """
 
 from __future__ import annotations
@@ -117,13 +119,16 @@ class SearchPlan:
 
         Args:
             number: Number of the rung, from 0.
-            before: Candidates of the rung before, the best first.
+            before: Candidates of the rung before that finished, the best first.
         """
         length = self.lengths[number]
         if number == 0:
             return [Candidate(rate, length) for rate in (None, *self.rates)]
-        kept = before[: math.ceil(len(before) / FACTOR)]
-        return [replace(each, length=length) for each in kept]
+        return [replace(each, length=length) for each in before[: self.rung_size(number)]]
+
+    def rung_size(self, number: int) -> int:
+        """Return the number of candidates of a rung, if enough of the one before finished."""
+        return math.ceil((1 + len(self.rates)) / FACTOR**number)
 
     def search_estimate(self, candidate: Candidate) -> CostEstimate:
         """Return what a run of the search costs: with folds, one of them."""
@@ -167,12 +172,11 @@ class SearchPlan:
             seconds += SERVED_SECONDS * runs * (side == chosen)
         return seconds
 
-    def remaining_seconds(self, number: int, count: int, rungs: int | None = None) -> float:
+    def remaining_seconds(self, number: int, rungs: int | None = None) -> float:
         """Return the seconds of the rungs from one on, and of the longest judgement after them.
 
         Args:
             number: Number of the first of these rungs.
-            count: Number of candidates in the rung before it; unused for the first.
             rungs: Number of these rungs; None for all that are left.
         """
         seconds, longest = 0.0, self.default
@@ -180,8 +184,8 @@ class SearchPlan:
         for rung, length in enumerate(self.lengths[:end]):
             longest = max(longest, length)
             if rung >= number:
-                count = 1 + len(self.rates) if rung == 0 else math.ceil(count / FACTOR)
-                seconds += self.search_seconds([Candidate(math.inf, length)] * count)
+                candidates = [Candidate(math.inf, length)] * self.rung_size(rung)
+                seconds += self.search_seconds(candidates)
         return seconds + self.final_seconds(Candidate(math.inf, longest))
 
     @property
@@ -189,7 +193,7 @@ class SearchPlan:
         """Seconds of the whole search, at most, as planned."""
         own = self.import_seconds + OWN_SECONDS + self.trial_seconds
         return own + RESERVE * (
-            self.search_seconds([self.default_candidate]) + self.remaining_seconds(0, 0)
+            self.search_seconds([self.default_candidate]) + self.remaining_seconds(0)
         )
 
 
@@ -380,6 +384,32 @@ def choices(evidence: Mapping[str, Evidence], default: str, metric: Metric) -> l
     return sorted(found, key=lambda choice: choice.loss)
 
 
-def best(found: Sequence[Choice]) -> Choice | None:
-    """Return the choice that replaces the default; None if none is better beyond chance."""
-    return next((choice for choice in found if choice.is_better), None)
+def best(
+    evidence: Mapping[str, Evidence],
+    tried: Mapping[str, Candidate],
+    found: Sequence[Choice],
+    metric: Metric,
+) -> str | None:
+    """Return the name of the candidate that replaces the default; None if none is better.
+
+    Of several, it is the one that trained longest, unless a shorter one is better than that beyond
+    chance: the rule by which a run keeps an epoch.
+
+    Args:
+        tried: Candidates by name.
+        found: Comparisons with the default, the lowest loss first.
+    """
+    better = [each.name for each in found if each.is_better]
+    if not better:
+        return None
+    longest = max(better, key=lambda name: tried[name].length)  # the lowest loss, of several
+    shorter = [name for name in better if tried[name].length < tried[longest].length]
+    tests = TESTS * max(len(shorter), 1)
+    return next(
+        (
+            name
+            for name in shorter
+            if compared(name, evidence[name], evidence[longest], metric, tests).is_better
+        ),
+        longest,
+    )

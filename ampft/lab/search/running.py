@@ -159,7 +159,7 @@ class Search:
         """Train the default and the rungs; return all candidates that finished, by name."""
         plan, place = self.plan, session.folder.path
         default = plan.default_candidate
-        self._train(session, [default], "the default", plan.remaining_seconds(0, 0))
+        self._train(session, [default], "the default", plan.remaining_seconds(0))
         if read_evidence(place, session.plan, default.name, self.state.metric) is None:
             raise InputError(
                 f"{place}: the default did not finish, so there is nothing to compare with. See "
@@ -170,12 +170,12 @@ class Search:
             rung = plan.rung(number, before)
             known = {arm.name for arm in session.plan.design.arm_settings}
             if any(each.name not in known for each in rung):
-                left = self._pace(session) * plan.remaining_seconds(number, len(before), rungs=1)
+                left = self._pace(session) * plan.remaining_seconds(number, rungs=1)
                 if self.state.stopped is None and self._used() + left > plan.budget:
                     self._write(stopped=number)
                 if self.state.stopped is not None:
                     break
-            later = plan.remaining_seconds(number + 1, len(rung))
+            later = plan.remaining_seconds(number + 1)
             self._train(session, rung, f"rung {number + 1} of {len(plan.lengths)}", later)
             losses = {}
             for each in rung:
@@ -228,9 +228,10 @@ class Search:
         }
         default = plan.default_candidate
         listed = choices(evidence, default.name, metric)
-        winner = best(listed)
-        candidate = default if winner is None else tried[winner.name]
+        winner = best(evidence, tried, listed, metric)
+        candidate = default if winner is None else tried[winner]
         answer = SearchAnswer(
+            chosen=candidate.name,
             settings={} if winner is None else plan.values(candidate),
             rows=len(evidence[default.name].losses),
             tried=len(tried) - 1,

@@ -21,6 +21,7 @@ SCHEMA = 1
 class SearchAnswer:
     """What a search found."""
 
+    chosen: str  # Name of the chosen candidate.
     settings: Mapping[str, Any]  # Chosen settings, as keyword arguments; empty for the default.
     rows: int  # Cases on which the search chose.
     tried: int  # Candidates, without the default.

@@ -92,6 +92,7 @@ def test_a_rung_keeps_the_best_of_the_one_before():
     assert [each.rate for each in first] == [None, *PLAN.rates]
     order = [first[3], first[0], first[1], first[2], first[4]]
     assert PLAN.rung(1, order) == [Candidate(3e-4, 3), Candidate(None, 3)]
+    assert PLAN.rung(1, order[:3]) == PLAN.rung(1, order)  # two diverged
     assert PLAN.rung(2, [Candidate(None, 3), Candidate(3e-4, 3)]) == [Candidate(None, 9)]
 
 
@@ -211,7 +212,8 @@ def test_of_many_equal_candidates_hardly_ever_one_replaces_the_default():
         for number in range(8):
             noise = base + generator.normal(0, 0.3, len(base))
             found[f"rate-{number}"] = evidence(noise, wrong, labels)
-        replaced += best(choices(found, "default", ACCURACY)) is not None
+        tried = {name: Candidate(None, 1) for name in found}
+        replaced += best(found, tried, choices(found, "default", ACCURACY), ACCURACY) is not None
         without_correction += any(
             compared(name, each, found["default"], ACCURACY, 1).is_better
             for name, each in found.items()
@@ -248,3 +250,27 @@ def test_an_undefined_metric_proves_nothing():
     assert found.loss_gain > found.loss_needed
     assert (found.value, found.value_needed) == (None, None)
     assert not found.is_better
+
+
+def test_of_several_the_longest_is_taken_unless_a_shorter_one_is_better_beyond_chance():
+    labels, base, _, wrong = drawn(3, n=200)
+    noise = np.random.default_rng(1).normal(0, 0.1, (3, 200))
+    tried = {
+        "default": Candidate(None, 3),
+        "short": Candidate(1e-4, 1),
+        "longest": Candidate(1e-4, 9),
+        "long but worse": Candidate(1e-3, 9),
+    }
+
+    def chosen(short, longest):
+        shifts = (short, longest, longest - 0.1)
+        found = {"default": evidence(base, wrong, labels)} | {
+            name: evidence(base - shift + one, wrong, labels)
+            for name, shift, one in zip([*tried][1:], shifts, noise, strict=True)
+        }
+        return best(found, tried, choices(found, "default", ACCURACY), ACCURACY)
+
+    assert chosen(0.305, 0.3) == "longest"  # lower, but not beyond chance
+    assert chosen(0.5, 0.3) == "short"
+    assert chosen(0.0, 0.3) == "longest"
+    assert chosen(0.0, 0.0) is None

@@ -210,7 +210,7 @@ def test_a_killed_search_continues_to_the_same_result(data, tmp_path, whole):
             found = list(differences(whole / part / "runs" / name, folder / part / "runs" / name))
             assert found == []
     one, other = (read_state(each).answer for each in (whole, folder))
-    for name in ("settings", "choices", "answer", "estimate", "model", "rows"):
+    for name in ("chosen", "settings", "choices", "answer", "estimate", "model", "rows"):
         assert getattr(one, name) == getattr(other, name)
     again = searched(data, folder, "2h")  # repeats the answer
     assert "of accuracy" in again.stdout
