@@ -44,8 +44,10 @@ DigestArray = npt.NDArray[np.uint64]
 
 MAX_GROUPS_SHOWN = 5
 MAX_FRACTIONS = 20  # half stars from 0.5 to 5 can be classes
-# Texts that pandas reads as missing values.
-MISSING = frozenset({"nan", "NaN", "NA", "N/A", "n/a", "<NA>", "null", "NULL", "None"})
+# Texts that pandas reads as missing values, and those of SNLI and UCI.
+MISSING = frozenset(
+    {"nan", "NaN", "NA", "N/A", "n/a", "<NA>", "null", "NULL", "None", "-", "--", "?"}
+)
 LABEL_SEPARATORS = (",", ";", "|", " ")
 MIN_ROWS_PER_CLASS = 2  # with fewer on average, the column may not hold classes
 LARGEST_EXACT = 2**53  # from here on, different integers are the same float
@@ -461,8 +463,8 @@ def _label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> l
     missing = [name for name in names if name.strip() in MISSING]
     if missing:
         notes.append(
-            f"The label {quoted_list(missing)} counts as a class, though pandas reads it as a "
-            f"missing value. If it is one, pass --ignore_label {missing[0].strip()}."
+            f"The label {quoted_list(missing)} counts as a class, though it often stands for a "
+            f"missing value. If it does, pass --ignore_label {missing[0].strip()}."
         )
     if training_rows < MIN_ROWS_PER_CLASS * len(names):
         notes.append(

@@ -30,7 +30,7 @@ from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
 from ampft.data.sources.text_lists import list_or_cell
 from ampft.data.table_rows import Loaded
 from ampft.decision import OUTSIDE, bio_tags
-from ampft.errors import InputError, quoted
+from ampft.errors import InputError, quoted, quoted_list
 from ampft.text.numbers import counted
 from ampft.text.units import TextUnits
 from ampft.words.class_names import read_class_names
@@ -43,7 +43,18 @@ from ampft.words.columns import (
     span_columns,
 )
 from ampft.words.conll import CONLL_SUFFIXES, CONLLU_SUFFIX, has_line_per_word, read_as_conll
-from ampft.words.tags import BIO, IOB1, IOBES, PLAIN, Tag, TagError, as_bio, find_scheme, tag_words
+from ampft.words.tags import (
+    BIO,
+    IOB1,
+    IOBES,
+    PLAIN,
+    Tag,
+    TagError,
+    are_misspelled,
+    as_bio,
+    find_scheme,
+    tag_words,
+)
 from ampft.words.unit_choice import shifted_spans, units_of_spans, units_of_words
 
 NESTING_SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet")  # whose cells can be lists
@@ -140,6 +151,12 @@ def read_token_tables(
         sentences = (words for part in train for (words,) in cells(part.inputs, (WORDS,)))
         chosen, unit_note = units_of_words(sentences)
     scheme = find_scheme(tags for part in train for tags in _sentences(part))
+    tags = sorted({name for part in train for name in part.names})
+    if scheme == PLAIN and are_misspelled(tags):
+        raise InputError(
+            f"{first.origin}: the tags {quoted_list(tags)} seem to mark entities in another "
+            "spelling. Write them as B-PER, I-PER and O, so that entities are found."
+        )
     rows = {}
     for split, parts in read.items():
         origin = str(request.files.get(split, split))

@@ -65,6 +65,8 @@ def tag_words(
 
 BIO, IOB1, IOBES, PLAIN = "BIO", "IOB1", "IOBES or BILOU", "plain"
 
+# Tags of entities in other spellings: B_PER, b-per, PER-B.
+_MISSPELLED = re.compile(r"[BIESMLU]_.+|[bi][-_].+|.+[-_][BIESMLU]", re.DOTALL)
 _PREFIXED = re.compile(r"([BIMELSUW])-(.+)", re.DOTALL)
 _BEGINS = frozenset("BSUW")
 _ENDS = frozenset("ELSUW")
@@ -127,6 +129,13 @@ def find_scheme(sentences: Iterable[Sequence[str]]) -> str:
     if marks_ends:
         return IOBES
     return IOB1 if begins_inside and not begins_outright else BIO
+
+
+def are_misspelled(names: Sequence[str]) -> bool:
+    """Return whether all tags but O are of entities in another spelling, such as B_PER or PER-B."""
+    others = [name for name in names if name.upper() != OUTSIDE]
+    has_outside = len(others) < len(names)
+    return has_outside and bool(others) and all(map(_MISSPELLED.fullmatch, others))
 
 
 def as_bio(tags: Sequence[str], scheme: str) -> list[str]:

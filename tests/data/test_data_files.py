@@ -453,8 +453,8 @@ def test_near_duplicate_labels_are_reported_and_not_merged(tmp_path, labels):
     assert any(repr(labels[0]) in n and "several spellings" in n for n in data.notes)
 
 
-@pytest.mark.parametrize("label", ["nan", "NaN", "NA", "None", " null"])
-def test_labels_that_pandas_reads_as_missing_are_said(tmp_path, label):
+@pytest.mark.parametrize("label", ["nan", "NaN", "NA", "None", " null", "-", "?"])
+def test_labels_that_often_stand_for_none_are_said(tmp_path, label):
     data = load(tmp_path, csv_of([("u", label), ("v", "b"), ("w", "c")]))
     assert set(data.label_names) == {label, "b", "c"}
     assert any(f"pass --ignore_label {label.strip()}." in note for note in data.notes)

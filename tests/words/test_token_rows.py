@@ -344,3 +344,20 @@ def test_a_table_with_blank_lines_stays_a_table(tmp_path, text):
     none = {"validation_fraction": 0, "test_fraction": 0}
     data = load_data(request(tmp_path / "train.tsv", text, **none))
     assert data.label_names == ("B-x", "O")
+
+
+@pytest.mark.parametrize("form", ["{}_{}", "{1}-{0}", "lower", "{1}_{0}"])
+def test_tags_of_entities_in_another_spelling_are_refused(tmp_path, form):
+    begin, inside = (
+        f"{prefix.lower()}-loc" if form == "lower" else form.format(prefix, "LOC")
+        for prefix in "BI"
+    )
+    outside = "o" if form == "lower" else "O"
+    text = f"the {outside}\nRhine {begin}\nFalls {inside}\nnear {outside}\n\n" * 2
+    with pytest.raises(InputError, match=r"another spelling. Write them as B-PER, I-PER and O"):
+        conll(tmp_path, text)
+
+
+def test_plain_tags_that_end_like_entities_are_plain(tmp_path):
+    data = conll(tmp_path, "the DT\nRhine NN-B\nFalls NN-I\n\n" * 2)
+    assert data.label_names == ("DT", "NN-B", "NN-I")
