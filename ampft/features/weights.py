@@ -23,7 +23,13 @@ from ampft.files import FileDigest, Sealed, atomic_path, check_disk_space
 from ampft.hub import is_folder_or_hub_id
 from ampft.models.adapters import adapter_files, lora_config, merge_adapters, write_files
 from ampft.models.settings import ADAPTER_FOLDER
-from ampft.models.weights import LoadedModel, gather_model_state, load_into_sharded_model
+from ampft.models.weights import (
+    LoadedModel,
+    gather_model_state,
+    gather_sharded_weights,
+    load_into_sharded_model,
+    reshard,
+)
 from ampft.ownership import private_file
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.executed import dtype_name
@@ -287,10 +293,12 @@ class AdapterMerging(Feature):
 
     def choose_weights(self) -> bool:
         """Merge the adapters, which cannot be undone."""
-        base = self.loaded.name
-        if lora_config(self.model) is not None and is_folder_or_hub_id(base):
+        base, state = self.loaded.name, gather_sharded_weights(self.model)
+        has_state = state is None or bool(state)  # of a sharded model only the main process
+        if lora_config(self.model) is not None and is_folder_or_hub_id(base) and has_state:
             base_hash = self.loaded.base_sha256
-            self._files = adapter_files(self.model, base=base, base_hash=base_hash)
+            self._files = adapter_files(self.model, base=base, base_hash=base_hash, state=state)
+        reshard(self.model)
         merge_adapters(self.model)
         return False
 

@@ -195,7 +195,9 @@ def base_sha256(model: nn.Module) -> str:
     )
 
 
-def adapter_files(model: nn.Module, *, base: str, base_hash: str) -> dict[str, bytes]:
+def adapter_files(
+    model: nn.Module, *, base: str, base_hash: str, state: Mapping[str, Tensor] | None = None
+) -> dict[str, bytes]:
     """Return adapters and head as files, by name, which `PeftModel.from_pretrained` loads.
 
     The metadata of the weights also hold the model's configuration, which has the labels, and the
@@ -204,8 +206,10 @@ def adapter_files(model: nn.Module, *, base: str, base_hash: str) -> dict[str, b
     Args:
         base: Folder or hub id of the model to which the adapters were added.
         base_hash: `base_sha256` of that model in float32.
+        state: State of a model that is sharded over processes, gathered; None for its own.
     """
-    head, adapters, state = head_names(model), lora_config(model), model.state_dict()
+    head, adapters = head_names(model), lora_config(model)
+    state = model.state_dict() if state is None else state
     tensors = {
         saved: state[name].detach().cpu().contiguous()
         for saved, name in _saved_names(model).items()
@@ -393,5 +397,5 @@ def save_model_or_adapters(
     if lora_config(model) is None:
         model.save_pretrained(folder, state_dict=weights)
     else:
-        files = adapter_files(model, base=loaded.name, base_hash=loaded.base_sha256)
-        write_files(folder, files)
+        base, base_hash = loaded.name, loaded.base_sha256
+        write_files(folder, adapter_files(model, base=base, base_hash=base_hash, state=weights))

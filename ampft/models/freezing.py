@@ -215,6 +215,14 @@ def cache_frozen_casts(model: nn.Module) -> None:
             module.__class__ = FrozenLinear
 
 
+def cast_frozen_anew(model: nn.Module) -> None:
+    """Undo `cache_frozen_casts`: of a sharded model, each process would keep all copies whole."""
+    for module in model.modules():
+        if type(module) is FrozenLinear:
+            module.__class__ = nn.Linear  # type: ignore[assignment] # its base
+            clear_cached_casts(module)
+
+
 def clear_cached_casts(layer: nn.Module) -> None:
     """Make a frozen layer cast its weights again, because they were changed through `Tensor.data`.
 

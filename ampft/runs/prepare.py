@@ -32,11 +32,13 @@ from ampft.evaluation.probe import PROBE, START, with_probed_head
 from ampft.features.contention import CpuTime
 from ampft.features.trackers import installed_trackers
 from ampft.machine import resident_peak
+from ampft.models.freezing import cast_frozen_anew
 from ampft.models.training_mode import disable_layer_drop
 from ampft.models.weights import LoadedModel, cast_weights
 from ampft.precision.accelerator import (
     check_world_size,
     forget_accelerator,
+    is_sharded,
     make_accelerator,
     numerics,
     prepare_training_objects,
@@ -200,6 +202,8 @@ def prepare_training(
     optimizer = make_optimizer(loaded.model, optimizer_settings, precision)
     schedule = make_schedule(optimizer, total_steps, args.schedule_settings())
     allow_unused_parameters(accelerator, loaded.model, task.loss, step_batches)
+    if is_sharded(accelerator):
+        cast_frozen_anew(loaded.model)
     model, optimizer = prepare_training_objects(
         accelerator, loaded.model, optimizer, gathers_bfloat16=args.fsdp_gathers == "bfloat16"
     )

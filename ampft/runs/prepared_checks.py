@@ -159,10 +159,10 @@ def check_sharded_settings(args: ClassifyArguments, accelerator: Accelerator) ->
     """
     if not is_sharded(accelerator):
         return
-    if not args.trains_all:
+    if args.load_in_4bit:
         raise InputError(
-            "--freeze, --train_layers and --lora_r are not supported with FSDP. Remove the flag, "
-            "or launch without FSDP: what is frozen needs no gradient and no optimizer state."
+            "--load_in_4bit: weights in 4 bits are not sharded. Remove the flag, or launch without "
+            "FSDP."
         )
     if args.ema_decay is not None:
         raise InputError(

@@ -32,7 +32,9 @@ from ampft.precision.accelerator import SHARDING_VARIABLE, forget_accelerator
 TRAININGS = (
     *(("fp32", "padded"), ("fp32", "padding-free")),
     *(("bf16", "padding-free"), ("fp16", "padded"), ("bf16", "float32 modules")),
+    *(("fp32", "lora"), ("bf16", "frozen")),
 )
+LORA = ("--lora_r=4", "--learning_rate=0.005")
 REPLICATED = PartialState(cpu=True).distributed_type
 
 
@@ -114,10 +116,12 @@ def main(tiny_bert: Path, folder: Path, recipe: str, *arguments: str) -> None:
     results["state"] = state_restored(problem_named("padded", tiny_bert))
     results["trial"] = trial(list(arguments))
     torch.save(results, folder / f"rank{rank}.pt")
-    run(recipe, *arguments, f"--output_dir={folder / 'run'}", "--checkpointing_steps=2")
-    checkpoint = folder / "run" / "checkpoints" / "step-2"
-    resumed = f"--output_dir={folder / 'resumed'}"
-    run(recipe, *arguments, resumed, f"--resume_from_checkpoint={checkpoint}")
+    fewer = [word for word in arguments if not word.startswith("--learning_rate")]
+    for name, flags in (("run", arguments), ("lora", (*fewer, *LORA))):
+        run(recipe, *flags, f"--output_dir={folder / name}", "--checkpointing_steps=2")
+        checkpoint = folder / name / "checkpoints" / "step-2"
+        resumed = f"--output_dir={folder / f'{name}-resumed'}"
+        run(recipe, *flags, resumed, f"--resume_from_checkpoint={checkpoint}")
     torch.distributed.destroy_process_group()
 
 

@@ -81,6 +81,8 @@ def ranks(folder):
         "bf16 padding-free",
         "fp16 padded",
         "bf16 float32 modules",
+        "fp32 lora",
+        "bf16 frozen",
     ],
 )
 def test_sharded_gradients_are_those_of_replicated_weights(ranks, key):
@@ -159,21 +161,40 @@ def test_a_run_keeps_half_of_the_weights_per_process(folder):
     assert record["memory"]["weights"] < 0.6 * 4 * record["model"]["parameters"]
 
 
-def test_the_saved_model_is_the_one_that_predicted(folder):
+@pytest.mark.parametrize("name", ["run", "lora"])
+def test_the_saved_model_is_the_one_that_predicted(folder, name):
     rows = [json.loads(line) for line in (folder / "test.jsonl").read_text().splitlines()]
-    tokenizer = AutoTokenizer.from_pretrained(folder / "run")
-    model = AutoModelForSequenceClassification.from_pretrained(folder / "run").eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder / name)
+    model = AutoModelForSequenceClassification.from_pretrained(folder / name).eval()
     inputs = tokenizer([row["text"] for row in rows], padding=True, return_tensors="pt")
     with torch.no_grad():
         probabilities = model(**inputs).logits.softmax(1)
-    expected = pyarrow.parquet.read_table(folder / "run" / "predictions_fp32.parquet")
+    expected = pyarrow.parquet.read_table(folder / name / "predictions_fp32.parquet")
     torch.testing.assert_close(
         probabilities, torch.tensor(expected["probabilities"].to_pylist()), rtol=0, atol=1e-6
     )
 
 
-def test_a_resumed_run_ends_with_the_same_weights_and_predictions(folder):
-    record = json.loads((folder / "resumed" / "run.json").read_text())
+@pytest.mark.parametrize("name", ["run", "lora"])
+def test_a_resumed_run_ends_with_the_same_weights_and_predictions(folder, name):
+    resumed = folder / f"{name}-resumed"
+    record = json.loads((resumed / "run.json").read_text())
     assert [part["step"] for part in record["resumes"]] == [2]
-    for name in ("model.safetensors", "predictions.parquet"):
-        assert (folder / "resumed" / name).read_bytes() == (folder / "run" / name).read_bytes()
+    adapters = ["adapter/adapter_model.safetensors"] if name == "lora" else []
+    for file in ("model.safetensors", "predictions.parquet", *adapters):
+        assert (resumed / file).read_bytes() == (folder / name / file).read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+def test_sharded_adapters_are_saved_and_merged(folder, tiny_bert):
+    """PEFT merges the saved adapters into the base, and gets the saved model."""
+    from peft import PeftModel
+
+    base = AutoModelForSequenceClassification.from_pretrained(tiny_bert)
+    before = {name: tensor.clone() for name, tensor in base.state_dict().items()}
+    merged = PeftModel.from_pretrained(base, folder / "lora" / "adapter").merge_and_unload()
+    saved = AutoModelForSequenceClassification.from_pretrained(folder / "lora").state_dict()
+    for name, tensor in merged.state_dict().items():
+        torch.testing.assert_close(saved[name], tensor, rtol=0, atol=1e-6)
+    query = "bert.encoder.layer.0.attention.self.query.weight"
+    assert (saved[query] - before[query]).abs().max() > 1e-3

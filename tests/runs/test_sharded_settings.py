@@ -13,8 +13,7 @@ from ampft.runs.prepare import prepare
 @pytest.mark.parametrize(
     ("settings", "flag"),
     [
-        ({"lora_r": 4}, "--lora_r"),
-        ({"freeze": "embeddings"}, "--freeze"),
+        ({"lora_r": 4, "load_in_4bit": True}, "--load_in_4bit"),
         ({"ema_decay": 0.9}, "--ema_decay 0.9"),
         ({"optim": "adafactor"}, "--optim adafactor"),
     ],
