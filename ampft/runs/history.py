@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 WARM_UP_STEPS = 5
 SECONDS_BETWEEN_LINES = 60.0  # where no progress bar is shown
-LONG_STEP, LEAST_SAID = 1.0, 10.0  # seconds of a step, and of a training whose duration is said
+TIMED, LEAST_SAID = 2.0, 10.0  # seconds of the first steps, and of others whose duration is said
 # 80 columns are too few for both a bar and the figures.
 PROGRESS_FORMAT = "{desc} {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
@@ -81,6 +81,7 @@ class History:
     rows: list[HistoryRow] = field(default_factory=list)  # Optimizer steps so far.
     skipped: int = 0  # Number of skipped steps among them.
     _written: bytearray = field(default_factory=bytearray, repr=False)
+    _is_duration_said: bool = False
 
     def __enter__(self) -> History:
         self._file: IO[bytes] | None = None
@@ -238,7 +239,8 @@ class History:
             figures |= {"scale": f"{row.loss_scale:g}", "skipped": str(self.skipped)}
         self._bar.set_postfix(figures, refresh=False)
         self._bar.update()
-        self._say_duration()
+        if not self._is_duration_said:
+            self._say_duration()
         if self._bar.disable and self._started - self._reported >= SECONDS_BETWEEN_LINES:
             self._reported = self._started
             mean = sum(each.seconds for each in self.rows) / self.steps
@@ -247,12 +249,13 @@ class History:
             self.write(f"step {self.steps} of {self.total_steps}, {listed}, about {left} left")
 
     def _say_duration(self) -> None:
-        """Say once how long the training will take: after the warm-up, or the second long step."""
-        is_long = self.steps > 1 and self.rows[1].seconds >= LONG_STEP
-        if self.steps != (2 if is_long else WARM_UP_STEPS):
+        """Say once, after a few seconds, how long the training will take."""
+        timed = [row.seconds for row in self.rows[1:]]  # the first step allocates
+        if sum(timed) < TIMED:
             return
+        self._is_duration_said = True
         steps = self.total_steps - self.steps
-        left = float(np.median([row.seconds for row in self.rows[1:]])) * steps
+        left = sum(timed) / len(timed) * steps
         if left >= LEAST_SAID:
             duration = approximate_duration(left)
             self.write(labelled("time", f"about {duration} for the other {steps} training steps"))

@@ -258,6 +258,7 @@ def test_a_line_in_logs(settings, capsys, monkeypatch):
         # The first step allocates, and does not count.
         (0.5, 105, 5, "about 50 s for the other 100 training steps"),
         (30.0, 42, 2, "about 20 min for the other 40 training steps"),
+        (0.25, 109, 9, "about 25 s for the other 100 training steps"),
         (0.5, 20, None, None),  # too short to say
         (30.0, 2, None, None),
     ],
