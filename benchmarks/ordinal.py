@@ -2,7 +2,7 @@
 
 Run: `python benchmarks/ordinal.py --data ../shared/data --out benchmarks/results/ordinal.json`.
 Linear softmax heads on the frozen features of MiniLM (mean of at most 48 tokens, unit length) are
-fitted in float64 on three draws of 64 to 1,024 rows of SST-5, with the best of four strengths of
+fitted in float64 on three draws of 64 to 1,024 rows of SST-5, with the best of five strengths of
 regularisation by each loss's own 200 validation rows, and judged on 800 test rows: by the most
 probable label, and by the median of the probabilities, which no pipeline shows.
 """
