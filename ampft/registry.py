@@ -1,6 +1,6 @@
-"""What the core finds by name in the halves beside it, none of which it imports.
+"""What the core finds by name in the add-ons beside it, none of which it imports.
 
-The core works in a copy without them: what an absent half would add does not exist there.
+The core works in a copy without them: what an absent add-on would add does not exist there.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-# The halves: what each is for. A half imports the core, and those named before it.
-HALVES = {
+# The add-ons: what each is for. An add-on imports the core, and those named before it.
+ADD_ONS = {
     "labels": "several labels per text, ordered labels, and numbers as labels",
     "words": "words with a tag each, and spans of characters",
     "media": "images, sounds, and images with masks",
@@ -25,14 +25,14 @@ HALVES = {
     "export": "artifacts of trained models, their certificates, and precisions of inference",
     "lab": "the laboratory: what examines and judges trainings",
 }
-# What each half adds to a table of the core, as `module:name` of a mapping in this package.
+# What each add-on adds to a table of the core, as `module:name` of a mapping in this package.
 TABLES = {
     "tasks": ("labels.tasks:TASKS", "words.tasks:TASKS", "media.tasks:TASKS"),
     "kinds of files": ("media.table:MEDIA",),
     "readers of files": ("words.conll:READERS",),
     "tasks of own loops": ("own.tasks:TASKS",),
 }
-# Modules of the halves that the core asks for something.
+# Modules of the add-ons that the core asks for something.
 ROOMS = {
     "answer of a search": "lab.search.answer",
     "artifacts": "export.artifact",
@@ -66,19 +66,19 @@ ROOMS = {
 
 
 def room(name: str) -> ModuleType:
-    """Import a module of a half by its name in `ROOMS`."""
+    """Import a module of an add-on by its name in `ROOMS`."""
     return import_module(f"ampft.{ROOMS[name]}")
 
 
 @cache
 def found(name: str) -> ModuleType | None:
-    """Import a module of a half by its name in `ROOMS`; return None where the half is absent."""
-    half = ROOMS[name].partition(".")[0]
-    return None if find_spec(f"ampft.{half}") is None else room(name)
+    """Import a module of an add-on by its name in `ROOMS`; return None where it is absent."""
+    add_on = ROOMS[name].partition(".")[0]
+    return None if find_spec(f"ampft.{add_on}") is None else room(name)
 
 
 def added_rows(table: str) -> dict[str, Any]:
-    """Return the rows that the halves add to a table of the core, by its name in `TABLES`."""
+    """Return the rows that the add-ons add to a table of the core, by its name in `TABLES`."""
     rows: dict[str, Any] = {}
     for place in TABLES[table]:
         module, _, item = place.partition(":")

@@ -1,4 +1,4 @@
-"""The core works in a copy of the project without the halves beside it."""
+"""The core works in a copy of the project without the add-ons beside it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from running import REPOSITORY, clean_environment, succeeded, text_settings
 
-from ampft.registry import HALVES
+from ampft.registry import ADD_ONS
 
 pytestmark = pytest.mark.slow
-IMPORTS_A_HALF = re.compile(rf"^\s*(from|import) ampft\.({'|'.join(HALVES)})\b", re.MULTILINE)
+IMPORTS_AN_ADD_ON = re.compile(rf"^\s*(from|import) ampft\.({'|'.join(ADD_ONS)})\b", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
 def core(tmp_path_factory) -> Path:
-    """A copy without the halves, their folders of tests, and the tests that import one."""
+    """A copy without the add-ons, their folders of tests, and the tests that import one."""
     folder = tmp_path_factory.mktemp("core")
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -30,21 +30,21 @@ def core(tmp_path_factory) -> Path:
     for name in of_the_core([name for name in names if (REPOSITORY / name).is_file()]):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(REPOSITORY / name, folder / name)
-    for half in HALVES:
-        assert (REPOSITORY / "ampft" / half).is_dir()
-        assert not (folder / "ampft" / half).exists()
+    for add_on in ADD_ONS:
+        assert (REPOSITORY / "ampft" / add_on).is_dir()
+        assert not (folder / "ampft" / add_on).exists()
     return folder
 
 
 def of_the_core(names: Sequence[Path]) -> list[Path]:
-    """The files without the halves, their tests, and tests that import either of them."""
-    kept = [n for n in names if not (n.parts[0] in ("ampft", "tests") and n.parts[1] in HALVES)]
+    """The files without the add-ons, their tests, and tests that import either of them."""
+    kept = [n for n in names if not (n.parts[0] in ("ampft", "tests") and n.parts[1] in ADD_ONS)]
     tests = {
         name: (REPOSITORY / name).read_text(encoding="utf-8")
         for name in kept
         if name.parts[0] == "tests" and name.suffix == ".py"
     }
-    left_out = {name for name, text in tests.items() if IMPORTS_A_HALF.search(text)}
+    left_out = {name for name, text in tests.items() if IMPORTS_AN_ADD_ON.search(text)}
     found = left_out
     while found:
         stems = "|".join(name.stem for name in found)
@@ -88,6 +88,6 @@ def test_a_user_trains_predicts_and_compares(core, files, tiny_model, tmp_path):
 def test_the_quick_tests_of_the_core_pass(core):
     done = python(
         core, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider",
-        "-m", "not slow and not halves", "tests", timeout=1800,
+        "-m", "not slow and not add_ons", "tests", timeout=1800,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:]

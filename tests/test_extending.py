@@ -139,7 +139,7 @@ def test_a_metric(monkeypatch, arguments, train):
     assert shown in report.tables()[0].note
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.slow
 @pytest.mark.usefixtures("fresh_accelerate")
 def test_a_kind_of_data_and_a_label_of_another_nature(monkeypatch, tmp_path, train, capsys):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ampft.registry import HALVES
+from ampft.registry import ADD_ONS
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "ampft"
@@ -35,7 +35,7 @@ LAYERS = (
     ("runs",),
     ("comparison",),
     ("cli", "commands", "__main__"),
-    *((half,) for half in HALVES),
+    *((add_on,) for add_on in ADD_ONS),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
@@ -78,7 +78,7 @@ def checked() -> list[Path]:
     return [path for path in modules() if path != PACKAGE / "__init__.py"]
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_every_part_has_a_layer():
     parts = {part(path) for path in checked()}
     assert parts == set(LEVEL)
@@ -158,22 +158,22 @@ def test_the_layers_in_the_documentation_are_up_to_date():
     assert [set(names) for names in documented] == [set(names) for names in LAYERS]
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_the_documentation_lists_every_half():
     text = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([\d,]+) \|$", text, re.MULTILINE)
-    assert [name for name, _ in rows] == list(HALVES)
+    assert [name for name, _ in rows] == list(ADD_ONS)
     for name, stated in rows:
         files = (PACKAGE / name).rglob("*.py")
         lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
         assert lines == pytest.approx(int(stated.replace(",", "")), rel=0.15), name
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_the_core_and_the_laboratory_have_the_size_that_a_reader_was_promised():
-    lines = dict.fromkeys(("core", *HALVES), 0)
+    lines = dict.fromkeys(("core", *ADD_ONS), 0)
     for path in modules():
-        home = part(path) if part(path) in HALVES else "core"
+        home = part(path) if part(path) in ADD_ONS else "core"
         lines[home] += len(path.read_text(encoding="utf-8").splitlines())
     assert lines["core"] <= 48_500
     assert lines["lab"] <= 15_500

@@ -1,4 +1,4 @@
-"""Columns of files, whose kinds the half `media` adds."""
+"""Columns of files, whose kinds the add-on `media` adds."""
 
 from __future__ import annotations
 

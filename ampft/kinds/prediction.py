@@ -25,7 +25,7 @@ Convert = Callable[[Sequence[Any], str], tuple[Any, ...] | None]
 
 
 class LabelReader(Protocol):
-    """Where labels are: a `LabelParser` of whole rows, or the reader of a half."""
+    """Where labels are: a `LabelParser` of whole rows, or the reader of an add-on."""
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The table of tasks, to which each half adds its rows."""
+"""The table of tasks, to which each add-on adds its rows."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_one_process_and_three_give_the_same_report(ranks, tiny_bert, folder, tm
     assert reports[0]["examples"] == 5
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_one_process_confirms_the_run_of_three(ranks, folder):
     with fresh_global_state():
         from ampft.lab.audit.audit import audit_run

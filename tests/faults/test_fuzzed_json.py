@@ -91,7 +91,7 @@ def test_run_json(copied):
     assert refused > ENOUGH
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("name", ["report.json", "history.jsonl"])
 def test_a_file_in_the_record(copied, name):
     from ampft.lab.audit.written import history_rows

@@ -308,7 +308,7 @@ def test_a_pattern_whose_modules_are_never_called_is_reported():
     assert uncalled_float32_pattern(model) is None
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_kept_modules_are_not_quantized():
     from ampft.export.int8 import quantize, quantized_layers
 

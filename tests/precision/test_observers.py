@@ -20,7 +20,7 @@ from ampft.precision.executed import ProductRecorder
 from ampft.precision.resolve import resolve
 
 CPU = torch.device("cpu")
-pytestmark = pytest.mark.halves
+pytestmark = pytest.mark.add_ons
 
 
 OBSERVERS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ampft.registry import HALVES
+from ampft.registry import ADD_ONS
 
 PACKAGE = Path(__file__).parents[2] / "ampft"
 PRINT_HEAVY = "import sys; print(sorted({'torch', 'transformers', 'datasets'} & set(sys.modules)))"
@@ -80,7 +80,7 @@ def test_the_main_function_imports_libraries_only_when_it_runs():
 
 OTHER_PRODUCTS = ("ampft.comparison", "ampft.lab.")
 # Folders and files that may import them.
-ABOVE = {*HALVES, "commands", "comparison", "cli.py"}
+ABOVE = {*ADD_ONS, "commands", "comparison", "cli.py"}
 
 
 def test_the_settings_of_a_run_import_no_numpy():

@@ -88,7 +88,7 @@ def test_subgroups_are_of_sentences(folders):
     assert "classes, words and lengths of sentences (with at least 20 sentences" in table.note
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_inference_names_the_task_that_it_does_not_support(folders):
     from ampft.export.inference.compare_inference import compare_inference
 

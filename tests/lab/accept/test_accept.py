@@ -14,7 +14,7 @@ from ampft.lab.accept.accept import STEPS, summary, this_machine
 from ampft.lab.accept.obligations import ABSENT, GREEN, OPEN, RED, Done, judge, tolerance
 from ampft.lab.accept.reference import make_files, train_reference
 
-pytestmark = pytest.mark.halves
+pytestmark = pytest.mark.add_ons
 
 
 @pytest.fixture(scope="module")
