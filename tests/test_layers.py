@@ -159,7 +159,7 @@ def test_the_layers_in_the_documentation_are_up_to_date():
 
 
 @pytest.mark.add_ons
-def test_the_documentation_lists_every_half():
+def test_the_documentation_lists_every_add_on():
     text = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([\d,]+) \|$", text, re.MULTILINE)
     assert [name for name, _ in rows] == list(ADD_ONS)
