@@ -26,6 +26,7 @@ from ampft.arguments import ClassifyArguments
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.data.steps import StepBatches
 from ampft.features.contention import CpuTime
+from ampft.files import describe_file
 from ampft.machine import hardware
 from ampft.models.by_length import REMOTE_CODE
 from ampft.models.four_bit import weights_per_parameter
@@ -166,6 +167,7 @@ def _initial_record(prepared: Prepared) -> RunRecord:
             configuration=configuration_of(model),
             preprocessing=preprocessing_of(task),
             notes=(*prepared.loaded.notes, *prepared.check_notes),
+            files=_model_files(prepared.loaded.name),
         ),
         precision=PrecisionPart(
             requested=prepared.precision.mode,
@@ -196,6 +198,14 @@ def _hub_id(name: str | None) -> str | None:
     if name is None or not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or Path(name).exists():
         return None
     return name
+
+
+def _model_files(name: str) -> dict[str, str]:
+    """Return the SHA-256 of each file of a model folder; empty for any other model."""
+    folder = Path(name)
+    if not (folder / "config.json").is_file():
+        return {}
+    return {path.name: describe_file(path).sha256 for path in folder.iterdir() if path.is_file()}
 
 
 def configuration_of(model: nn.Module) -> dict[str, Any]:

@@ -79,7 +79,8 @@ class ModelPart:
 
     `padding_free` says whether it ran without padding. `configuration` and `preprocessing` are what
     model and tokenizer or processor do. All three are None in earlier records.
-    `notes` say what was drawn at random or not used, as printed.
+    `notes` say what was drawn at random or not used, as printed. `files` are the SHA-256 of the
+    files of a local model folder, by name.
     """
 
     name: str
@@ -93,6 +94,7 @@ class ModelPart:
     configuration: Mapping[str, Any] | None = None
     preprocessing: Mapping[str, Any] | None = None
     notes: Sequence[str] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

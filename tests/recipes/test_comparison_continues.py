@@ -133,3 +133,22 @@ def test_no_run_is_added_to_runs_on_other_data(tmp_path):
     data.unlink()  # it may be on the nodes of a cluster only
     with open_comparison(command, folder, plan()):
         pass
+
+
+def test_no_run_is_added_to_runs_from_another_model(tmp_path):
+    model, folder = tmp_path / "model", tmp_path / "cmp"
+    model.mkdir()
+    weights = model / "model.safetensors"
+    weights.write_bytes(b"one")
+    files = {weights.name: describe_file(weights).sha256}
+    record = record_of()
+    record = replace(record, model=replace(record.model, name=str(model), files=files))
+    run_folder(folder, RUN).mkdir(parents=True)
+    (run_folder(folder, RUN) / "run.json").write_text(hashed_text(record))
+    command = parse_compare_arguments(["--", "--use_cpu"])
+    with open_comparison(command, folder, plan()):
+        pass
+    weights.write_bytes(b"two")
+    match = r"model.safetensors was changed since bf16-seed43 was trained.*from different models"
+    with pytest.raises(InputError, match=match), open_comparison(command, folder, plan()):
+        pass

@@ -244,14 +244,18 @@ def check_data_unchanged(plan: Plan, folder: Path) -> None:
     checked: set[tuple[str, str]] = set()
     for run in plan.all_runs():
         ending = run_ending(run_folder(folder, run))
-        files = ending.record.data.files if ending.record and ending.is_complete else {}
+        files: dict[str, str] = {}
+        if ending.record and ending.is_complete:
+            model = ending.record.model
+            inside = {str(Path(model.name, name)): each for name, each in model.files.items()}
+            files = {**ending.record.data.files, **inside}
         for path, sha256 in files.items() - checked:
             checked.add((path, sha256))
             if Recorded(Path(path), sha256).state == CHANGED:
                 raise InputError(
                     f"--output_dir {folder}: {path} was changed since {run.name} was trained, and "
-                    "runs on different data cannot be compared. Restore the file, or choose "
-                    "another folder."
+                    "runs on different data or from different models cannot be compared. Restore "
+                    "the file, or choose another folder."
                 )
 
 
