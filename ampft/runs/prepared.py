@@ -200,12 +200,19 @@ def _hub_id(name: str | None) -> str | None:
     return name
 
 
+MODEL_SUFFIXES = (".safetensors", ".bin", ".json", ".model", ".py", ".txt")
+
+
 def _model_files(name: str) -> dict[str, str]:
-    """Return the SHA-256 of each file of a model folder; empty for any other model."""
+    """Return the SHA-256 of the files that a model folder is loaded from; empty if it is none."""
     folder = Path(name)
     if not (folder / "config.json").is_file():
         return {}
-    return {path.name: describe_file(path).sha256 for path in folder.iterdir() if path.is_file()}
+    return {
+        path.name: describe_file(path).sha256
+        for path in sorted(folder.iterdir())
+        if path.suffix in MODEL_SUFFIXES and path.is_file() and path.stem != "optimizer"
+    }
 
 
 def configuration_of(model: nn.Module) -> dict[str, Any]:
