@@ -82,6 +82,7 @@ def test_nobody_asks_for_a_kind():
     assert found == []
 
 
+@pytest.mark.halves
 @pytest.mark.parametrize(
     "source",
     [

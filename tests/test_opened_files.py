@@ -156,6 +156,7 @@ def unchecked(source: str, name: str) -> Iterator[str]:
         yield f"{name}:{'.'.join(place)}"
 
 
+@pytest.mark.halves
 def test_no_other_function_opens_a_file():
     package = REPOSITORY / "ampft"
     paths = sorted(package.rglob("*.py"))
@@ -171,6 +172,7 @@ def test_no_other_function_opens_a_file():
     assert set(known) - found == set(), "these open no file any more"
 
 
+@pytest.mark.halves
 @pytest.mark.parametrize(
     ("name", "removed"),
     [
