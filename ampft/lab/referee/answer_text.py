@@ -42,6 +42,12 @@ def judgement_text(judgement: Judgement) -> str:
             f"tries; {settings.answers} answers; at most "
             f"{counted(settings.max_seeds or 0, 'seed')} per candidate",
         }
+        if test.shared_rows:
+            rows["warning"] = (
+                f"the best was trained on {test.shared_rows:,} of the test rows. Its score is too "
+                "high for new rows, and so is that of candidates which train on them. Remove them "
+                "and begin another ledger."
+            )
     else:
         rows = _trial_rows(judgement, entry, entry.trial, seeds)
     rows["entry"] = f"{entry.number}, last hash {judgement.sha256}"

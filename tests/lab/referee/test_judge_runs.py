@@ -142,6 +142,15 @@ def test_training_rows_that_cannot_be_read_are_said(ledger, leaking):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("shared", "is_said"), [(0, False), (200, True)])
+def test_a_best_that_was_trained_on_test_rows_is_said(tmp_path, leaking, shared, is_said):
+    best = leaking(f"{tmp_path}/more.csv", shared=shared)
+    printed = " ".join(judgement_text(ampft.judge(tmp_path / "ledger", best=best)).split())
+    assert ("the best was trained on 200 of the test rows" in printed) == is_said
+    assert ("warning" in printed) == is_said
+
+
+@pytest.mark.slow
 def test_a_leak_in_the_record_is_refused_whatever_the_file_is_today(ledger, tmp_path, leaking):
     candidate = leaking(f"{tmp_path}/train.csv", shared=200)
     shutil.copy(tmp_path / "more.csv", tmp_path / "train.csv")  # the clean file is copied back
