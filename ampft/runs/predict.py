@@ -500,7 +500,7 @@ class ScoredRows:
 
 
 def predict_inputs(
-    folder: Path, inputs: Any, request: PredictRequest, opened: RunRecord
+    folder: Path, inputs: Any, request: PredictRequest, opened: RunRecord | None = None
 ) -> pd.DataFrame:
     """Return the predictions of inputs in memory, one row each.
 
@@ -510,7 +510,7 @@ def predict_inputs(
             reads pairs, and of lists of words if it reads words. A row of texts can also be a
             dictionary of its cells by column.
         request: How to predict, without files and texts.
-        opened: Record of the run when the caller opened it.
+        opened: Record of the run when the caller opened it; None accepts any.
 
     Raises:
         InputError: Another run has been written to the folder since, or see `FinishedRun.predict`.
@@ -522,7 +522,7 @@ def predict_inputs(
         check_batch_size(request)
         saved = run_classifier(folder)
         record = saved.record
-        if record.files != opened.files:
+        if opened is not None and record.files != opened.files:
             raise InputError(
                 f"{folder}: another run was written to this folder after it was opened. Open it "
                 "again (FinishedRun, or fit of an estimator), or give each run its own output_dir."
