@@ -171,8 +171,7 @@ def prepare_training(
         before = loaded = task.load_model()
         if begins_at_probe(args, loaded):
             print_phase("fitting the head")
-            with numerics(resolve(BASELINE, accelerator.device)):
-                loaded = _probed(args, task, loaded, accelerator)
+            loaded = with_head_of_training(args, task, loaded, accelerator)
         is_probed = loaded is not before
         loaded = task.with_exact_outputs(loaded, precision)
     check_float32_modules(loaded.model, precision)
@@ -229,17 +228,21 @@ def begins_at_probe(args: ClassifyArguments, loaded: LoadedModel) -> bool:
     return args.head_init == PROBE or (args.head_init is None and loaded.begins_at_probe)
 
 
-def _probed(
+def with_head_of_training(
     args: ClassifyArguments, task: Task, loaded: LoadedModel, accelerator: Accelerator
 ) -> LoadedModel:
-    """Return the model with a probed head; as it is if that cannot be and nobody asked for it."""
+    """Return the model with a probed head; as it is if that cannot be and nobody asked for it.
+
+    The settings must begin at the probe: `begins_at_probe`.
+    """
 
     def share(weights: torch.Tensor) -> torch.Tensor:
         on_device = weights.float().to(accelerator.device)
         return on_device if accelerator.num_processes == 1 else broadcast(on_device)
 
     try:
-        return with_probed_head(task, loaded, accelerator.device, size=START, share=share)
+        with numerics(resolve(BASELINE, accelerator.device)):
+            return with_probed_head(task, loaded, accelerator.device, size=START, share=share)
     except InputError:
         if args.head_init is not None:
             raise

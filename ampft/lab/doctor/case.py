@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from accelerate.utils import set_seed
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -46,6 +47,7 @@ from ampft.engine.step import (
 )
 from ampft.engine.threads import restore_cpu_threads
 from ampft.errors import InputError
+from ampft.models.weights import LoadedModel
 from ampft.precision.accelerator import (
     check_world_size,
     forget_accelerator,
@@ -58,10 +60,11 @@ from ampft.precision.float32_modules import float32_forwards, keep_paths_in_fp32
 from ampft.precision.modes import BASELINE, canonical_mode
 from ampft.precision.resolve import Precision, resolve
 from ampft.runs.manifest import NONFINITE_NAME, check_files
-from ampft.runs.prepare import begins_at_probe, load_task, start_clock
+from ampft.runs.prepare import begins_at_probe, load_task, start_clock, with_head_of_training
 from ampft.runs.prepared import total_steps_of
 from ampft.runs.record import read_record
 from ampft.runs.recorded_arguments import recorded_arguments
+from ampft.tasks.task import Task
 
 INITIAL_SCALE = 2.0**16  # of torch.amp.GradScaler
 SCALE_FACTOR = 2.0**4  # between the scales that are tried below the initial one
@@ -335,6 +338,18 @@ def model_state_restored(model: nn.Module) -> Iterator[None]:
                 buffer.copy_(value)
 
 
+def _as_training_begins(
+    args: ClassifyArguments, task: Task, accelerator: Accelerator, *, is_saved: bool
+) -> tuple[LoadedModel, bool]:
+    """Return the model, and whether its head begins at a probe; weights of a saved step do not."""
+    loaded = task.load_model()
+    begins = begins_at_probe(args, loaded)
+    if is_saved or not begins:
+        return loaded, begins
+    probed = with_head_of_training(args, task, loaded, accelerator)
+    return probed, probed is not loaded
+
+
 def recipe_case(
     args: ClassifyArguments, mode: str, *, steps: int, trial_steps: int, saved: Path | None = None
 ) -> ExaminedModel:
@@ -365,7 +380,7 @@ def recipe_case(
     with accelerator.main_process_first():
         task = load_task(args)
     set_seed(args.seed)
-    loaded = task.load_model()
+    loaded, is_probed = _as_training_begins(args, task, accelerator, is_saved=saved is not None)
     model = loaded.model.to(accelerator.device).train()
     step_batches = StepBatches.for_process(
         accelerator,
@@ -374,7 +389,6 @@ def recipe_case(
         seed=args.seed,
         padded=not loaded.padding_free,
     )
-    is_probed = begins_at_probe(args, loaded)
     first = list(step_batches.epoch(0, stop=steps))
     args = args.with_learning_rate(model.config, begins_at_probe=is_probed).with_epochs(
         len(step_batches),
