@@ -405,8 +405,8 @@ def _settle_order_of_sums(model: DistributedDataParallel) -> None:
     After its first backward pass, `DistributedDataParallel` arranges gradients anew in the buffers
     that it sums, by the order in which they were ready. From three processes on, the place in a
     buffer decides which processes are added first, so that the first step after a continuation
-    would round differently. A backward pass of zeros, in the reverse order of the parameters, lets
-    it arrange them now. It never does if it looks for unused parameters.
+    would round differently. A backward pass of zeros, in the reverse order of the parameters, which
+    hooks of parameters see, lets it arrange them now. It never does if it looks for unused ones.
     """
     if model.find_unused_parameters:
         return

@@ -204,7 +204,8 @@ def poison(model: nn.Module, value: float, when: Callable[[], bool]) -> None:
     """Set one entry of the first parameter's gradient to `value` in passes where `when()` holds."""
 
     def hook(gradient: Tensor) -> Tensor:
-        if not when():
+        # Zeros come from before the training, with three processes and more.
+        if not gradient.any() or not when():
             return gradient
         poisoned = gradient.clone()
         poisoned.view(-1)[0] = value
