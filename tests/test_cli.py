@@ -132,7 +132,7 @@ def test_predict_refuses(words, match, capsys, run_folders, fresh_accelerate):
     assert match in line
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_a_variable_of_a_launcher_that_is_not_a_number(
     run_folders, capsys, monkeypatch, fresh_accelerate
 ):
@@ -378,7 +378,7 @@ def test_what_torchao_says_when_it_is_imported_does_not_reach_a_user(caplog):
     assert caplog.messages == ["another warning"]
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize(
     "words", ["MISSING --run {run}", "--steps 5 MISSING", "--use_cpu MISSING", "MISSING --json x"]
 )
@@ -387,14 +387,14 @@ def test_an_audit_of_nothing_names_what_is_missing(words, run_folders, capsys):
     assert "audit MISSING: there is no run (run.json), ledger" in capsys.readouterr().err
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("command", ["estimate", "yardstick", "doctor", "ops", "curve"])
 def test_an_unknown_setting_of_a_training_points_to_its_help(command, capsys):
     assert cli.main([command, "--", "--nope"]) == 2
     assert "unknown flag --nope. See ampft train --help" in capsys.readouterr().err
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_a_curve_refuses_its_folder_before_its_trial(tmp_path, capsys):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").touch()

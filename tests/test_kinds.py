@@ -82,7 +82,7 @@ def test_nobody_asks_for_a_kind():
     assert found == []
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize(
     "source",
     [

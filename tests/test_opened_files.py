@@ -156,7 +156,7 @@ def unchecked(source: str, name: str) -> Iterator[str]:
         yield f"{name}:{'.'.join(place)}"
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_no_other_function_opens_a_file():
     package = REPOSITORY / "ampft"
     paths = sorted(package.rglob("*.py"))
@@ -172,7 +172,7 @@ def test_no_other_function_opens_a_file():
     assert set(known) - found == set(), "these open no file any more"
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize(
     ("name", "removed"),
     [

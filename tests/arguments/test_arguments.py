@@ -91,7 +91,7 @@ def test_the_default_length_follows_the_data(
         assert chosen.num_train_epochs == epochs
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("words", [(), ("--task", "pixels")])
 def test_a_folder_of_masks_has_the_defaults_of_its_task_also_if_none_is_named(tmp_path, words):
     for name in ("images", "masks"):
@@ -191,7 +191,7 @@ def test_no_in_yaml_is_the_precision_and_not_false(tmp_path):
 # Refusals
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize(
     ("words", "match"),
     [
@@ -295,7 +295,7 @@ def test_empty_texts(name):
         parse(f"--{name}=")
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("other", sorted(TASK_NAMES))
 def test_other_names_of_tasks(other):
     with pytest.raises(InputError, match=f"Did you mean '{TASK_NAMES[other]}'"):
@@ -303,7 +303,7 @@ def test_other_names_of_tasks(other):
     assert parse("--task", TASK_NAMES[other], "--dataset_name", "x").task == TASK_NAMES[other]
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize(
     ("words", "advice"),
     [
@@ -317,7 +317,7 @@ def test_advice(words, advice):
         parse(*words)
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
@@ -355,7 +355,7 @@ def test_flags_of_other_scripts(other):
         parse(f"--{other}", "1")
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_part_of_an_epoch_is_set_in_steps():
     with pytest.raises(InputError, match=r"0\.5; epochs are whole here.*--max_train_steps"):
         parse("--num_train_epochs", "0.5")

@@ -102,7 +102,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name):
     words, message = REFUSED[name]
@@ -261,7 +261,7 @@ def test_a_choice_needs_examples_that_do_not_enter_the_result():
         _check_selection("base", "low", {"base": one, "low": other})
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_the_metric_is_that_of_the_task_that_the_trial_found():
     def trial(kind):
         return TrialResult(ESTIMATE, ("fp32",), splits={}, compared={KIND_OF_LABELS: kind})

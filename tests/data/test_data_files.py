@@ -217,7 +217,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("case", REFUSED)
 def test_bad_data_is_refused_with_its_location(tmp_path, case):
     name, content, message = REFUSED[case]

@@ -120,7 +120,7 @@ def picture(value):
     return PILImage.new("L", (4, 4), value)
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_image_columns_make_image_data(tmp_path):
     features = Features({"img": Image(), "label": ClassLabel(names=["dark", "light"])})
     pictures = {"img": [picture(0), picture(255)], "label": [0, 1]}
@@ -132,7 +132,7 @@ def test_image_columns_make_image_data(tmp_path):
         load(name, image_column_name="label")
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_a_corrupt_image_is_named_before_training(tmp_path):
     features = Features({"img": Image(), "label": ClassLabel(names=["dark", "light"])})
     broken = {"bytes": b"\x89PNG\r\n\x1a\n and no more", "path": None}
@@ -143,7 +143,7 @@ def test_a_corrupt_image_is_named_before_training(tmp_path):
         load(name)
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_an_image_that_would_fill_the_memory_is_named(tmp_path, monkeypatch):
     features = Features({"img": Image(), "label": ClassLabel(names=["dark", "light"])})
     large = PILImage.new("L", (40, 40))
@@ -215,7 +215,7 @@ def test_another_configuration_for_evaluation(tmp_path):
     assert texts == {"train": "en train a", "validation": "de validation a", "test": "de test a"}
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_types_of_columns_show_the_task(tmp_path):
     several = Features({"text": Value("string"), "topics": List(Value("string"))})
     name = saved(tmp_path, {"text": ["a", "b"], "topics": [["x"], ["x", "y"]]}, several)

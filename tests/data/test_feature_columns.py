@@ -96,7 +96,7 @@ def test_a_row_without_text_stays_one(tmp_path):
         load(tmp_path, content, feature_columns="age")
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_words_and_built_in_data_refuse_them(tmp_path):
     lines = [json.dumps({"tokens": ["a"], "tags": ["O"], "age": 1})] * 20
     with pytest.raises(InputError, match="--feature_columns has no effect on words with tags"):

@@ -22,7 +22,7 @@ def sizes(data):
     return {split: len(part) for split, part in data.splits.items()}
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_class_folders_are_split_by_us(tmp_path):
     data = load(image_folder(tmp_path / "data", per_class=10))
     assert (data.kind, data.input_columns) == ("image", ("image",))
@@ -33,7 +33,7 @@ def test_class_folders_are_split_by_us(tmp_path):
     assert (image.mode, image.size) == ("RGB", (16, 16))
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("names", [("train", "val", "test"), ("Training", "dev", "test")])
 def test_folders_of_splits(tmp_path, names):
     data = load(image_folder(tmp_path / "data", per_class=2, splits=names))
@@ -51,7 +51,7 @@ def test_files_without_folders_of_classes_are_explained(tmp_path):
     assert "header" not in str(error.value), "images have none"
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_a_class_can_be_called_train(tmp_path):
     for name in ("bus", "train"):
         (tmp_path / name).mkdir()
@@ -59,7 +59,7 @@ def test_a_class_can_be_called_train(tmp_path):
     assert load(tmp_path, **NO_SPLITS).label_names == ("bus", "train")
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_files_in_deeper_folders_belong_to_the_class(tmp_path):
     folder = image_folder(tmp_path / "data", per_class=2)
     (folder / "red" / "more" / "deep").mkdir(parents=True)
@@ -67,7 +67,7 @@ def test_files_in_deeper_folders_belong_to_the_class(tmp_path):
     assert np.bincount(load(folder, **NO_SPLITS).labels("train")).tolist() == [2, 2, 3]
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_what_is_left_out_is_said(tmp_path):
     folder = image_folder(tmp_path / "data", per_class=2, splits=("train", "test"))
     (folder / "train" / "red" / "notes.txt").write_text("from the phone")
@@ -82,7 +82,7 @@ def test_what_is_left_out_is_said(tmp_path):
     assert "DS_Store" not in notes
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_conversions_are_said(tmp_path):
     folder = image_folder(tmp_path / "data", per_class=3)
     deep = Image.fromarray(np.arange(64, dtype=np.uint16).reshape(8, 8) * 900)
@@ -134,7 +134,7 @@ def with_sounds(folder):
     soundfile.write(folder / "red" / "bark.wav", tone(300, 1), 8000)
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -153,7 +153,7 @@ def test_bad_folders_are_refused(tmp_path, damage, message):
         load(folder)
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_an_option_without_effect_is_refused(tmp_path):
     folder = image_folder(tmp_path / "data", per_class=3)
     with pytest.raises(InputError, match="--image_column_name has no effect on a folder of class"):
@@ -164,7 +164,7 @@ def test_an_option_without_effect_is_refused(tmp_path):
         load(folder, encoding="latin-1")
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_the_same_picture_in_two_splits_is_found_in_any_lossless_format(tmp_path):
     folder = image_folder(tmp_path / "data", per_class=3, splits=("train", "test"))
     with Image.open(folder / "train" / "red" / "0.png") as image:
@@ -173,7 +173,7 @@ def test_the_same_picture_in_two_splits_is_found_in_any_lossless_format(tmp_path
     assert any("1 of 10 test rows have inputs that train has too" in note for note in notes)
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_hashes_depend_on_pixels_only(tmp_path):
     first = load(image_folder(tmp_path / "one", per_class=3), **NO_SPLITS)
     again = load(image_folder(tmp_path / "two", per_class=3), **NO_SPLITS)
@@ -184,7 +184,7 @@ def test_hashes_depend_on_pixels_only(tmp_path):
     assert len(set(changed.splits["train"][CONTENT_COLUMN])) == 9
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_sound_folders(tmp_path):
     for label, frequency in {"low": 200, "high": 900}.items():
         (tmp_path / label).mkdir()
@@ -199,7 +199,7 @@ def test_sound_folders(tmp_path):
     assert data.splits["train"]["ampft_frames"][:] == [1600] * 6
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize(
     ("train", "test"),
     [
@@ -217,7 +217,7 @@ def test_folders_with_other_names_of_splits(tmp_path, train, test):
     assert (sizes(data), data.label_names) == ({"train": 6, "test": 6}, ("blue", "green", "red"))
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("names", [("train", "test"), ("train", "test1"), ("Training", "Testing")])
 def test_splits_without_class_folders_are_no_classes(tmp_path, names):
     for name in names:
@@ -227,7 +227,7 @@ def test_splits_without_class_folders_are_no_classes(tmp_path, names):
         load(tmp_path)
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_metadata_of_images_are_read_by_datasets(tmp_path):
     (tmp_path / "train").mkdir()
     for number in range(8):

@@ -111,7 +111,7 @@ def test_numbers_lead_back_to_the_rows(tmp_path, write):
             assert part["ampft_id"][:] == [INDEX[number] for number in part[column][:]]
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_words_of_a_frame(tmp_path):
     words = [[f"w{number}", "is"] for number in range(6)]
     tags = [["B-X", "O"]] * 6

@@ -94,7 +94,7 @@ def test_splits_that_are_made_have_weights_for_metrics_only(tmp_path):
     assert WEIGHT_COLUMN not in data.splits["test"].column_names
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_words_with_tags_have_weights(tmp_path):
     rows = [{"tokens": ["a", "b"], "tags": ["X", "O"], "w": i + 1} for i in range(6)]
     content = "\n".join(map(json.dumps, rows))

@@ -30,7 +30,7 @@ def trained(mode, task, k):
     return list(training.steps())
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize(
     "settings", [{}, {"class_weights": "balanced", "label_smoothing_factor": 0.1}]
 )
@@ -74,7 +74,7 @@ def test_the_mean_of_means_is_a_different_gradient(tiny_bert):
     assert relative_error(naive, exact) > 1e-2
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("mode", ["fp32", "fp16"])
 def test_every_backward_pass_is_weighted_by_its_examples(tiny_bert, mode):
     """No backward pass has a larger weight than another, in particular not the last one."""

@@ -63,7 +63,7 @@ def test_an_infinite_loss_with_a_finite_gradient_stops_before_the_update(mode):
     assert torch.equal(flat_weights(problem.model), before)
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("fused", [True, False])
 def test_the_scaler_skips_an_infinite_loss_with_a_finite_gradient(fused):
     counter = itertools.count()
@@ -80,7 +80,7 @@ def test_the_scaler_skips_an_infinite_loss_with_a_finite_gradient(fused):
     assert not next(steps).outcome.skipped
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_the_scaler_skips_an_infinite_loss_with_an_infinite_gradient():
     # Fused kernels apply a step unless the flag is exactly 1.
     counter = itertools.count()
@@ -207,7 +207,7 @@ def replayed(mode, folder):
     return replay, flat_gradient(training.model)
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
 def test_a_saved_step_is_replayed_bit_for_bit(mode, tmp_path):
     torch.manual_seed(1)

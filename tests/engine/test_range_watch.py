@@ -77,7 +77,7 @@ def watched(model, mode="fp16", *, number=1, every=1, factor=1.0, lines=None, wa
     return watch
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_the_figures_are_those_of_a_computation_by_hand():
     watch, seen = watched(model()), model()
     figures = watch.after_step(OUTCOME)
@@ -117,7 +117,7 @@ class Shift(nn.Module):
         return self.linear(hidden) + self.shift
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_parameters_beside_modules_count():
     """Such as the embedded positions of ViT."""
     torch.manual_seed(0)
@@ -128,7 +128,7 @@ def test_parameters_beside_modules_count():
     assert figures["grad_norm/0"] == pytest.approx(norm, rel=1e-6)
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_small_gradients_underflow_in_fp16_but_not_in_bf16():
     def underflow(mode, factor=1.0):
         small = model()
@@ -142,7 +142,7 @@ def test_small_gradients_underflow_in_fp16_but_not_in_bf16():
     assert underflow("fp16") < 0.1
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize(
     ("factor", "message"),
     [(3000.0, "reaches "), (30_000.0, "exceeds the largest number of fp16, 65,504")],
@@ -163,7 +163,7 @@ def test_little_headroom_is_printed_once_per_block_and_recorded(factor, message)
     assert "fp16" in watch.warnings()["low_headroom"]
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_a_healthy_model_has_no_warning():
     lines = []
     watch = watched(model(), lines=lines)
@@ -171,7 +171,7 @@ def test_a_healthy_model_has_no_warning():
     assert watch.warnings() == {}
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_a_module_in_float32_has_no_headroom_to_lose():
     network = model()
     keep_in_fp32(network, ["layers.0"])
@@ -180,7 +180,7 @@ def test_a_module_in_float32_has_no_headroom_to_lose():
     assert figures["headroom/layers.1"] < 0
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_other_steps_run_the_same_operations_without_hooks():
     plain, skipping, measuring = (Operations() for _ in range(3))
     precision = resolve("fp16", torch.device("cpu"))
@@ -215,7 +215,7 @@ def watch_and_fail(network):
         raise ZeroDivisionError("division")
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_the_warning_survives_a_resume():
     watch = watched(model())
     watch.after_step(OUTCOME)

@@ -37,7 +37,7 @@ def falling(step):
     return 1 / (1 + step)
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_an_overflow_changes_only_the_scale(kind, tmp_path):
     problem = tensor_problem(n=12)
@@ -83,7 +83,7 @@ def check_history(path, outcomes):
     assert len(lines) == 4
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_the_first_step_may_be_skipped():
     problem = tensor_problem()
     training = Training("fp16", problem, 6, optimizer=adamw("fused"), rate=falling)
@@ -94,7 +94,7 @@ def test_the_first_step_may_be_skipped():
     assert [outcome.learning_rate for outcome in outcomes] == [0.01, 0.01]
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_an_overflow_in_one_micro_batch_skips_the_step():
     problem = tensor_problem(n=12)
     training = Training("fp16", problem, 2, micro_batches=3)
@@ -107,7 +107,7 @@ def test_an_overflow_in_one_micro_batch_skips_the_step():
     assert not next(steps).outcome.skipped
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_a_growing_scale_is_not_a_skipped_step():
     problem = tensor_problem(n=6)
     training = Training("fp16", problem, 3, optimizer=adamw("fused"))
@@ -117,7 +117,7 @@ def test_a_growing_scale_is_not_a_skipped_step():
     assert [outcome.loss_scale for outcome in outcomes] == [2.0**17, 2.0**18]
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize(("kind", "noticed"), [("fused", False), ("foreach", True), ("loop", True)])
 def test_accelerate_does_not_notice_skipped_steps_of_fused_optimizers(kind, noticed):
     # accelerate#4242, in accelerate 1.15.0. When this fails, `apply_step` can rely on Accelerate.
@@ -136,7 +136,7 @@ def test_the_default_optimizer_is_fused():
 # The minimum of the loss scale
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_overflow_at_every_scale_stops_before_the_scale_falls_below_one(kind):
     problem = tensor_problem(n=40)
@@ -195,7 +195,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_update(mode, value, max_
     assert training.schedule.get_last_lr() == [0.01 * falling(2)]
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("value", [math.nan, INFINITE])

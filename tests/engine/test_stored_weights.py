@@ -82,7 +82,7 @@ def full_batch(task):
     return MicroBatch(ids=torch.arange(12).numpy(), inputs=inputs, counted=True, is_last=True)
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("mode", ALL_BF16)
 def test_a_step_runs_and_stores_in_bfloat16_and_the_loss_is_float32(folder, mode):
     precision = resolve(mode, CPU)
@@ -118,7 +118,7 @@ def test_float32_weights_under_autocast_contradict_it(folder):
     assert message == "mode bf16-true was requested, but weights were stored in float32"
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_packed_and_padded_logits_agree_in_bfloat16(folder):
     logits = {}
     for name, remove_padding in (("packed", True), ("padded", False)):

@@ -75,7 +75,7 @@ def counts(executed, kind):
     return dict(by_direction)
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("mode", DTYPES)
 def test_products_are_counted_with_their_dtypes(mode):
     executed, _, _ = step(mode)
@@ -89,7 +89,7 @@ def test_products_are_counted_with_their_dtypes(mode):
     assert executed.float32_products_lose_bits is None
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("requested", DTYPES)
 @pytest.mark.parametrize("actual", DTYPES)
 def test_a_step_contradicts_every_other_mode(requested, actual):
@@ -114,7 +114,7 @@ def test_attention_with_dropout_multiplies_in_float32_and_is_reported():
     assert precision_contradiction(resolve("bf16", CPU), executed) is None
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_emulated_attention_with_dropout_multiplies_16_bits():
     for mode in [mode for mode in ("fp16", "bf16") if resolve(mode, CPU).emulates_products]:
         executed, _, _ = step(mode, dropout=0.1)
@@ -123,7 +123,7 @@ def test_emulated_attention_with_dropout_multiplies_16_bits():
         assert {dtype for row in rows for dtype in row.inputs} == {DTYPES[mode]}
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("mode", DTYPES)
 def test_recording_changes_no_bit(mode):
     _, loss, model = step(mode)
@@ -272,7 +272,7 @@ def test_emulated_fp16_is_recorded_only_inside_numerics():
 # Stored tensors
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("mode", DTYPES)
 def test_weights_gradients_and_state_are_float32(mode):
     executed, _, model = step(mode)
@@ -325,7 +325,7 @@ def test_the_summary_of_mixed_products_shows_shares():
     )
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_the_record_survives_json():
     executed, _, _ = step("fp16")
     record = json.loads(json.dumps(executed.as_dict(), allow_nan=False))

@@ -58,7 +58,7 @@ SWITCHES = (
 )
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("switch", SWITCHES)
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16", "bf16-true"])
 def test_sums_in_16_bits_are_off_inside_and_restored_after(mode, switch):

@@ -53,7 +53,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused(files, tiny_model, tmp_pat
     assert "--optim" in done.stderr
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -209,7 +209,7 @@ def assert_only_start_lines(output):
     assert all(line.startswith("start      ") for line in output.splitlines()), output
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize("name", CASES)
 def test_refused_with_one_message_and_nothing_written(name, folder, tiny_model):
     case, files = CASES[name], set(folder.rglob("*"))

@@ -109,7 +109,7 @@ def test_ordinary_names_stay_readable():
     assert prose("1. www.example http://example") == r"1\. www\.example http\://example"
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_images_have_the_image_pipeline(make_record, make_report):
     record = make_record()
     data = replace(record.data, kind="image")

@@ -141,7 +141,7 @@ def test_one_column_for_a_model_of_pairs(pair_folder, file):
         predict(pair_folder, file, columns="text")
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize(
     "option", [{"sheet_name": "a"}, {"encoding": "latin-1"}, {"text_column_names": "image"}]
 )
@@ -162,7 +162,7 @@ def test_options_of_tables_are_refused_for_texts(folder, source, name, option):
         predict_file(str(folder), request)
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_labels_of_masks_are_refused(tiny_bert, tmp_path, monkeypatch):
     folder = trained_on(("image",), tiny_bert, tmp_path, monkeypatch, kind="pixels")
     table = tmp_path / "rows.csv"
@@ -215,7 +215,7 @@ def test_weights_that_are_not_finite(folder, file):
 LARGE = 1e5
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_predictions_beyond_float16(folder, file):
     set_classifier_bias(folder, LARGE)
     with pytest.raises(InputError, match=r"--mixed_precision fp16: .*not finite.* fp32"):

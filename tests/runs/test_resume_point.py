@@ -41,14 +41,14 @@ def resume(folder, run, **changes) -> FinishedRun:
     return ampft.finetune(**{name: value for name, value in settings.items() if value is not None})
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_a_finished_run_is_returned_with_settings_that_give_the_same_result(finished):
     done = resume(finished, "one")
     assert done.folder == finished / "one"
     resume(finished, "one", per_device_train_batch_size=4, gradient_accumulation_steps=2)
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -70,7 +70,7 @@ def test_a_finished_run_with_other_settings_is_refused(finished, changes, reason
         resume(finished, "one", **{**changes, **paths})
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_data_in_memory_and_folders_of_data_are_compared(finished):
     files = {"train_file": None, "test_file": None}
     train, test = ([dict(zip(("text", "label"), row, strict=True)) for row in table]
@@ -86,14 +86,14 @@ def test_data_in_memory_and_folders_of_data_are_compared(finished):
         resume(finished, "one", **files, dataset_name=folder)
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_changed_weights_of_the_model_are_refused(finished):
     other = save_tiny_bert(finished / "other", weight=0.5)
     with pytest.raises(InputError, match="initial weights"):
         resume(finished, "one", model_name_or_path=other)
 
 
-@pytest.mark.halves
+@pytest.mark.add_ons
 def test_the_command_prints_one_message_and_writes_nothing(finished):
     before = {path: path.stat().st_mtime_ns for path in (finished / "one").rglob("*")}
     flags = ["--train_file", finished / "train.csv", "--test_file", finished / "test.csv"]
