@@ -85,7 +85,15 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
     has_one_class = not (request.several_labels or request.number_labels)
     if has_one_class and (kind := folder_kind(name, request.data_kind)):
         files = ("ignore_index", "text_units", *(() if kind == TEXT else ("encoding",)))
-        unused = (*COLUMN_OPTIONS, *DROPS, *DATA_SET_OPTIONS, *files)
+        # As `datasets` calls the columns of such a folder, so that scripts name them.
+        columns_of_folders = {"label_column_name": "label", "image_column_name": "image"}
+        named = {n for n, name in columns_of_folders.items() if getattr(request, n) == name}
+        unused = (
+            *(name for name in COLUMN_OPTIONS if name not in named),
+            *DROPS,
+            *DATA_SET_OPTIONS,
+            *files,
+        )
         refuse_unused_options(request, unused, "a folder of class folders")
         rows, columns, notes = load_folder(request, kind)
         return assemble(rows, columns, request, name=name, notes=notes)

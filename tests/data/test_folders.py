@@ -287,3 +287,12 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     archive.write_bytes(b"PK")
     with pytest.raises(InputError, match=r"pets.zip: is a file. Unpack an archive"):
         load(archive)
+
+
+@pytest.mark.add_ons
+def test_columns_may_be_called_as_datasets_calls_them(tmp_path):
+    folder = image_folder(tmp_path / "data", per_class=2)
+    named = load(folder, label_column_name="label", image_column_name="image", **NO_SPLITS)
+    assert named.label_names == ("blue", "green", "red")
+    with pytest.raises(InputError, match="--label_column_name has no effect on a folder"):
+        load(folder, label_column_name="class", **NO_SPLITS)
