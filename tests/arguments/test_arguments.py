@@ -196,7 +196,6 @@ def test_no_in_yaml_is_the_precision_and_not_false(tmp_path):
     ("words", "match"),
     [
         (("--learning_rat", "1"), "unknown flag --learning_rat. Did you mean '--learning_rate'"),
-        ((*FILE, "--metric_for_best_model", "f1_macro"), "'f1_macro'. Did you mean 'macro_f1'"),
         ((*FILE, "--metric_for_best_model", "kappa"), "'kappa'. Did you mean 'cohen_kappa'"),
         ((*FILE, "--metric_for_best_model", "1"), "received '1'. Allowed values"),
         (("--per_device_batch_size=3",), "Use --per_device_train_batch_size"),
