@@ -32,7 +32,8 @@ FORMS = {
     "budget": ("1h", "2h"), "max_time": ("1h", "2h"), "seeds": ("3", "5"), "sizes": ("1,2", "3,4"),
     "checkpointing_steps": ("1", "2"), "tune_thresholds": ("f1", "recall=0.9"),
     "metric_for_best_model": ("accuracy", "macro_f1"), "image_size": ("8,8", "16,16"),
-    "modes": ("fp32", "bf16"), "steps": ("1", "2"),
+    "modes": ("fp32", "bf16"), "steps": ("1", "2"), "time_budget": ("1h", "2h"),
+    "learning_rates": ("1e-4,1e-3", "1e-5,1e-2"),
 }  # fmt: skip
 
 
@@ -61,7 +62,7 @@ def required(name: str, *, without: str = "") -> list[str]:
     words = []
     for f in fields(COMMANDS[name].flags):
         if f.default is MISSING and f.name != without:
-            value = f.metadata["choices"] or ["x"]
+            value = f.metadata["choices"] or FORMS.get(f.name, ("x",))
             words += ([] if f.metadata["positional"] else [f"--{f.name}"]) + [next(iter(value))]
     return words
 
@@ -83,7 +84,7 @@ def parse(name: str, *words: str) -> Any:
 
 
 def test_every_command_is_found():
-    assert len(cli.names()) == len(set(cli.names())) == 19
+    assert len(cli.names()) == len(set(cli.names())) == 20
     assert len(FLAGS) > 200
     for command in COMMANDS.values():
         assert isinstance(command, Command)
@@ -141,8 +142,9 @@ def test_a_value_may_follow_an_equals_sign_and_must_not_be_blank(name, flag):
 def test_the_command_line_overrides_a_file_in_which_no_key_is_repeated(name, tmp_path):
     config = tmp_path / "settings.yaml"
     config.write_text(["output_dir: from_file\n", ": 1\n"][0])
-    assert parse(name, "--config", str(config)).output_dir == "from_file"
-    assert parse(name, "--config", str(config), "--output_dir=typed").output_dir == "typed"
+    rest = required(name)
+    assert parse(name, *rest, "--config", str(config)).output_dir == "from_file"
+    assert parse(name, *rest, "--config", str(config), "--output_dir=typed").output_dir == "typed"
     config.write_text("output_dir: a\noutput_dir: b\n")
     with pytest.raises(InputError, match="output_dir is set twice"):
         parse(name, "--config", str(config))
@@ -192,7 +194,7 @@ def advised(name: str, *words: str) -> tuple[str, list[str]]:
 def test_settings_of_a_training_before_the_dashes_get_one_answer_that_works(name):
     own = next(f for f in fields(COMMANDS[name].flags) if f.name in OWN)
     value = [] if "bool" in str(own.type) else ["out"]
-    mine = [f"--{own.name}", *value]
+    mine = [*required(name), f"--{own.name}", *value]
     sentences, words = advised(name, *MOVED, *mine, "--", "--test_file", "t.csv")
     assert sentences == (
         "--train_file, --learning_rate and --padding are settings of ampft train and belong after "
@@ -202,9 +204,9 @@ def test_settings_of_a_training_before_the_dashes_get_one_answer_that_works(name
     line = COMMANDS[name].parse(words, program(name))
     assert (line.training.train_file, line.training.learning_rate) == ("a.csv", 0.001)
     assert getattr(line.flags, own.name) in (True, "out")
-    alone, words = advised(name, "--train_file", "a.csv")
+    alone, words = advised(name, *required(name), "--train_file", "a.csv")
     assert alone == "--train_file is a setting of ampft train and belongs after ` -- `."
-    assert words == ["--", "--train_file", "a.csv"]
+    assert words == [*required(name), "--", "--train_file", "a.csv"]
 
 
 @pytest.mark.parametrize("name", TWO_SIDES)
@@ -220,9 +222,10 @@ def test_flags_of_a_command_after_the_dashes_get_one_answer_that_works(name):
     for f in mine:
         is_switch = value_type(hints[f.name]) is bool
         typed = [f"--{f.name}", *([] if is_switch else [two_values(name, f.name)[1]])]
-        sentences, words = advised(name, "--", *typed, "--train_file", "a.csv")
+        rest = required(name, without=f.name)
+        sentences, words = advised(name, *rest, "--", *typed, "--train_file", "a.csv")
         assert sentences == (f"--{f.name} is a setting of ampft {name} and belongs before ` -- `.")
-        assert words == [*typed, "--", "--train_file", "a.csv"]
+        assert words == [*rest, *typed, "--", "--train_file", "a.csv"]
         assert f.name in COMMANDS[name].parse(words, program(name)).given
 
 
