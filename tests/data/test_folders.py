@@ -157,7 +157,7 @@ def test_bad_folders_are_refused(tmp_path, damage, message):
 def test_an_option_without_effect_is_refused(tmp_path):
     folder = image_folder(tmp_path / "data", per_class=3)
     with pytest.raises(InputError, match="--image_column_name has no effect on a folder of class"):
-        load(folder, image_column_name="image")
+        load(folder, image_column_name="photo")
     with pytest.raises(InputError, match="--drop_missing_text has no effect on a folder of class"):
         load(folder, drop_missing_text=True)
     with pytest.raises(InputError, match="--encoding has no effect on a folder of class"):
