@@ -200,7 +200,7 @@ class Classifier(ClassifierMixin, TextEstimator):
                 "settings: abstain leaves rows without a label, which predict cannot return. "
                 "Remove it, or use ampft.finetune."
             )
-        if settings.get("task") not in (None, "text"):
+        if settings.get("task") not in (None, "text", "ordinal"):
             raise ValueError(
                 f"settings: task is {settings['task']!r}, and this estimator gives one class to "
                 "each text. Remove it, or use ampft.Regressor or ampft.finetune."
