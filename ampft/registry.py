@@ -11,9 +11,10 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-# The add-ons: what each is for. An add-on imports the core, and those named before it.
+# What each add-on is for. An add-on may import the core, and the add-ons before it.
 ADD_ONS = {
-    "labels": "several labels per text, ordered labels, and numbers as labels",
+    "labels": "several labels per text, several columns of labels, ordered labels, and numbers as "
+    "labels",
     "words": "words with a tag each, and spans of characters",
     "media": "images, sounds, and images with masks",
     "emulation": "16-bit precisions on a CPU, computed as a GPU computes them",
@@ -32,7 +33,7 @@ TABLES = {
     "readers of files": ("words.conll:READERS",),
     "tasks of own loops": ("own.tasks:TASKS",),
 }
-# Modules of the add-ons that the core asks for something.
+# Modules of the add-ons that the core uses, by the names under which it asks for them.
 ROOMS = {
     "answer of a search": "lab.search.answer",
     "artifacts": "export.artifact",

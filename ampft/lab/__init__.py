@@ -1,4 +1,4 @@
-"""The laboratory: what examines, exports and judges trainings; nothing in the core imports it.
+"""The laboratory: what examines and judges trainings; nothing in the core imports it.
 
 `ampft.cli` lists its commands by name, so that the core works where this folder is absent.
 """

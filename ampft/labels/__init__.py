@@ -1,1 +1,1 @@
-"""Labels beside one class per text: several classes, and numbers."""
+"""Labels other than one class per text: several classes, ordered ones, and numbers."""

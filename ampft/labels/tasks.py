@@ -1,4 +1,4 @@
-"""Tasks with several labels per text, or numbers."""
+"""Tasks of texts with several labels, several columns of labels, ordered labels, or numbers."""
 
 from ampft.kinds import TEXT
 from ampft.tasks import TaskRow

@@ -1,4 +1,4 @@
-"""`ampft compare --folds`: its plan and its refusals. `recipes/test_curve_and_folds.py` trains."""
+"""`ampft compare --folds`: plan and refusals. `lab/curve/test_curve_and_folds.py` trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ampft curve`: its arguments. `recipes/test_curve_and_folds.py` draws one."""
+"""`ampft curve`: its arguments. `test_curve_and_folds.py` draws one."""
 
 from __future__ import annotations
 
