@@ -41,7 +41,7 @@ ROUNDED = 6  # decimals of a shown probability
 
 JOIN = "+"
 BLANK = " "  # between the parts of a joined text
-UNKNOWN = "unknown"  # said of a missing value
+UNKNOWN = "unknown"  # stands for a missing value
 # A number with a point or an exponent, which files of other types write in other ways.
 DECIMAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
 LARGEST_EXACT = 2**53  # from here on, different integers are the same float
@@ -277,9 +277,9 @@ def join_texts(texts: Iterable[str | None]) -> str | None:
 def described(features: Mapping[str, object], text: str) -> str:
     """Return a text after its features: `age: 42. country: FR. The text`.
 
-    A value that is missing, NaN or blank is `unknown`. Numbers with a point or an exponent have six
-    digits at most, and none after the point if they are whole, so that 42, 42.0 and 4.2e1 are the
-    same from every kind of file; digits only, as 007, stay as they are.
+    A value that is missing, NaN or blank is `unknown`. Numbers with a point or an exponent have at
+    most six digits, and none after the point if they are whole, so that 42, 42.0 and 4.2e1 are the
+    same from every kind of file. Plain digits, such as 007, stay as they are.
 
     Args:
         features: Values by the names of their columns, in the order of the training.
@@ -305,7 +305,7 @@ def is_described(features: Sequence[str], text: str) -> bool:
 
 
 def template(features: Sequence[str]) -> str:
-    """Return what is typed before and for a text: `age: AGE. country: COUNTRY. TEXT`."""
+    """Return the form of a text with its features: `age: AGE. country: COUNTRY. TEXT`."""
     return described({name: name.upper() for name in features}, "TEXT")
 
 
@@ -531,7 +531,7 @@ class Contract:
     tokenization: Tokenization | None = None
     # How a text becomes the words that are predicted; None if the model reads no words.
     units: Mapping[str, Any] | None = None
-    feature_columns: tuple[str, ...] = ()  # Columns that `described` says before a text.
+    feature_columns: tuple[str, ...] = ()  # Columns that `described` writes before a text.
 
     def values(self) -> dict[str, Any]:
         """Return the contract as JSON values."""

@@ -167,9 +167,8 @@ def frozen_encoder_baseline(
     # The body of a model of own code can be anything, such as a table of embeddings.
     has_means = has_means and isinstance(model.base_model, PreTrainedModel)
     if has_means and loaded.padding_free:
-        room("packing").packing_of(
-            model
-        ).remove()  # its last layer may compute only what the head reads
+        # Its last layer may compute only what the head reads.
+        room("packing").packing_of(model).remove()
     rows = min(len(train.lengths), MAX_UNITS) + len(task.labels[split])
     check(rows * _seconds_per_row(task, model) + SECONDS_PER_FEATURE * _entries(task, model))
     if not has_means:

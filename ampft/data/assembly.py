@@ -44,7 +44,7 @@ DigestArray = npt.NDArray[np.uint64]
 
 MAX_GROUPS_SHOWN = 5
 MAX_FRACTIONS = 20  # half stars from 0.5 to 5 can be classes
-# Texts that pandas reads as missing values, and those of SNLI and UCI.
+# Texts that pandas reads as missing values, and that SNLI and UCI use for them.
 MISSING = frozenset(
     {"nan", "NaN", "NA", "N/A", "n/a", "<NA>", "null", "NULL", "None", "-", "--", "?"}
 )
@@ -237,7 +237,7 @@ def _add_labels(
 
 
 class PartLabels(Protocol):
-    """Labels that are no column `label`, such as masks."""
+    """Labels that are not in a column `label`, such as masks."""
 
     def fingerprint(self, part: Dataset) -> str:
         """Return the SHA-256 of the contents of a split."""
@@ -260,7 +260,7 @@ def finalize(
     Args:
         splits: All splits, with labels or, for example, with checked masks.
         request: The user's choices.
-        unit_labels: Labels that are no column `label`, such as masks.
+        unit_labels: Labels that are not in a column `label`, such as masks.
     """
     reduced, masks, prints, all_notes = {}, {}, {}, list(notes)
     if request.leave_out_test and request.folds is None:

@@ -63,7 +63,7 @@ class InputColumns:
     names: tuple[str, ...]  # Names of the inputs, such as `title+body`.
     # Columns of each input, in the order in which they are joined.
     parts: tuple[tuple[str, ...], ...]
-    # Columns that are said before the first input, by the name that is said.
+    # Columns that are put before the first input, by the name that stands there.
     features: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -117,7 +117,7 @@ class DataColumns:
     extra: Mapping[str, str] = field(default_factory=dict)
     are_spans: bool = False  # Whether they are texts with spans, not words with tags.
     units: TextUnits = field(default_factory=TextUnits)  # How texts are divided into words.
-    features: tuple[str, ...] = ()  # Columns that are said before a text.
+    features: tuple[str, ...] = ()  # Columns that are put before a text.
 
     def of_table(self, available: Sequence[str]) -> InputColumns:
         """Return where the inputs are in a table with these columns."""

@@ -115,7 +115,7 @@ class DataRequest(HubSettings):
     id_column: str | None = _flag(None, "column of ids to copy into predictions.parquet")
     feature_columns: str | None = _flag(
         None,
-        "columns of numbers and categories that are said before each text, in training and in "
+        "columns of numbers and categories that are put before each text, in training and in "
         "predictions: age,country gives 'age: 42. country: FR. TEXT'",
         joined=True,
     )
@@ -210,7 +210,7 @@ class DataRequest(HubSettings):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Columns that are said before each text."""
+        """Columns that are put before each text."""
         return split_names(self.feature_columns) or ()
 
     @property

@@ -171,7 +171,7 @@ def _label_parser(
 
 
 def _feature_note(columns: DataColumns, available: Sequence[str]) -> str:
-    """Return how the columns are said that are beside the texts.
+    """Return how the columns beside the texts are read.
 
     Raises:
         InputError: One is named twice, or is a column of texts or labels.
@@ -184,7 +184,7 @@ def _feature_note(columns: DataColumns, available: Sequence[str]) -> str:
             f"{FEATURE_FLAG}: {quoted(wrong[0])} is named twice, or it is the column of the texts "
             "or of the labels. Name each column beside them once."
         )
-    return f"Each text is read as {template(features)!r}, and must be typed so elsewhere."
+    return f"Each text is read as {template(features)!r}, and must be typed in this form elsewhere."
 
 
 def _hint_on_yes_and_no(table: SourceTable) -> str:

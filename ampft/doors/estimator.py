@@ -74,7 +74,7 @@ class TextEstimator(BaseEstimator):
         return tags
 
     def _columns(self, X: Any) -> dict[str, list[Any]]:
-        """Return the texts as `text`, and the columns that are said before them.
+        """Return the texts as `text`, and the columns that are put before them.
 
         Raises:
             ValueError: They cannot be found in `X`.

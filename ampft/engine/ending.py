@@ -203,7 +203,7 @@ def end_training(accelerator: Accelerator) -> None:
 # What Gloo and NCCL say in a process that waits for one whose connection has ended.
 _CONNECTION_ENDED = ("closed by peer", "reset by peer", "Broken pipe", "ncclRemoteError")
 LOST = (
-    "another process ended without a reason, as one that is killed, for example because the "
+    "another process ended without giving a reason, as if it was killed, for example because the "
     "machine's memory ran out"
 )
 

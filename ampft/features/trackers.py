@@ -207,7 +207,7 @@ def own_trackers(report_to: Any) -> tuple[str | None, tuple[GeneralTracker, ...]
 
 
 def _skip_sent(tracker: Any, sent: int) -> None:
-    """Let a tracker ignore the steps that it has, which would stand twice.
+    """Let a tracker ignore the steps that it has, which would be logged twice.
 
     The validation after the last of them may be missing, and is sent.
     """

@@ -84,7 +84,7 @@ class TrainingInfo:
     text_units: TextUnits | None = None
     number_labels: bool = False  # Whether labels are numbers.
     labels_of_columns: bool = False  # Whether a row has a label of each of several columns.
-    feature_columns: tuple[str, ...] = ()  # Columns that are said before each text.
+    feature_columns: tuple[str, ...] = ()  # Columns that are put before each text.
 
 
 @dataclass(frozen=True)

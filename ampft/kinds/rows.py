@@ -265,7 +265,7 @@ def _texts_of_cells(cells: Mapping[str, Any], trained: TrainingInfo, place: str)
 
 
 def _check_described(text: Any, trained: TrainingInfo, place: str) -> None:
-    """Raise InputError if a text lacks the columns that were said before it in training."""
+    """Raise InputError if a text lacks the columns that were put before it in training."""
     features = trained.feature_columns
     if features and not is_described(features, text):
         raise InputError(

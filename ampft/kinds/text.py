@@ -278,7 +278,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
     if data.feature_columns and (read.stride is not None or read.truncation_side == "left"):
         where = "only the first window has" if read.stride is not None else "the tokenizer cuts off"
         raise InputError(
-            f"--feature_columns says columns before each text, where {where} them. Remove "
+            f"--feature_columns puts columns before each text, where {where} them. Remove "
             "--long_text windows, or use a tokenizer that cuts off the end."
         )
 

@@ -2,8 +2,8 @@
 
 A label is named `column=value`, and a text has one label of each column. The model has one last
 layer for all labels, which is a linear head for each column. Its loss is the mean of the columns'
-cross entropies. Metrics are as of several labels: micro F1 is the mean accuracy of the columns, and
-subset accuracy the share of texts in which all are right.
+cross entropies. Metrics are the same as for several labels: micro F1 is the mean accuracy of the
+columns, and subset accuracy the share of texts in which all are right.
 
 Nothing here imports torch until a loss is computed.
 """
@@ -77,9 +77,9 @@ class ColumnLabels(MultiLabel):
         alone = [int(s) for s, size in zip(starts, _sizes(label_names), strict=True) if size == 1]
         if alone or len(starts) == 1:
             which = label_names[alone[0] if alone else 0]
-            problem = "is the only label of its column" if alone else "is of the only column"
+            problem = "is the only label of its column" if alone else "belongs to the only column"
             raise InputError(
-                f"--task columns: {which!r} {problem}. Name at least two columns of labels with "
+                f"--task columns: {which!r} {problem}. Pass at least two columns of labels with "
                 "--label_column_name a,b, each with at least two labels in the training data."
             )
         return super().from_settings(label_names, targets, settings)

@@ -1,8 +1,8 @@
 """One of several ordered labels per example: the loss of cumulative logits, and distances in ranks.
 
 The model is a softmax classifier, so that a pipeline of transformers answers as a run does. Its
-loss is of the K - 1 questions whether the label is above rank k. Their probabilities are sums of
-the softmax's, so that the cumulative logits, log P(above k) - log P(not above k), never cross.
+loss is the cross entropy of K - 1 questions: is the label above rank k? Their probabilities are
+sums of the softmax, so the cumulative logits, log P(above k) - log P(not above k), never cross.
 
 Nothing here imports torch until a loss is computed.
 """
@@ -40,7 +40,7 @@ MAE = replace(
     costliest=costliest_of_worst,
 )
 METRICS = {metric.name: metric for metric in (QUADRATIC_KAPPA, MAE)} | OF_CLASSES
-# Settings of a loss that knows no order.
+# Settings of a loss that ignores the order.
 UNORDERED = ("label_smoothing_factor", "focal_gamma")
 
 
@@ -100,7 +100,7 @@ class Ordinal(SingleLabel):
         for name in UNORDERED:
             if getattr(settings, name):
                 raise InputError(
-                    f"--{name} knows no order of labels, and the task is ordinal. Remove it."
+                    f"--{name} ignores the order of labels, and the task is ordinal. Remove it."
                 )
         return super().from_settings(label_names, targets, settings)
 

@@ -123,7 +123,7 @@ def _joins(record: RunRecord) -> str:
     if not features:
         return joined
     return (
-        f"{joined} Columns are said before each text, as {code(template(features))}; a missing "
+        f"{joined} Columns are put before each text, as {code(template(features))}; a missing "
         f"value is {code(UNKNOWN)}."
     )
 

@@ -1,4 +1,4 @@
-"""Columns of numbers and categories that are said before a text: how they are read."""
+"""Columns of numbers and categories that are put before a text: how they are read."""
 
 import json
 import shutil

@@ -130,7 +130,7 @@ def test_errors_audit_and_artifact(run, tmp_path):
     ("words", "message"),
     [(("--tune_thresholds",), "--tune_thresholds: the flag is for tasks in which each example"),
      (("--threshold", "0.3"), "--threshold has no effect on --task columns"),
-     (("--label_column_name", "mood"), "'mood=bad' is of the only column")],
+     (("--label_column_name", "mood"), "'mood=bad' belongs to the only column")],
 )  # fmt: skip
 def test_what_has_no_meaning_is_refused(run, tiny_bert, tmp_path, words, message):
     settings = text_settings(tmp_path, tiny_bert, tmp_path / "new")

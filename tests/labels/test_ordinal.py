@@ -177,5 +177,5 @@ def test_predictions_survive_their_table_and_far_mistakes_come_first():
 
 @pytest.mark.parametrize("flag", ["label_smoothing_factor", "focal_gamma"])
 def test_losses_without_an_order_are_refused(flag):
-    with pytest.raises(InputError, match=f"--{flag} knows no order"):
+    with pytest.raises(InputError, match=f"--{flag} ignores the order"):
         Ordinal.from_settings(NAMES, np.arange(5), LossSettings(**{flag: 0.1}))

@@ -92,7 +92,7 @@ def gain_text(state: SearchState) -> str:
     if not answer.settings:
         return "none: the model has the default settings"
     if answer.estimate is None:
-        return "unknown: the time did not suffice to judge the choice"
+        return "unknown: there was not enough time to judge the choice"
     low, high = answer.estimate.interval
     unit = f" points of {answer.metric}" if answer.is_share else f" in {answer.metric}"
     gain = _signed(answer.estimate.gain, answer)

@@ -2,17 +2,17 @@
 
 Successive halving (Jamieson and Talwalkar, "Non-stochastic best arm identification and
 hyperparameter optimization", AISTATS 2016): many learning rates train briefly, and the best third
-of them train three times as long, each time. The factor is the one of Hyperband (Li et al., JMLR
-18, 2018), ASHA (Li et al., MLSys 2020) and scikit-learn's HalvingGridSearchCV. A run is not
+of them train three times as long, each time. Hyperband (Li et al., JMLR 18, 2018), ASHA
+(Li et al., MLSys 2020) and scikit-learn's HalvingGridSearchCV have the same factor. A run is not
 continued from one rung to the next, because its learning rate falls to 0 at its own end; so each
 rung is also a length that may be chosen.
 
 The default is trained at its own length before all others. A candidate replaces it only if that is
 shown on the same rows, with the level divided by the number of tests (Bonferroni): if its log loss
-is lower and its primary metric no lower, or if its primary metric is higher. Of several, the one
-that trained longest is taken, unless a shorter one is better than it in the same sense. With few
-rows the best value of a metric chooses worse than no choice: `benchmarks/LOG.md`, "Which epoch to
-keep".
+is lower and its primary metric no lower, or if its primary metric is higher. If several are better,
+the one that trained longest is taken, unless a shorter one is better than it in the same sense.
+With few rows, the best value of a metric is a worse choice than no choice: `benchmarks/LOG.md`,
+"Which epoch to keep".
 """
 
 from __future__ import annotations

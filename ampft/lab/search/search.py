@@ -164,7 +164,7 @@ def _plan(
     )
     if settings.folds and not can_fold:
         raise InputError(
-            "--folds: it supports tasks with one label per example, and data of your own. Remove "
+            "--folds supports only tasks with one label per example, and data of your own. Remove "
             "the flag."
         )
     setting, length = rungs.default_length(estimate)

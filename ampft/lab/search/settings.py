@@ -18,7 +18,7 @@ def parse_rates(name: str, text: str) -> tuple[float, ...]:
         name: Name of the flag, for the message.
 
     Raises:
-        InputError: It is no such list.
+        InputError: It is not such a list.
     """
     try:
         rates = tuple(float(part) for part in text.split(","))
@@ -54,9 +54,9 @@ class SearchSettings:
     )
     folds: int | None = flag(
         None,
-        "number of folds of the rows that are not for the judgement, on which the search chooses; "
-        "if none, 5 with fewer than 200 validation rows if the time allows, and otherwise the "
-        "validation rows",
+        "number of folds on which the search chooses, made of all rows but the test rows; if none, "
+        "5 if there are fewer than 200 validation rows and the time allows; otherwise the "
+        "validation rows choose",
         group=COMPARISON,
         at_least=2,
     )
