@@ -6,8 +6,8 @@ the file has are not trained again.
 
 Draws and models are those of `defaults.py`; the loop is a plain one that keeps the last weights and
 leaves out what a run does besides. Word vectors that no text reads are left out of the optimizer,
-which never moves them. Up to 1,000 test rows. Size 0: all rows. Set
-`trec2`: only TREC's descriptions and entities, as another set of two classes.
+which never moves them. Up to 1,000 test rows. Size 0: all rows. Set `trec2`: only TREC's
+descriptions and entities, as another set of two classes.
 
 Arms: `half` and `whole`, half of the rate (5e-5) and all of it from the probed head; a number after
 them is the number of epochs, otherwise as many as make 250 steps, 3 to 16. `before` and `trainer`
@@ -21,6 +21,7 @@ import copy
 import json
 import math
 import re
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -196,7 +197,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="1024")
     parser.add_argument("--arms", default="half,whole,before,frozen,tf-idf")
     parser.add_argument("--seeds", default="0,1")
-    parser.add_argument("--folder", type=Path, default=Path("/tmp/defaults-rate"))
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "defaults-rate"))
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     results = json.loads(args.out.read_text())["results"] if args.out.exists() else []

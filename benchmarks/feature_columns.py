@@ -1,4 +1,4 @@
-"""Where numbers and categories beside a text are best said: before it, after it, or in a pair.
+"""Where numbers and categories beside a text are best put: before it, after it, or in a pair.
 
 Run: `python benchmarks/feature_columns.py --data ../shared/data --out
 benchmarks/results/feature-columns.json`, and `--table` for its table. MiniLM trains without
@@ -9,8 +9,9 @@ found, with its kind, its number of arguments and its number of lines; `readers`
 with an age and a country that are drawn: negative ones are "complaint", the others "young" or "old"
 by the age (from 40), so that only the age tells two classes apart.
 
-Forms: `none`, only the text; `before` and `after`, as `ampft.decision.described` says them; `pair`,
-said as the first text of a pair; `regression`, without text: logistic regression of the columns.
+Forms: `none`, only the text; `before` and `after`, as `ampft.decision.described` writes them;
+`pair`, written as the first text of a pair; `regression`, without text: logistic regression of the
+columns.
 """
 
 from __future__ import annotations

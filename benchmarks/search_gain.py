@@ -1,13 +1,12 @@
 """What `ampft search` finds and gains on real texts, and whether it keeps its time.
 
 Run: `python benchmarks/search_gain.py --data ../shared/data --out FILE`; the results are in
-`results/search-gain.json`.
-Cases that the file has already are not measured again. MiniLM trains on `size` rows, the classes in
-turn, with 200 validation rows and 400 test rows of their own, texts of at most 48 tokens, in bf16.
+`results/search-gain.json`. Cases that the file already has are not measured again. MiniLM trains on
+`size` rows, the classes in turn, with 200 other validation rows and 400 other test rows, texts of
+at most 48 tokens, in bf16.
 
-Cases: `planted`, a default that is far off (a learning rate of 1e-6, four epochs, a
-random head); `default`, the
-defaults of ampft, where little is left to gain.
+Cases: `planted`, a default that is far off (a learning rate of 1e-6, four epochs, a random head);
+`default`, the defaults of ampft, where little is left to gain.
 """
 
 from __future__ import annotations
