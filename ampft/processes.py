@@ -56,6 +56,12 @@ class Child(subprocess.Popen[bytes]):
     temporary: TemporaryFolder  # Its TMPDIR, locked until it and its forks have ended.
 
 
+def are_several() -> bool:
+    """Return whether a launcher started several processes; a wrong number is refused later."""
+    number = os.environ.get("WORLD_SIZE", "")
+    return number.isdecimal() and int(number) > 1
+
+
 def start_child(
     words: Sequence[str],
     *,

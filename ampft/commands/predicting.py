@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from ampft.data.sources.file_names import check_file
 from ampft.errors import InputError, quoted
 from ampft.flag import OUTPUT, REQUIRED, flag, positional
 from ampft.precision.modes import BASELINE
+from ampft.processes import are_several
 from ampft.registry import room
 
 STANDARD_INPUT = "-"
@@ -128,7 +128,7 @@ def check_model_and_inputs(flags: PredictFlags) -> None:
         InputError: One does not exist; the message says how to pass a text. Or a launcher has
             started several processes.
     """
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+    if are_several():
         raise InputError(
             "ampft predict runs in one process, but several were started. Start it without "
             f"torchrun; --engine {RAY} predicts the files of --output_dir on several machines."

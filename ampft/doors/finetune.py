@@ -11,6 +11,7 @@ from ampft.arguments.parsing import command_line_words, messages_for_python
 from ampft.doors.transformers_flags import settings_of
 from ampft.errors import AlreadyFinished, InputError
 from ampft.features.trackers import own_trackers
+from ampft.processes import are_several
 from ampft.runs.finished import FinishedRun
 from ampft.signals import hearing
 
@@ -56,7 +57,7 @@ def finetune(
         Preempted: It was interrupted; the message says how to continue.
     """
     with messages_for_python(), hearing(("SIGINT",)):
-        if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        if are_several():
             raise InputError(
                 "ampft.finetune trains in one process, but several were started. For several, use"
                 " `accelerate launch -m ampft train`."
