@@ -78,9 +78,10 @@ def finetune(
                 settings.setdefault("with_tracking", True)
         words = command_line_words({**named, **settings})
         from ampft.runs.caller_state import caller_state_kept
-        from ampft.runs.train import train as train_run
 
         with caller_state_kept(["ampft.finetune", *words]):
+            from ampft.runs.train import train as train_run  # draws numbers at the first import
+
             args = parse_classify_arguments(
                 words, program="ampft.finetune", in_memory=data is not None
             )
