@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -64,15 +65,18 @@ def python(core: Path, *words: object, timeout: int = 600) -> subprocess.Complet
 def test_a_user_trains_predicts_and_compares(core, files, tiny_model, tmp_path):
     settings = [f for f in text_settings(files, tiny_model, tmp_path) if f != str(tmp_path)]
     settings.remove("--output_dir")
-    for mode in ("fp32", "bf16"):
-        for seed in ("1", "2", "3"):
-            name = tmp_path / f"{mode}-{seed}"
-            succeeded(
-                python(
-                    core, "recipes/classify.py", "--mixed_precision", mode, *settings,
-                    "--seed", seed, "--output_dir", name,
-                )
-            )  # fmt: skip
+    words = [
+        [
+            "--mixed_precision", mode, *map(str, settings),
+            "--seed", seed, "--output_dir", str(tmp_path / f"{mode}-{seed}"),
+        ]
+        for mode in ("fp32", "bf16") for seed in ("1", "2", "3")
+    ]  # fmt: skip
+    succeeded(python(core, "recipes/classify.py", *words[0]))
+    others = "import sys, json\nfrom ampft.cli import main\n"
+    others += "assert not any(main(['train', *each]) for each in json.loads(sys.argv[1]))"
+    for of_one_mode in (words[1:3], words[3:]):
+        succeeded(python(core, "-c", others, json.dumps(of_one_mode)))
     runs = sorted(tmp_path.iterdir())
     table = succeeded(
         python(core, "-m", "ampft", "predict", "--model", runs[0], files / "test.csv")

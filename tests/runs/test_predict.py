@@ -239,6 +239,7 @@ def image_folder(tmp_path, monkeypatch):
         status="finished", task="images", label_names=names, arguments={}, files={},
         data=DataPart(name="x", kind="image", input_columns=("image",),
                       fingerprints={}, examples={}),
+        model=SimpleNamespace(padding_free=None),
     )  # fmt: skip
     monkeypatch.setattr(ampft.runs.predict, "read_record", lambda folder: record)
     return run
