@@ -209,7 +209,7 @@ class Rule:
     separator: str = ","  # Text between several shown labels, unless a label contains it.
     decisions: Decisions = UNTOUCHED  # What was fitted.
     numbers: bool = False  # Whether the only output is a number, which is the answer.
-    # Whether labels are named `column=value`, of which a case has one of each column.
+    # Whether labels are named `column=value`, and each case has exactly one value per column.
     exclusive: bool = False
 
     def probabilities(self, logits: npt.NDArray[Any]) -> FloatArray:

@@ -58,8 +58,7 @@ class Child(subprocess.Popen[bytes]):
 
 def are_several() -> bool:
     """Return whether a launcher started several processes; a wrong number is refused later."""
-    number = os.environ.get("WORLD_SIZE", "")
-    return number.isdecimal() and int(number) > 1
+    return os.environ.get("WORLD_SIZE", "").isdecimal() and int(os.environ["WORLD_SIZE"]) > 1
 
 
 def start_child(

@@ -11,13 +11,14 @@ import random
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from global_state import fresh_global_state
 from warm_processes import WarmPopen
 
@@ -202,3 +203,25 @@ class Finished:
     def history(self) -> list[dict[str, Any]]:
         lines = (self.folder / "history.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines]
+
+
+def trained_in_two_modes(
+    model: Path, temporary: pytest.TempPathFactory, table: Callable[[int, int], Iterable[Any]],
+    header: Sequence[str], *flags: object,
+) -> list[Finished]:  # fmt: skip
+    """Train on new files in fp32 and in bf16, beside the simple methods.
+
+    Args:
+        table: Function that returns a number of rows for a seed.
+    """
+    files = temporary.mktemp("files")
+    for seed, (name, count) in enumerate({"train": 200, "validation": 40, "test": 60}.items()):
+        write_csv(files / f"{name}.csv", table(count, seed), header)
+    finished = []
+    for mode in ("fp32", "bf16"):
+        folder = temporary.mktemp("runs") / mode
+        settings = text_settings(files, model, folder)
+        words = (*settings, *flags, "--mixed_precision", mode, "--baseline")
+        done = succeeded(call_here(CLASSIFY, *words))
+        finished.append(Finished(folder, done.stdout, done.stderr))
+    return finished

@@ -145,7 +145,7 @@ def with_missing_splits(
             rows = missing_splits(strata, groups, frozenset(parts), asked)[0]["train"]
             if len(rows) == len(groups):
                 raise InputError(
-                    "--leave_out_test: there are no test rows to leave out. Pass --test_file, or "
+                    "--leave_out_test: the data have no test rows. Pass --test_file, or "
                     "remove --validation_file or --test_fraction 0, so that rows are split off."
                 )
             strata, groups = None if strata is None else strata[rows], groups[rows]

@@ -147,7 +147,7 @@ class TextEstimator(BaseEstimator):
         """Return the labels.
 
         Raises:
-            ValueError: Their number is not that of the texts, or `X` has no texts.
+            ValueError: There are more or fewer labels than texts, or `X` has no texts.
         """
         if y is None:
             raise ValueError("fit requires y to be passed, but the target y is None.")

@@ -302,7 +302,7 @@ def _task_name(value: str, given: Given) -> list[str]:
 
 
 def _data_dir(value: str, given: Given) -> list[str]:
-    """Convert a folder of files of words with tags; those of GLUE have no names of columns."""
+    """Convert a folder of tagged words. A folder of GLUE is refused: its columns have no names."""
     files = {use: Path(value) / f"{name}.txt" for use, name in _FILES_OF_FOLDERS.items()}
     if "labels" not in given or not files["train"].is_file():
         raise _RefusedError("name its files with --train_file, --validation_file and --test_file.")

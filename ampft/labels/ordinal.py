@@ -53,7 +53,7 @@ class OrdinalPredictions(Predictions):
 
     @property
     def distances(self) -> npt.NDArray[np.float64]:
-        """The ranks of the predictions minus those of the labels, (n,)."""
+        """Predicted rank minus true rank of each example, (n,)."""
         return (self.predicted - self.labels).astype(np.float64)
 
     def sums(self, metric: str) -> CaseSums:

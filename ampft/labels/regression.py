@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from ampft.decision import Rule
 from ampft.errors import InputError
-from ampft.metrics.scores import Scores
 from ampft.metrics.sums import (
     CaseSums,
     Metric,
@@ -227,16 +226,6 @@ class RegressionPredictions(Unclassified):
     def unit_sums(self) -> CaseSums:
         """The sums of the squared errors."""
         return self.sums(MSE.name)
-
-    def scores(self) -> tuple[Scores, ...]:
-        """Return none: there are no classes."""
-        return ()
-
-    def confusion(self) -> None:
-        """Return None: there are no classes."""
-
-    def calibration(self, bins: int) -> None:
-        """Return None: there are no probabilities."""
 
     def mistakes(self) -> OutcomeMistakes:
         """Return the cases by their absolute errors, the largest first."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ampft.metrics.scores import Scores
 from ampft.metrics.sums import CaseSums, Metric, costliest_of_worst, mean_metric, mean_sums
 from ampft.tasks.outcome import OutcomeMistakes, Unclassified, check_ids_complete
 from ampft.tasks.report import HubMetric, Report
@@ -111,16 +110,6 @@ class CaseLossPredictions(Unclassified):
         """Return the sums of the losses."""
         del metric
         return self.unit_sums
-
-    def scores(self) -> tuple[Scores, ...]:
-        """Return none: there are no classes."""
-        return ()
-
-    def confusion(self) -> None:
-        """Return None: there are no classes."""
-
-    def calibration(self, bins: int) -> None:
-        """Return None: there are no probabilities."""
 
     def mistakes(self) -> OutcomeMistakes:
         """Return the cases by their losses, the largest first."""

@@ -212,7 +212,7 @@ class Problem(Protocol):
         Args:
             logits: (m, K) float32.
             targets: (m, ...) labels.
-            weights: (m,) factors of the losses, besides those of the classes; None for 1.
+            weights: (m,) factors of the losses, in addition to class weights; None for 1.
         """
 
     def decode(self, logits: Any, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -425,3 +425,13 @@ class Unclassified:
     def confidence(self) -> Any:
         """None."""
         return None
+
+    def scores(self) -> tuple[Scores, ...]:
+        """Return none."""
+        return ()
+
+    def confusion(self) -> None:
+        """Return None."""
+
+    def calibration(self, bins: int) -> None:
+        """Return None."""

@@ -557,7 +557,7 @@ class SingleLabel:
         Args:
             logits: (m, K, ...) float32.
             targets: (m, ...) int64 class indices.
-            weights: (m,) factors of the losses, besides those of the classes; None for 1.
+            weights: (m,) factors of the losses, in addition to class weights; None for 1.
             ignore_index: Target of what does not count.
         """
         of_classes = None

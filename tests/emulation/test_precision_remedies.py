@@ -102,8 +102,10 @@ def test_an_lstm_trains_where_onednn_has_no_bf16(tmp_path, mode):
         "with ampft.numerics(precision), torch.autocast('cpu', torch.bfloat16,\n"
         "    enabled=precision.uses_autocast):\n"
         "    layer(rows)[0].float().sum().backward()\n"
+        "print(all(each.grad.isfinite().all() for each in layer.parameters()))\n"
     )
-    succeeded(call("python", script, warm=False, ONEDNN_MAX_CPU_ISA="AVX2"))
+    done = succeeded(call("python", script, warm=False, ONEDNN_MAX_CPU_ISA="AVX2"))
+    assert done.stdout.splitlines()[-1] == "True"
 
 
 def test_a_layer_that_fp16_refuses_runs_outside_autocast():
@@ -130,8 +132,8 @@ def test_functions_that_fp16_refuses_run_in_bf16_and_fp32(name):
     with Emulation(torch.bfloat16):
         for dtype in (torch.bfloat16, torch.float32):
             with torch.autocast("cpu", torch.bfloat16):
-                WITHOUT_A_KERNEL[name](dtype)
-    WITHOUT_A_KERNEL[name](torch.float32)
+                assert outputs_are_finite(WITHOUT_A_KERNEL[name](dtype))
+    assert outputs_are_finite(WITHOUT_A_KERNEL[name](torch.float32))
 
 
 def test_the_modes_named_for_fsdp_are_those_of_this_device(monkeypatch):

@@ -13,7 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 import sklearn.metrics as sk
 import torch
-from running import BIN, CLASSIFY, Finished, call_here, succeeded, text_settings, write_csv
+from running import (
+    BIN,
+    CLASSIFY,
+    Finished,
+    call_here,
+    succeeded,
+    text_settings,
+    trained_in_two_modes,
+)
 from torch.nn import functional
 
 from ampft import decision
@@ -43,17 +51,9 @@ def labelled(count: int, seed: int) -> list[tuple[str, str, str]]:
 
 @pytest.fixture(scope="module")
 def runs(tiny_bert, tmp_path_factory) -> list[Finished]:
-    files = tmp_path_factory.mktemp("files")
-    for seed, (name, count) in enumerate({"train": 200, "validation": 40, "test": 60}.items()):
-        write_csv(files / f"{name}.csv", labelled(count, seed), ("text", "mood", "topic"))
-    finished = []
-    for mode in ("fp32", "bf16"):
-        folder = tmp_path_factory.mktemp("runs") / mode
-        settings = text_settings(files, tiny_bert, folder)
-        words = ("--mixed_precision", mode, "--baseline")
-        done = succeeded(call_here(CLASSIFY, *settings, *FLAGS, *words))
-        finished.append(Finished(folder, done.stdout, done.stderr))
-    return finished
+    return trained_in_two_modes(
+        tiny_bert, tmp_path_factory, labelled, ("text", "mood", "topic"), *FLAGS
+    )
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import sklearn.metrics as sk
-from running import BIN, CLASSIFY, Finished, call_here, succeeded, text_settings, write_csv
+from running import (
+    BIN,
+    CLASSIFY,
+    Finished,
+    call_here,
+    succeeded,
+    text_settings,
+    trained_in_two_modes,
+)
 
 import ampft
 
@@ -33,18 +41,7 @@ def rated(count: int, seed: int) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def runs(tiny_bert, tmp_path_factory) -> list[Finished]:
-    files = tmp_path_factory.mktemp("files")
-    for seed, (name, count) in enumerate({"train": 200, "validation": 40, "test": 60}.items()):
-        write_csv(files / f"{name}.csv", rated(count, seed), ("text", "label"))
-    finished = []
-    for mode in ("fp32", "bf16"):
-        folder = tmp_path_factory.mktemp("runs") / mode
-        settings = text_settings(files, tiny_bert, folder)
-        done = succeeded(
-            call_here(CLASSIFY, *settings, *FLAGS, "--mixed_precision", mode, "--baseline")
-        )
-        finished.append(Finished(folder, done.stdout, done.stderr))
-    return finished
+    return trained_in_two_modes(tiny_bert, tmp_path_factory, rated, ("text", "label"), *FLAGS)
 
 
 @pytest.fixture(scope="module")

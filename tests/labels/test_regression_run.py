@@ -10,12 +10,25 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import sklearn.metrics as sk
-from running import BIN, CLASSIFY, Finished, call_here, succeeded, text_settings, write_csv
+from running import (
+    BIN,
+    CLASSIFY,
+    Finished,
+    call_here,
+    succeeded,
+    text_settings,
+    trained_in_two_modes,
+    write_csv,
+)
 
 import ampft
 
 pytestmark = pytest.mark.slow
 
+FLAGS = (
+    *("--task", "regression", "--label_column_name", "year"),
+    *("--num_train_epochs", 6, "--head_init", "probe"),
+)
 WORDS = [f"w{index}" for index in range(40)]
 
 
@@ -32,21 +45,7 @@ def rated(count: int, seed: int) -> list[tuple[str, float]]:
 
 @pytest.fixture(scope="module")
 def runs(tiny_bert, tmp_path_factory) -> list[Finished]:
-    files = tmp_path_factory.mktemp("files")
-    for seed, (name, count) in enumerate({"train": 200, "validation": 40, "test": 60}.items()):
-        write_csv(files / f"{name}.csv", rated(count, seed), ("text", "year"))
-    finished = []
-    for mode in ("fp32", "bf16"):
-        folder = tmp_path_factory.mktemp("runs") / mode
-        done = succeeded(
-            call_here(
-                CLASSIFY, *text_settings(files, tiny_bert, folder), "--task", "regression",
-                "--label_column_name", "year", "--mixed_precision", mode,
-                "--num_train_epochs", 6, "--head_init", "probe", "--baseline",
-            )
-        )  # fmt: skip
-        finished.append(Finished(folder, done.stdout, done.stderr))
-    return finished
+    return trained_in_two_modes(tiny_bert, tmp_path_factory, rated, ("text", "year"), *FLAGS)
 
 
 @pytest.fixture(scope="module")

@@ -45,8 +45,8 @@ def judgement_text(judgement: Judgement) -> str:
         if test.shared_rows:
             rows["warning"] = (
                 f"the best was trained on {test.shared_rows:,} of the test rows. Its score is too "
-                "high for new rows, and so is that of candidates which train on them. Remove them "
-                "and begin another ledger."
+                "high for new rows, and a candidate that trains on them scores too high as well. "
+                "Remove them and begin another ledger."
             )
     else:
         rows = _trial_rows(judgement, entry, entry.trial, seeds)

@@ -148,7 +148,7 @@ class Search:
         command = comparison(
             self.settings, argv, classify, seeds=1, folds=plan.folds, output_dir=self.folder.path
         )
-        # Other seeds than those of the judgement: luck that was chosen must not count.
+        # The judgement uses different seeds, so that a lucky choice does not count there.
         first = command.design.first_seed + plan.seeds
         arms = (plan.arm(plan.default_candidate),)
         design = replace(command.design, first_seed=first, arm_settings=arms)
