@@ -64,7 +64,7 @@ def methods_table(
 
 
 def answer(problem: type[Problem] | Problem, methods: Sequence[SimpleMethod]) -> str | None:
-    """Return in one sentence whether the best simple method is as good; None without any."""
+    """Return in one sentence whether the best simple method is worse; None without any."""
     metric = problem.metrics[problem.printed[0]]
     sign = 1 if metric.higher_is_better else -1
     known = [each for each in methods if each.difference is not None and each.name not in CONSTANTS]
@@ -80,6 +80,6 @@ def answer(problem: type[Problem] | Problem, methods: Sequence[SimpleMethod]) ->
     if high < 0:
         return f"fine-tuning is worth it: {best.name} is worse ({figures})"
     return (
-        f"{best.name} is as good, as far as {gain.cases} cases show ({figures}): it is cheaper to "
-        "train and to change"
+        f"{gain.cases} cases do not show whether {best.name} is worse ({figures}); it is cheaper "
+        "to train and to change"
     )
