@@ -58,7 +58,7 @@ COMMANDS = {
     },
     "laboratory: a better model": {
         "errors": (
-            "lab.mistakes.errors:ERRORS",
+            "lab.mistakes.errors_command:ERRORS",
             "show the most confident errors of a run, and the classes that it confuses",
         ),
         "search": (
@@ -77,11 +77,11 @@ COMMANDS = {
             "say which promises hold on this machine, by commands as users type them",
         ),
         "export": (
-            "export.certificate.verified_export:EXPORT",
+            "export.certificate.export_command:EXPORT",
             "write a model for onnxruntime, OpenVINO or PyTorch, and verify it",
         ),
         "audit": (
-            "lab.audit.targets:audit_command",
+            "lab.audit.audit_command:audit_command",
             "repeat a run, an export or a ledger from its record, and confirm it or not",
         ),
         "resume-check": (

@@ -35,7 +35,7 @@ TABLES = {
 }
 # Modules of the add-ons that the core uses, by the names under which it asks for them.
 ROOMS = {
-    "answer of a search": "lab.search.answer",
+    "answer of a search": "lab.search.search_answer",
     "artifacts": "export.artifact",
     "cluster": "lab.cluster.launcher",
     "curves": "lab.curve.learning_curve",
@@ -52,7 +52,7 @@ ROOMS = {
     "inference": "export.inference.compare_inference",
     "files of words": "words.conll",
     "masks": "media.mask_data",
-    "packed attention": "fast.packing.attention",
+    "packed attention": "fast.packing.packed_attention",
     "packing": "fast.packing.install",
     "packing checks": "fast.packing.verification",
     "packing choice": "fast.packing.choice",

@@ -34,7 +34,7 @@ from ampft.cli import main as ampft
 from ampft.export import ExportRequest, export_run
 from ampft.export.artifact import open_uncertified
 from ampft.export.certificate.certificate import FAILED, PASSED
-from ampft.export.certificate.rows import VerifyRequest, check_verification
+from ampft.export.certificate.verified_rows import VerifyRequest, check_verification
 from ampft.export.certificate.verify import certify
 from ampft.export.source import ExportSource
 from ampft.kinds.logits import model_inputs

@@ -25,7 +25,7 @@ from provenance import provenance
 from ampft.cli import main as ampft
 from ampft.errors import InputError
 from ampft.export import ExportRequest, export_run
-from ampft.export.certificate.rows import VerifyRequest
+from ampft.export.certificate.verified_rows import VerifyRequest
 from ampft.export.certificate.verify import certify
 from ampft.models.minilm import default_model
 from ampft.text.terminal import quiet_libraries

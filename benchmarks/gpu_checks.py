@@ -23,8 +23,8 @@ from torch import Tensor, nn
 import ampft
 from ampft.emulation import Emulation
 from ampft.engine.out_of_memory import OutOfMemoryRetries, release_memory
-from ampft.fast.packing.attention import choose_kernel
 from ampft.fast.packing.install import install_packing
+from ampft.fast.packing.packed_attention import choose_kernel
 from ampft.fast.packing.verification import check_packing
 from ampft.precision.matrix_rate import measure_matrix_rate
 from ampft.precision.tf32 import float32_settings_restored
@@ -32,7 +32,7 @@ from ampft.precision.tf32 import float32_settings_restored
 ROOT = Path(__file__).resolve().parent.parent
 FAMILIES = tuple(sorted(ENCODERS))
 FAMILY_LENGTHS = (5, 17, 1, 17)
-CHOICE = "ampft.fast.packing.attention.choose_kernel"
+CHOICE = "ampft.fast.packing.packed_attention.choose_kernel"
 LOSS_SCALE = 1024.0
 MEMORY_SHARE = 0.6  # of what the whole step batch takes beyond the model
 GPU_TESTS = ("-m", "gpu", "-n", "0", "-q", "-p", "no:cacheprovider")

@@ -38,7 +38,7 @@ import numpy.typing as npt
 from provenance import provenance
 
 from ampft.comparison.statistics.interval import DifferenceEstimate
-from ampft.lab.referee.decision import (
+from ampft.lab.referee.keep_or_drop import (
     CandidateAnswer,
     CandidateCriteria,
     Claim,

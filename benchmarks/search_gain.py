@@ -26,7 +26,7 @@ from defaults import rows_of
 from provenance import provenance, write_results
 
 from ampft.arguments.flags import parse_duration
-from ampft.lab.search.state import read_state
+from ampft.lab.search.search_record import read_state
 
 SETTINGS = (
     "--max_seq_length",

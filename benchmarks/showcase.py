@@ -24,7 +24,7 @@ from pathlib import Path
 from provenance import provenance
 
 from ampft.comparison.findings import Comparison
-from ampft.comparison.report.files import read_comparison
+from ampft.comparison.report.report_files import read_comparison
 
 SETTINGS = {
     "sst2": "--num_train_epochs 3 --max_seq_length 64",

@@ -20,8 +20,8 @@ from transformers import (
 )
 
 from ampft.fast.packing.install import KERNEL_CACHE_CAPACITIES
-from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
+from ampft.tasks.task_settings import TaskSettings
 
 TORCH_CAPACITY = "1024"  # kernels; the default of oneDNN and of ideep
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ampft.data.steps import TensorExamples
+from ampft.data.step_batches import TensorExamples
 from ampft.tasks.single_label import Predictions, SingleLabel
 
 CLASSES = ("ant", "bee", "cow")

@@ -23,8 +23,8 @@ from ampft.arguments.help_text import Help
 from ampft.cli import main
 from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.data.load import load_data
-from ampft.data.sources.files import READERS
-from ampft.data.sources.table import SourceTable
+from ampft.data.sources.readers import READERS
+from ampft.data.sources.source_table import SourceTable
 from ampft.errors import InputError
 from ampft.flag import flag
 from ampft.kinds.prediction import PredictRequest
@@ -33,7 +33,7 @@ from ampft.precision.modes import MODE_TABLE, Mode
 from ampft.precision.resolve import _PROBES, resolve
 from ampft.runs.predict import predict_inputs
 from ampft.runs.record import read_record
-from ampft.runs.show import read_report
+from ampft.runs.run_text import read_report
 from ampft.tasks import TaskRow
 from ampft.tasks.single_label import METRICS, SingleLabel
 from ampft.tasks.table import TASKS

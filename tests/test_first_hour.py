@@ -82,7 +82,7 @@ import sys, json, torch
 sys.path[:0] = [{benchmarks!r}, {tests!r}]
 import gpu_turns, first_hour
 from tape import TapeRecorder, masked_attention
-from ampft.fast.packing import attention
+from ampft.fast.packing import packed_attention
 attention.choose_kernel = lambda *_, **__: masked_attention
 gpu_turns.Scale.on_gpu = property(lambda scale: True)
 gpu_turns.CudaRecorder = lambda device: TapeRecorder()

@@ -18,7 +18,12 @@ ASKED = {"kind", "data_kind", "task"}
 GENERAL = {
     "ampft.media.masks",
     *("ampft.kinds", "ampft.kinds.inputs", "ampft.kinds.prediction", "ampft.kinds.rows"),
-    *("ampft.kinds.logits", "ampft.doors.served", "ampft.kinds.settings", "ampft.kinds.views"),
+    *(
+        "ampft.kinds.logits",
+        "ampft.doors.pipeline_answers",
+        "ampft.kinds.input_settings",
+        "ampft.kinds.views",
+    ),
     *(
         "ampft.tasks",
         "ampft.tasks.table",

@@ -32,13 +32,13 @@ OTHERS = {
     "files of the user, which no command wrote": """
         arguments/flags.py:_read_config doors/transformers_flags.py:words_of_file
         media/images.py:open_image media/sounds.py:open_sound
-        words/class_names.py:read_class_names data/sources/files.py:_advice
+        words/class_names.py:read_class_names data/sources/readers.py:_advice
         data/sources/binary_files.py:read_parquet data/sources/binary_files.py:read_parquet.read
-        data/sources/binary_files.py:_opened_sheet data/sources/files.py:open_table
+        data/sources/binary_files.py:_opened_sheet data/sources/readers.py:open_table
         data/sources/text_files.py:opened_text data/sources/text_files.py:_undecodable_byte
         data/sources/text_files.py:_quoting_of_tsv data/sources/binary_files.py:_merged_rows
-        data/sources/files.py:_notes_on_controls data/sources/files.py:stated_encoding
-        doors/served.py:_picture""",
+        data/sources/readers.py:_notes_on_controls data/sources/readers.py:stated_encoding
+        doors/pipeline_answers.py:_picture""",
     "a model: `check_saved_model` and `check_model_files` have checked the folder of a run, and "
     "`checked_manifest` that of an artifact": """
         decision.py:Contract.read tasks/task.py:Task._has_new_head
@@ -58,13 +58,13 @@ OTHERS = {
         export/certificate/measured.py:_torch_dtypes export/artifact.py:certificate_problem
         export/certificate/certificate_page.py:read_certificate""",
     "predictions that answers are held against, so that changed ones show as a difference": """
-        export/certificate/served.py:served_artifact""",
+        export/certificate/artifact_clients.py:served_artifact""",
     "a reader of a path, whose callers are in this test": """
         files.py:sync files.py:describe_file text/json_io.py:read_json_object
         runs/predictions.py:read_predictions runs/predictions.py:read_rows
         runs/predictions.py:read_groups comparison/analysis/run_predictions.py:read_run_predictions
         comparison/analysis/run_predictions.py:_check_same_cases
-        lab/audit/written.py:history_rows runs/history.py:read_history""",
+        lab/audit/run_files.py:history_rows runs/history.py:read_history""",
     "predictions of a `RecordedRun`, whose files were checked when it was made": """
         comparison/analysis/compare_folders.py:_read_predictions
         comparison/analysis/compare_folders.py:_cases_without_complete_arms
@@ -75,14 +75,15 @@ OTHERS = {
     "an audit, which says what was changed": """
         lab/audit/audit.py:audit_run lab/audit/audit.py:_read_outcomes
         lab/audit/audit.py:_load_model lab/audit/audit.py:_data_problem
-        lab/audit/written.py:check_metrics lab/audit/written.py:check_card
+        lab/audit/run_files.py:check_metrics lab/audit/run_files.py:check_card
         lab/audit/audit.py:own_loop_checks""",
     "a run that is still going on, or was killed: nothing has recorded its files": """
-        comparison/execution/folder.py:run_ending comparison/execution/session.py:HistoryTail.steps
+        comparison/execution/comparison_folder.py:run_ending
+        comparison/execution/session.py:HistoryTail.steps
         features/trackers.py:TrackerReporting._stored_ids runs/resume.py:_steps_of
         lab/cluster/node_worker.py:_News.texts lab/resume_check.py:_Training.run
         lab/resume_check.py:_Training.steps lab/resume_check.py:_history_differences
-        runs/show.py:format_run""",
+        runs/run_text.py:format_run""",
     "written by this very command": """
         comparison/execution/launch.py:_refuse_foreign
         comparison/execution/launch.py:call_in_subprocess
@@ -103,8 +104,8 @@ OTHERS = {
         ownership.py:_is_own_page ownership.py:_has_layout runs/manifest.py:_is_history""",
     "of a checkpoint that `verify` has checked, or a part with a hash of its own": """
         engine/checkpoints/store.py:verified_history
-        runs/saved_state.py:is_of_earlier_version runs/saved_state.py:restore
-        runs/saved_state.py:read_saved_state runs/saved_state.py:_header""",
+        runs/checkpoint_content.py:is_of_earlier_version runs/checkpoint_content.py:restore
+        runs/checkpoint_content.py:read_saved_state runs/checkpoint_content.py:_header""",
     "the function that compares a file with its hash": "files.py:read_hashed",
     "its values have the hash that the first entry of the ledger states": """
         lab/referee/sides.py:read_case_table""",
@@ -116,7 +117,7 @@ OTHERS = {
         machine.py:cpu_model machine.py:status_bytes machine.py:_available_in_control_groups
         machine.py:_available_in_group doors/environment.py:_cpu_features
         runs/prepared.py:configuration_of runs/prepared.py:_content
-        text/terminal.py:discard_output media/files.py:_shared""",
+        text/terminal.py:discard_output media/checked_files.py:_shared""",
 }
 
 
@@ -177,10 +178,10 @@ def test_no_other_function_opens_a_file():
     ("name", "removed"),
     [
         ("runs/finished.py", "check_files(self.folder"),
-        ("runs/show.py", "check_files(folder"),
+        ("runs/run_text.py", "check_files(folder"),
         ("comparison/execution/plan.py", "read_hashed(path"),
-        ("comparison/report/files.py", "read_hashed(file"),
-        ("comparison/execution/folder.py", "check_files(run"),
+        ("comparison/report/report_files.py", "read_hashed(file"),
+        ("comparison/execution/comparison_folder.py", "check_files(run"),
         ("lab/curve/learning_curve.py", "check_files(path"),
         ("lab/doctor/case.py", "read_step(saved)"),
         ("features/weights.py", "Sealed("),

@@ -18,8 +18,8 @@ from ampft.media.masks import Masks
 from ampft.media.pixel_labels import mask_digest, mask_to_png
 from ampft.media.pixel_outcome import BINS, PixelPredictions
 from ampft.metrics.scores import confusion
-from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import Task, make_task
+from ampft.tasks.task_settings import TaskSettings
 
 SIZE = (16, 24)  # height, width
 COLORS = ((40, 40, 40), (200, 60, 60), (60, 60, 200))

@@ -11,8 +11,8 @@ from media_files import image_folder, sound_table
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
-from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import Task, make_task
+from ampft.tasks.task_settings import TaskSettings
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 SMALL = {

@@ -14,8 +14,8 @@ from transformers import BertConfig, BertForSequenceClassification, BertTokenize
 from ampft.data.dataset import ClassificationData
 from ampft.data.row_labels import WEIGHT_COLUMN
 from ampft.decision import CONTRACT_NAME, Contract, Rule, Tokenization
-from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import Task, make_task
+from ampft.tasks.task_settings import TaskSettings
 
 LABELS = ("ant", "bee", "cow")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

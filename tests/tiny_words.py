@@ -9,8 +9,8 @@ import numpy as np
 from tiny_text import WORDS
 
 from ampft.data.dataset import TOKEN, ClassificationData
-from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import Task, make_task
+from ampft.tasks.task_settings import TaskSettings
 
 TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 

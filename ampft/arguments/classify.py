@@ -12,8 +12,8 @@ from ampft.data.request import DataRequest
 from ampft.errors import InputError
 from ampft.flag import BATCH, DATA, EVALUATION, OPTIMIZER, OUTPUT, flag
 from ampft.precision.modes import MODES
-from ampft.tasks.settings import TaskSettings
 from ampft.tasks.table import TASKS
+from ampft.tasks.task_settings import TaskSettings
 
 if TYPE_CHECKING:
     from ampft.engine.optimizer import OptimizerSettings, ScheduleSettings

@@ -13,11 +13,11 @@ from typing import Any
 from ampft.arguments.classify import ADAFACTOR, BUILT_IN_DEFAULTS, ClassifyArguments
 from ampft.arguments.flags import flag_switches, parse_flags, unknown_flag_message
 from ampft.arguments.help_text import Help
-from ampft.engine.checkpoints.interval import parse_interval
+from ampft.engine.checkpoints.checkpoint_interval import parse_interval
 from ampft.errors import InputError, Preempted, TrainingStopped, did_you_mean
 from ampft.registry import found
-from ampft.tasks.settings import check_decision_flags
 from ampft.tasks.table import TASKS, problem_types, task_of_folder
+from ampft.tasks.task_settings import check_decision_flags
 from ampft.text.terminal import print_line
 
 TRAINING_HELP = Help(

@@ -111,7 +111,7 @@ def compare(line: CommandLine[CompareFlags]) -> None:
             f"{asked}: RUN is missing. Pass folders of runs, tables with --predictions FILE, or "
             f"what to train: {line.program} --modes {BASELINE},bf16 -- --train_file FILE."
         )
-    from ampft.comparison.report.files import terminal_text, write_comparison
+    from ampft.comparison.report.report_files import terminal_text, write_comparison
 
     if flags.output_dir is not None:
         _refuse_results(Path(flags.output_dir))
@@ -142,7 +142,7 @@ def compare(line: CommandLine[CompareFlags]) -> None:
 def _train_and_compare(line: CommandLine[CompareFlags]) -> None:
     command = command_of_arms(line) if line.flags.arm else command_of_precisions(line)
     from ampft.comparison.execution.train_and_compare import compare as compare_runs
-    from ampft.comparison.report.files import next_step_line
+    from ampft.comparison.report.report_files import next_step_line
 
     session = compare_runs(command)
     print(inert_lines(next_step_line(session.folder.path)))
@@ -155,7 +155,7 @@ def _compare_runs(line: CommandLine[CompareFlags]) -> Comparison:
 
     plan = read_plan(folders[0]) if len(folders) == 1 else None
     if plan is not None:
-        from ampft.comparison.execution.folder import compare_planned_runs
+        from ampft.comparison.execution.comparison_folder import compare_planned_runs
 
         if flags.by is not None:
             raise InputError(
@@ -193,7 +193,7 @@ def _compare_runs(line: CommandLine[CompareFlags]) -> Comparison:
 def _refuse_results(folder: Path) -> None:
     """Reject a folder that holds a run or a comparison, whose records would be overwritten."""
     from ampft.comparison.execution.plan import PLAN_NAME
-    from ampft.comparison.report.files import RESULT_NAMES
+    from ampft.comparison.report.report_files import RESULT_NAMES
     from ampft.ownership import check_replaceable
     from ampft.runs.manifest import RECORD_NAME
 

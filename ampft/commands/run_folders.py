@@ -53,7 +53,7 @@ def report(line: CommandLine[ReportFlags]) -> None:
 
     folder, output_file = Path(line.flags.run), line.flags.output_file
     if (folder / COMPARISON_NAME).is_file():
-        from ampft.comparison.report.files import read_comparison, terminal_text, write_page
+        from ampft.comparison.report.report_files import read_comparison, terminal_text, write_page
 
         comparison = read_comparison(folder)
         print(inert_lines(terminal_text(comparison)), end="")
@@ -61,7 +61,7 @@ def report(line: CommandLine[ReportFlags]) -> None:
             write_page(comparison, Path(output_file))
         return
     from ampft.comparison.execution.plan import PLAN_NAME
-    from ampft.runs.show import format_run
+    from ampft.runs.run_text import format_run
 
     is_curve = (folder / "curve.json").is_file()
     if not is_curve and (folder / PLAN_NAME).is_file():
@@ -81,7 +81,7 @@ def report(line: CommandLine[ReportFlags]) -> None:
 
 def _refuse_unfinished(folder: Path) -> None:
     """Say how far a comparison without results has come."""
-    from ampft.comparison.execution.folder import run_folder, runs_without_result
+    from ampft.comparison.execution.comparison_folder import run_folder, runs_without_result
     from ampft.comparison.execution.plan import read_plan
 
     plan = read_plan(folder)
@@ -105,7 +105,7 @@ def checkpoint(line: CommandLine[CheckpointFlags]) -> None:
 
 def push(line: CommandLine[PushFlags]) -> None:
     """Push the model of a run to the Hugging Face hub."""
-    from ampft.comparison.report.files import comparison_section
+    from ampft.comparison.report.report_files import comparison_section
     from ampft.runs.publishing import push_run
     from ampft.text.terminal import labelled, quiet_libraries
 

@@ -20,7 +20,7 @@ def train(line: CommandLine[ClassifyArguments]) -> None:
     from ampft.runs.start import check_start
 
     check_start(arguments)
-    from ampft.runs.show import next_step_line
+    from ampft.runs.run_text import next_step_line
     from ampft.runs.train import train as train_run
 
     run = train_run(arguments)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ampft.data.request import DataRequest
 from ampft.data.row_labels import WEIGHT_COLUMN, LabelParser
-from ampft.data.sources.table import SourceTable, as_text
+from ampft.data.sources.source_table import SourceTable, as_text
 from ampft.data.splits import GROUP_COLUMN, ID_COLUMN
 from ampft.decision import described, join_texts, joined_parts
 from ampft.errors import InputError, did_you_mean, listed, quoted, quoted_list

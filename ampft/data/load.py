@@ -13,8 +13,8 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.request import DATA_SET_OPTIONS, DataRequest, refuse_unused_options
 from ampft.data.sources.built_in import CONFIGURATIONS, load_digits, load_stdlib
 from ampft.data.sources.data_sets import INDEX_COLUMN, load_data_set, split_table, standard_splits
-from ampft.data.sources.files import FLAGS, open_tables
 from ampft.data.sources.folders import TEXT, folder_kind, load_folder
+from ampft.data.sources.readers import FLAGS, open_tables
 from ampft.data.table_rows import Loaded, read_tables
 from ampft.errors import InputError
 from ampft.files import describe_file

@@ -67,7 +67,7 @@ def _shares(data: ClassificationData) -> str:
         what = "words" if data.kind == TOKEN else "rows"
     total = len(train) if what == "rows" else counts.sum()
     order = np.argsort(-counts, kind="stable")
-    shares = [f"{_short(names[i], SHOWN_NAME)} {_percent(counts[i] / total)}" for i in order]
+    shares = [f"{_short(names[i], SHOWN_NAME)} {100 * counts[i] / total:.1f} %" for i in order]
     several = what == "rows" and has_several_labels(train)
     rest = ""
     if len(shares) > SHOWN_CLASSES:
@@ -76,10 +76,6 @@ def _shares(data: ClassificationData) -> str:
         f"{listed(shares, limit=SHOWN_CLASSES)}{rest} of {int(total):,} training {what}"
         f"{', which can have several' * several}"
     )
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}".replace("%", " %")
 
 
 def _row(data: ClassificationData, row: int) -> tuple[str, str, str]:

@@ -13,7 +13,7 @@ from datasets import Dataset, concatenate_datasets
 from ampft.data.columns import DataColumns
 from ampft.data.request import DataRequest
 from ampft.data.row_labels import NO_LABEL_CODES, IntArray, RowLabels
-from ampft.data.sources.table import SourceTable
+from ampft.data.sources.source_table import SourceTable
 from ampft.errors import InputError, listed, quoted, quoted_list
 
 MAX_FILES_SHOWN = 3

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ampft.data.sources.source_table import as_text
 from ampft.data.sources.spans import is_span
-from ampft.data.sources.table import as_text
 from ampft.data.sources.text_lists import list_in_text, list_or_cell, seems_to_be_list
 from ampft.errors import InputError, quoted, quoted_list
 

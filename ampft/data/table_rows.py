@@ -32,9 +32,9 @@ from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows, concatenated
 from ampft.data.row_labels import NO, YES, LabelParser
+from ampft.data.sources.arrow_rows import read_rows
 from ampft.data.sources.data_sets import INDEX_COLUMN, MEDIA_TYPES
-from ampft.data.sources.rows import read_rows
-from ampft.data.sources.table import SAMPLE_ROWS, SourceTable, described_columns
+from ampft.data.sources.source_table import SAMPLE_ROWS, SourceTable, described_columns
 from ampft.decision import JOIN, template
 from ampft.errors import InputError, listed, quoted, quoted_list
 from ampft.flag import split_names

@@ -19,7 +19,7 @@ from ampft.arguments.compare import CompareArguments
 from ampft.arguments.parsing import command_line_words, messages_for_python
 from ampft.comparison.execution.train_and_compare import compare as compare_runs
 from ampft.comparison.findings import Comparison
-from ampft.comparison.report.files import read_comparison, terminal_text
+from ampft.comparison.report.report_files import read_comparison, terminal_text
 from ampft.doors.finetune import data_settings
 from ampft.errors import InputError
 from ampft.files import (

@@ -38,15 +38,7 @@ from ampft.comparison.findings import (
 )
 from ampft.comparison.remarks import Remark, remark
 from ampft.data.splits import Groups, group_equal_keys, normalized_text
-from ampft.doors.prediction_tables import (
-    FLAG,
-    GROUP,
-    TEXT,
-    ForeignRun,
-    Runs,
-    TableError,
-    read_tables,
-)
+from ampft.doors.foreign_tables import FLAG, GROUP, TEXT, ForeignRun, Runs, TableError, read_tables
 from ampft.errors import InputError, did_you_mean
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
 from ampft.metrics.scores import class_scores, confusion, confusion_counts

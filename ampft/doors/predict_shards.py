@@ -12,7 +12,7 @@ from typing import Any
 
 from ampft.data.sources.binary_files import WORKBOOK_SUFFIXES
 from ampft.data.sources.file_names import files_in
-from ampft.data.sources.files import READERS
+from ampft.data.sources.readers import READERS
 from ampft.errors import InputError, quoted_list
 from ampft.files import (
     FileDigest,
@@ -35,7 +35,7 @@ from ampft.runs.predict import (
     checked_rows,
     write_rows,
 )
-from ampft.runs.show import task_row
+from ampft.runs.run_text import task_row
 from ampft.text.json_io import from_json, json_values
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled, print_line, quiet_libraries

@@ -34,7 +34,7 @@ from ampft.decision import (
     template,
     unambiguous_separator,
 )
-from ampft.doors.served import Answer, NotAsked, Question, entities_differ
+from ampft.doors.pipeline_answers import Answer, NotAsked, Question, entities_differ
 from ampft.errors import InputError
 from ampft.kinds.prediction import PredictRequest
 from ampft.kinds.views import MASK_COLUMN
@@ -43,13 +43,13 @@ from ampft.precision.accelerator import numerics
 from ampft.precision.modes import BASELINE, FORMATS, MODE_TABLE, is_fp32
 from ampft.precision.resolve import resolve
 from ampft.runs.caller_state import caller_state_kept
+from ampft.runs.client_answers import PIPELINE, PREDICT, SERVER, ServedClient, ServedPart
 from ampft.runs.predict import recorded_training
 from ampft.runs.predictions import read_rows
 from ampft.runs.predictor import Predictor
 from ampft.runs.prepared import configuration_of, saved_preprocessing
 from ampft.runs.record import RunRecord
-from ampft.runs.served import PIPELINE, PREDICT, SERVER, ServedClient, ServedPart
-from ampft.runs.show import holds_adapters, pipeline_arguments, problem_of, task_row
+from ampft.runs.run_text import holds_adapters, pipeline_arguments, problem_of, task_row
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.text.escaping import inert
 from ampft.text.terminal import quiet_libraries

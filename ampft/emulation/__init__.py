@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.backends import mha
 
-from ampft.emulation.attention import attention, observers
 from ampft.emulation.cuda_autocast import AUTOCAST_TABLE, autocast_kernels
+from ampft.emulation.emulated_attention import attention, observers
 from ampft.emulation.kernels import (
     EMULATED,
     Kernel,

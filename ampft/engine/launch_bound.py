@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch import Tensor, nn
 
-    from ampft.data.steps import MicroBatch, StepBatches
+    from ampft.data.step_batches import MicroBatch, StepBatches
 
 # Twice the batch is twice the arithmetic, in as many kernels. If the time grows by less than a
 # quarter, at least half of it does not depend on the arithmetic.
@@ -76,7 +76,7 @@ def doubled_batch_ratio(
     """
     import torch
 
-    from ampft.data.steps import MicroBatch
+    from ampft.data.step_batches import MicroBatch
     from ampft.engine.out_of_memory import RandomAndBufferSnapshot, is_out_of_memory
     from ampft.engine.step import backward
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ampft.data.steps import MicroBatch, StepBatch, StepBatches
+from ampft.data.step_batches import MicroBatch, StepBatch, StepBatches
 from ampft.engine.generators import device_random_state, restore_device_random_state
 from ampft.errors import InputError, TrainingStopped
 from ampft.machine import available_memory_bytes, status_bytes

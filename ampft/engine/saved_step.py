@@ -14,7 +14,7 @@ from accelerate.utils import gather_object
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ampft.data.steps import MicroBatch, StepBatch
+from ampft.data.step_batches import MicroBatch, StepBatch
 from ampft.engine.checkpoints.writing import without_prefix, write_tensors
 from ampft.engine.generators import device_random_state, restore_device_random_state
 from ampft.engine.step import accumulate_gradient, shared_autocast_cache

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from ampft.data.steps import MicroBatch, StepBatch
+from ampft.data.step_batches import MicroBatch, StepBatch
 from ampft.engine.bfloat16_adamw import step_measuring_lost_updates
 from ampft.engine.optimizer import rate_of
 from ampft.errors import TrainingStopped

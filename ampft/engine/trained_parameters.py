@@ -13,7 +13,7 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampft.data.steps import MicroBatch, StepBatches
+from ampft.data.step_batches import MicroBatch, StepBatches
 from ampft.engine.checkpoints.training_state import random_state, restore_random_state
 from ampft.engine.optimizer import local_row, rule_of
 from ampft.engine.out_of_memory import RandomAndBufferSnapshot

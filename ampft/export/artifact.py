@@ -29,7 +29,7 @@ from ampft.runs.manifest import describe_files
 from ampft.runs.predict import SavedClassifier, recorded_training
 from ampft.runs.predictor import Predictor, saved_problem
 from ampft.runs.record import RunRecord, read_record
-from ampft.runs.show import task_row
+from ampft.runs.run_text import task_row
 from ampft.text import units
 from ampft.text.escaping import inert_lines, one_line
 from ampft.text.json_io import from_json, read_json_object, values_hash

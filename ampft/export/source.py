@@ -28,7 +28,7 @@ from ampft.runs.predict import recorded_training
 from ampft.runs.prepare import load_task
 from ampft.runs.record import RunRecord
 from ampft.runs.recorded_arguments import recorded_arguments
-from ampft.runs.show import task_row
+from ampft.runs.run_text import task_row
 
 CALIBRATION_ROWS = 128
 KEEP_FLOAT = "--keep_float"

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ampft.data.steps import MicroBatch, StepBatch, StepBatches
+from ampft.data.step_batches import MicroBatch, StepBatch, StepBatches
 from ampft.fast.packing.install import with_layout
 from ampft.fast.packing.layout import PackedLayout
 from ampft.kinds.logits import pad_batch_to_width
-from ampft.models.settings import ModelSettings
+from ampft.models.model_settings import ModelSettings
 from ampft.models.weights import LoadedModel
 from ampft.precision.transfer import copy_into
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from ampft.data.steps import StepBatch
+    from ampft.data.step_batches import StepBatch
     from ampft.engine.step import StepOutcome
     from ampft.files import FileDigest
     from ampft.tasks.outcome import Outcome

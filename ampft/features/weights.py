@@ -22,7 +22,7 @@ from ampft.features.feature import Feature, SavedFeature, StepRecord
 from ampft.files import FileDigest, Sealed, atomic_path, check_disk_space
 from ampft.hub import is_folder_or_hub_id
 from ampft.models.adapters import adapter_files, lora_config, merge_adapters, write_files
-from ampft.models.settings import ADAPTER_FOLDER
+from ampft.models.model_settings import ADAPTER_FOLDER
 from ampft.models.weights import (
     LoadedModel,
     gather_model_state,

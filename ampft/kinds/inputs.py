@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.row_labels import Targets
-from ampft.data.steps import InputExamples
+from ampft.data.step_batches import InputExamples
 from ampft.errors import InputError
-from ampft.kinds.settings import InputSettings
+from ampft.kinds.input_settings import InputSettings
 from ampft.models.weights import LoadedModel
 
 

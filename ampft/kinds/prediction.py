@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ampft.data.row_labels import Targets
-from ampft.data.sources.table import SourceTable
+from ampft.data.sources.source_table import SourceTable
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
 from ampft.text.units import TextUnits

@@ -21,8 +21,8 @@ from ampft.data.columns import (
 )
 from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.row_labels import LabelParser
-from ampft.data.sources.files import open_table
-from ampft.data.sources.table import Row, SourceTable, described_columns, refuse_surrogates
+from ampft.data.sources.readers import open_table
+from ampft.data.sources.source_table import Row, SourceTable, described_columns, refuse_surrogates
 from ampft.decision import is_described, template
 from ampft.errors import InputError, quoted, quoted_list
 from ampft.kinds.prediction import InputRows, PredictRequest, TrainingInfo

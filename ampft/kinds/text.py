@@ -17,11 +17,11 @@ from transformers import DataCollatorWithPadding
 
 from ampft.data.dataset import ROWS_AT_A_TIME, TOKEN, ClassificationData
 from ampft.data.row_labels import unit_indices
-from ampft.data.steps import IntArray, ids_of_varied_length
+from ampft.data.step_batches import IntArray, ids_of_varied_length
 from ampft.decision import Tokenization
 from ampft.errors import InputError
+from ampft.kinds.input_settings import InputSettings
 from ampft.kinds.logits import model_inputs
-from ampft.kinds.settings import InputSettings
 from ampft.kinds.windows import (
     EXAMPLE,
     LENGTH,

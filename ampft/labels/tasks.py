@@ -9,7 +9,7 @@ TASKS = {
         "text-classification", several_labels=True, pipeline_arguments={"top_k": None},
     ),
     "columns": TaskRow(
-        TEXT, "ampft.labels.columns:ColumnLabels", "AutoModelForSequenceClassification",
+        TEXT, "ampft.labels.label_columns:ColumnLabels", "AutoModelForSequenceClassification",
         "text-classification", several_labels=True, labels_of_columns=True,
         pipeline_arguments={"top_k": None}, decides_per_case=False,
     ),

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from PIL import Image
 from transformers import AutoImageProcessor
 
+from ampft.models.model_settings import ModelSettings
 from ampft.models.pretrained import check_model_name, loading_error
-from ampft.models.settings import ModelSettings
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]

@@ -16,10 +16,10 @@ from transformers import AutoImageProcessor, ViTConfig, ViTImageProcessorPil
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.media import media_reference, undecoded_column
-from ampft.data.steps import IntArray
+from ampft.data.step_batches import IntArray
 from ampft.errors import InputError
-from ampft.kinds.settings import InputSettings
-from ampft.media.files import ExampleCache, make_caches
+from ampft.kinds.input_settings import InputSettings
+from ampft.media.checked_files import ExampleCache, make_caches
 from ampft.media.image_processor import (
     Bytes,
     PixelTransform,
@@ -29,7 +29,7 @@ from ampft.media.image_processor import (
     split_processor,
 )
 from ampft.media.images import Augmentation, as_rgb, open_image, parse_augmentation
-from ampft.media.inputs import MediaInputs, refused_inputs
+from ampft.media.media_inputs import MediaInputs, refused_inputs
 from ampft.models.pretrained import MODEL_NAME_FLAG, load_config
 
 SMALL_VIT = "small ViT, random weights"

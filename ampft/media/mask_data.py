@@ -22,7 +22,7 @@ from ampft.data.dataset import ClassificationData, value_bytes
 from ampft.data.request import DATA_SET_OPTIONS, DataRequest, refuse_unused_options
 from ampft.data.sources.data_sets import SPLIT_NAMES, load_data_set, standard_splits
 from ampft.data.sources.file_names import files_in
-from ampft.data.sources.table import POSITION, location
+from ampft.data.sources.source_table import POSITION, location
 from ampft.data.splits import with_missing_splits
 from ampft.errors import InputError, listed, quoted, quoted_list
 from ampft.media.images import (

@@ -19,16 +19,16 @@ from transformers import SegformerImageProcessorPil
 
 from ampft.data.dataset import ClassificationData
 from ampft.errors import InputError
+from ampft.kinds.input_settings import InputSettings
 from ampft.kinds.inputs import PredictedMasks
-from ampft.kinds.settings import InputSettings
 from ampft.media.erfnet import MODEL_TYPE, ErfnetConfig, ErfnetForSemanticSegmentation
 from ampft.media.image_processor import load_image_processor, pixel_values
 from ampft.media.image_tensors import ImageReader
 from ampft.media.image_tensors import saved_reader as image_reader
 from ampft.media.images import Augmentation, as_rgb, parse_augmentation
-from ampft.media.inputs import refused_inputs
 from ampft.media.mask_data import FILE
 from ampft.media.masks import IntArray, Masks, pad_masks
+from ampft.media.media_inputs import refused_inputs
 from ampft.media.predicted_masks import (
     Picture,
     default_palette,

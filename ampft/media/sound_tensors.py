@@ -15,12 +15,12 @@ from transformers import ASTConfig, ASTFeatureExtractor
 from ampft.data.dataset import ClassificationData
 from ampft.data.media import media_reference, undecoded_column
 from ampft.data.media_kind import FRAMES_COLUMN, RATE_COLUMN
-from ampft.data.steps import FloatArray, IntArray
+from ampft.data.step_batches import FloatArray, IntArray
 from ampft.errors import InputError
-from ampft.kinds.settings import InputSettings
-from ampft.media.files import ExampleCache, make_caches
+from ampft.kinds.input_settings import InputSettings
+from ampft.media.checked_files import ExampleCache, make_caches
 from ampft.media.images import Augmentation, parse_augmentation
-from ampft.media.inputs import MediaInputs, error_in_one_line, refused_inputs
+from ampft.media.media_inputs import MediaInputs, error_in_one_line, refused_inputs
 from ampft.media.sound_features import (
     DEFAULT_RATE,
     SECONDS_PER_FRAME,

@@ -38,7 +38,7 @@ from ampft.models.freezing import (
     keep_frozen_in_evaluation,
     train_top_layers,
 )
-from ampft.models.settings import TrainedPartSettings
+from ampft.models.model_settings import TrainedPartSettings
 from ampft.models.weights import LoadedModel, tensors_hash
 from ampft.precision.float32_modules import float32_forwards, keep_paths_in_fp32
 from ampft.text.json_io import json_text, read_json_object

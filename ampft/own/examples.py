@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
-from ampft.data.steps import Examples, FloatArray, IntArray
+from ampft.data.step_batches import Examples, FloatArray, IntArray
 from ampft.errors import InputError
 
 SAMPLED = 64  # examples whose contents are in a fingerprint, of a source that is read one by one

@@ -11,7 +11,7 @@ import torch
 from accelerate.utils import recursively_apply
 from torch import Tensor, distributed, nn
 
-from ampft.data.steps import MicroBatch, StepBatch
+from ampft.data.step_batches import MicroBatch, StepBatch
 from ampft.engine.checkpoints.training_state import random_state, restore_random_state
 from ampft.engine.step import backward
 from ampft.errors import InputError

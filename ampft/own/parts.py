@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from ampft.data.steps import StepBatches
+from ampft.data.step_batches import StepBatches
 from ampft.errors import InputError, did_you_mean
 from ampft.machine import hardware
 from ampft.models.weights import class_name, tensors_hash

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from ampft.arguments.flags import parse_duration
 from ampft.arguments.parsing import with_keyword_names
-from ampft.data.steps import MicroBatch, StepBatch, StepBatches
+from ampft.data.step_batches import MicroBatch, StepBatch, StepBatches
 from ampft.engine.checkpoints.writing import write_tensors
 from ampft.engine.ending import StopRequested, TimeLimit, end_training
 from ampft.engine.first_step import FirstStepMonitor

@@ -13,7 +13,7 @@ from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
 from ampft.runs.manifest import check_files, check_model_files
 from ampft.runs.record import RunRecord, read_record
-from ampft.runs.show import decision_blocks, format_run, heading, read_report, result_blocks
+from ampft.runs.run_text import decision_blocks, format_run, heading, read_report, result_blocks
 from ampft.tasks.report import Report
 from ampft.text.page import notebook_html
 

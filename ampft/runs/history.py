@@ -27,7 +27,7 @@ from ampft.text.terminal import labelled, print_line, progress_bar
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from ampft.data.steps import StepBatch
+    from ampft.data.step_batches import StepBatch
     from ampft.engine.step import StepOutcome
 
 WARM_UP_STEPS = 5

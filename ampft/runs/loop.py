@@ -16,8 +16,8 @@ import torch
 from accelerate.utils import broadcast, broadcast_object_list
 from torch import Tensor
 
-from ampft.data.steps import StepBatch
-from ampft.engine.checkpoints.interval import parse_interval
+from ampft.data.step_batches import StepBatch
+from ampft.engine.checkpoints.checkpoint_interval import parse_interval
 from ampft.engine.checkpoints.store import (
     BEST_NAME,
     CheckpointManifest,
@@ -44,6 +44,14 @@ from ampft.files import check_disk_space, is_disk_error, link, write_file
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.executed import precision_contradiction
 from ampft.precision.float32_modules import uncalled_float32_pattern
+from ampft.runs.checkpoint_content import (
+    is_of_earlier_version,
+    model_tensors,
+    read_saved_state,
+    restore,
+    state_tensors,
+    state_values,
+)
 from ampft.runs.folder import RunFolder
 from ampft.runs.loop_state import LoopState, P, Parts, entered_in_order
 from ampft.runs.manifest import HISTORY_NAME
@@ -59,14 +67,6 @@ from ampft.runs.resume import (
     refuse_differences,
     settings_of,
     topology_of,
-)
-from ampft.runs.saved_state import (
-    is_of_earlier_version,
-    model_tensors,
-    read_saved_state,
-    restore,
-    state_tensors,
-    state_values,
 )
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled

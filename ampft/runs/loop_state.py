@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from torch import nn
 
-from ampft.data.steps import StepBatches
+from ampft.data.step_batches import StepBatches
 from ampft.engine.checkpoints.store import CursorPart
 from ampft.engine.first_step import FirstStepMonitor
 from ampft.engine.out_of_memory import OutOfMemoryRetries

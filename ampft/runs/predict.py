@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ampft.arguments.parsing import messages_for_python
-from ampft.data.sources.table import refuse_surrogates
+from ampft.data.sources.source_table import refuse_surrogates
 from ampft.errors import InputError, quoted
 from ampft.features.decision_figures import abstention_sentence
 from ampft.files import describe_file, special_or_atomic_path
@@ -38,7 +38,7 @@ from ampft.runs.caller_state import caller_state_kept
 from ampft.runs.manifest import check_model_files, model_files
 from ampft.runs.predictor import Predictor
 from ampft.runs.record import RunRecord, read_record
-from ampft.runs.show import report_with_heading, task_row
+from ampft.runs.run_text import report_with_heading, task_row
 from ampft.tasks.outcome import Problem, TunableOutcome
 from ampft.text.escaping import inert_lines
 from ampft.text.numbers import counted

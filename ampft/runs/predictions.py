@@ -21,7 +21,7 @@ from ampft.errors import InputError
 from ampft.files import atomic_path
 from ampft.kinds.views import MASK_COLUMN, Case, CasePrediction
 from ampft.runs.record import RunRecord
-from ampft.runs.show import task_row
+from ampft.runs.run_text import task_row
 from ampft.tasks.outcome import WEIGHT, Outcome
 from ampft.tasks.table import problem_types
 from ampft.text.page import ShownCase

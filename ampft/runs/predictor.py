@@ -31,7 +31,7 @@ from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import resolve
 from ampft.registry import found
 from ampft.runs.record import RunRecord
-from ampft.runs.show import problem_of, task_row
+from ampft.runs.run_text import problem_of, task_row
 from ampft.tasks.outcome import Problem
 
 IntArray = npt.NDArray[np.int64]

@@ -18,7 +18,7 @@ from datasets import DatasetDict
 from ampft.arguments import ClassifyArguments
 from ampft.arguments.classify import EPOCHS
 from ampft.data.load import DeclaredTask, load_data
-from ampft.data.steps import MicroBatch, StepBatches
+from ampft.data.step_batches import MicroBatch, StepBatches
 from ampft.engine.ending import exit_together_on_failure
 from ampft.engine.optimizer import OPTIMIZERS, make_optimizer, make_schedule
 from ampft.engine.out_of_memory import fit_micro_batches

@@ -24,7 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ampft.arguments import ClassifyArguments
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
-from ampft.data.steps import StepBatches
+from ampft.data.step_batches import StepBatches
 from ampft.features.contention import CpuTime
 from ampft.files import describe_file
 from ampft.machine import hardware

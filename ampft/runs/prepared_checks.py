@@ -19,8 +19,8 @@ from torch import nn
 from torch._dynamo.exc import TorchDynamoException
 
 from ampft.arguments.classify import ADAMW, ClassifyArguments
-from ampft.data.steps import MicroBatch, ids_of_varied_length
-from ampft.engine.checkpoints.interval import parse_interval
+from ampft.data.step_batches import MicroBatch, ids_of_varied_length
+from ampft.engine.checkpoints.checkpoint_interval import parse_interval
 from ampft.engine.checkpoints.store import CheckpointStore
 from ampft.engine.optimizer import OPTIMIZERS
 from ampft.engine.out_of_memory import RandomAndBufferSnapshot, reset_peak_memory
@@ -48,8 +48,8 @@ from ampft.precision.modes import is_fp32
 from ampft.registry import found, room
 from ampft.runs.manifest import earlier_results
 from ampft.runs.prepared import Prepared
-from ampft.tasks.settings import check_data_for_decisions
 from ampft.tasks.task import Task
+from ampft.tasks.task_settings import check_data_for_decisions
 from ampft.text.numbers import counted
 
 CHECKED_EXAMPLES = 8

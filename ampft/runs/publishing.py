@@ -17,12 +17,12 @@ from ampft.errors import InputError
 from ampft.features.feature import Feature
 from ampft.flag import split_names
 from ampft.hub import hub_problem, is_folder_or_hub_id
-from ampft.models.settings import ADAPTER_FOLDER
+from ampft.models.model_settings import ADAPTER_FOLDER
 from ampft.runs.finished import FinishedRun
 from ampft.runs.manifest import check_files, model_files
 from ampft.runs.record import RunRecord
 from ampft.runs.redaction import published_record, without_folders
-from ampft.runs.show import (
+from ampft.runs.run_text import (
     best_moment,
     decision_blocks,
     describe_precision,

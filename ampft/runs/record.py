@@ -21,10 +21,10 @@ from ampft.features.validations import BestPart as BestPart
 from ampft.features.validations import ValidationPart as ValidationPart
 from ampft.files import FileDigest, Recorded, hashed_text, read_hashed
 from ampft.machine import versions
+from ampft.runs.client_answers import ServedPart
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import RECORD_NAME, check_model_files
 from ampft.runs.redaction import redact_command, redact_secrets, without_secrets
-from ampft.runs.served import ServedPart
 from ampft.text.escaping import without_credentials
 from ampft.text.json_io import JSONValue, from_json, read_json_object
 

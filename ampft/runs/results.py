@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ampft.files import write_text
+from ampft.runs.client_answers import SERVED_BACK, ServedPart
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import describe_files
 from ampft.runs.record import RunRecord, write_record
-from ampft.runs.served import SERVED_BACK, ServedPart
-from ampft.runs.show import decisions_text, report_with_heading
+from ampft.runs.run_text import decisions_text, report_with_heading
 from ampft.tasks.outcome import Outcome
 from ampft.tasks.report import Report
 from ampft.text.json_io import json_text

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ampft.data.splits import dependent_groups
-from ampft.data.steps import StepBatches
+from ampft.data.step_batches import StepBatches
 from ampft.decision import CONTRACT_NAME
 from ampft.engine.ending import end_training
 from ampft.engine.launch_bound import data_waiting_note, doubled_batch_timings, launch_bound_note
@@ -47,8 +47,13 @@ from ampft.runs.prepared import Prepared
 from ampft.runs.publishing import model_card
 from ampft.runs.record import RunRecord
 from ampft.runs.results import write_results
-from ampft.runs.show import decisions_text, report_with_heading, result_line, simple_methods_text
-from ampft.runs.state import RunState, predict
+from ampft.runs.run_state import RunState, predict
+from ampft.runs.run_text import (
+    decisions_text,
+    report_with_heading,
+    result_line,
+    simple_methods_text,
+)
 from ampft.tasks.outcome import Outcome
 from ampft.text.terminal import labelled, print_line
 

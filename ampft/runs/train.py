@@ -14,7 +14,7 @@ from datasets import DatasetDict
 from ampft.arguments import ClassifyArguments
 from ampft.arguments.classify import ADAMW
 from ampft.data.receipt import receipt_lines
-from ampft.data.steps import StepBatch
+from ampft.data.step_batches import StepBatch
 from ampft.engine.optimizer import OPTIMIZERS
 from ampft.engine.step import Losses, apply_step, backward, synchronized_last
 from ampft.models.four_bit import has_4bit_layers, weights_per_parameter
@@ -29,7 +29,7 @@ from ampft.runs.prepare import prepare, with_fitting_micro_batches
 from ampft.runs.prepared import Prepared
 from ampft.runs.resume import ResumePoint, changed_values, environment_of, topology_of
 from ampft.runs.run import Run, batch_norm_warnings
-from ampft.runs.state import new_state
+from ampft.runs.run_state import new_state
 from ampft.tasks.report import outputs_text
 from ampft.text.numbers import counted, in_epochs
 from ampft.text.terminal import labelled, print_line

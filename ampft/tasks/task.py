@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ampft.data.dataset import ClassificationData
 from ampft.data.row_labels import Targets, UnitLabels
 from ampft.data.splits import FILE_COLUMN, ID_COLUMN, NUMBER_COLUMNS
-from ampft.data.steps import (
+from ampft.data.step_batches import (
     AugmentedExamples,
     FloatArray,
     InputExamples,
@@ -35,8 +35,8 @@ from ampft.precision.resolve import Precision
 from ampft.precision.transfer import to_device
 from ampft.tasks import TaskRow
 from ampft.tasks.outcome import Outcome, Problem, label_config_arguments
-from ampft.tasks.settings import TaskSettings
 from ampft.tasks.table import TASKS, default_task
+from ampft.tasks.task_settings import TaskSettings
 
 ORIGINS = {FILE_COLUMN: "file", **NUMBER_COLUMNS, ID_COLUMN: "id"}
 

@@ -39,7 +39,10 @@ def is_hostile(character: str) -> bool:
 
 def inert(text: str) -> str:
     """Return `text` on one line, with control and direction characters escaped."""
-    return "".join(_escaped(c) if is_hostile(c) else c for c in text)
+    return "".join(
+        c.encode("unicode_escape", "surrogatepass").decode("ascii") if is_hostile(c) else c
+        for c in text
+    )
 
 
 def inert_lines(text: str) -> str:
@@ -75,10 +78,6 @@ def display_width(text: str) -> int:
         else wide.get(unicodedata.east_asian_width(c), 1)
         for c in text
     )
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 # Characters that end a code span or a table cell, or open an HTML element where a page shows the

@@ -84,7 +84,9 @@ def _exit_code(main: Callable[[], None]) -> int:
     for name in ("bitsandbytes", "torchao"):  # imported by peft and transformers, if installed
         logging.getLogger(name).setLevel(logging.ERROR)
     # torchao registers its enumerations in a way that torch calls deprecated.
-    logging.getLogger("torch.utils._pytree").addFilter(_is_no_enum_subclass)
+    logging.getLogger("torch.utils._pytree").addFilter(
+        lambda record: "is an Enum subclass" not in str(record.msg)
+    )
     try:
         if sys.flags.optimize > 1:
             raise InputError(
@@ -198,10 +200,6 @@ def labelled(label: str, *texts: str) -> str:
         break_on_hyphens=False,
     )
     return label.ljust(INDENT) + "\n".join(map(wrapper.fill, texts))[INDENT:]
-
-
-def _is_no_enum_subclass(record: logging.LogRecord) -> bool:
-    return "is an Enum subclass" not in str(record.msg)
 
 
 def quiet_libraries() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from ampft.data.sources.table import Row, SourceTable
+from ampft.data.sources.source_table import Row, SourceTable
 from ampft.data.sources.text_files import opened_text
 from ampft.decision import OUTSIDE
 from ampft.errors import InputError

@@ -23,10 +23,10 @@ from ampft.data.dataset import RAW_TEXT_COLUMN, cells
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows, concatenated
 from ampft.data.row_labels import RowLabels, UnitLabels
-from ampft.data.sources.files import FLAGS, OF_TABLES, open_table, open_tables
-from ampft.data.sources.rows import write_arrow
+from ampft.data.sources.arrow_rows import write_arrow
+from ampft.data.sources.readers import FLAGS, OF_TABLES, open_table, open_tables
+from ampft.data.sources.source_table import SourceTable, as_text, refuse_surrogates
 from ampft.data.sources.spans import EntitySpan
-from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
 from ampft.data.sources.text_lists import list_or_cell
 from ampft.data.table_rows import Loaded
 from ampft.decision import OUTSIDE, bio_tags
@@ -34,14 +34,6 @@ from ampft.errors import InputError, quoted, quoted_list
 from ampft.text.numbers import counted
 from ampft.text.units import TextUnits
 from ampft.words.class_names import read_class_names
-from ampft.words.columns import (
-    TEXT,
-    WORDS,
-    are_token_columns,
-    choose_token_columns,
-    has_lists_of_words,
-    span_columns,
-)
 from ampft.words.conll import CONLL_SUFFIXES, CONLLU_SUFFIX, has_line_per_word, read_as_conll
 from ampft.words.tags import (
     BIO,
@@ -56,6 +48,14 @@ from ampft.words.tags import (
     tag_words,
 )
 from ampft.words.unit_choice import shifted_spans, units_of_spans, units_of_words
+from ampft.words.word_columns import (
+    TEXT,
+    WORDS,
+    are_token_columns,
+    choose_token_columns,
+    has_lists_of_words,
+    span_columns,
+)
 
 NESTING_SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet")  # whose cells can be lists
 SCHEME_NOTES = {

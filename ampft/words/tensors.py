@@ -19,14 +19,14 @@ from transformers import DataCollatorWithPadding
 
 from ampft.data.columns import INPUT_FLAGS, LABEL_FLAG, require_columns
 from ampft.data.dataset import RAW_TEXT_COLUMN, ClassificationData, row_labels
-from ampft.data.sources.files import open_table
-from ampft.data.sources.table import SourceTable, as_text, refuse_surrogates
+from ampft.data.sources.readers import open_table
+from ampft.data.sources.source_table import SourceTable, as_text, refuse_surrogates
 from ampft.data.sources.text_lists import list_or_cell
 from ampft.decision import ENTITIES, Rule, Sentence, Tokenization
 from ampft.errors import InputError, quoted
+from ampft.kinds.input_settings import InputSettings
 from ampft.kinds.prediction import InputRows, PredictedRows, PredictRequest, RowOutput, TrainingInfo
 from ampft.kinds.rows import STANDARD_INPUT, lines_as_table, texts_as_table
-from ampft.kinds.settings import InputSettings
 from ampft.kinds.text import (
     TextExamples,
     TextInputs,
@@ -47,7 +47,9 @@ from ampft.models.tokenizer import (
 )
 from ampft.text.numbers import counted
 from ampft.text.units import TextUnits, Word
-from ampft.words.columns import (
+from ampft.words.conll import CONLL_SEPARATORS, CONLL_SUFFIXES, read_as_conll
+from ampft.words.reading import TagReader
+from ampft.words.word_columns import (
     TAG_COLUMNS,
     TEXT,
     TEXT_COLUMNS,
@@ -55,8 +57,6 @@ from ampft.words.columns import (
     span_columns,
     token_columns,
 )
-from ampft.words.conll import CONLL_SEPARATORS, CONLL_SUFFIXES, read_as_conll
-from ampft.words.reading import TagReader
 
 MOST_CHECKED = 200  # training texts by which a tokenizer is checked
 ENTITIES_TYPE = pa.list_(  # the first rows may have no entity that shows it

@@ -14,8 +14,8 @@ from ampft.arguments import ClassifyArguments
 from ampft.arguments.commands import Command
 from ampft.arguments.flags import fields_and_hints, later_wins, value_type
 from ampft.errors import InputError
-from ampft.lab.audit.targets import AUDIT_ARTIFACT
-from ampft.lab.referee.audit import AUDIT_LEDGER
+from ampft.lab.audit.audit_command import AUDIT_ARTIFACT
+from ampft.lab.referee.ledger_audit import AUDIT_LEDGER
 
 COMMANDS: dict[str, Command[Any, Any]] = {name: cli.find_command(name) for name in cli.names()} | {
     "audit of an artifact": AUDIT_ARTIFACT, "audit of a ledger": AUDIT_LEDGER,

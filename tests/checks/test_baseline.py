@@ -21,8 +21,8 @@ from ampft.errors import InputError
 from ampft.evaluation.compared_methods import compared_methods
 from ampft.evaluation.sanity import constant_outcome
 from ampft.evaluation.simple_methods import BAG_OF_WORDS, FREQUENCIES, answer, methods_table
-from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
+from ampft.tasks.task_settings import TaskSettings
 
 CPU = torch.device("cpu")
 

@@ -18,8 +18,8 @@ from ampft.checks.label_errors import (
     label_errors_table,
 )
 from ampft.data.dataset import ClassificationData
-from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
+from ampft.tasks.task_settings import TaskSettings
 
 NAMES = sorted(WORDS)
 PLANTED = {7: "river", 30: "metal", 52: "fruit"}

@@ -8,8 +8,8 @@ from run_folders import NAMES, SEEDS, labels, predicted, write_run, write_runs
 from sklearn.metrics import f1_score
 
 from ampft.comparison.analysis.compare_folders import compare_folders
-from ampft.comparison.report.files import markdown_text, terminal_text
 from ampft.comparison.report.html import html_text
+from ampft.comparison.report.report_files import markdown_text, terminal_text
 from ampft.comparison.verdict_text import verdict_texts
 
 EVERYWHERE = [[3 * seed, 3 * seed + 1, 3 * seed + 2] for seed in range(5)]

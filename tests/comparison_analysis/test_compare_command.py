@@ -14,7 +14,7 @@ from running import call_here
 
 from ampft import cli
 from ampft.comparison.analysis.compare_folders import compare_folders
-from ampft.comparison.report.files import read_comparison
+from ampft.comparison.report.report_files import read_comparison
 
 REPOSITORY = Path(__file__).parents[2]
 FEW = SEEDS[:3]

@@ -10,7 +10,7 @@ from run_folders import SEEDS, predicted, record_of, write_run
 from ampft import cli
 from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.remarks import remark_texts
-from ampft.comparison.report.files import terminal_text
+from ampft.comparison.report.report_files import terminal_text
 from ampft.errors import InputError
 
 FEW = SEEDS[:3]

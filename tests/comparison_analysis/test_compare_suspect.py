@@ -8,7 +8,7 @@ from run_folders import SEEDS, predicted, write_run
 from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.findings import PlanFacts
 from ampft.comparison.remarks import remark_texts
-from ampft.comparison.report.files import read_comparison, write_comparison
+from ampft.comparison.report.report_files import read_comparison, write_comparison
 from ampft.comparison.verdict_text import verdict_texts
 
 FEW = SEEDS[:3]

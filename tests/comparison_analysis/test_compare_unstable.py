@@ -7,7 +7,7 @@ from run_folders import NAMES, SEEDS, N, predicted, write_run
 
 from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.remarks import remark_texts
-from ampft.comparison.report.files import read_comparison, terminal_text, write_comparison
+from ampft.comparison.report.report_files import read_comparison, terminal_text, write_comparison
 from ampft.comparison.report.sections import method_paragraphs
 from ampft.comparison.verdict_text import verdict_texts
 

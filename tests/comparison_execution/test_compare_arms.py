@@ -12,7 +12,7 @@ from running import CANARIES
 
 from ampft.arguments import parse_compare_arms_arguments
 from ampft.arguments.compare import ArmSettings
-from ampft.comparison.execution.folder import compare_planned_runs
+from ampft.comparison.execution.comparison_folder import compare_planned_runs
 from ampft.comparison.execution.plan import (
     KIND_OF_LABELS,
     PLAN_NAME,

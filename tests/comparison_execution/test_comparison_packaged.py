@@ -10,7 +10,7 @@ from running import rows, write_csv
 
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution.session import open_comparison
-from ampft.comparison.report.files import next_step_line
+from ampft.comparison.report.report_files import next_step_line
 
 
 @pytest.mark.full

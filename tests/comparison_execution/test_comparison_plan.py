@@ -14,7 +14,7 @@ from planned import SIZE, plan
 
 from ampft import cli
 from ampft.arguments import parse_compare_arguments
-from ampft.comparison.execution.folder import plan_facts
+from ampft.comparison.execution.comparison_folder import plan_facts
 from ampft.comparison.execution.plan import (
     Arm,
     PlannedRun,

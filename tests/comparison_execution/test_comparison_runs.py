@@ -6,7 +6,7 @@ import psutil
 import pytest
 from planned import ESTIMATE, SIZE, plan
 
-from ampft.comparison.execution.folder import run_ending
+from ampft.comparison.execution.comparison_folder import run_ending
 from ampft.comparison.execution.launch import (
     WHOLE_MACHINE,
     EndedProgram,

@@ -16,7 +16,7 @@ from planned import plan
 
 from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution import session as session_module
-from ampft.comparison.execution.folder import log_file, run_folder
+from ampft.comparison.execution.comparison_folder import log_file, run_folder
 from ampft.comparison.execution.launch import (
     EndedProgram,
     check_no_process_left,

@@ -9,8 +9,8 @@ from example_comparison import realistic
 
 from ampft.comparison.answer import answer_text
 from ampft.comparison.remarks import remark
-from ampft.comparison.report.files import markdown_text, terminal_text
 from ampft.comparison.report.html import html_text
+from ampft.comparison.report.report_files import markdown_text, terminal_text
 from ampft.comparison.statistics.speed_up import speed_up
 
 EMULATED = "fp16 is not worse in accuracy but emulated: measure speed on a GPU."

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from example_comparison import realistic
 
-from ampft.comparison.report.files import markdown_text, terminal_text
 from ampft.comparison.report.html import html_text
+from ampft.comparison.report.report_files import markdown_text, terminal_text
 
 RATES = {"base": "2e-05", "placebo": "2e-05", "low": "1e-05", "high": "5e-05"}
 

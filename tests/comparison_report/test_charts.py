@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from example_comparison import broken, realistic
 
-from ampft.comparison.report.charts import (
+from ampft.comparison.report.html import matrix_cells
+from ampft.comparison.report.prediction_tables import confusions
+from ampft.comparison.report.run_charts import (
     LAST,
     arm_styles,
     loss_chart,
@@ -14,8 +16,6 @@ from ampft.comparison.report.charts import (
     scale_chart,
     validation_chart,
 )
-from ampft.comparison.report.html import matrix_cells
-from ampft.comparison.report.prediction_tables import confusions
 from ampft.comparison.report.strips import (
     columns,
     difference_axis,

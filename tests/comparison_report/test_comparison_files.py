@@ -16,7 +16,7 @@ from example_comparison import broken, hostile, realistic
 from fuzzed_json import harm, sign, signed
 
 from ampft.comparison.findings import Comparison
-from ampft.comparison.report.files import read_comparison, terminal_text, write_comparison
+from ampft.comparison.report.report_files import read_comparison, terminal_text, write_comparison
 from ampft.errors import InputError
 from ampft.files import hashed_text
 
@@ -54,7 +54,7 @@ def test_another_process_with_another_environment_writes_the_same_bytes(tmp_path
     write_comparison(realistic(), tmp_path / "here")
     script = (
         "import sys; from pathlib import Path;"
-        "from ampft.comparison.report.files import read_comparison, write_comparison;"
+        "from ampft.comparison.report.report_files import read_comparison, write_comparison;"
         "write_comparison(read_comparison(Path(sys.argv[1])), Path(sys.argv[2]))"
     )
     environment = {"PYTHONHASHSEED": "4711", "TZ": "Asia/Kathmandu", "LC_ALL": "POSIX"}

@@ -11,7 +11,7 @@ from example_comparison import broken, hostile, realistic
 from markdown_it import MarkdownIt
 
 from ampft.comparison.remarks import remark
-from ampft.comparison.report.files import markdown_text
+from ampft.comparison.report.report_files import markdown_text
 from ampft.text.escaping import is_hostile
 from ampft.text.numbers import number, points
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from example_comparison import broken, hostile, realistic
 
-from ampft.comparison.report.files import mode_table, terminal_text
+from ampft.comparison.report.report_files import mode_table, terminal_text
 from ampft.text.escaping import display_width, is_hostile
 from ampft.text.page import WIDTH, terminal_table
 

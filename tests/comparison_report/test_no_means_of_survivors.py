@@ -11,8 +11,8 @@ from example_comparison import realistic
 
 from ampft.comparison.findings import Comparison
 from ampft.comparison.remarks import remark
-from ampft.comparison.report.files import markdown_text, terminal_text
 from ampft.comparison.report.html import html_text
+from ampft.comparison.report.report_files import markdown_text, terminal_text
 from ampft.comparison.statistics.speed_up import speed_up
 
 FORMS = (terminal_text, markdown_text, html_text)

@@ -14,7 +14,7 @@ from file_faults import FileFaults, restore
 import ampft.files
 from ampft.comparison.execution.plan import PLAN_NAME
 from ampft.comparison.report import html
-from ampft.comparison.report.files import read_comparison, write_comparison
+from ampft.comparison.report.report_files import read_comparison, write_comparison
 from ampft.files import hashed_text, special_or_atomic_path
 from ampft.ownership import PRIVATE_NAME
 from ampft.runs.folder import RunFolder

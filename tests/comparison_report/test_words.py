@@ -11,8 +11,8 @@ from example_comparison import broken, realistic
 
 from ampft.comparison.analysis.run_figures import command
 from ampft.comparison.findings import PREDICTIONS
-from ampft.comparison.report.files import markdown_text, terminal_text
 from ampft.comparison.report.html import html_text, recommendation_condition
+from ampft.comparison.report.report_files import markdown_text, terminal_text
 from ampft.text.numbers import MINUS, Units
 
 FORMS = (terminal_text, markdown_text, html_text)

@@ -15,7 +15,7 @@ from tiny_files import GOOD, NO_SPLITS, ROWS, csv_of, load, rows_of
 from ampft import ownership
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
-from ampft.data.sources.rows import write_arrow
+from ampft.data.sources.arrow_rows import write_arrow
 from ampft.errors import InputError
 
 # (file name, content, location, value or remedy in the message)
@@ -483,7 +483,7 @@ def test_a_label_column_of_identifiers_is_reported(tmp_path):
 
 HOLD = """
 import sys, time
-from ampft.data.sources.rows import (write_arrow)
+from ampft.data.sources.arrow_rows import (write_arrow)
 write_arrow(iter([("a text",)]), ("text",))
 print("held", flush=True)
 time.sleep(60)

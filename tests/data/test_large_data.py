@@ -15,7 +15,7 @@ from ampft.data.load import load_data
 from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import RowLabels
 from ampft.data.sources.data_sets import splits_in_memory
-from ampft.data.sources.table import SourceTable, refuse_duplicates
+from ampft.data.sources.source_table import SourceTable, refuse_duplicates
 from ampft.data.splits import stratified_choice
 from ampft.errors import InputError
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampft.data.steps import StepBatches, TensorExamples, balanced_micro_batches
+from ampft.data.step_batches import StepBatches, TensorExamples, balanced_micro_batches
 from ampft.errors import InputError
 from ampft.tasks.loss import summed_cross_entropy
 

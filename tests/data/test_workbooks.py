@@ -11,7 +11,7 @@ from tiny_files import GOOD, NO_SPLITS, ROWS, load, rows_of
 
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
-from ampft.data.sources.files import open_table
+from ampft.data.sources.readers import open_table
 from ampft.errors import InputError
 
 

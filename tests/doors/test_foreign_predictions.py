@@ -17,8 +17,8 @@ from run_folders import NAMES, SEEDS, labels, predicted, write_run
 from ampft import cli
 from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.remarks import remark_texts
-from ampft.comparison.report.files import read_comparison
 from ampft.comparison.report.html import html_text
+from ampft.comparison.report.report_files import read_comparison
 from ampft.doors.foreign_predictions import compare_tables
 from ampft.errors import InputError
 

@@ -19,11 +19,11 @@ from tiny_words import write_sentences
 
 from ampft.doors import serving_back
 from ampft.doors.serving_back import PIPELINE, PREDICT, serve_back, tolerance_of
+from ampft.runs.client_answers import ServedClient, ServedPart
 from ampft.runs.predictions import read_predictions
 from ampft.runs.record import read_record
 from ampft.runs.recorded_arguments import recorded_arguments
-from ampft.runs.served import ServedClient, ServedPart
-from ampft.runs.show import format_run, task_row
+from ampft.runs.run_text import format_run, task_row
 
 SOME = 12  # rows
 

@@ -20,8 +20,8 @@ from ampft import cli
 from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.answer import answer_text
 from ampft.comparison.remarks import remark_texts
-from ampft.comparison.report.files import read_comparison
 from ampft.comparison.report.html import html_text
+from ampft.comparison.report.report_files import read_comparison
 from ampft.comparison.report.sections import method_paragraphs
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.data.splits import group_equal_keys

@@ -23,7 +23,7 @@ from ampft.precision.accelerator import SHARDING_VARIABLE, numerics, sharding_pl
 from ampft.precision.float32_modules import check_float32_modules, keep_in_fp32
 from ampft.precision.modes import MODES
 from ampft.precision.resolve import ModeAvailability, resolve, usable_modes
-from ampft.runs import state
+from ampft.runs import run_state
 
 CPU = torch.device("cpu")
 LAYERS = (nn.LSTM, nn.GRU, nn.RNN)
@@ -197,6 +197,6 @@ def test_the_advice_for_a_step_without_memory_is_possible(
         loaded = type("L", (), {"model": None})
         step_batches = None
 
-    monkeypatch.setattr(state, "is_sharded", lambda accelerator: sharded)
+    monkeypatch.setattr(run_state, "is_sharded", lambda accelerator: sharded)
     history = type("H", (), {"write": print})
-    assert re.search(advice, state._retries(Stand, history).advice)
+    assert re.search(advice, run_state._retries(Stand, history).advice)

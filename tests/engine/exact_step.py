@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from ampft.data.steps import Examples, MicroBatch, StepBatches, TensorExamples
+from ampft.data.step_batches import Examples, MicroBatch, StepBatches, TensorExamples
 from ampft.engine.step import (
     StepOutcome,
     apply_step,

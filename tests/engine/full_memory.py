@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ampft.data.steps import MicroBatch, TensorExamples
+from ampft.data.step_batches import MicroBatch, TensorExamples
 
 EXAMPLES, EFFECTIVE = 36, 12
 

@@ -24,7 +24,7 @@ from exact_step import Problem, Training, flat_weights, tensor_problem
 from two_processes import EFFECTIVE, adamw, problem_named, trained
 
 from ampft.comparison.execution.trial import run_trial
-from ampft.data.steps import MicroBatch
+from ampft.data.step_batches import MicroBatch
 from ampft.engine.first_step import FirstStepMonitor
 from ampft.models.weights import gather_sharded_weights, load_into_sharded_model, perturb_weights
 from ampft.precision.accelerator import SHARDING_VARIABLE, forget_accelerator

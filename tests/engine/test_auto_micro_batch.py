@@ -13,7 +13,7 @@ from full_memory import EFFECTIVE, EXAMPLES, Full, examples, loss, network
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ampft.data.steps import MicroBatch, StepBatches
+from ampft.data.step_batches import MicroBatch, StepBatches
 from ampft.engine.out_of_memory import MicroBatchTrial, fit_micro_batches
 from ampft.errors import InputError
 

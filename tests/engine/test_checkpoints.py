@@ -15,7 +15,7 @@ from file_faults import flip_bit
 from safetensors.torch import load_file
 
 from ampft import files
-from ampft.engine.checkpoints.interval import Interval, parse_interval
+from ampft.engine.checkpoints.checkpoint_interval import Interval, parse_interval
 from ampft.engine.checkpoints.store import (
     CONTENT_NAMES,
     MANIFEST_NAME,

@@ -11,7 +11,7 @@ from exact_step import GRADIENT_TOLERANCE, flat_gradient, relative_error
 from full_memory import EFFECTIVE, Full, examples, loss, network
 from torch import Tensor, nn
 
-from ampft.data.steps import StepBatch, StepBatches
+from ampft.data.step_batches import StepBatch, StepBatches
 from ampft.engine.out_of_memory import (
     OutOfMemory,
     OutOfMemoryRetries,

@@ -8,7 +8,7 @@ from tiny_text import save_tiny_bert, tiny_task
 from torch import nn
 from transformers import AutoModelForSequenceClassification, ModernBertConfig, ModernBertModel
 
-from ampft.data.steps import MicroBatch
+from ampft.data.step_batches import MicroBatch
 from ampft.engine.optimizer import OptimizerSettings, make_optimizer
 from ampft.errors import InputError
 from ampft.models.weights import LoadedModel, cast_in_place, cast_weights, weights_hash

@@ -7,7 +7,7 @@ from exact_step import Problem, tensor_problem, text_problem
 from tiny_media import media_task
 from torch import nn
 
-from ampft.data.steps import MicroBatch
+from ampft.data.step_batches import MicroBatch
 from ampft.engine.trained_parameters import unused_parameters
 
 

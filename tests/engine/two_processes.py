@@ -35,7 +35,7 @@ from tiny_media import media_task
 from tiny_text import tiny_task, with_weights
 from tiny_words import tiny_word_task
 
-from ampft.data.steps import MicroBatch, TensorExamples
+from ampft.data.step_batches import MicroBatch, TensorExamples
 from ampft.engine.ending import StopRequested, StopSignalMonitor, TimeLimit
 from ampft.engine.out_of_memory import fit_micro_batches
 from ampft.engine.saved_step import StepRandomState, save_step

@@ -10,8 +10,8 @@ from ampft.errors import InputError
 from ampft.evaluation import probe
 from ampft.evaluation.probe import STRENGTHS, fit_regression, probe_decoded, with_probed_head
 from ampft.models.weights import weights_hash
-from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
+from ampft.tasks.task_settings import TaskSettings
 
 CPU = torch.device("cpu")
 

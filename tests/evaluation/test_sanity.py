@@ -26,8 +26,8 @@ from ampft.evaluation.sanity import (
     validation_warnings,
     youden_j_values,
 )
-from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
+from ampft.tasks.task_settings import TaskSettings
 
 NAMES = ["common", "less", "rare"]
 

@@ -90,7 +90,7 @@ def check_thresholds(run, artifact, folder) -> None:
 def test_a_kind_without_samples_is_refused(text_run, tmp_path, monkeypatch):
     from dataclasses import replace
 
-    from ampft.runs.show import task_row
+    from ampft.runs.run_text import task_row
 
     def row_without_samples(record):
         row = task_row(record)

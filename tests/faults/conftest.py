@@ -57,7 +57,7 @@ def train(words, tmp_path_factory) -> Callable[[Path], int]:
         prepared = ampft.prepare(parse_classify_arguments([*words, str(unused)]))
 
         for target, function in (
-            ("ampft.runs.state.evaluate", evaluate),
+            ("ampft.runs.run_state.evaluate", evaluate),
             ("ampft.precision.matrix_rate.measure_matrix_rate", measure_matrix_rate),
         ):
             monkeypatch.setattr(target, once_per_split(function))

@@ -25,11 +25,11 @@ from ampft.engine.checkpoints.store import (
     verify,
 )
 from ampft.files import describe_file
+from ampft.runs.checkpoint_content import read_saved_state, restore
 from ampft.runs.prepare import prepare
 from ampft.runs.resume import list_checkpoints
-from ampft.runs.saved_state import read_saved_state, restore
-from ampft.runs.show import format_run
-from ampft.runs.state import new_state
+from ampft.runs.run_state import new_state
+from ampft.runs.run_text import format_run
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +94,7 @@ def test_run_json(copied):
 @pytest.mark.add_ons
 @pytest.mark.parametrize("name", ["report.json", "history.jsonl"])
 def test_a_file_in_the_record(copied, name):
-    from ampft.lab.audit.written import history_rows
+    from ampft.lab.audit.run_files import history_rows
 
     path, record = copied / name, json.loads((copied / "run.json").read_text())
     lines = path.read_text().splitlines()
@@ -178,7 +178,7 @@ def test_tensors_of_another_shape_or_dtype_are_refused_before_they_are_loaded(
             manifest["files"][file] = vars(describe_file(path))
             (path.parent / "MANIFEST.json").write_text(signed(manifest))
             with (
-                patch("ampft.runs.saved_state.load_file", side_effect=AssertionError(kind)),
+                patch("ampft.runs.checkpoint_content.load_file", side_effect=AssertionError(kind)),
                 pytest.raises(DamagedCheckpoint, match=rf"{file}: the file is damaged \({name}"),
             ):
                 resumed(path.parent)

@@ -17,7 +17,7 @@ from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import RECORD_NAME, check_files
 from ampft.runs.predict import _run_record
 from ampft.runs.record import read_record
-from ampft.runs.show import format_run
+from ampft.runs.run_text import format_run
 
 pytestmark = pytest.mark.slow
 

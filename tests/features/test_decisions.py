@@ -19,8 +19,8 @@ from ampft.labels.multi_label import MultiLabelPredictions
 from ampft.metrics.abstention import rows_needed, split_in_halves
 from ampft.metrics.targets import ThresholdTarget, parse_threshold_target
 from ampft.tasks.loss_settings import ValidationFitSettings
-from ampft.tasks.settings import check_data_for_decisions
 from ampft.tasks.single_label import Predictions, SingleLabel
+from ampft.tasks.task_settings import check_data_for_decisions
 from ampft.tasks.tuning import best_threshold
 from ampft.text.json_io import from_json, json_values
 

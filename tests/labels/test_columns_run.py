@@ -27,7 +27,7 @@ from torch.nn import functional
 from ampft import decision
 from ampft.decision import Contract, Rule
 from ampft.errors import InputError
-from ampft.labels.columns import ColumnLabels
+from ampft.labels.label_columns import ColumnLabels
 from ampft.tasks.loss_settings import LossSettings
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from running import CLASSIFY, call_here, succeeded, write_csv
 from test_saved_model import FLOAT32_TOLERANCE
 
 from ampft.comparison.analysis.compare_folders import compare_folders
-from ampft.comparison.report.files import terminal_text
+from ampft.comparison.report.report_files import terminal_text
 
 FOLDER = Path(__file__).resolve().parents[2] / "../shared/data/goemotions"
 KEPT = {"gratitude", "amusement", "love", "admiration"}

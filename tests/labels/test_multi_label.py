@@ -15,7 +15,7 @@ from ampft.errors import InputError
 from ampft.labels.multi_label import METRICS, MultiLabel, MultiLabelPredictions, MultiLabelReport
 from ampft.runs.predictions import read_predictions, write_predictions
 from ampft.tasks.report import report_from_json
-from ampft.tasks.settings import TaskSettings
+from ampft.tasks.task_settings import TaskSettings
 from ampft.text.json_io import json_text
 
 NAMES = ("joy", "fear", "love", "pride", "grief")

@@ -27,8 +27,8 @@ from ampft.precision.float32_modules import float32_forwards
 from ampft.precision.resolve import resolve
 from ampft.tasks.loss_settings import LossSettings
 from ampft.tasks.report import report_from_json
-from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
+from ampft.tasks.task_settings import TaskSettings
 
 N = 120
 CPU = torch.device("cpu")

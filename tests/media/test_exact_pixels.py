@@ -16,7 +16,7 @@ from tiny_masks import IGNORED, pixel_task, tiny_erfnet, write_folders
 from torch import nn
 
 from ampft.models.adapters import restrict_training
-from ampft.models.settings import TrainedPartSettings
+from ampft.models.model_settings import TrainedPartSettings
 from ampft.models.training_mode import batch_norm_note
 from ampft.models.weights import LoadedModel
 

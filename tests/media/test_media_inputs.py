@@ -19,12 +19,12 @@ from tiny_text import tiny_task
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
-from ampft.media.files import ExampleCache
+from ampft.media.checked_files import ExampleCache
 from ampft.media.image_processor import pixel_values, split_processor
 from ampft.media.images import CHANGES
 from ampft.models.training_mode import disable_unsafe_regularization
-from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
+from ampft.tasks.task_settings import TaskSettings
 
 ALL = np.arange(12)
 
@@ -65,7 +65,7 @@ def test_a_processor_whose_steps_depend_on_each_other_is_not_split():
 def test_what_is_cached_equals_what_is_decoded(tmp_path, family, monkeypatch):
     cached = media_task(tmp_path / "cached", family)
     first, again = collated(cached), collated(cached)
-    monkeypatch.setattr("ampft.media.files.MAX_SHARE", 0.0)
+    monkeypatch.setattr("ampft.media.checked_files.MAX_SHARE", 0.0)
     decoded = media_task(tmp_path / "decoded", family)
     assert cached.examples("train").inputs.cache is not None
     assert decoded.examples("train").inputs.cache is None

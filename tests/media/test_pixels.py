@@ -18,7 +18,7 @@ from tiny_masks import IGNORED, pixel_task, write_folders
 
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
-from ampft.data.steps import StepBatches
+from ampft.data.step_batches import StepBatches
 from ampft.errors import InputError
 from ampft.evaluation.sanity import chance_loss, constant_outcome, youden_j_values
 from ampft.kinds.prediction import PredictedRows, PredictRequest
@@ -30,9 +30,9 @@ from ampft.metrics.calibration import expected_calibration_error
 from ampft.metrics.sums import MAX_LOG_LOSS
 from ampft.runs.predictions import read_predictions, write_predictions
 from ampft.tasks.report import report_from_json
-from ampft.tasks.settings import TaskSettings
 from ampft.tasks.single_label import SingleLabel
 from ampft.tasks.task import make_task
+from ampft.tasks.task_settings import TaskSettings
 from ampft.text.json_io import json_text
 
 NAMES = ("ground", "car", "tree")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
 
 from ampft.metrics.calibration import expected_calibration_error
-from ampft.runs.show import report_with_heading
+from ampft.runs.run_text import report_with_heading
 from ampft.tasks.report import report_from_json
 from ampft.tasks.single_label import ClassificationReport, Predictions, classification_report
 

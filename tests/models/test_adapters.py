@@ -30,8 +30,8 @@ from ampft.models.adapters import (
     write_files,
 )
 from ampft.models.freezing import cache_frozen_casts
+from ampft.models.model_settings import TrainedPartSettings
 from ampft.models.pretrained import load_pretrained, load_saved
-from ampft.models.settings import TrainedPartSettings
 from ampft.models.training_mode import batch_norm_note
 from ampft.models.weights import LoadedModel
 from ampft.precision.float32_modules import matching_modules

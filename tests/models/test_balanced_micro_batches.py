@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampft.data.steps import balanced_micro_batches
+from ampft.data.step_batches import balanced_micro_batches
 from ampft.errors import InputError
 
 

@@ -21,8 +21,8 @@ from ampft.models.pretrained import load_pretrained, load_saved
 from ampft.models.tokenizer import load_tokenizer
 from ampft.runs.manifest import MODEL_FILES
 from ampft.tasks.outcome import label_config_arguments
-from ampft.tasks.settings import TaskSettings
 from ampft.tasks.single_label import SingleLabel
+from ampft.tasks.task_settings import TaskSettings
 
 # Names that libraries read, or have read, when they load a model or a training.
 PICKLES = (

@@ -17,8 +17,8 @@ import ampft
 from ampft.errors import InputError
 from ampft.fast.packing.install import install_packing
 from ampft.models.adapters import add_lora, merge_adapters
+from ampft.models.model_settings import TrainedPartSettings
 from ampft.models.pretrained import load_saved
-from ampft.models.settings import TrainedPartSettings
 from ampft.precision.executed import ProductRecorder, precision_contradiction
 from ampft.precision.float32_modules import CONFIG_FIELD, apply_patterns, float32_forwards
 from ampft.precision.resolve import resolve

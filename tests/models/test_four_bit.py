@@ -25,8 +25,8 @@ from ampft.models.four_bit import (
     quantize_base_to_4bit,
     weights_per_parameter,
 )
+from ampft.models.model_settings import TrainedPartSettings
 from ampft.models.pretrained import enable_gradient_checkpointing, load_pretrained, load_saved
-from ampft.models.settings import TrainedPartSettings
 from ampft.models.weights import LoadedModel, weights_size
 from ampft.precision.accelerator import numerics
 from ampft.precision.executed import ProductRecorder

@@ -20,7 +20,7 @@ from ampft.models.freezing import (
     is_inside_any,
     train_top_layers,
 )
-from ampft.models.settings import TrainedPartSettings
+from ampft.models.model_settings import TrainedPartSettings
 from ampft.models.weights import LoadedModel
 from ampft.precision.float32_modules import matching_modules
 

@@ -23,7 +23,7 @@ from tiny_media import media_task
 from tiny_text import save_tiny_bert, tiny_task
 from tiny_words import tiny_word_task
 
-from ampft.data.steps import MicroBatch, StepBatches
+from ampft.data.step_batches import MicroBatch, StepBatches
 from ampft.engine.launch_bound import SKIPPED_STEPS, TIMED_STEPS, QueueTimer
 from ampft.engine.optimizer import (
     OptimizerSettings,
@@ -37,9 +37,9 @@ from ampft.fast import graphs as graphs_module
 from ampft.fast.graph_choice import uses_graphs
 from ampft.fast.graphed_update import GraphedUpdate
 from ampft.fast.graphs import CudaRecorder, GraphedGradient
-from ampft.fast.packing.attention import grouped_attention
 from ampft.fast.packing.install import install_packing
 from ampft.fast.packing.layout import pack_layout
+from ampft.fast.packing.packed_attention import grouped_attention
 from ampft.fast.static_shapes import StaticShapes, graph_key
 from ampft.precision.accelerator import make_accelerator
 from ampft.precision.resolve import resolve
@@ -176,7 +176,7 @@ def trained(task, recorder=None, *, mode="fp32", device=CPU, epochs=3, **options
 
 @pytest.fixture
 def _one_call(monkeypatch):
-    attention = "ampft.fast.packing.attention.choose_kernel"
+    attention = "ampft.fast.packing.packed_attention.choose_kernel"
     monkeypatch.setattr(attention, lambda *_, **__: masked_attention)
 
 
@@ -497,7 +497,7 @@ def test_a_mask_that_transformers_reads_except_in_a_capture_refuses_none(tmp_pat
 
 @pytest.mark.slow
 def test_attention_in_groups_is_not_captured(tmp_path, monkeypatch):
-    attention = "ampft.fast.packing.attention.choose_kernel"
+    attention = "ampft.fast.packing.packed_attention.choose_kernel"
     monkeypatch.setattr(attention, lambda *_, **__: grouped_attention)
     *_, graphs = trained(TASKS["texts"](tmp_path), TapeRecorder(), epochs=1)
     assert "groups" in graphs.reason

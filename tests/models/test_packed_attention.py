@@ -5,7 +5,9 @@ import torch
 from torch.nn import functional
 
 from ampft.emulation import Emulation
-from ampft.fast.packing.attention import (
+from ampft.fast.packing.cpu_kernels import dropout_attention, keep_mask, realised_probability
+from ampft.fast.packing.layout import AttentionOperands, AttentionOptions, pack_layout
+from ampft.fast.packing.packed_attention import (
     _without_cudnn,
     binary16_attention,
     choose_kernel,
@@ -13,8 +15,6 @@ from ampft.fast.packing.attention import (
     flash_attention,
     grouped_attention,
 )
-from ampft.fast.packing.cpu_kernels import dropout_attention, keep_mask, realised_probability
-from ampft.fast.packing.layout import AttentionOperands, AttentionOptions, pack_layout
 
 FP32_TOLERANCE = 1e-6
 LENGTHS, HEADS, WIDTH, SCALE = (7, 3, 1, 7, 12, 8), 2, 8, 0.3

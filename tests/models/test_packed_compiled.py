@@ -20,7 +20,7 @@ from tiny_encoders import (
 from torch import nn
 from torch._dynamo.utils import counters
 
-from ampft.fast.packing import attention
+from ampft.fast.packing import packed_attention
 from ampft.fast.packing.cpu_kernels import install_fast_dropout
 from ampft.fast.packing.install import install_packing
 from ampft.fast.packing.layout import PackedLayout, pack_layout
@@ -108,7 +108,7 @@ def test_two_dropouts_of_one_compiled_graph_have_two_masks():
 )
 def test_attention_over_a_whole_row_is_compiled_with_the_encoder(family, monkeypatch):
     """As on a GPU, whose kernels compute whole rows: here plain torch does."""
-    monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: masked_attention)
+    monkeypatch.setattr(packed_attention, "choose_kernel", lambda *_, **__: masked_attention)
     is_bucketed = property(lambda layout: layout.host_targets is not None)
     monkeypatch.setattr(PackedLayout, "compiles_attention", is_bucketed)
     plain = without_dropout(tiny(family)).train()

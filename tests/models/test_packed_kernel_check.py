@@ -6,11 +6,11 @@ import pytest
 import torch
 from tiny_encoders import right_padded, tiny
 
-from ampft.fast.packing import attention, verification
-from ampft.fast.packing.attention import grouped_attention, problem_of_dropout
+from ampft.fast.packing import packed_attention, verification
 from ampft.fast.packing.cpu_kernels import dropout_attention
 from ampft.fast.packing.install import install_packing
 from ampft.fast.packing.layout import AttentionOptions
+from ampft.fast.packing.packed_attention import grouped_attention, problem_of_dropout
 from ampft.fast.packing.verification import check_packing
 
 OPTIONS = AttentionOptions(dropout=0.1, scale=0.2)
@@ -90,13 +90,13 @@ def without_device(rows, packing, options):
 def test_a_wrong_kernel_is_replaced_by_groups(monkeypatch, kernel, note):
     model = tiny("bert")
     handle = install_packing(model)
-    choose = attention.choose_kernel
+    choose = packed_attention.choose_kernel
 
     def choose_one_call(rows, options, *, allows_one_call):
         return kernel if allows_one_call else choose(rows, options)
 
-    monkeypatch.setattr(attention, "choose_kernel", choose_one_call)
-    monkeypatch.setattr(attention, "ONE_CALL", (kernel,))
+    monkeypatch.setattr(packed_attention, "choose_kernel", choose_one_call)
+    monkeypatch.setattr(packed_attention, "ONE_CALL", (kernel,))
     # The check runs where such kernels are: on a GPU.
     monkeypatch.setattr(verification, "has_one_call_kernels", lambda device: True)
     found = check_packing(model, model, right_padded(model, [5, 17, 1]))
@@ -117,7 +117,7 @@ def test_a_kernel_with_wrong_dropout_serves_models_without_dropout(monkeypatch, 
         if isinstance(module, torch.nn.Dropout):
             module.p = probability
     handle = install_packing(model)
-    choose = attention.choose_kernel
+    choose = packed_attention.choose_kernel
 
     def whole_row(rows, packing, options):
         assert options.dropout == 0
@@ -127,8 +127,8 @@ def test_a_kernel_with_wrong_dropout_serves_models_without_dropout(monkeypatch, 
         is_right = allows_one_call and options.dropout == 0
         return whole_row if is_right else choose(rows, options)
 
-    monkeypatch.setattr(attention, "choose_kernel", choose_one_call)
-    monkeypatch.setattr(attention, "ONE_CALL", (whole_row,))
+    monkeypatch.setattr(packed_attention, "choose_kernel", choose_one_call)
+    monkeypatch.setattr(packed_attention, "ONE_CALL", (whole_row,))
     monkeypatch.setattr(verification, "has_one_call_kernels", lambda device: True)
     states = torch.get_rng_state(), [module.training for module in model.modules()]
     note = check_packing(model, model, right_padded(model, [5, 17, 1]))

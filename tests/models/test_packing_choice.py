@@ -14,9 +14,9 @@ from transformers import (
     GPT2ForSequenceClassification,
 )
 
-from ampft.data.steps import ids_of_varied_length
+from ampft.data.step_batches import ids_of_varied_length
 from ampft.errors import InputError
-from ampft.fast.packing import attention, choice
+from ampft.fast.packing import choice, packed_attention
 from ampft.fast.packing.verification import PackingError, check_packing
 from ampft.models.tokenizer import load_tokenizer, set_padding_for_model
 from ampft.precision.accelerator import make_accelerator, numerics
@@ -100,14 +100,14 @@ def test_a_packed_model_is_checked_in_its_precision(tiny_bert, monkeypatch, mode
     batch = examples.collate(ids_of_varied_length(examples.lengths))
     del batch["labels"]
     if kernel is not None:
-        monkeypatch.setattr(attention, "choose_kernel", lambda rows, options, **_: kernel)
+        monkeypatch.setattr(packed_attention, "choose_kernel", lambda rows, options, **_: kernel)
     with numerics(precision):
         if message is None:
             check_packing(model, model, batch)
         else:
             with pytest.raises(InputError, match=message + ".*Pass --padding"):
                 check_packing(model, model, batch)
-    assert model.config._attn_implementation == attention.ATTENTION_NAME
+    assert model.config._attn_implementation == packed_attention.ATTENTION_NAME
     assert not model.training  # as it was loaded
 
 

@@ -18,7 +18,7 @@ from running import CLASSIFY, call_here
 from torch import Tensor
 
 from ampft.features.feature import Feature, SavedFeature, Write
-from ampft.runs import state
+from ampft.runs import run_state
 from ampft.runs.prepared import Prepared
 
 
@@ -63,13 +63,13 @@ class Forgetful(SuccessiveGradients):
 def resumed(files: Path, model: Path, folder: Path, kind: type[SuccessiveGradients]) -> Any:
     """Return evidence of a straight run with the feature, and of one resumed after 4 steps."""
     words = ("--checkpointing_steps", "2", "--max_train_steps", "7", "--learning_rate", "1e-3")
-    make = state.make_features
+    make = run_state.make_features
 
     def made(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
         return (*make(prepared, write), kind(prepared.loaded.model))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(state, "make_features", made)
+        patch.setattr(run_state, "make_features", made)
         for name, stop, more in (("one", None, ()), ("two", 6, ()), ("two", None, LATEST)):
             with interrupted(stop):
                 done = call_here(CLASSIFY, *two_epochs(files, model, folder / name, *words, *more))

@@ -12,7 +12,7 @@ import pytest
 from running import CLASSIFY, Finished, call, call_here, succeeded, text_settings
 
 from ampft.runs.predictions import read_predictions
-from ampft.runs.show import format_run
+from ampft.runs.run_text import format_run
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from resumed_runs import evidence, interrupted, two_epochs
 from running import CLASSIFY, REPOSITORY, call_here, last_of_each, succeeded
 
 from ampft.arguments import parse_compare_arguments
-from ampft.comparison.execution.folder import run_ending, run_folder
+from ampft.comparison.execution.comparison_folder import run_ending, run_folder
 from ampft.comparison.execution.launch import EndedProgram
 from ampft.comparison.execution.plan import PlannedRun, mode_arm
 from ampft.comparison.execution.session import open_comparison

@@ -18,7 +18,7 @@ WORDS = ("--checkpointing_steps", "2", "--max_train_steps", "12", "--learning_ra
 def test_a_run_by_graphs_resumes_bit_for_bit(files, tiny_model, tmp_path, monkeypatch):
     monkeypatch.setattr(graphs_of_runs, "check_cuda_graphs", lambda prepared: None)
     monkeypatch.setattr(graphs_of_runs, "CudaRecorder", lambda device: TapeRecorder())
-    attention = "ampft.fast.packing.attention.choose_kernel"
+    attention = "ampft.fast.packing.packed_attention.choose_kernel"
     monkeypatch.setattr(attention, lambda *_, **__: masked_attention)
     graphs = "--cuda_graphs"
     for name, stop, more in (

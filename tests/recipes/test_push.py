@@ -8,7 +8,7 @@ import pytest
 from hub_stand_in import TOKEN
 from running import BIN, CLASSIFY, REPOSITORY, call_here, succeeded, text_settings
 
-from ampft.comparison.report.files import write_comparison
+from ampft.comparison.report.report_files import write_comparison
 
 SHORT = ("--max_train_steps", "2")
 

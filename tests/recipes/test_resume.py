@@ -37,7 +37,7 @@ from running import (
 from warm_processes import WarmPopen
 from word_tokenizer import save_tokenizer, tiny_config
 
-import ampft.runs.saved_state as run_state
+import ampft.runs.checkpoint_content as run_state
 from ampft.ownership import read_token, write_token
 
 pytestmark = pytest.mark.slow

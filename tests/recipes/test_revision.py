@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from ampft.arguments import parse_classify_arguments
 from ampft.errors import InputError
-from ampft.models.settings import pinned_folder
+from ampft.models.model_settings import pinned_folder
 
 COMMITS = {"main": "a" * 40, "v2": "b" * 40}
 

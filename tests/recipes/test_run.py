@@ -245,7 +245,7 @@ def test_the_record_has_the_versions(fp16_run):
 
 
 def test_the_hash_of_the_example_ids_is_that_of_the_steps(fp16_run):
-    from ampft.data.steps import StepBatches
+    from ampft.data.step_batches import StepBatches
 
     class Rows:
         weights = np.ones(140)

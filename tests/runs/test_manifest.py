@@ -23,7 +23,7 @@ from ampft.runs.predictions import write_predictions
 from ampft.runs.publishing import model_card
 from ampft.runs.record import write_record
 from ampft.runs.results import write_results
-from ampft.runs.show import format_run
+from ampft.runs.run_text import format_run
 from ampft.tasks.single_label import Predictions, classification_report
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")

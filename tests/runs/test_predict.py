@@ -23,7 +23,7 @@ from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 
 import ampft.runs.predict
 from ampft.errors import InputError
-from ampft.fast.packing.attention import ATTENTION_NAME
+from ampft.fast.packing.packed_attention import ATTENTION_NAME
 from ampft.kinds.prediction import PredictedRows, PredictRequest, TrainingInfo
 from ampft.kinds.rows import lines_as_table
 from ampft.media.image_tensors import _small_vit

@@ -28,7 +28,7 @@ from ampft.runs.record import (
     write_record,
 )
 from ampft.runs.redaction import REDACTED, redact_command
-from ampft.runs.show import format_run
+from ampft.runs.run_text import format_run
 from ampft.text.json_io import json_text
 from ampft.text.terminal import run_main
 

@@ -11,7 +11,7 @@ from ampft.errors import InputError
 from ampft.features.resources import PeakMemory
 from ampft.runs.folder import RunFolder
 from ampft.runs.record import ResumePart, StepsPart, write_record
-from ampft.runs.show import format_run
+from ampft.runs.run_text import format_run
 from ampft.text.json_io import json_text
 from ampft.text.numbers import byte_size, byte_sizes, duration, in_epochs
 

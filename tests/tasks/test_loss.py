@@ -10,7 +10,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from tiny_text import tiny_task
 from torch import nn
 
-from ampft.data.steps import MicroBatch
+from ampft.data.step_batches import MicroBatch
 from ampft.tasks.loss import balanced_class_weights, summed_cross_entropy
 from ampft.tasks.single_label import SingleLabel
 

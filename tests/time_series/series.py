@@ -17,14 +17,14 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from ampft.data.assembly import finalize
 from ampft.data.dataset import ClassificationData
 from ampft.data.request import DataRequest
-from ampft.data.sources.files import open_table
-from ampft.data.sources.table import SourceTable
+from ampft.data.sources.readers import open_table
+from ampft.data.sources.source_table import SourceTable
 from ampft.data.splits import with_missing_splits
-from ampft.data.steps import IntArray
+from ampft.data.step_batches import IntArray
 from ampft.errors import InputError
+from ampft.kinds.input_settings import InputSettings
 from ampft.kinds.prediction import InputRows, PredictRequest, TrainingInfo
 from ampft.kinds.rows import find_labels
-from ampft.kinds.settings import InputSettings
 from ampft.models.weights import LoadedModel
 
 LABEL = "label"

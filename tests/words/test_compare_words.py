@@ -7,7 +7,7 @@ import pytest
 from run_folders import SEEDS, assert_has_interval, write_outcomes
 
 from ampft.comparison.analysis.compare_folders import compare_folders
-from ampft.comparison.report.files import read_comparison, terminal_text, write_comparison
+from ampft.comparison.report.report_files import read_comparison, terminal_text, write_comparison
 from ampft.comparison.report.sections import subgroup_losses
 from ampft.decision import bio_tags
 from ampft.errors import InputError

@@ -50,7 +50,7 @@ from ampft.kinds.views import CasePrediction
 from ampft.precision.modes import BASELINE
 from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.predictions import CaseViewer, is_input, read_groups, read_predictions, read_rows
-from ampft.runs.show import problem_of, task_row
+from ampft.runs.run_text import problem_of, task_row
 
 FINAL_SPLITS = ("test", "validation")  # a run reports on the first of these that it has
 

@@ -14,7 +14,7 @@ from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.compare import RAY, CompareCommand
 from ampft.arguments.flags import later_wins
 from ampft.comparison.analysis.loading import RUNS_NAME
-from ampft.comparison.execution.folder import (
+from ampft.comparison.execution.comparison_folder import (
     LOGS_NAME,
     YARDSTICK_NAME,
     check_data_unchanged,

@@ -35,7 +35,7 @@ from ampft.comparison.execution.plan import (
 )
 from ampft.comparison.execution.plan_text import limits_of_design, shows_nothing
 from ampft.data.splits import dependent_groups
-from ampft.data.steps import IntArray, StepBatches
+from ampft.data.step_batches import IntArray, StepBatches
 from ampft.engine.step import accumulate_gradient, apply_step
 from ampft.engine.threads import restore_cpu_threads
 from ampft.errors import TrainingStopped

@@ -26,7 +26,7 @@ from ampft.processes import SAFE_PATH
 # What the first seconds of a run import.
 MODULES = (
     "ampft.runs.train",
-    "ampft.runs.show",
+    "ampft.runs.run_text",
     "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto",
     "transformers.models.bert.modeling_bert",

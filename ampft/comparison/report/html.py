@@ -11,7 +11,7 @@ from ampft.comparison.answer import answer_sentences
 from ampft.comparison.findings import BROKEN, INFERENCE, TRAINING, ArmResult, Comparison
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report import strips, tables
-from ampft.comparison.report.charts import (
+from ampft.comparison.report.run_charts import (
     BASELINE,
     MIN_COUNT,
     ArmStyle,

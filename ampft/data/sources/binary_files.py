@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ampft.data.sources.table import NamedColumns, Row, SourceTable, refuse_duplicates
+from ampft.data.sources.source_table import NamedColumns, Row, SourceTable, refuse_duplicates
 from ampft.errors import InputError, quoted_list
 from ampft.text.numbers import counted
 

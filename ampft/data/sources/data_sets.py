@@ -20,7 +20,7 @@ from ampft.data.dataset import cells
 from ampft.data.media import MEDIA
 from ampft.data.request import DataRequest
 from ampft.data.sources.file_names import BRAT
-from ampft.data.sources.table import POSITION, Row, SourceTable
+from ampft.data.sources.source_table import POSITION, Row, SourceTable
 from ampft.errors import InputError, did_you_mean, listed, quoted_list
 from ampft.flag import split_names
 from ampft.hub import hub_problem

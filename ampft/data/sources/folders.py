@@ -17,10 +17,10 @@ from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import LabelParser
+from ampft.data.sources.arrow_rows import read_rows
 from ampft.data.sources.data_sets import SPLIT_NAMES, split_table
 from ampft.data.sources.file_names import files_in, is_visible
-from ampft.data.sources.files import stated_encoding
-from ampft.data.sources.rows import read_rows
+from ampft.data.sources.readers import stated_encoding
 from ampft.data.sources.text_files import opened_text
 from ampft.errors import InputError, listed
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from ampft.data.columns import DELIMITERS, USUAL_NAMES, case_folded_name
-from ampft.data.sources.table import SAMPLE_ROWS, NamedColumns, Row, SourceTable
+from ampft.data.sources.source_table import SAMPLE_ROWS, NamedColumns, Row, SourceTable
 from ampft.errors import InputError, quoted, quoted_list
 from ampft.text.numbers import counted
 

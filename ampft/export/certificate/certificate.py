@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from ampft.comparison.findings import ArmResult, BatchTiming, Comparison
-from ampft.runs.served import ServedPart
+from ampft.runs.client_answers import ServedPart
 from ampft.text.escaping import inert
 from ampft.text.json_io import JSONValue, one_of
 from ampft.text.numbers import counted, percent

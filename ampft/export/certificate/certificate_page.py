@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from ampft.comparison.findings import BatchTiming
 from ampft.comparison.report import prediction_tables, strips
-from ampft.comparison.report.charts import arm_styles
+from ampft.comparison.report.run_charts import arm_styles
 from ampft.comparison.report.tables import evaluation_scope
 from ampft.comparison.verdict_text import decision_text, difference_text, margin_text
 from ampft.errors import InputError

@@ -15,7 +15,7 @@ import numpy as np
 
 from ampft.export.artifact import load_artifact
 from ampft.export.certificate.gate import BATCH_SIZES, TOLERANCES, depends_on_batch
-from ampft.export.certificate.rows import VerifiedRows, VerifyRequest, split_rows
+from ampft.export.certificate.verified_rows import VerifiedRows, VerifyRequest, split_rows
 from ampft.export.certificate.verify import (
     BATCH_SIZE,
     INVARIANCE_ROWS,

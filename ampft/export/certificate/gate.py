@@ -55,7 +55,7 @@ from ampft.export.certificate.certificate import (
 )
 from ampft.export.formats import BLOCKS, INT8
 from ampft.metrics.sums import ACCURACY, CaseSums, single_label_sums
-from ampft.runs.served import PIPELINE
+from ampft.runs.client_answers import PIPELINE
 from ampft.tasks.outcome import Outcome
 from ampft.tasks.table import problem_types
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from ampft.export import Artifact
 from ampft.export.certificate.certificate import ArtifactDtypes, Cost, ProductCount
-from ampft.export.certificate.rows import VerifiedRows
+from ampft.export.certificate.verified_rows import VerifiedRows
 from ampft.export.formats import package
 from ampft.export.inference.compare_inference import time_in_turns
 from ampft.export.openvino_format import shared_core

@@ -18,6 +18,7 @@ from ampft.comparison.analysis.run_predictions import CaseInputs
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
 from ampft.export.artifact import Artifact, open_uncertified
+from ampft.export.certificate.artifact_clients import served_artifact
 from ampft.export.certificate.certificate import (
     UNDECIDED,
     AnswerDifferences,
@@ -38,8 +39,7 @@ from ampft.export.certificate.gate import (
     with_verdict,
 )
 from ampft.export.certificate.measured import artifact_dtypes, measured_cost
-from ampft.export.certificate.rows import VerifiedRows, VerifyRequest, check_verification
-from ampft.export.certificate.served import served_artifact
+from ampft.export.certificate.verified_rows import VerifiedRows, VerifyRequest, check_verification
 from ampft.export.formats import FP32, INT8
 from ampft.files import describe_file
 from ampft.kinds.logits import forward_logits, logits_of_rows

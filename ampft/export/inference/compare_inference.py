@@ -68,7 +68,7 @@ from ampft.runs.manifest import check_model_files
 from ampft.runs.predictions import RESERVED_COLUMNS
 from ampft.runs.predictor import saved_problem
 from ampft.runs.record import RunRecord, TopologyPart
-from ampft.runs.show import problem_of, task_row
+from ampft.runs.run_text import problem_of, task_row
 from ampft.text.numbers import counted
 from ampft.text.terminal import quiet_libraries
 

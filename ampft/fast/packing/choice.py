@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ampft.data.steps import ids_of_varied_length
+from ampft.data.step_batches import ids_of_varied_length
 from ampft.fast.packing.families import packing_support
 from ampft.fast.packing.install import install_packing, limit_kernel_caches
 from ampft.fast.packing.verification import verify_packing

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ampft.fast.packing.attention import PACKED_NAMES, packed_attention_forward
 from ampft.fast.packing.layout import PackedLayout
+from ampft.fast.packing.packed_attention import PACKED_NAMES, packed_attention_forward
 from ampft.precision.compilation import uncompiled
 from ampft.precision.float32_modules import Float32Forward
 

@@ -14,12 +14,12 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from ampft.data.steps import MicroBatch
+from ampft.data.step_batches import MicroBatch
 from ampft.errors import InputError
-from ampft.fast.packing.attention import PACKED_NAMES, register_packed_attention
 from ampft.fast.packing.cpu_kernels import install_fast_dropout
 from ampft.fast.packing.families import Family, Trim, family_of, packing_support
 from ampft.fast.packing.layout import PackedLayout, pack_layout
+from ampft.fast.packing.packed_attention import PACKED_NAMES, register_packed_attention
 from ampft.precision.compilation import check_hooks_of_compiled_modules, uncompiled
 
 Kwargs = dict[str, Any]

@@ -14,9 +14,13 @@ from torch._dynamo.exc import TorchDynamoException
 from transformers import PreTrainedModel
 
 from ampft.errors import InputError
-from ampft.fast.packing.attention import PACKED_NAMES, has_one_call_kernels, problem_of_dropout
 from ampft.fast.packing.install import install_packing, layout_on_host, packing_of, set_attention
 from ampft.fast.packing.layout import PackedLayout, pack_layout
+from ampft.fast.packing.packed_attention import (
+    PACKED_NAMES,
+    has_one_call_kernels,
+    problem_of_dropout,
+)
 from ampft.models.training_mode import evaluation_mode
 from ampft.models.weights import has_shards
 

@@ -16,7 +16,7 @@ import torch
 import transformers
 from torch import nn
 
-from ampft.data.steps import StepBatch, StepBatches, TensorExamples
+from ampft.data.step_batches import StepBatch, StepBatches, TensorExamples
 from ampft.engine.first_step import FirstStepMonitor
 from ampft.engine.step import StepOutcome, accumulate_gradient, apply_step, shared_autocast_cache
 from ampft.errors import InputError, TrainingStopped
@@ -47,7 +47,7 @@ from ampft.lab.audit.rebuild import (
     check_initial_weights,
     rebuild,
 )
-from ampft.lab.audit.written import (
+from ampft.lab.audit.run_files import (
     check_card,
     check_chosen_metrics,
     check_history,
@@ -69,7 +69,7 @@ from ampft.runs.manifest import RECORD_NAME
 from ampft.runs.predictions import RESERVED_COLUMNS, read_predictions
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord, read_record
-from ampft.runs.state import averaged_weights, fitted_decisions
+from ampft.runs.run_state import averaged_weights, fitted_decisions
 from ampft.tasks.outcome import Outcome
 from ampft.tasks.table import OWN_TASKS
 from ampft.text.json_io import json_values

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.compare import CompareCommand
 from ampft.arguments.flags import later_wins
-from ampft.comparison.execution.folder import run_ending, run_folder
+from ampft.comparison.execution.comparison_folder import run_ending, run_folder
 from ampft.comparison.execution.launch import (
     POLL_SECONDS,
     EndedProgram,

@@ -47,7 +47,7 @@ import numpy as np
 
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.run_predictions import Cases, RunPredictions, read_run_predictions
-from ampft.comparison.execution.folder import LOGS_NAME, run_ending, run_folder
+from ampft.comparison.execution.comparison_folder import LOGS_NAME, run_ending, run_folder
 from ampft.comparison.execution.plan import Plan, PlannedRun
 from ampft.comparison.findings import MetricInfo, metric_info
 from ampft.comparison.statistics.interval import FloatArray, estimate_of_sums, half_widths

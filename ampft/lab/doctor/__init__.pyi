@@ -6,8 +6,8 @@ from .diagnosis import Diagnosis as Diagnosis
 from .diagnosis import Fault as Fault
 from .diagnosis import LossScales as LossScales
 from .diagnosis import ModuleRange as ModuleRange
+from .diagnosis_text import diagnosis_text as diagnosis_text
 from .examine import locate as locate
 from .examine import scan as scan
 from .ranges import RangeRecorder as RangeRecorder
-from .show import diagnosis_text as diagnosis_text
 from .watch import OperationWatch as OperationWatch

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from ampft.arguments import ClassifyArguments
 from ampft.checks.harm import GradientChange, ShortTrainingResult
-from ampft.data.steps import MicroBatch, StepBatches
+from ampft.data.step_batches import MicroBatch, StepBatches
 from ampft.engine.optimizer import (
     OptimizerSettings,
     ScheduleSettings,

@@ -137,7 +137,7 @@ def _diagnosis(case: ExaminedModel, tolerated: float, *, search: bool) -> Diagno
 
 
 def _report(diagnosis: Diagnosis, folder: Path | None) -> None:
-    from ampft.lab.doctor.show import diagnosis_text
+    from ampft.lab.doctor.diagnosis_text import diagnosis_text
     from ampft.text.terminal import labelled, print_line
 
     print_line(diagnosis_text(diagnosis))
@@ -145,7 +145,7 @@ def _report(diagnosis: Diagnosis, folder: Path | None) -> None:
         print_line("\nAdd --output_dir DIR to write doctor.json and doctor.html.")
         return
     from ampft.files import write_text
-    from ampft.lab.doctor.page import page_text
+    from ampft.lab.doctor.diagnosis_page import page_text
     from ampft.text.json_io import json_text
 
     texts = {DIAGNOSIS_NAME: json_text(diagnosis), PAGE_NAME: page_text(diagnosis)}

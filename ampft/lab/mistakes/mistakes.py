@@ -16,7 +16,7 @@ from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.manifest import check_files
 from ampft.runs.predictions import CaseViewer, is_input, read_predictions, read_rows
 from ampft.runs.record import RunRecord, read_record
-from ampft.runs.show import problem_of, task_row
+from ampft.runs.run_text import problem_of, task_row
 from ampft.tasks.outcome import OutcomeMistakes, main_metrics_text
 from ampft.text.numbers import counted, percent
 from ampft.text.page import (

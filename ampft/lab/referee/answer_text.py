@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import starmap
 
 from ampft.files import CHANGED, GONE, SAME
-from ampft.lab.referee.decision import CandidateAnswer, Claim
 from ampft.lab.referee.judge import Judgement
+from ampft.lab.referee.keep_or_drop import CandidateAnswer, Claim
 from ampft.lab.referee.ledger import RUNS, SEALED, Entry, JudgedCandidate
 from ampft.text.json_io import JSONValue, json_values
 from ampft.text.numbers import Units, confidence_percent, counted, seed_list

@@ -23,7 +23,7 @@ from ampft.lab.referee.checks import (
     is_identical,
     listed_seeds,
 )
-from ampft.lab.referee.decision import (
+from ampft.lab.referee.keep_or_drop import (
     CandidateAnswer,
     CandidateCriteria,
     Claim,

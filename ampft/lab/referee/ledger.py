@@ -32,7 +32,7 @@ from ampft.files import (
     write_errors_explained,
     write_text,
 )
-from ampft.lab.referee.decision import CandidateAnswer, Claim, LedgerEstimate, share_of_try
+from ampft.lab.referee.keep_or_drop import CandidateAnswer, Claim, LedgerEstimate, share_of_try
 from ampft.ownership import is_plain_file
 from ampft.text.escaping import without_credentials
 from ampft.text.json_io import JSONValue, Positive, ValueRule, from_json, json_text, one_of

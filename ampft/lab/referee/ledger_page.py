@@ -16,9 +16,8 @@ from markupsafe import Markup
 from ampft.comparison.report import strips
 from ampft.errors import InputError
 from ampft.files import special_or_atomic_path, write_errors_explained, write_text_non_atomically
-from ampft.lab.referee.audit import repeat_decision
 from ampft.lab.referee.checks import CANDIDATE
-from ampft.lab.referee.decision import CandidateAnswer, Claim
+from ampft.lab.referee.keep_or_drop import CandidateAnswer, Claim
 from ampft.lab.referee.ledger import (
     OPEN,
     Entry,
@@ -27,6 +26,7 @@ from ampft.lab.referee.ledger import (
     ledger_state,
     read_entries,
 )
+from ampft.lab.referee.ledger_audit import repeat_decision
 from ampft.lab.referee.sides import read_sides, stored_sources
 from ampft.ownership import check_page_file
 from ampft.text.charts import Axis, picture

@@ -21,7 +21,7 @@ from ampft.comparison.analysis.run_predictions import (
     read_run_predictions,
 )
 from ampft.comparison.findings import metric_info
-from ampft.data.sources.files import open_table
+from ampft.data.sources.readers import open_table
 from ampft.data.splits import group_equal_keys, normalized_text, normalized_value
 from ampft.doors.foreign_predictions import (
     SPLIT,
@@ -30,7 +30,7 @@ from ampft.doors.foreign_predictions import (
     check_folds,
     predictions_of_tables,
 )
-from ampft.doors.prediction_tables import FLAG, ONLY_TABLE, ForeignRun, TableError, read_tables
+from ampft.doors.foreign_tables import FLAG, ONLY_TABLE, ForeignRun, TableError, read_tables
 from ampft.errors import InputError, listed
 from ampft.files import (
     CHANGED,
@@ -54,7 +54,7 @@ from ampft.lab.referee.ledger import (
 from ampft.metrics.sums import Metric
 from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.predictions import is_input, read_rows
-from ampft.runs.show import problem_of
+from ampft.runs.run_text import problem_of
 from ampft.tasks.single_label import SingleLabel
 from ampft.tasks.table import problem_types
 from ampft.text.json_io import (

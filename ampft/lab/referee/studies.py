@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ampft.errors import InputError
 from ampft.lab.referee.checks import IdenticalPredictions
-from ampft.lab.referee.decision import CandidateAnswer
 from ampft.lab.referee.judge import Judgement, judge
+from ampft.lab.referee.keep_or_drop import CandidateAnswer
 from ampft.lab.referee.ledger import LedgerSettings
 
 if TYPE_CHECKING:

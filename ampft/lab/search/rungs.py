@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.arguments.compare import ArmSettings
-from ampft.comparison.execution.folder import run_ending, run_folder
+from ampft.comparison.execution.comparison_folder import run_ending, run_folder
 from ampft.comparison.execution.plan import CostEstimate, Plan, TrainingSize
 from ampft.comparison.statistics.folds import corrected_variance, estimate_over_folds
 from ampft.errors import InputError

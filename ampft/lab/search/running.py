@@ -14,15 +14,15 @@ from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.compare import MIN_SEEDS, CompareCommand, ComparisonFlags, comparison_command
 from ampft.arguments.flags import later_wins
 from ampft.comparison.analysis.loading import RUNS_NAME
-from ampft.comparison.execution.folder import LOGS_NAME
+from ampft.comparison.execution.comparison_folder import LOGS_NAME
 from ampft.comparison.execution.plan import CostEstimate, Plan, read_plan
 from ampft.comparison.execution.planning import redacted_settings
 from ampft.comparison.execution.session import ComparisonSession, open_comparison
 from ampft.errors import InputError
 from ampft.files import hashed_text
 from ampft.lab.referee.checks import IdenticalPredictions
-from ampft.lab.referee.decision import CandidateAnswer, LedgerEstimate
 from ampft.lab.referee.judge import judge
+from ampft.lab.referee.keep_or_drop import CandidateAnswer, LedgerEstimate
 from ampft.lab.referee.ledger import OPEN, LedgerSettings, is_ledger
 from ampft.lab.search.rungs import (
     DEFAULT,
@@ -33,12 +33,12 @@ from ampft.lab.search.rungs import (
     loss_name,
     read_evidence,
 )
-from ampft.lab.search.settings import SearchSettings
-from ampft.lab.search.state import SEARCH_NAME, SearchAnswer, SearchState
+from ampft.lab.search.search_record import SEARCH_NAME, SearchAnswer, SearchState
+from ampft.lab.search.search_settings import SearchSettings
 from ampft.runs.folder import RunFolder
 from ampft.runs.manifest import remove_weights
 from ampft.runs.record import read_record
-from ampft.runs.show import problem_of
+from ampft.runs.run_text import problem_of
 from ampft.text.numbers import approximate_duration, counted
 from ampft.text.terminal import labelled, print_line
 

@@ -17,13 +17,13 @@ from ampft.arguments.compare import SET_BY_COMPARISON
 from ampft.arguments.flags import later_wins, parse_duration
 from ampft.arguments.help_text import Help
 from ampft.errors import InputError
-from ampft.lab.search.settings import SearchSettings, parse_rates
+from ampft.lab.search.search_settings import SearchSettings, parse_rates
 from ampft.precision.modes import BASELINE
 
 if TYPE_CHECKING:
     from ampft.comparison.execution.plan import TrialResult
     from ampft.lab.search.rungs import SearchPlan
-    from ampft.lab.search.state import SearchState
+    from ampft.lab.search.search_record import SearchState
     from ampft.runs.finished import FinishedRun
 
 SET_BY_SEARCH = SET_BY_COMPARISON | {
@@ -41,9 +41,9 @@ def run_search(line: CommandLine[SearchSettings], started: float | None = None) 
     Raises:
         InputError: A setting is invalid, the time is too short, or the default did not train.
     """
-    from ampft.lab.search.answer import answer_text
     from ampft.lab.search.running import Search
-    from ampft.lab.search.state import SEARCH_NAME
+    from ampft.lab.search.search_answer import answer_text
+    from ampft.lab.search.search_record import SEARCH_NAME
     from ampft.runs.folder import RunFolder
     from ampft.text.terminal import print_line
 
@@ -71,7 +71,7 @@ def _place(
     """
     from ampft.comparison.execution.planning import check_new_folder
     from ampft.data.sources.file_names import data_stem
-    from ampft.lab.search.state import read_state
+    from ampft.lab.search.search_record import read_state
 
     asked = _asked(settings), _arguments(settings, argv, classify)
     if settings.output_dir is not None:
@@ -126,7 +126,7 @@ def _planned(
     """
     from ampft.comparison.execution.launch import interruptible
     from ampft.comparison.execution.planning import metric_of_task, run_trial
-    from ampft.lab.search.state import SearchState
+    from ampft.lab.search.search_record import SearchState
     from ampft.runs.start import check_data_files
     from ampft.text.terminal import print_line
 
@@ -210,7 +210,7 @@ class FinishedSearch:
     """A finished search; `ampft.search` returns one."""
 
     def __init__(self, folder: str | Path) -> None:
-        from ampft.lab.search.state import read_state
+        from ampft.lab.search.search_record import read_state
 
         self.folder = Path(folder)  # Folder of the search.
         state = read_state(self.folder)
@@ -227,7 +227,7 @@ class FinishedSearch:
         return FinishedRun(self.folder / self.answer.model)
 
     def __repr__(self) -> str:
-        from ampft.lab.search.answer import answer_text
+        from ampft.lab.search.search_answer import answer_text
 
         return answer_text(self._state, self.folder)
 

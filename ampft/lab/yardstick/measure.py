@@ -16,7 +16,7 @@ from accelerate.utils import set_seed
 from torch import Tensor, nn
 
 from ampft.arguments import ClassifyArguments
-from ampft.data.steps import StepBatch, StepBatches
+from ampft.data.step_batches import StepBatch, StepBatches
 from ampft.engine.step import (
     ScaledGradient,
     accumulate_gradient,

@@ -15,7 +15,7 @@ from ampft.export import ExportRequest, open_artifact
 from ampft.export.artifact import CERTIFICATE_NAME
 from ampft.export.certificate.certificate_page import read_certificate
 from ampft.export.certificate.float_region import smallest_region
-from ampft.export.certificate.rows import VerifyRequest, check_verification
+from ampft.export.certificate.verified_rows import VerifyRequest, check_verification
 from ampft.runs.predict import run_classifier
 
 pytestmark = pytest.mark.slow

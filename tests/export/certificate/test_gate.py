@@ -20,7 +20,7 @@ from ampft.export.certificate.gate import (
     dtype_failures,
     with_verdict,
 )
-from ampft.runs.served import PIPELINE, PREDICT, SERVER, ServedClient, ServedPart
+from ampft.runs.client_answers import PIPELINE, PREDICT, SERVER, ServedClient, ServedPart
 
 
 def kinds(made) -> list[str]:

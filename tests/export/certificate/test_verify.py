@@ -15,7 +15,7 @@ from ampft.errors import InputError
 from ampft.export import ExportRequest, export_run, open_artifact
 from ampft.export.artifact import CERTIFICATE_NAME
 from ampft.export.certificate.certificate_page import read_certificate, write_certificate
-from ampft.export.certificate.rows import VerifyRequest, check_verification
+from ampft.export.certificate.verified_rows import VerifyRequest, check_verification
 from ampft.export.certificate.verify import certify
 from ampft.files import describe_file
 from ampft.runs.predict import run_classifier

@@ -8,9 +8,9 @@ from representatives import full_except
 
 from ampft.export import ExportRequest, export_run
 from ampft.export.certificate.certificate_page import certificate_text, page
-from ampft.export.certificate.rows import VerifyRequest
+from ampft.export.certificate.verified_rows import VerifyRequest
 from ampft.export.certificate.verify import certify
-from ampft.runs.served import PIPELINE, PREDICT, SERVER
+from ampft.runs.client_answers import PIPELINE, PREDICT, SERVER
 
 pytestmark = pytest.mark.slow
 

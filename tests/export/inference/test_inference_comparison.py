@@ -15,8 +15,8 @@ from torch import nn
 
 from ampft.comparison.analysis.loading import find_runs
 from ampft.comparison.remarks import remark_texts
-from ampft.comparison.report.files import read_comparison
 from ampft.comparison.report.html import html_text
+from ampft.comparison.report.report_files import read_comparison
 from ampft.errors import InputError
 from ampft.export.inference.compare_inference import (
     MAX_ROUNDS,

@@ -10,7 +10,7 @@ from tiny_encoders import right_padded, tiny, without_dropout
 from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from ampft.data.steps import MicroBatch
+from ampft.data.step_batches import MicroBatch
 from ampft.fast.packing.install import install_packing
 from ampft.fast.static_shapes import StaticShapes
 

@@ -4,13 +4,13 @@ import pytest
 import torch
 from fake_cuda import CUDA, fake_mode, layout_of_host_mask
 
-from ampft.fast.packing.attention import (
+from ampft.fast.packing.layout import AttentionOperands, AttentionOptions
+from ampft.fast.packing.packed_attention import (
     choose_kernel,
     efficient_attention,
     flash_attention,
     grouped_attention,
 )
-from ampft.fast.packing.layout import AttentionOperands, AttentionOptions
 
 
 def chosen(dtype, head_size, *, dropout=0.1, window=None, **options):

@@ -38,7 +38,7 @@ def test_a_step_without_padding_needs_no_more_operators(name, mode):
 def test_groups_of_short_texts_would_need_more(monkeypatch):
     """The negative control: attention in groups, as without a kernel for the whole row."""
     padded = step_operators(tiny("bert"), LENGTHS, "bf16", packed=False)
-    monkeypatch.setattr("ampft.fast.packing.attention.one_call_kernel", lambda *_: None)
+    monkeypatch.setattr("ampft.fast.packing.packed_attention.one_call_kernel", lambda *_: None)
     monkeypatch.setattr("fake_cuda.GROUP_COST_ON_GPU", 0.0)
     assert step_operators(tiny("bert"), LENGTHS, "bf16", packed=True, joint=False) > padded
 

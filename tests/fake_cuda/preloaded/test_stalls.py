@@ -6,7 +6,7 @@ import torch
 from fake_cuda import Copies, fake_mode, layout_of_host_mask, on_cuda, to_cuda
 from tiny_text import save_tiny_bert, tiny_task
 
-from ampft.data.steps import MicroBatch
+from ampft.data.step_batches import MicroBatch
 from ampft.engine.step import _skipped_on_device
 from ampft.fast.packing import install
 

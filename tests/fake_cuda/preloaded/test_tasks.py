@@ -16,7 +16,7 @@ from tiny_words import tiny_word_task
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ampft.data.dataset import ClassificationData
-from ampft.data.steps import StepBatches
+from ampft.data.step_batches import StepBatches
 from ampft.engine import step
 from ampft.engine.optimizer import (
     OptimizerSettings,
@@ -30,8 +30,8 @@ from ampft.features.weights import AveragedWeights
 from ampft.models import by_length
 from ampft.precision.accelerator import make_accelerator
 from ampft.precision.executed import ProductRecorder, precision_contradiction
-from ampft.tasks.settings import TaskSettings
 from ampft.tasks.task import make_task
+from ampft.tasks.task_settings import TaskSettings
 
 
 def texts(folder, **settings):

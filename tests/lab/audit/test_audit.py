@@ -24,12 +24,12 @@ from word_tokenizer import save_tokenizer, tiny_config
 
 from ampft.cli import main
 from ampft.lab.audit.audit import free_weights
-from ampft.lab.audit.written import check_chosen_metrics, facts
+from ampft.lab.audit.run_files import check_chosen_metrics, facts
 from ampft.runs.manifest import RECORD_NAME, describe_files
 from ampft.runs.predictions import read_predictions, write_predictions
 from ampft.runs.publishing import model_card
 from ampft.runs.record import read_record
-from ampft.runs.show import read_report, report_with_heading
+from ampft.runs.run_text import read_report, report_with_heading
 from ampft.text.json_io import json_text, values_hash
 
 STEPS = 3  # of 8: 2 epochs of 4 steps

@@ -13,8 +13,8 @@ import ampft
 from ampft.checks.harm import GradientChange
 from ampft.lab.doctor.alignment import align, batch_mean, error_role
 from ampft.lab.doctor.case import ExaminedModel
-from ampft.lab.doctor.page import alignment_chart
-from ampft.lab.doctor.show import alignment_summary, alignment_table
+from ampft.lab.doctor.diagnosis_page import alignment_chart
+from ampft.lab.doctor.diagnosis_text import alignment_summary, alignment_table
 from ampft.precision.resolve import resolve
 
 CPU = torch.device("cpu")

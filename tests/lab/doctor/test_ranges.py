@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn import functional
 from transformers import BertConfig, BertForSequenceClassification
 
+from ampft.lab.doctor.diagnosis_text import diagnosis_answer
 from ampft.lab.doctor.examine import scan
 from ampft.lab.doctor.ranges import ExponentCounts, RangeRecorder
-from ampft.lab.doctor.show import diagnosis_answer
 from ampft.precision.accelerator import numerics
 from ampft.precision.resolve import resolve
 

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import norm, t
 
 from ampft.comparison.statistics.interval import DifferenceEstimate
-from ampft.lab.referee.decision import (
+from ampft.lab.referee.keep_or_drop import (
     CandidateAnswer,
     CandidateCriteria,
     Claim,

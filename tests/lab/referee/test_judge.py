@@ -21,8 +21,8 @@ import ampft
 from ampft import LedgerSettings, cli
 from ampft.doors.foreign_predictions import compare_tables
 from ampft.errors import InputError
-from ampft.lab.referee.audit import audit_ledger
 from ampft.lab.referee.ledger import append_entry, entry_path, new_entry, read_entries
+from ampft.lab.referee.ledger_audit import audit_ledger
 from ampft.text.json_io import json_text, values_hash
 
 REPOSITORY = Path(__file__).parents[3]

@@ -17,7 +17,7 @@ from ampft import cli
 from ampft.errors import InputError
 from ampft.files import describe_file
 from ampft.lab.referee.answer_text import judgement_text
-from ampft.lab.referee.audit import audit_ledger
+from ampft.lab.referee.ledger_audit import audit_ledger
 from ampft.runs.record import DataPart
 
 SHARES = {"base": 0.2, "good": 0.02, "null": 0.2}

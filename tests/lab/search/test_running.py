@@ -14,8 +14,8 @@ from ampft.comparison.execution.plan import Plan
 from ampft.lab.search import running
 from ampft.lab.search.rungs import DEFAULT, Candidate, fitting_plan
 from ampft.lab.search.running import Search, _with_arm
-from ampft.lab.search.settings import SearchSettings
-from ampft.lab.search.state import SearchState
+from ampft.lab.search.search_record import SearchState
+from ampft.lab.search.search_settings import SearchSettings
 
 DESIGN = ComparisonDesign(
     modes=None,

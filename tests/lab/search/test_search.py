@@ -21,7 +21,7 @@ from ampft import cli
 from ampft.arguments import parse_classify_arguments
 from ampft.data.load import load_data
 from ampft.lab.resume_check import differences
-from ampft.lab.search.state import read_state
+from ampft.lab.search.search_record import read_state
 
 FILES = ("--train_file", "train.csv", "--test_file", "test.csv")
 

@@ -13,7 +13,7 @@ from tiny_text import tiny_task, tiny_texts
 
 from ampft import cli
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
-from ampft.data.steps import StepBatches
+from ampft.data.step_batches import StepBatches
 from ampft.files import hashed_text, read_hashed
 from ampft.lab.yardstick.figures import Yardstick, format_yardstick
 from ampft.lab.yardstick.measure import GradientInFloat64, GradientInMode, measure_yardstick

@@ -21,7 +21,7 @@ from ampft.files import CHANGED, Recorded, atomic_path, read_hashed
 from ampft.registry import room
 from ampft.runs.manifest import check_files
 from ampft.runs.record import RunRecord, read_record
-from ampft.runs.show import problem_of
+from ampft.runs.run_text import problem_of
 from ampft.text.escaping import inert
 from ampft.text.json_io import JSONValue
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ampft.errors import InputError
 from ampft.flag import DATA, MAX_SEED, OPTIMIZER, PIXELS, flag
-from ampft.models.settings import ModelSettings
+from ampft.models.model_settings import ModelSettings
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ import math
 from markupsafe import Markup
 
 from ampft.lab.doctor.diagnosis import Alignment, BatchMean, Diagnosis, Fault, ModuleError
-from ampft.lab.doctor.ranges import BINARY16
-from ampft.lab.doctor.show import (
+from ampft.lab.doctor.diagnosis_text import (
     ROLES,
     alignment_summary,
     alignment_table,
@@ -18,6 +17,7 @@ from ampft.lab.doctor.show import (
     module_table,
     range_text,
 )
+from ampft.lab.doctor.ranges import BINARY16
 from ampft.text.charts import Axis, Plot, element, picture, power_of_two_label, text
 from ampft.text.numbers import counted, or_dash, percent
 from ampft.text.page import (

@@ -8,8 +8,8 @@ from itertools import islice
 from ampft.data.columns import INPUT_FLAGS, LABEL_FLAG, DataColumns, extra_columns, require_columns
 from ampft.data.request import DataRequest
 from ampft.data.row_labels import LabelParser
+from ampft.data.sources.source_table import SAMPLE_ROWS, SourceTable
 from ampft.data.sources.spans import is_span
-from ampft.data.sources.table import SAMPLE_ROWS, SourceTable
 from ampft.data.sources.text_lists import list_or_cell
 from ampft.errors import InputError, listed, quoted_list
 from ampft.text.units import TextUnits

@@ -13,8 +13,8 @@ from ampft.files import CHANGED, GONE, SAME, STATES
 from ampft.flag import REQUIRED, flag, positional
 from ampft.lab.referee.answer_text import UNCHECKED
 from ampft.lab.referee.checks import BEST, CANDIDATE, check_training, check_unchanged
-from ampft.lab.referee.decision import Claim, Decision, LedgerEstimate, TryErrorBudget
 from ampft.lab.referee.judge import candidate_decision, final_level, next_level
+from ampft.lab.referee.keep_or_drop import Claim, Decision, LedgerEstimate, TryErrorBudget
 from ampft.lab.referee.ledger import FINAL, TRY, Entry, LedgerState, ledger_state, read_entries
 from ampft.lab.referee.sides import Sides, read_sides, stored_file, stored_sources
 from ampft.text.numbers import counted

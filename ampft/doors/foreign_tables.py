@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ampft.data.columns import rename_columns
-from ampft.data.sources.files import open_table
-from ampft.data.sources.table import SourceTable, as_text
+from ampft.data.sources.readers import open_table
+from ampft.data.sources.source_table import SourceTable, as_text
 from ampft.errors import InputError, quoted_list
 
 FLAG = "--predictions"

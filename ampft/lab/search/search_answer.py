@@ -10,7 +10,7 @@ from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.flags import later_wins
 from ampft.errors import InputError
 from ampft.lab.search.rungs import Choice
-from ampft.lab.search.state import SearchAnswer, SearchState, read_state
+from ampft.lab.search.search_record import SearchAnswer, SearchState, read_state
 from ampft.runs.redaction import redact_command
 from ampft.text.escaping import inert
 from ampft.text.numbers import approximate_duration, counted, or_dash, points, signed_number

@@ -9,7 +9,7 @@ from typing import Any
 
 from ampft.errors import InputError
 from ampft.files import read_hashed
-from ampft.lab.referee.decision import LedgerEstimate
+from ampft.lab.referee.keep_or_drop import LedgerEstimate
 from ampft.lab.search.rungs import Choice, SearchPlan
 from ampft.text.json_io import from_json
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from ampft.data.request import DataRequest
 from ampft.data.sources.binary_files import WORKBOOK_SUFFIXES, read_parquet, read_workbook
 from ampft.data.sources.file_names import BRAT, check_file
-from ampft.data.sources.table import SourceTable
+from ampft.data.sources.source_table import SourceTable
 from ampft.data.sources.text_files import read_csv, read_json, read_tsv
 from ampft.errors import InputError
 from ampft.registry import added_rows, found

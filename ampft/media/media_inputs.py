@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig
 
 from ampft.data.media import media_reference
 from ampft.errors import InputError
-from ampft.kinds.settings import InputSettings
+from ampft.kinds.input_settings import InputSettings
 from ampft.models.pretrained import load_or_create
 from ampft.models.training_mode import evaluation_mode
 from ampft.models.weights import LoadedModel

@@ -17,7 +17,7 @@ from ampft.comparison.analysis.run_predictions import primary_metric
 from ampft.data.dataset import ClassificationData
 from ampft.data.load import IN_MEMORY
 from ampft.data.row_labels import Targets
-from ampft.data.sources.table import SourceTable, as_text
+from ampft.data.sources.source_table import SourceTable, as_text
 from ampft.data.splits import Groups, dependent_groups, group_equal_keys, normalized_value
 from ampft.errors import InputError, quoted_list
 from ampft.files import describe_file
@@ -25,7 +25,7 @@ from ampft.kinds.prediction import LabelReader, PredictRequest
 from ampft.media.masks import Masks, pad_masks
 from ampft.runs.predict import SavedClassifier
 from ampft.runs.recorded_arguments import recorded_arguments
-from ampft.runs.show import problem_of, task_row
+from ampft.runs.run_text import problem_of, task_row
 from ampft.text.numbers import counted
 
 FLAG = "--verify"

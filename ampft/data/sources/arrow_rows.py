@@ -15,7 +15,7 @@ from ampft.data.columns import DataColumns
 from ampft.data.media import MEDIA
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows, RowCollector
-from ampft.data.sources.table import SourceTable, as_text
+from ampft.data.sources.source_table import SourceTable, as_text
 from ampft.errors import InputError
 from ampft.ownership import temporary_folder
 

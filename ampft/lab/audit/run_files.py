@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ampft.data.steps import StepBatches
+from ampft.data.step_batches import StepBatches
 from ampft.engine.optimizer import make_schedule, rate_of
 from ampft.errors import InputError
 from ampft.evaluation.sanity import (
@@ -44,14 +44,14 @@ from ampft.lab.audit.rebuild import RebuiltRun
 from ampft.machine import versions
 from ampft.metrics.paired import PairedGain
 from ampft.metrics.ranking import RANKING
+from ampft.runs.client_answers import SERVED_BACK
 from ampft.runs.history import HistoryRow, parse_rows
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, sealed_run
 from ampft.runs.prepared import Prepared
 from ampft.runs.publishing import model_card
 from ampft.runs.record import RunRecord, StepIdsHash
 from ampft.runs.run import BATCH_NORM
-from ampft.runs.served import SERVED_BACK
-from ampft.runs.show import REPORT_NAME, decisions_text, problem_of, report_with_heading
+from ampft.runs.run_text import REPORT_NAME, decisions_text, problem_of, report_with_heading
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.tasks.report import report_from_json
 from ampft.tasks.task import Task

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from ampft.errors import InputError, quoted_list
 from ampft.flag import BATCH, DATA, flag
-from ampft.kinds.settings import InputSettings
+from ampft.kinds.input_settings import InputSettings
 from ampft.metrics.targets import FLAG, parse_threshold_target
-from ampft.models.settings import TrainedPartSettings
+from ampft.models.model_settings import TrainedPartSettings
 from ampft.tasks.loss_settings import LossSettings, ValidationFitSettings
 from ampft.tasks.table import TASKS
 

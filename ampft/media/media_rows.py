@@ -10,9 +10,9 @@ import numpy as np
 from PIL import Image
 
 from ampft.data.media import MEDIA
+from ampft.data.sources.arrow_rows import as_file
 from ampft.data.sources.file_names import files_in
-from ampft.data.sources.rows import as_file
-from ampft.data.sources.table import SourceTable
+from ampft.data.sources.source_table import SourceTable
 from ampft.errors import InputError
 from ampft.kinds.prediction import InputRows, PredictRequest, TrainingInfo
 from ampft.kinds.rows import LENGTHS, are_media, find_labels, table_of_lists, table_of_rows

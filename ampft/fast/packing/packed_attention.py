@@ -22,7 +22,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
-from ampft.emulation.attention import attention as emulated_attention
+from ampft.emulation.emulated_attention import attention as emulated_attention
 from ampft.fast.packing.cpu_kernels import (
     attention_plan,
     dropout_attention,

@@ -17,15 +17,15 @@ import transformers
 from tokenizers import Tokenizer
 
 from ampft.decision import CONTRACT_NAME, TOKENIZER_NAME
-from ampft.doors.served import NotAsked
+from ampft.doors.pipeline_answers import NotAsked
 from ampft.doors.serving_back import BATCH, PREDICTIONS, OtherRuntime, serve_back
 from ampft.export.artifact import Artifact
-from ampft.export.certificate.rows import VerifiedRows
+from ampft.export.certificate.verified_rows import VerifiedRows
 from ampft.export.formats import INT8
+from ampft.runs.client_answers import ServedPart
 from ampft.runs.predictions import read_predictions
 from ampft.runs.record import read_record
-from ampft.runs.served import ServedPart
-from ampft.runs.show import task_row
+from ampft.runs.run_text import task_row
 
 
 def served_artifact(artifact: Artifact, run: Path, rows: VerifiedRows) -> ServedPart | None:

@@ -15,7 +15,7 @@ from ampft.export.formats import FORMATS, FP32, INT8_SCHEMES, PRECISIONS
 from ampft.flag import REQUIRED, flag, positional
 
 if TYPE_CHECKING:
-    from ampft.export.certificate.rows import VerifiedRows, VerifyRequest
+    from ampft.export.certificate.verified_rows import VerifiedRows, VerifyRequest
     from ampft.export.source import ExportRequest
 
 NOT_PASSED = 4  # exit code
@@ -114,7 +114,7 @@ def export(line: CommandLine[ExportFlags]) -> None:
     from ampft.export.artifact import PAGE_NAME
     from ampft.export.certificate.certificate import PASSED
     from ampft.export.certificate.certificate_page import certificate_text, write_certificate
-    from ampft.export.certificate.rows import check_verification
+    from ampft.export.certificate.verified_rows import check_verification
     from ampft.export.certificate.verify import certify
     from ampft.export.export import check_request, staged_folder
     from ampft.export.source import KEEP_FLOAT, ExportRequest
@@ -253,7 +253,7 @@ def audit(line: CommandLine[ArtifactAuditFlags]) -> None:
 
 def _verify_request(flags: VerificationFlags, margin: float) -> VerifyRequest:
     """Return the verification that the flags ask for, at a margin in points."""
-    from ampft.export.certificate.rows import VerifyRequest
+    from ampft.export.certificate.verified_rows import VerifyRequest
 
     moved = {f.name: getattr(flags, f.name) for f in fields(MovedDataFlags)}
     return VerifyRequest(

@@ -11,7 +11,7 @@ from ampft.arguments.commands import Command, CommandLine
 from ampft.arguments.flags import fields_and_hints, given_flags
 from ampft.arguments.help_text import Help
 from ampft.errors import InputError
-from ampft.export.certificate.verified_export import (
+from ampft.export.certificate.export_command import (
     AUDIT_ARTIFACT,
     MOVED,
     ArtifactAuditFlags,
@@ -123,7 +123,7 @@ def audit_command(argv: Sequence[str]) -> Command[Any, None]:
         InputError: They name something else.
     """
     if any((Path(word) / "entry-000001.json").is_file() for word in argv):
-        from ampft.lab.referee.audit import AUDIT_LEDGER
+        from ampft.lab.referee.ledger_audit import AUDIT_LEDGER
 
         return AUDIT_LEDGER
     if any((Path(word) / "artifact.json").is_file() for word in argv):
