@@ -509,7 +509,7 @@ class _Served:
         `ampft predict` takes some of them from the record, so that its answers do not show all.
         """
         try:
-            rule = Contract.read(self.folder).rule
+            contract = Contract.read(self.folder)
         except (OSError, ValueError):  # masks have none, and whoever needs it reports the rest
             return []
         ours: dict[str, Any] = {
@@ -517,7 +517,11 @@ class _Served:
             "several": self.row.several_labels,
             "numbers": self.row.number_labels,
         }
+        rule, read = contract.rule, contract.tokenization
         theirs = {name: getattr(rule, name) for name in ours}
+        saved = (self.record.model.preprocessing or {}).get("tokenizer_config.json") or {}
+        if read is not None and "model_max_length" in saved:  # it truncates as in training
+            ours["max_length"], theirs["max_length"] = saved["model_max_length"], read.max_length
         if isinstance(self.outcome, TunableOutcome):
             ours |= self.outcome.decisions.entries(self.record.label_names)
             theirs |= rule.decisions.entries(rule.label_names)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,14 @@ from ampft.media.images import as_rgb, image_conversions, open_image, refuse_nea
 from ampft.media.sounds import open_sound
 from ampft.text.numbers import byte_size, byte_sizes
 
+IntArray = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+
 MAX_THREADS = 16
+CANCELLED = 0.05  # of the level of the channels; if their mean has less, they cancel each other out
+MASK_NAME = re.compile(
+    r"(.+?)[-_. ]masks?(?:[-_. ]?\d+)?", re.IGNORECASE
+)  # `cat_mask`, `cat_mask_1`
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,7 @@ class InspectedMedia:
     frames: int = 0  # Number of frames of a sound; 0 for an image.
     rate: int = 0  # Frames per second of a sound; 0 for an image.
     peak: int = 255  # Highest value of an image in 8-bit RGB; 255 for a sound.
+    is_silent: bool = False  # Whether nothing is heard of a sound in one channel.
 
 
 def inspect_image(value: Any) -> InspectedMedia:
@@ -52,8 +62,22 @@ def inspect_sound(value: Any) -> InspectedMedia:
     sound = open_sound(value)
     channels = sound.samples.shape[1]
     digest = hashlib.sha256(f"{sound.rate} {channels} ".encode() + sound.samples.tobytes()).digest()
-    conversions = () if channels == 1 else (f"with {channels} channels, averaged to one",)
-    return InspectedMedia(digest, conversions, len(sound.samples), sound.rate)
+    heard, recorded = _level(sound.mono()), _level(sound.samples)
+    conversions: tuple[str, ...] = ()
+    if channels > 1 and heard < CANCELLED * recorded:
+        conversions = (
+            f"with {channels} channels that cancel each other out, so that their mean is nearly "
+            "silent (keep one channel: sox IN OUT remix 1)",
+        )
+    elif channels > 1:
+        conversions = (f"with {channels} channels, averaged to one",)
+    is_silent = heard <= CANCELLED * recorded
+    return InspectedMedia(digest, conversions, len(sound.samples), sound.rate, is_silent=is_silent)
+
+
+def _level(samples: Array) -> float:
+    """Return the root mean square of samples."""
+    return float(np.sqrt(np.mean(np.square(samples, dtype=np.float64))))
 
 
 def check_media(
@@ -75,20 +99,72 @@ def check_media(
     checked: dict[str, LabelledRows] = {}
     conversions: Counter[str] = Counter()
     peaks: list[int] = []
+    silent: list[bool] = []
     for split, part in rows.items():
+        if kind == "image":
+            _refuse_masks(part, column)
         found = _inspect_all(part, column, media)
         conversions.update(words for each in found for words in each.conversions)
         peaks += [each.peak for each in found]
+        silent += [each.is_silent for each in found if each.rate]
         inputs = part.inputs.add_column(CONTENT_COLUMN, [each.sha256 for each in found])
         if any(each.rate for each in found):
             inputs = inputs.add_column(FRAMES_COLUMN, [each.frames for each in found])
             inputs = inputs.add_column(RATE_COLUMN, [each.rate for each in found])
         checked[split] = replace(part, inputs=inputs)
     refuse_nearly_black(peaks, rows["train"].origin)
+    if silent and all(silent):
+        raise InputError(
+            f"{rows['train'].origin}: all {len(silent)} sounds are silent in one channel: their "
+            "samples are 0, or their channels cancel each other out. Keep one channel of each: sox "
+            "IN OUT remix 1."
+        )
     total = sum(len(part.labels) for part in rows.values())
     converted = [f"{count} {words}" for words, count in conversions.most_common()]
     note = f"Of {total} {kind}s, these are converted to {media.converted}: {listed(converted)}."
     return checked, [note] if converted else []
+
+
+def _elsewhere(problem: str, folder: Path, media: MediaKind) -> str:
+    """Return where a missing file of a table is; empty if it is not near the table.
+
+    Args:
+        problem: Message on the file, which begins with its path.
+        folder: Folder of the table.
+    """
+    path, found, _ = problem.partition(": the file does not exist")
+    if not found or not folder.is_dir() or not Path(path).is_relative_to(folder):
+        return ""
+    name = Path(path).relative_to(folder)
+    places = [folder, folder.parent, *(p for f in (folder, folder.parent) for p in f.iterdir())]
+    for place in dict.fromkeys(p for p in places if p.is_dir()):
+        for suffix in ("", *media.suffixes):
+            file = place / f"{name}{suffix}"
+            if file.is_file():
+                written = os.path.relpath(file, folder)
+                return (
+                    f" Paths count from the folder of the table, so write {written} instead of"
+                    f" {name}, and the others likewise."
+                )
+    return ""
+
+
+def _refuse_masks(part: LabelledRows, column: str) -> None:
+    """Raise InputError for images that are masks of others, which lie beside them."""
+    values = undecoded_column(part.inputs, column, "image")[:][column]
+    paths = [PurePath(value["path"]) for value in values if value["path"]]
+    known = {(path.parent, path.stem) for path in paths}
+    masks = [
+        path
+        for path in paths
+        if (found := MASK_NAME.fullmatch(path.stem)) and (path.parent, found[1]) in known
+    ]
+    if masks:
+        raise InputError(
+            f"{part.origin}: {len(masks)} of {len(paths)} images are named as masks of others, such"
+            f" as {masks[0]}. Move them elsewhere to classify images, or pass images with masks "
+            "and --task pixels."
+        )
 
 
 def _inspect_all(part: LabelledRows, column: str, media: MediaKind) -> list[InspectedMedia]:
@@ -102,22 +178,21 @@ def _inspect_all(part: LabelledRows, column: str, media: MediaKind) -> list[Insp
     with ThreadPoolExecutor(min(os.cpu_count() or 1, MAX_THREADS)) as threads:
         for batch in batches(undecoded_column(part.inputs, column, media.name)):
             results += threads.map(inspect, batch[column])
-    problems = []
+    problems, elsewhere = [], ""
     for row, result in enumerate(results):
         if isinstance(result, InputError):
+            elsewhere = elsewhere or _elsewhere(str(result), Path(part.origin).parent, media)
             # Files of a folder have no row.
             place = "" if part.table.unit == media.name else part.location(np.array([row])) + ", "
             problems.append(place.removeprefix(f"{part.origin}, ") + str(result).rstrip("."))
     if problems:
         raise InputError(
             f"{part.origin}: {len(problems)} of {len(results)} {media.name}s cannot be used:"
-            f" {listed(problems, limit=3, separator='; ')}. Fix or remove them."
+            f" {listed(problems, limit=3, separator='; ')}."
+            f"{elsewhere or ' Fix or remove them.'}"
         )
     return [result for result in results if isinstance(result, InspectedMedia)]
 
-
-IntArray = npt.NDArray[np.int64]
-Array = npt.NDArray[Any]
 
 MAX_SHARE = 0.25  # of the memory that is free at the start of the run
 NOTED = 2**20  # bytes from which a cache is worth a note

@@ -54,6 +54,8 @@ def open_image(value: Any) -> Image.Image:
         image = Image.open(io.BytesIO(content))
         has_16_bits = any("16" in str(tile.args) for tile in image.tile)
         image.load()
+    except FileNotFoundError:
+        raise InputError(f"{path}: the file does not exist.") from None
     except DECODING_ERRORS as error:
         name = path if isinstance(path, str | Path) else IN_MEMORY
         reason = " ".join(str(error).split())

@@ -1,18 +1,18 @@
-"""Images with masks: found in folders or columns, and checked and counted before training."""
+"""Images with masks: read from folders or columns, and checked and counted before training."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, combinations
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, DatasetDict, Features, Image, Value
+from datasets import Dataset, DatasetDict, Features, Image
 from datasets import load_dataset as read_dataset
 from PIL import ImageOps
 
@@ -20,19 +20,21 @@ from ampft.data.assembly import finalize
 from ampft.data.columns import INPUT_FLAGS, LABEL_FLAG, require_columns
 from ampft.data.dataset import ClassificationData, value_bytes
 from ampft.data.request import DATA_SET_OPTIONS, DataRequest, refuse_unused_options
-from ampft.data.sources.data_sets import SPLIT_NAMES, load_data_set, standard_splits
-from ampft.data.sources.file_names import files_in
+from ampft.data.sources.data_sets import load_data_set, standard_splits
 from ampft.data.sources.source_table import POSITION, location
 from ampft.data.splits import with_missing_splits
 from ampft.errors import InputError, listed, quoted, quoted_list
-from ampft.media.images import (
-    IMAGE_SUFFIXES,
-    as_rgb,
-    image_conversions,
-    open_image,
-    refuse_nearly_black,
-)
+from ampft.media.images import as_rgb, image_conversions, open_image, refuse_nearly_black
 from ampft.media.mask_colors import BINARY, MaskSurvey, refuse_spread_greys, with_reading
+from ampft.media.mask_folders import (
+    FILE,
+    IMAGE,
+    LAYOUTS,
+    MASK,
+    find_mask_folders,
+    read_folders,
+    refuse_annotations,
+)
 from ampft.media.masks import (
     IGNORED,
     MaskClasses,
@@ -56,42 +58,11 @@ COLUMN_OPTIONS = ("image_column_name", "label_column_name", *DATA_SET_OPTIONS)
 # Columns of a checked split: hashes of the image and of image and mask, and pixels per class.
 IMAGE_HASH, PAIR_HASH, PIXELS = "ampft_image_hash", "ampft_pair_hash", "ampft_pixels"
 
-IMAGE, MASK, FILE = "image", "mask", "file"
-FEATURES = Features({IMAGE: Image(), MASK: Image(decode=False), FILE: Value("string")})
-IMAGE_FOLDER, MASK_FOLDERS = "images", ("masks", "labels", "annotations")
-SUFFIX = "annot"
 # Names of columns of masks in data sets of the hub, in lower case.
 MASK_NAMES = (
     *("mask", "masks", "label", "labels", "annotation", "annotations", "segmentation"),
     *("segmentation_mask", "semantic_mask", "seg_map", "semantic_segmentation"),
 )
-
-LAYOUTS = (
-    f"train/ with train{SUFFIX}/ (also val/, test/), or images/ with masks/, each with or without "
-    "train/, val/ and test/ inside"
-)
-
-
-def find_mask_folders(folder: Path) -> dict[str, tuple[Path, Path]]:
-    """Return the folders of images and of masks by split; empty if the folder has no masks."""
-    if not folder.is_dir():
-        return {}
-    found = {}
-    for split, names in SPLIT_NAMES.items():
-        pairs = chain.from_iterable(_possible_folders(folder, name) for name in names)
-        pair = next((pair for pair in pairs if pair[1].is_dir()), None)
-        if pair is not None:
-            found[split] = pair
-    flat = [folder / masks for masks in MASK_FOLDERS if (folder / masks).is_dir()]
-    return found or ({"train": (folder / IMAGE_FOLDER, flat[0])} if flat else {})
-
-
-def _possible_folders(folder: Path, split: str) -> Iterator[tuple[Path, Path]]:
-    yield folder / split, folder / f"{split}{SUFFIX}"
-    for masks in MASK_FOLDERS:
-        yield folder / IMAGE_FOLDER / split, folder / masks / split
-    for masks in MASK_FOLDERS:
-        yield folder / split / IMAGE_FOLDER, folder / split / masks
 
 
 def read_masks(
@@ -114,7 +85,10 @@ def read_masks(
     folders = {} if request.dataset_name is None else find_mask_folders(Path(name))
     if folders and (is_requested or request.data_kind is None):
         refuse_unused_options(request, (*UNUSED_OPTIONS, *COLUMN_OPTIONS), "folders of masks")
-        return _read_folders(Path(name), folders), name, []
+        data, names = read_folders(Path(name), folders)
+        return data, name, [*names]
+    if request.dataset_name is not None and (is_requested or request.data_kind is None):
+        refuse_annotations(Path(name))
     if not is_requested:
         return None
     refuse_unused_options(request, UNUSED_OPTIONS, "images with masks")
@@ -133,70 +107,6 @@ def read_masks(
     image, mask = _find_columns(found["train"].features, request, name)
     notes.append(f"Images are read from {image!r}, masks from {mask!r}.")
     return _read_columns(found, image, mask, name, unit=unit), name, notes
-
-
-def _read_folders(folder: Path, found: dict[str, tuple[Path, Path]]) -> DatasetDict:
-    """Return the images with their masks by split, in the order of their names."""
-    if "train" not in found:
-        raise InputError(
-            f"--dataset_name {folder}: has masks for {' and '.join(found)}, but not for training. "
-            f"Folders that are read: {LAYOUTS}."
-        )
-    return DatasetDict({split: _split(folder, *pair) for split, pair in found.items()})
-
-
-def _split(folder: Path, images: Path, masks: Path) -> Dataset:
-    if not images.is_dir():
-        raise InputError(
-            f"--dataset_name {folder}: {masks} has masks, but the folder {images} of their images "
-            "does not exist. Create it, or remove the masks."
-        )
-    image_of, mask_of = _files(images), _files(masks)
-    for files, others, other_folder, what in (
-        (image_of, mask_of, masks, "mask"),
-        (mask_of, image_of, images, "image"),
-    ):
-        single = [str(files[name]) for name in sorted(files.keys() - others.keys())]
-        if single:
-            raise InputError(
-                f"{listed(single, limit=3)}: no {what} with this name in {other_folder}. Every "
-                "image needs a mask with the same name, and every mask an image; suffixes may "
-                "differ."
-            )
-    names = sorted(image_of)
-    return Dataset.from_dict(
-        {
-            IMAGE: [str(image_of[name]) for name in names],
-            MASK: [str(mask_of[name]) for name in names],
-            FILE: [image_of[name].relative_to(folder).as_posix() for name in names],
-        },
-        features=FEATURES,
-    )
-
-
-def _files(folder: Path) -> dict[str, Path]:
-    """Return the images of a folder by their relative path without suffix."""
-    files: dict[str, Path] = {}
-    strays = []
-    for path in files_in(folder):
-        if path.suffix.lower() not in IMAGE_SUFFIXES:
-            strays.append(str(path))
-            continue
-        name = path.relative_to(folder).with_suffix("").as_posix()
-        if name in files:
-            raise InputError(
-                f"{files[name]} and {path}: two files have the same name, so it is unclear which "
-                "one is meant. Rename or remove one."
-            )
-        files[name] = path
-    if strays:
-        raise InputError(
-            f"{listed(strays, limit=3)}: not an image. The folder of a split must contain only "
-            f"images ({', '.join(IMAGE_SUFFIXES)}). Move the file elsewhere."
-        )
-    if not files:
-        raise InputError(f"{folder}: the folder has no images. Add some, or remove the folder.")
-    return files
 
 
 def _read_parquet_files(paths: Mapping[str, Sequence[Path]]) -> DatasetDict:

@@ -26,7 +26,7 @@ from ampft.media.image_processor import load_image_processor, pixel_values
 from ampft.media.image_tensors import ImageReader
 from ampft.media.image_tensors import saved_reader as image_reader
 from ampft.media.images import Augmentation, as_rgb, parse_augmentation
-from ampft.media.mask_data import FILE
+from ampft.media.mask_folders import FILE
 from ampft.media.masks import IntArray, Masks, pad_masks
 from ampft.media.media_inputs import refused_inputs
 from ampft.media.predicted_masks import (

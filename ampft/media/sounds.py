@@ -64,7 +64,8 @@ def open_sound(value: Any) -> Sound:
             content = Path(path).read_bytes()
         with soundfile.SoundFile(io.BytesIO(content)) as file:
             announced, rate, encoding = file.frames, file.samplerate, file.subtype
-            samples = file.read(dtype="float32", always_2d=True)
+            count = -1 if file.seekable() else announced  # GSM, of telephones, cannot be sought
+            samples = file.read(count, dtype="float32", always_2d=True)
     except FileNotFoundError:
         raise InputError(f"{name}: the file does not exist.") from None
     except (soundfile.SoundFileError, OSError, TypeError, ValueError) as error:

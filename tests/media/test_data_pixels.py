@@ -285,3 +285,121 @@ def test_another_task_than_pixels_is_refused_for_masks(folder):
 def test_a_folder_without_masks_is_refused(tmp_path):
     with pytest.raises(InputError, match="train/ with trainannot/"):
         load_data(ClassifyArguments(task="pixels"))
+
+
+def write_pairs(images: str, masks: str, *, count: int = 20, ending: str = "png"):
+    """Return what writes pairs under names such as `a/{}.png`, with their numbers."""
+
+    def write(root: Path, first: int = 0) -> None:
+        for row in range(first, first + count):
+            mask = mask_of(row)
+            for name, array in ((images, image_of(mask, row)), (masks, mask)):
+                path = root / f"{name.format(f'{row:03}')}.{ending}"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                save(path, array)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("images", "masks", "note"),
+    [
+        ("{}", "{}_mask", "masks without '_mask' are"),
+        ("images/{}", "masks/{}_mask", "masks without '_mask' are"),
+        ("images/{}", "masks/{}_masks", "masks without '_masks' are"),
+        ("images/{}", "labels/{}-label", "masks without '-label' are"),
+        ("images/{}", "masks/mask_{}", "masks without 'mask_' are"),
+        ("images/img_{}", "masks/mask_{}", "masks without 'mask_' and images without 'img_' are"),
+        ("images/{}_sat", "masks/{}_mask", "masks without '_mask' and images without '_sat' are"),
+        ("train/{}", "train_masks/{}_mask", "masks without '_mask' are"),
+        ("train/{}", "train_labels/{}_L", "masks without '_L' are"),
+        ("train/{}", "train/{}_mask", "masks without '_mask' are"),
+        ("JPEGImages/{}", "SegmentationClass/{}", None),
+        ("JPEGImages/{}", "SegmentationClassPNG/{}", None),
+        (
+            "leftImg8bit/train/ulm/{}_leftImg8bit", "gtFine/train/ulm/{}_gtFine_labelIds",
+            "masks without '_gtFine_labelIds' and images without '_leftImg8bit' are",
+        ),
+    ],
+)  # fmt: skip
+def test_names_of_masks_as_programs_write_them(tmp_path, images, masks, note):
+    write_pairs(images, masks)(tmp_path)
+    data = load(tmp_path)
+    assert sum(len(part) for part in data.splits.values()) == 20
+    for split, part in data.splits.items():
+        for position, row in enumerate(part["file"]):
+            number = int("".join(filter(str.isdigit, Path(row).stem.replace("8bit", ""))))
+            (mask,) = data.labels(split).decoded(np.array([position]))
+            assert np.array_equal(mask, mask_of(number))
+    assert (note is None) is not any(f"Names of {note} compared" in each for each in data.notes)
+
+
+def test_other_files_of_cityscapes_are_not_masks(tmp_path):
+    write_pairs("leftImg8bit/train/ulm/{}_leftImg8bit", "gtFine/train/ulm/{}_gtFine_labelIds")(
+        tmp_path
+    )
+    for path in sorted((tmp_path / "gtFine").rglob("*_labelIds.png")):
+        save(path.with_name(path.name.replace("labelIds", "color")), image_of(mask_of(1), 1))
+        path.with_name(path.name.replace("labelIds.png", "polygons.json")).write_text("{}")
+    assert len(load(tmp_path).splits["train"]) == 14
+
+
+def test_the_lists_of_voc_are_the_splits(tmp_path):
+    write_pairs("JPEGImages/{}", "SegmentationClass/{}", count=16)(tmp_path)
+    save(tmp_path / "JPEGImages" / "without_mask.png", image_of(mask_of(1), 1))
+    lists = tmp_path / "ImageSets" / "Segmentation"
+    lists.mkdir(parents=True)
+    for name, rows in (("train", range(10)), ("val", range(10, 16)), ("trainval", range(16))):
+        (lists / f"{name}.txt").write_text("".join(f"{row:03}\n" for row in rows))
+    data = load(tmp_path)
+    assert {s: len(part) for s, part in data.splits.items()} == {"train": 10, "validation": 6}
+    assert any("ImageSets/Segmentation are the splits" in note for note in data.notes)
+    (lists / "val.txt").write_text("010\nwithout_mask\n")
+    with pytest.raises(InputError, match=r"val.txt: without_mask: no such image in .*JPEGImages"):
+        load(tmp_path)
+
+
+def test_names_that_fit_in_part_are_refused(tmp_path):
+    write_pairs("images/{}", "masks/{}_mask", count=6)(tmp_path)
+    (tmp_path / "masks" / "003_mask.png").rename(tmp_path / "masks" / "003_x.png")
+    with pytest.raises(InputError, match=r"images/000.png.*: no mask with this name in .*masks"):
+        load(tmp_path)
+
+
+LABELME = '{"version": "5.0", "shapes": [], "imagePath": "0.png"}'
+
+
+@pytest.mark.parametrize("task", [None, "pixels"])
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("0.json", LABELME, r"annotations of labelme \(.*0.json\).* labelme2voc.py .* OUT"),
+        ("0.xml", "<annotation><object/></annotation>", r"has boxes \(.*0.xml\)"),
+        ("_annotations.coco.json", "{}", r"has boxes \(.*_annotations.coco.json\)"),
+    ],
+)
+def test_annotations_that_are_no_masks_are_named(tmp_path, task, name, content, message):
+    folder = tmp_path / "train"
+    folder.mkdir()
+    for row in range(4):
+        save(folder / f"{row}.png", image_of(mask_of(row), row))
+    (folder / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        load(tmp_path, **({} if task is None else {"task": task}))
+
+
+def test_boxes_of_yolo_are_no_masks(tmp_path):
+    for row in range(4):
+        for inner in ("images", "labels"):
+            (tmp_path / "train" / inner).mkdir(parents=True, exist_ok=True)
+        save(tmp_path / "train" / "images" / f"{row}.png", image_of(mask_of(row), row))
+        (tmp_path / "train" / "labels" / f"{row}.txt").write_text("0 0.5 0.5 0.2 0.2\n")
+    with pytest.raises(InputError, match=r"train/labels: has boxes \(.txt files of YOLO\)"):
+        load(tmp_path)
+
+
+def test_masks_in_the_folders_of_classes_are_no_images(tmp_path):
+    for name in ("benign", "malign"):
+        write_pairs(f"{name}/{name} ({{}})", f"{name}/{name} ({{}})_mask", count=4)(tmp_path)
+    with pytest.raises(InputError, match=r"8 of 16 images are named as masks of others, such as"):
+        load(tmp_path)

@@ -24,6 +24,7 @@ NO_SPLITS = {"validation_fraction": 0.0, "test_fraction": 0.0}
         ("a.wav", "PCM_16", 2**-15),
         ("a.wav", "PCM_24", 2**-23),
         ("a.wav", "FLOAT", 0),
+        ("a.wav", "GSM610", 0.2),
         ("a.flac", "PCM_24", 2**-23),
         ("a.ogg", "VORBIS", 0.1),
         ("a.mp3", "MPEG_LAYER_III", 0.1),
@@ -165,3 +166,43 @@ def test_stereo_sounds_are_counted(tmp_path):
         "Of 12 sounds, these are converted to one channel: 1 with 2 channels, averaged to one."
         in notes
     )
+
+
+@pytest.mark.parametrize(("factor", "what"), [(-1, "cancel each other out"), (-0.5, "averaged")])
+def test_channels_that_cancel_each_other_out_are_said(tmp_path, factor, what):
+    table = sound_table(tmp_path)
+    for path in sorted(tmp_path.rglob("*.wav"))[:3]:
+        samples = tone(300, 1)
+        soundfile.write(path, np.stack([samples, factor * samples], 1), 8000)
+    notes = load_data(ClassifyArguments(train_file=table)).notes
+    assert any(f"3 with 2 channels{' that' * (factor == -1)}" in n and what in n for n in notes)
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_sounds_in_which_nothing_is_heard_are_refused(tmp_path, channels):
+    table = sound_table(tmp_path)
+    for row, path in enumerate(sorted(tmp_path.rglob("*.wav"))):
+        samples = tone(300, row)
+        both = np.stack([samples, -samples], 1) if channels == 2 else 0 * samples
+        soundfile.write(path, both, 8000)
+    with pytest.raises(InputError, match="all 24 sounds are silent in one channel"):
+        load_data(ClassifyArguments(train_file=table))
+
+
+@pytest.mark.parametrize(
+    ("moved", "written"), [("audio", "audio/0.wav"), ("../audio", "../audio/0.wav")]
+)
+def test_files_that_lie_elsewhere_are_found(tmp_path, moved, written):
+    folder = tmp_path / "meta"
+    files = folder / moved
+    files.mkdir(parents=True)
+    for row in range(6):
+        soundfile.write(files / f"{row}.wav", tone(300, row), 8000)
+    rows = [(f"{row}{ending}", "ab"[row % 2]) for row, ending in enumerate([".wav"] * 6)]
+    table = write_table(folder / "t.csv", rows, ("path", "label"))
+    with pytest.raises(InputError, match=rf"so write {written} instead of 0.wav"):
+        load_data(ClassifyArguments(train_file=table))
+    rows = [(name.removesuffix(".wav"), label) for name, label in rows]
+    table = write_table(folder / "t.csv", rows, ("path", "label"))
+    with pytest.raises(InputError, match=rf"so write {written} instead of 0,"):
+        load_data(ClassifyArguments(train_file=table, audio_column_name="path"))
