@@ -43,6 +43,7 @@ ROOMS = {
     "embedding gradient": "fast.embedding_gradient",
     "emulation": "emulation",
     "environment": "doors.environment",
+    "expected time": "checks.expected_time",
     "flags of other scripts": "doors.transformers_flags",
     "foreign predictions": "doors.foreign_predictions",
     "harm": "checks.harm",

@@ -2,9 +2,11 @@
 
 Run: `python benchmarks/defaults.py --data ../shared/data --out benchmarks/results/defaults.json`,
 and `--table` for the table of a file. Cells that the file has already are not measured again.
-MiniLM trains on `size` rows (validation rows of 10 % are among them), drawn by the seed, the
-classes in turn, and is tested on at most 400 rows that are the same for all. Texts are cut at 48
-tokens.
+MiniLM trains on `size` rows (0: all; validation rows of 10 % are among them), drawn by the seed,
+the classes in turn, or as they come where `AS_THEY_COME` has the set. It is tested on at most 400
+rows that are the same for all. Texts are cut at 48 tokens, or as `TOKENS` says. `SOURCES` are files
+of public repositories that `../shared/data` does not have: they are read in the folder `more` of
+`--data`, under the names there.
 
 Arms: `default`, no settings; `before`, the defaults until the head began at a probe (three epochs
 from a random head on the first token); `trainer`, the defaults of transformers' Trainer (like
@@ -25,9 +27,10 @@ import io
 import itertools
 import json
 import math
+import sysconfig
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,7 +43,7 @@ from scipy.special import stdtrit
 
 import ampft
 from ampft.arguments.classify import BUILT_IN_DEFAULTS, EPOCHS, LEAST_STEPS, MOST_EPOCHS
-from ampft.data.sources.built_in import load_stdlib
+from ampft.data.sources.built_in import TEST_FOLDERS, docstrings, first_paragraph, load_stdlib
 from ampft.evaluation.simple_methods import BAG_OF_WORDS, FROZEN
 from ampft.metrics.paired import LEVEL, PairedGain, paired_gain
 from ampft.text.numbers import points
@@ -75,7 +78,31 @@ TITLES = {
     "ag_news": "AG News",
     "docstrings": "docstrings",
     "mrpc": "MRPC (pairs)",
+    "modules": "docstrings by module",
+    "emotions": "GoEmotions, one label",
+    "noisy_cr": "customer reviews, a quarter of the labels wrong",
+    "banking": "BANKING77",
+    "sms": "SMS spam",
+    "tweets": "hate speech",
+    "gnad": "German news",
+    "subj": "subjectivity",
+    "mpqa": "MPQA phrases",
 }
+SOURCES = {  # repository, commit, file there, name in `more`
+    "banking": ("PolyAI-LDN/task-specific-datasets", "57ec275d", "banking_data/{train,test}.csv",
+                "banking_{train,test}.csv"),
+    "sms": ("justmarkham/pycon-2016-tutorial", "53397105", "data/sms.tsv", "sms.tsv"),
+    "tweets": ("t-davidson/hate-speech-and-offensive-language", "cb50f7e9",
+               "data/labeled_data.csv", "davidson.csv"),
+    "gnad": ("tblock/10kGNAD", "da845fe4", "test.csv", "gnad_test.csv"),
+    "subj": ("harvardnlp/sent-conv-torch", "d61ded09", "data/subj.all", "subj.all"),
+    "mpqa": ("harvardnlp/sent-conv-torch", "d61ded09", "data/mpqa.all", "mpqa.all"),
+}  # fmt: skip
+AS_THEY_COME = {"emotions", "sms", "tweets"}  # sets with rare classes
+TOKENS = {"gnad": 128}  # the tool's default
+FOREIGN = {"site-packages", "dist-packages", "lib2to3", "idlelib", "ensurepip"}  # or not everywhere
+LEAST_TEXTS = 20  # of a module
+WRONG = 0.25  # share of the labels of `noisy_cr`
 CELL = ["set", "size", "seed"]
 
 
@@ -101,25 +128,103 @@ def settings_of(arm: str, size: int) -> dict[str, Any]:
 
 def _labelled(path: Path) -> pd.DataFrame:
     """Read lines of a label, a space and a text."""
-    lines = [line.split(" ", 1) for line in path.read_text("latin-1").splitlines()]
+    lines = [line.split(" ", 1) for line in path.read_text("latin-1").split("\n") if line]
     return pd.DataFrame([(text, label) for label, text in lines], columns=["text", "label"])
+
+
+def _halves(rows: pd.DataFrame, test: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return distinct texts in two parts, the second of `test` rows."""
+    rows = rows.drop_duplicates("text").sample(frac=1, random_state=0)
+    return rows[test:], rows[:test]
+
+
+def _modules() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return first paragraphs of docstrings, by the modules of the standard library."""
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    found = []
+    for path in sorted(folder.rglob("*.py")):
+        place = path.relative_to(folder)
+        if TEST_FOLDERS.isdisjoint(place.parts) and place.parts[0] not in FOREIGN:
+            name = ".".join(place.with_suffix("").parts)
+            with contextlib.suppress(SyntaxError):
+                found += [(first_paragraph(text), name) for text in docstrings(path)]
+    rows = pd.DataFrame(found, columns=["text", "label"]).drop_duplicates("text", keep=False)
+    return _halves(rows.groupby("label").filter(lambda part: len(part) >= LEAST_TEXTS), 800)
+
+
+def _emotions(path: Path) -> pd.DataFrame:
+    rows = pd.read_csv(
+        path, sep="\t", header=None, names=["text", "label", "id"], dtype=str, quoting=3
+    )
+    return rows[~rows["label"].str.contains(",")].drop_duplicates("text")
+
+
+def _noisy_reviews(data: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return customer reviews whose labels in training are the other one in a quarter of rows."""
+    train, test = rows_of(data, "cr")
+    is_wrong = np.random.default_rng(0).random(len(train)) < WRONG
+    other = train["label"].map({"0": "1", "1": "0"})
+    return train.assign(label=train["label"].mask(is_wrong, other)), test
+
+
+def _table(path: Path, names: Sequence[str], **given: Any) -> pd.DataFrame:
+    return pd.read_csv(path, names=names, dtype=str, **given)[["text", "label"]]
+
+
+def _banking(more: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    train, test = (
+        _table(more / f"banking_{part}.csv", ["text", "label"], header=0)
+        for part in ("train", "test")
+    )
+    return train.drop_duplicates("text"), test
+
+
+def _ag_news(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    rows = pd.read_csv(path, header=None, names=["label", "title", "rest"], dtype=str)
+    rows = pd.DataFrame({"text": rows["title"] + ". " + rows["rest"], "label": rows["label"]})
+    rows = rows.sample(frac=1, random_state=0)
+    return rows[3800:], rows[:3800]
+
+
+# Sets that `rows_of` does not read itself, by functions of the data folder.
+READERS: dict[str, Callable[[Path], tuple[pd.DataFrame, pd.DataFrame]]] = {
+    "ag_news": lambda data: _ag_news(data / "few_labels/ag_news_test.csv"),
+    "modules": lambda data: _modules(),
+    "emotions": lambda data: (
+        _emotions(data / "goemotions/train.tsv"), _emotions(data / "goemotions/test.tsv")
+    ),
+    "noisy_cr": _noisy_reviews,
+    "banking": lambda data: _banking(data / "more"),
+    "sms": lambda data: _halves(
+        _table(data / "more/sms.tsv", ["label", "text"], sep="\t", quoting=csv.QUOTE_NONE), 2000
+    ),
+    "tweets": lambda data: _halves(
+        _table(
+            data / "more/davidson.csv",
+            ["id", "count", "hate", "offensive", "neither", "label", "text"],
+            header=0,
+        ),
+        2000,
+    ),
+    "gnad": lambda data: _halves(
+        _table(data / "more/gnad_test.csv", ["label", "text"], sep=";", quotechar="'"), 400
+    ),
+    "subj": lambda data: _halves(_labelled(data / "more/subj.all"), 2000),
+    "mpqa": lambda data: _halves(_labelled(data / "more/mpqa.all"), 2000),
+}  # fmt: skip
 
 
 @cache
 def rows_of(data: Path, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the rows to draw from, and the test rows."""
+    if name in READERS:
+        return READERS[name](data)
     if name == "cr":
         rows = _labelled(data / "few_labels/custrev.all").sample(frac=1, random_state=0)
         return rows[1000:], rows[:1000]
     if name == "sst5":
         parts = [_labelled(data / f"few_labels/stsa.fine.{part}") for part in ("train", "test")]
         return parts[0].drop_duplicates("text"), parts[1]
-    if name == "ag_news":
-        path = data / "few_labels/ag_news_test.csv"
-        rows = pd.read_csv(path, header=None, names=["label", "title", "rest"], dtype=str)
-        rows = pd.DataFrame({"text": rows["title"] + ". " + rows["rest"], "label": rows["label"]})
-        rows = rows.sample(frac=1, random_state=0)
-        return rows[3800:], rows[:3800]
     if name == "docstrings":
         splits = {part: rows.to_pandas() for part, rows in load_stdlib().items()}
         return pd.concat([splits["train"], splits["validation"]]), splits["test"]
@@ -156,9 +261,11 @@ def rows_of(data: Path, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     raise SystemExit(f"no set {name}")
 
 
-def drawn(pool: pd.DataFrame, size: int, seed: int) -> pd.DataFrame:
-    """Return `size` rows, the classes in turn until they have none left."""
+def drawn(pool: pd.DataFrame, size: int, seed: int, *, in_turn: bool = True) -> pd.DataFrame:
+    """Return `size` rows, the classes in turn until they have none left, or as they come."""
     shuffled = pool.sample(frac=1, random_state=seed)
+    if not in_turn:
+        return shuffled[:size]
     turn = shuffled.groupby("label").cumcount()
     return shuffled.iloc[np.argsort(turn.to_numpy(), kind="stable")[:size]]
 
@@ -168,7 +275,8 @@ def parts_of(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the training rows (size 0: all) and the test rows of a cell, without empty texts."""
     pool, test = rows_of(data, cell["set"])
-    train = drawn(pool, cell["size"] or len(pool), cell["seed"])
+    in_turn = cell["set"] not in AS_THEY_COME
+    train = drawn(pool, cell["size"] or len(pool), cell["seed"], in_turn=in_turn)
     test = test.sample(frac=1, random_state=0)[:test_rows]
     return train[train["text"].str.strip() != ""], test[test["text"].str.strip() != ""]
 
@@ -190,7 +298,8 @@ def measure(data: Path, cell: Mapping[str, Any], arm: str, precision: str) -> li
         run = ampft.finetune(
             train, test=test[known], output_dir=f"{folder}/run",
             seed=cell["seed"], mixed_precision=precision, cpu_threads=1, serve_back=False,
-            baseline=arm == "default", **{**settings_of(arm, cell["size"]), "max_seq_length": 48},
+            baseline=arm == "default",
+            **{**settings_of(arm, len(train)), "max_seq_length": TOKENS.get(cell["set"], 48)},
         )  # fmt: skip
         seconds, record, rows = time.process_time() - started, run.record, run.predictions
     right = np.full(len(test), "-")
@@ -290,7 +399,9 @@ def page_rows(results: Sequence[Mapping[str, Any]]) -> list[str]:
         cell.setdefault(result["arm"], []).append(result)
     found = gains(results).set_index(["size", "set", "arm"])
     lines = []
-    for (size, name), arms in sorted(by_arm.items(), key=lambda item: (item[0][0], item[0][1])):
+    for (size, name), arms in sorted(
+        by_arm.items(), key=lambda item: (item[0][0] or math.inf, item[0][1])
+    ):
         mean = {
             (arm, key): sum(row[key] for row in rows) / len(rows)
             for arm, rows in arms.items()
@@ -301,7 +412,7 @@ def page_rows(results: Sequence[Mapping[str, Any]]) -> list[str]:
         gain = found.loc[size, name, best]
         value, low, high = (points(-gain[key]) for key in ("gain", "high", "low"))
         lines.append(
-            f"| {TITLES[name]}, {size:,} | "
+            f"| {TITLES[name]}, {f'{size:,}' if size else 'all'} | "
             + " | ".join(
                 f"{100 * mean[arm, 'accuracy']:.1f}" if arm in arms else "-" for arm in others
             )

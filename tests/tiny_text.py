@@ -18,6 +18,7 @@ from ampft.tasks.task import Task, make_task
 from ampft.tasks.task_settings import TaskSettings
 
 LABELS = ("ant", "bee", "cow")
+COLUMN_LABELS = ("mood=bad", "mood=good", "topic=x", "topic=y", "topic=z")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = tuple(f"w{index}" for index in range(40))
 
@@ -88,6 +89,22 @@ def tiny_task(
     return make_task(
         data, TaskSettings(model_name_or_path=str(folder), padding=not remove_padding, **settings)
     )
+
+
+def tiny_column_task(folder: Path, *, train: int, remove_padding: bool = True, **settings) -> Task:
+    """Return a task over `tiny_texts` with two columns of labels, with the model in `folder`."""
+    labels = datasets.List(datasets.ClassLabel(names=list(COLUMN_LABELS)))
+    features = datasets.Features({"text": datasets.Value("string"), "label": labels})
+    splits = {}
+    for seed, (name, n) in enumerate({"train": train, "validation": 6}.items()):
+        rows = {
+            "text": tiny_texts(n, seed=seed)["text"],
+            "label": [[i % 2, 2 + i // 2 % 3] for i in range(n)],
+        }
+        splits[name] = datasets.Dataset.from_dict(rows, features=features)
+    data = ClassificationData(datasets.DatasetDict(splits), ("text",), "text", "tiny", {}, ())
+    given = {"task": "columns", "padding": not remove_padding, **settings}
+    return make_task(data, TaskSettings(model_name_or_path=str(folder), **given))
 
 
 def with_weights(task: Task, weights: Sequence[float]) -> Task:

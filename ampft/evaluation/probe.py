@@ -90,11 +90,10 @@ def with_probed_head(
             model.to(before)
         model.train(was_training)
     kind = "ridge" if task.row.number_labels else "logistic"
+    scaled = f", with {size:g} times its logits" * (size != 1)
     note = (
         f"the head begins as {kind} regression on {counted(len(features), 'feature vector')} of "
-        f"the training split (inverse regularisation {strength:g}, chosen by folds)"
-        + f", with {size:g} times its logits"
-        * (size != 1)
+        f"the training split (inverse regularisation {strength:g}, chosen by folds){scaled}"
     )
     return replace(loaded, notes=(*loaded.notes, note), probe=(weight, bias))
 

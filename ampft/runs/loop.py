@@ -380,9 +380,8 @@ def _continue_folder(folder: RunFolder, checkpoint: Checkpoint) -> None:
 class Loop(Generic[P]):
     """Everything around the steps of a training; `open_loop` opens one."""
 
-    state: LoopState[
-        P
-    ]  # Everything that changes while the run trains, and that a checkpoint saves.
+    # Everything that changes while the run trains, and that a checkpoint saves.
+    state: LoopState[P]
     folder: RunFolder | None  # Output folder, on the main process; None on the others.
     checkpoints: Checkpointing  # Writes the checkpoints.
     stop: StopSignalMonitor  # Request of a signal to stop.

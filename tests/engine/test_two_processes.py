@@ -13,6 +13,7 @@ from two_processes import (
     EFFECTIVE,
     EXAMPLES,
     MEDIA,
+    NAMES,
     PARTS,
     dropout_problem,
     media_problem,
@@ -26,7 +27,7 @@ HERE = Path(__file__).parent
 TRAININGS = [
     (mode, name, micro_batches)
     for mode in ("fp32", "fp16")
-    for name in ("padded", "padding-free", "pixels", "words", "weights", *PARTS)
+    for name in (*NAMES, *PARTS)
     for micro_batches in (1, 2)
 ]
 

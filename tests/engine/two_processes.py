@@ -32,7 +32,7 @@ from exact_step import (
 )
 from tiny_masks import IGNORED, pixel_task, tiny_erfnet, write_folders
 from tiny_media import media_task
-from tiny_text import tiny_task, with_weights
+from tiny_text import tiny_column_task, tiny_task, with_weights
 from tiny_words import tiny_word_task
 
 from ampft.data.step_batches import MicroBatch, TensorExamples
@@ -46,6 +46,7 @@ from ampft.precision.float32_modules import keep_in_fp32
 
 # Effective batches of 12 leave one example for the last step, so that one process has none.
 EXAMPLES, EFFECTIVE = 25, 12
+NAMES = ("padded", "padding-free", "pixels", "words", "weights", "columns")
 # Sounds of unequal lengths run one after another on each process; see `models.by_length`.
 # DINOv2 has an embedding of masks, which has no gradient.
 MEDIA = ("convnext", "wav2vec2 group norm", "dinov2")
@@ -69,6 +70,8 @@ def problem_named(name: str, tiny_bert: Path) -> Problem:
             task = pixel_task(write_folders(Path(folder) / "data", train=EXAMPLES))
             examples = Masked(task.examples("train").collate(np.arange(EXAMPLES)))
             return Problem(tiny_erfnet(), examples, task.loss)
+    if name == "columns":
+        return text_problem(tiny_column_task(tiny_bert, train=EXAMPLES))
     settings = {"remove_padding": name != "padded", **PARTS.get(name, {})}
     torch.manual_seed(2)  # for the adapters
     task = tiny_task(tiny_bert, train=EXAMPLES, **settings)
@@ -263,9 +266,7 @@ def main(tiny_bert: Path, folder: Path) -> None:
     torch.set_num_threads(1)
     rank = Accelerator(cpu=True).process_index
     results: dict[str, Any] = {"evaluated": evaluated()}
-    for mode, name, micro_batches in itertools.product(
-        ("fp32", "fp16"), ("padded", "padding-free", "pixels", "words", "weights", *PARTS), (1, 2)
-    ):
+    for mode, name, micro_batches in itertools.product(("fp32", "fp16"), (*NAMES, *PARTS), (1, 2)):
         results[f"{mode} {name} {micro_batches}"] = trained(
             mode,
             problem_named(name, tiny_bert),

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import sklearn.metrics as sk
 import torch
+from exact_step import Training, flat_gradient, relative_error, text_problem
 from running import (
     BIN,
     CLASSIFY,
@@ -22,11 +23,13 @@ from running import (
     text_settings,
     trained_in_two_modes,
 )
+from tiny_text import COLUMN_LABELS, tiny_column_task, with_weights
 from torch.nn import functional
 
 from ampft import decision
 from ampft.decision import Contract, Rule
 from ampft.errors import InputError
+from ampft.kinds.logits import model_inputs
 from ampft.labels.label_columns import ColumnLabels
 from ampft.tasks.loss_settings import LossSettings
 
@@ -162,6 +165,56 @@ def test_the_loss_is_the_sum_of_torchs_cross_entropies():
     assert problem.weights(targets.numpy()).tolist() == [2.0] * 30
     with pytest.raises(InputError, match="'topic=x' is the only label of its column"):
         ColumnLabels.from_settings(NAMES[:3], targets.numpy()[:, :3], LossSettings())
+
+
+def twin_gradient(task, ids, weights):
+    """Return the gradient of the weighted mean over rows and columns, in float64 torch."""
+    inputs, model = task.examples("train").collate(ids), task.load_model().model.double()
+    logits, targets = model(**model_inputs(inputs)).logits, inputs["labels"]
+    losses = [
+        functional.cross_entropy(part, has.float().argmax(1), reduction="none")
+        for part, has in zip(logits.split([2, 3], 1), targets.split([2, 3], 1), strict=True)
+    ]
+    factors = torch.from_numpy(weights[ids])
+    (((losses[0] + losses[1]) * factors).sum() / (2 * factors.sum())).backward()
+    return flat_gradient(model)
+
+
+@pytest.mark.usefixtures("fresh_accelerate")
+@pytest.mark.parametrize("remove_padding", [False, True], ids=["padded", "padding-free"])
+@pytest.mark.parametrize("mode", ["fp32", "fp16"])
+@pytest.mark.parametrize("are_weighted", [False, True], ids=["unweighted", "weighted"])
+def test_the_gradient_is_exact_under_every_split(tiny_bert, mode, remove_padding, are_weighted):
+    weights = np.random.default_rng(7).exponential(2, 41) if are_weighted else np.ones(41)
+    task, twin = (
+        tiny_column_task(tiny_bert, train=41, remove_padding=each)
+        for each in (remove_padding, False)
+    )
+    assert task.label_names == COLUMN_LABELS
+    if are_weighted:
+        task = with_weights(task, weights)
+    for k in (1, 2, 4, 5):  # steps of 40 and 1 examples
+        torch.manual_seed(0)
+        run = Training(
+            mode, text_problem(task), 40 // k, k, rate=lambda step: 0.0, loss_scale=4096.0
+        )
+        for step in run.steps():
+            torch.manual_seed(0)
+            expected = twin_gradient(twin, np.array(step.effective_ids), weights)
+            error = relative_error(step.gradient, expected)
+            assert error <= {"fp32": 3e-6, "fp16": 5e-3}[mode], k
+
+
+@pytest.mark.usefixtures("fresh_accelerate")
+def test_the_loss_of_one_column_has_another_gradient(tiny_bert):
+    # Negative control: a head that learned only one of the columns.
+    task = tiny_column_task(tiny_bert, train=41, remove_padding=False)
+    ids = np.arange(41)
+    inputs, model = task.examples("train").collate(ids), task.load_model().model.double()
+    logits, targets = model(**model_inputs(inputs)).logits, inputs["labels"]
+    functional.cross_entropy(logits[:, :2], targets[:, :2].float().argmax(1)).backward()
+    whole = twin_gradient(task, ids, np.ones(41))
+    assert relative_error(flat_gradient(model), whole) > 0.5
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
