@@ -52,7 +52,9 @@ ROOMS = {
     "graphs": "fast.graph_choice",
     "inference": "export.inference.compare_inference",
     "files of words": "words.conll",
+    "hidden cells": "checks.hidden_cells",
     "masks": "media.mask_data",
+    "objects of JSON": "doors.json_objects",
     "packed attention": "fast.packing.packed_attention",
     "packing": "fast.packing.install",
     "packing checks": "fast.packing.verification",
@@ -64,6 +66,7 @@ ROOMS = {
     "subgroup losses": "checks.subgroup_losses",
     "shards on a cluster": "lab.cluster.shard_pool",
     "tagged words": "words.reading",
+    "texts": "checks.garbled_texts",
 }
 
 

@@ -38,6 +38,7 @@ from ampft.data.splits import (
 )
 from ampft.errors import InputError, did_you_mean, listed, quoted, quoted_list
 from ampft.flag import split_names
+from ampft.registry import found
 from ampft.text.numbers import counted
 
 DigestArray = npt.NDArray[np.uint64]
@@ -112,12 +113,12 @@ def assemble(
     splits, split_notes = with_missing_splits(parts, strata_of(parts["train"]), groups, request)
     of_train = ["train", *(split for split in splits if split not in rows)]
     shared_notes, shared = _shared_rows(rows, digests, exact, refuse=request.fail_on_leak)
-    has_no_classes = ordered or columns.labels.numbers
+    has_no_classes, texts = ordered or columns.labels.numbers, found("texts")
     all_notes = [
         *notes,
         *conversion_notes,
         *(note for part in rows.values() for note in part.notes),
-        *_number_notes(train, columns),
+        *([] if texts is None else texts.text_notes(train, columns)),
         *_ignored_notes(rows, request.ignored_labels),
         *([] if has_no_classes else _label_notes(names, train.labels, several=several)),
         *shared_notes,
@@ -477,17 +478,6 @@ def _label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> l
             "rows have none."
         )
     return notes
-
-
-def _number_notes(train: LabelledRows, columns: DataColumns) -> list[str]:
-    texts = () if columns.kind in MEDIA or columns.labels.per_unit else columns.inputs
-    return [
-        f"{quoted(column)} contains only numbers, which a text model reads as words, not as "
-        "quantities. If the texts are in another column, pass --text_column_names."
-        for column in texts
-        if len(train.inputs)
-        and all(NUMBER.fullmatch(str(v).strip()) for (v,) in cells(train.inputs, (column,)))
-    ]
 
 
 def _few_rows_notes(train: LabelledRows, splits: Sequence[str]) -> list[str]:

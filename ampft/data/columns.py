@@ -28,7 +28,7 @@ PAIRS = (
     ("text_a", "text_b"),
 )
 TEXTS = ("text", "sentence", "content", "review", "comment", "utterance", "tweet", "title")
-LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent")
+LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "accept", "cats")
 
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 

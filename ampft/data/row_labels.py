@@ -257,7 +257,7 @@ class LabelParser:
 
     def _parts(self, cell: object, location: str) -> Sequence[object]:
         """Return the labels of a cell, which is a list, the text of a list, or separated labels."""
-        parts: Any = cell
+        parts: Any = list_or_cell(cell) if isinstance(cell, dict) else cell
         if isinstance(cell, str):
             parts = list_in_text(cell)
             if parts is None and seems_to_be_list(cell):
@@ -295,7 +295,7 @@ class LabelParser:
         self._refuse_spans(values, location)
         if not self.several and isinstance(values, list | tuple) and len(values) < 2:
             return self._name(values[0], location) if values else None
-        is_list = isinstance(cell, list | tuple)
+        is_list = isinstance(cell, list | tuple | dict) and isinstance(values, list | tuple)
         if not self.several and (is_list or (isinstance(cell, str) and list_in_text(cell))):
             raise InputError(
                 f"{location}: several labels, {quoted(cell)}. Add --task multi-label, or keep"

@@ -199,7 +199,7 @@ def _hint_on_yes_and_no(table: SourceTable) -> str:
         return ""
     return (
         f" If {quoted_list(names)} say which labels a row has, pass --task multi-label"
-        f" {LABEL_FLAG} {','.join(names)}."
+        f" {LABEL_FLAG} {','.join(name.strip() for name in names)}."
     )
 
 

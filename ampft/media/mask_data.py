@@ -32,6 +32,7 @@ from ampft.media.mask_folders import (
     LAYOUTS,
     MASK,
     find_mask_folders,
+    names_hint,
     read_folders,
     refuse_annotations,
 )
@@ -85,8 +86,9 @@ def read_masks(
     folders = {} if request.dataset_name is None else find_mask_folders(Path(name))
     if folders and (is_requested or request.data_kind is None):
         refuse_unused_options(request, (*UNUSED_OPTIONS, *COLUMN_OPTIONS), "folders of masks")
-        data, names = read_folders(Path(name), folders)
-        return data, name, [*names]
+        data, found_notes = read_folders(Path(name), folders)
+        hint = "" if request.class_names_file is not None else names_hint(Path(name))
+        return data, name, [*found_notes, *([hint] if hint else [])]
     if request.dataset_name is not None and (is_requested or request.data_kind is None):
         refuse_annotations(Path(name))
     if not is_requested:
@@ -282,7 +284,8 @@ def _classes(train: Dataset, request: DataRequest) -> tuple[MaskClasses, str]:
             survey.add(open_image(row[MASK]), _place(row), has_colors=has_colors)
         except (MaskError, InputError) as error:
             problems.append((_place(row), str(error)))
-    _refuse(problems)
+    hint = "" if named is not None else names_hint(Path(str(request.dataset_name)))
+    _refuse(problems, hint)
     if of_file is not None:
         classes, notes = with_reading(of_file[0], survey, ignored=request.ignore_index)
         return classes, " ".join([of_file[1].strip(), *notes])
@@ -304,15 +307,15 @@ def _place(row: Mapping[str, Any]) -> str:
     return str(path or row[FILE])
 
 
-def _refuse(problems: Sequence[tuple[str, str]]) -> None:
-    """Raise InputError for the first (place, reason), with the places of the others."""
+def _refuse(problems: Sequence[tuple[str, str]], hint: str = "") -> None:
+    """Raise InputError for the first (place, reason), with the places of the others and a hint."""
     if not problems:
         return
     place, reason = problems[0]
     reason = reason.removeprefix(f"{place}: ").rstrip(".")
     named = listed([other for other, _ in problems[1:]], limit=3)
     more = f" Other masks or images that cannot be used: {named}." if named else ""
-    raise InputError(f"{place}: {reason}. Fix or remove it.{more}")
+    raise InputError(f"{place}: {reason}. {hint or 'Fix or remove it.'}{more}")
 
 
 def _shared_images(

@@ -38,6 +38,8 @@ _OF_MASKS = re.compile(
 _OF_IMAGES = re.compile(
     r"(?:image|img)s?[-_. ]+(?=.)|(?<=.)[-_. ]+(?:leftImg8bit|image|img|sat|rgb)s?", re.IGNORECASE
 )
+# Of labelme2voc, CVAT, CamVid and Roboflow.
+NAMES_FILES = ("class_names.txt", "labelmap.txt", "class_dict.csv", "_classes.csv", "classes.txt")
 _BESIDE = "_mask"  # of a mask in the folder of its image
 
 
@@ -49,6 +51,15 @@ class MaskFolders:
     masks: Path
     ending: str = ""  # Of the names of the masks, before the suffix, if the folder has others too.
     listed: Path | None = None  # File with a name per line, of the images that belong to the split.
+
+
+def names_hint(folder: Path) -> str:
+    """Return which file beside the masks of a folder seems to have their classes, or nothing."""
+    files = (place / name for place in (folder, folder / "train") for name in NAMES_FILES)
+    found = next((file for file in files if file.is_file()), None)
+    if found is None:
+        return ""
+    return f"{found} seems to have the names of the classes: --class_names_file {found}."
 
 
 def find_mask_folders(folder: Path) -> dict[str, MaskFolders]:

@@ -20,6 +20,11 @@ FORMATS = (
 )
 
 
+# First lines of the tables that CamVid has at Kaggle, and that Roboflow writes beside masks.
+_HEADER = re.compile(r"\s*name\s*,\s*r(?:ed)?\s*,\s*g(?:reen)?\s*,\s*b(?:lue)?\s*", re.IGNORECASE)
+_NUMBERED_HEADER = re.compile(r"\s*pixel value\s*,\s*class\s*", re.IGNORECASE)
+
+
 @dataclass(frozen=True)
 class ClassEntry:
     """A class of the file: its name, its colour in colour masks, and whether it is ignored."""
@@ -63,11 +68,23 @@ def read_class_names(path: Path) -> tuple[ClassEntry, ...]:
 
 
 def _lines(path: Path, text: str) -> list[ClassEntry]:
-    entries = []
+    entries = list[ClassEntry]()
+    are_numbered = False
     for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
+        if not line.strip() or line.lstrip().startswith("#") or _HEADER.fullmatch(line):
             continue
-        found = re.fullmatch(r"\s*(.+?)(?:[\s,:]+(\d+)[\s,]+(\d+)[\s,]+(\d+))?\s*", line)
+        if _NUMBERED_HEADER.fullmatch(line):
+            are_numbered = True
+            continue
+        if are_numbered:
+            value, _, name = line.partition(",")
+            if value.strip() != str(len(entries)):
+                raise InputError(
+                    f"{FLAG} {path}, line {number}: received {quoted(line)}; the values of the "
+                    f"classes must be 0, 1, 2, ..., so {len(entries)} is the next. {FORMATS}"
+                )
+            line = name
+        found = re.fullmatch(r"\s*(.+?)(?:[\s,:]+(\d+)[\s,]+(\d+)[\s,]+(\d+)[\s:]*)?\s*", line)
         assert found is not None, "a line that is not blank has a name"
         name, *channels = found.groups()
         color = None if channels[0] is None else _color(f"{FLAG} {path}, line {number}", channels)

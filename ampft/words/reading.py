@@ -56,6 +56,7 @@ from ampft.words.word_columns import (
     has_lists_of_words,
     span_columns,
 )
+from ampft.words.word_rows import with_row_per_sentence
 
 NESTING_SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet")  # whose cells can be lists
 SCHEME_NOTES = {
@@ -83,6 +84,8 @@ def are_token_files(request: DataRequest) -> bool:
     if suffix not in (*NESTING_SUFFIXES, ".csv") or request.several_labels:
         return False
     table = open_table(first, flag=FLAGS["train"], encoding=request.encoding)
+    if with_row_per_sentence(table) is not table:
+        return True
     if suffix == ".csv":
         return has_lists_of_words(table)
     if request.label_columns is not None:
@@ -111,6 +114,7 @@ def read_token_tables(
         InputError: The columns or a row cannot be used, or its tags are wrong; the message names
             it.
     """
+    tables = {split: [*map(with_row_per_sentence, each)] for split, each in tables.items()}
     first = tables["train"][0]
     origin = first.origin if first.dataset is None else str(request.dataset_name)
     columns, note = choose_token_columns(first, request, origin=origin)
@@ -162,15 +166,26 @@ def read_token_tables(
         origin = str(request.files.get(split, split))
         joined = concatenated([_in_scheme(part, scheme) for part in parts], origin)
         rows[split] = replace(joined, declared=joined.names)
-    if rows["train"].names in ((), (OUTSIDE,)):
-        raise InputError(
-            f"{rows['train'].origin}: no word has a tag other than {OUTSIDE}. Check {LABEL_FLAG}."
-        )
+    _refuse_one_tag(rows["train"], columns)
     words = sum(len(part.labels.codes) for part in train)
     scheme_note = f"{SCHEME_NOTES[scheme]}; {words:,} training words."
     of_tables = (note for table in every for note in table.notes)
     all_notes = [*notes, note, *of_tables, scheme_note, unit_note]
     return rows, replace(columns, inputs=_prepared_columns(columns)[:1], units=chosen), all_notes
+
+
+def _refuse_one_tag(train: LabelledRows, columns: DataColumns) -> None:
+    """Raise InputError when all training words have the same tag."""
+    if train.names in ((), (OUTSIDE,)):
+        raise InputError(
+            f"{train.origin}: no word has a tag other than {OUTSIDE}. Check {LABEL_FLAG}."
+        )
+    if len(train.names) == 1:
+        raise InputError(
+            f"{train.origin}: all words have the tag {quoted(train.names[0])}, from"
+            f" {columns.labels.title!r}. Keep the columns of words and tags, in this order, or pass"
+            f" the column of tags with {LABEL_FLAG}."
+        )
 
 
 def _texts_with_spans(

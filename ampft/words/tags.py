@@ -132,7 +132,9 @@ def find_scheme(sentences: Iterable[Sequence[str]]) -> str:
 
 
 def are_misspelled(names: Sequence[str]) -> bool:
-    """Return whether all tags but O are of entities in another spelling, such as B_PER or PER-B."""
+    """Return whether tags of entities have another spelling, such as B_PER, PER-B, or 0 for O."""
+    if OUTSIDE not in names and [Tag.parse(name) for name in names].count(None) == 1 < len(names):
+        return True  # such as 0 for O
     others = [name for name in names if name.upper() != OUTSIDE]
     has_outside = len(others) < len(names)
     return has_outside and bool(others) and all(map(_MISSPELLED.fullmatch, others))

@@ -57,6 +57,7 @@ from ampft.words.word_columns import (
     span_columns,
     token_columns,
 )
+from ampft.words.word_rows import with_row_per_sentence
 
 MOST_CHECKED = 200  # training texts by which a tokenizer is checked
 ENTITIES_TYPE = pa.list_(  # the first rows may have no entity that shows it
@@ -184,6 +185,7 @@ def _table(
         sheet=request.sheet_name,
         other_reader=read_as_conll,
     )
+    table = with_row_per_sentence(table)
     named = request.text_column_names
     of_training = trained.arguments.get("text_column_names")
     usual = (*((of_training,) if of_training else ()), *WORD_COLUMNS, *TEXT_COLUMNS)

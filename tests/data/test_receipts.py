@@ -310,9 +310,9 @@ def test_pairs_of_spacy(tmp_path):
     rows = [[f"{FLIGHT} {i}", {"entities": [[0, 4, "PER"]]}] for i in range(4)]
     data = load(tmp_path, json.dumps(rows), "t.json")
     assert data.label_names == ("O", "B-PER", "I-PER")
-    wrapped = json.dumps({"classes": ["PER"], "annotations": rows})
-    with pytest.raises(InputError, match="Save the list in 'annotations' as a file"):
-        load(tmp_path, wrapped, "t.json")
+    wrapped = json.dumps({"classes": ["PER"], "annotations": [*rows, None]})  # of NER Annotator
+    again = load(tmp_path, wrapped, "t.json")
+    assert again.fingerprints == data.fingerprints
 
 
 WORDS_OF_CELLS = "FC Ulm plays ."

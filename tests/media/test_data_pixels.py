@@ -403,3 +403,35 @@ def test_masks_in_the_folders_of_classes_are_no_images(tmp_path):
         write_pairs(f"{name}/{name} ({{}})", f"{name}/{name} ({{}})_mask", count=4)(tmp_path)
     with pytest.raises(InputError, match=r"8 of 16 images are named as masks of others, such as"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("class_dict.csv", "name,r,g,b\nground,10,20,30\ncar,40,50,60\ntree,70,80,90\n"),
+        ("labelmap.txt", "# label:color_rgb:parts:actions\nground:10,20,30::\ncar:40,50,60::\n"
+         "tree:70,80,90::\n"),
+    ],
+)  # fmt: skip
+def test_files_of_class_names_that_programs_write(tmp_path, name, content):
+    colors = np.array([(10, 20, 30), (40, 50, 60), (70, 80, 90)], dtype=np.uint8)
+    write_pairs("images/{}", "masks/{}", count=6)(tmp_path)
+    for path in sorted((tmp_path / "masks").iterdir()):
+        numbers = np.asarray(Pillow.open(path))
+        save(path, colors[np.where(numbers == 255, 0, numbers)])
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=rf"have the names .*: --class_names_file .*{name}\."):
+        load(tmp_path)
+    data = load(tmp_path, class_names_file=tmp_path / name)
+    assert data.label_names == ("ground", "car", "tree")
+
+
+def test_the_classes_of_roboflow(tmp_path):
+    write_pairs("train/{}", "train/{}_mask", count=6)(tmp_path)
+    names = tmp_path / "train" / "_classes.csv"
+    names.write_text("Pixel Value, Class\n0, background\n1, cat\n2, a dog\n")
+    assert any(f"--class_names_file {names}" in note for note in load(tmp_path).notes)
+    assert load(tmp_path, class_names_file=names).label_names == ("background", "cat", "a dog")
+    names.write_text("Pixel Value, Class\n0, background\n2, cat\n")
+    with pytest.raises(InputError, match=r"line 3: received '2, cat'.* so 1 is the next"):
+        load(tmp_path, class_names_file=names)

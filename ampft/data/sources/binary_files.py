@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from ampft.data.sources.source_table import NamedColumns, Row, SourceTable, refuse_duplicates
 from ampft.errors import InputError, quoted_list
+from ampft.registry import found
 from ampft.text.numbers import counted
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ def read_workbook(path: Path, *, flag: str, sheet: str | None) -> SourceTable:
         header = next(_filled_rows(worksheet, path), None)
         title, width = worksheet.title, worksheet.max_column or MAX_COLUMNS
         merged = _merged_rows(worksheet, path)
+        unseen = [each.title for each in worksheet.parent if each.sheet_state != "visible"]
     if header is None:
         raise InputError(f"{path}: sheet {title!r} is empty. Its first row must be a header.")
     columns = NamedColumns.of(["" if n is None else str(n) for n in header[1]], str(path))
@@ -144,13 +146,17 @@ def read_workbook(path: Path, *, flag: str, sheet: str | None) -> SourceTable:
             cells = [*values, *[None] * (columns.count - len(values))]
             yield row, [_cell_value(cells[index], path, row) for index in indices]
 
-    note = f"{path}: read from sheet {title!r}, the first of {len(names)} (--sheet_name)."
-    notes = [note] if sheet is None and len(names) > 1 else []
+    shown = len(names) - len(unseen)
+    note = f"{path}: read from sheet {title!r}, the first of {shown} (--sheet_name)."
+    notes = [note] if sheet is None and shown > 1 else []
     if merged:
         notes.append(
             f"{path}: {counted(len(merged), 'merged area')} of cells: each row has the value of the"
             " first."
         )
+    if (hidden := found("hidden cells")) is not None:
+        with _opened_sheet(path, title) as (worksheet, _):
+            notes += hidden.hidden_notes(worksheet, columns.places, path, unseen)
     notes += columns.unread_note(str(path), (values for _, values in filled()), width)
     return SourceTable(
         columns=columns.names, read=read, unit="row", origin=str(path), notes=(*notes,)
@@ -172,7 +178,8 @@ def _opened_sheet(path: Path, sheet: str | None) -> Iterator[tuple[ReadOnlyWorks
             raise InputError(
                 f"--sheet_name: {path} has no sheet {sheet!r}; its sheets: {quoted_list(names)}."
             )
-        yield book[names[0] if sheet is None else sheet], names
+        first = next((s.title for s in book.worksheets if s.sheet_state == "visible"), names[0])
+        yield book[first if sheet is None else sheet], names
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:

@@ -137,6 +137,9 @@ def load_folder(
     columns = DataColumns((kind,), LabelParser((CLASS_COLUMN,)), kind=kind)
     splits = split_folders(folder)
     notes = [f"The names of the folders in {', '.join(map(str, splits.values()))} are the labels."]
+    inner = [f for part in splits.values() for name in subfolders(part) for f in subfolders(name)]
+    if inner and {_plain_name(f) for f in inner} <= _ALL_SPLITS:
+        notes.append(f"Folders in classes, such as {inner[0]}, are not read as splits.")
     folder = _unwrapped(folder)
     if folder not in splits.values():
         unused = [
@@ -163,7 +166,7 @@ def _read_split(
             f"classes, so its label is not known. Move each {kind} into the folder of its class."
         )
     names = {_plain_name(path): path.name for path in subfolders(folder)}
-    if len(names) > 1 and not names.keys() - _ALL_SPLITS and names.keys() & {*SPLIT_NAMES["train"]}:
+    if not names.keys() - _ALL_SPLITS and names.keys() & {*SPLIT_NAMES["train"]}:
         raise InputError(
             f"{folder}: the folders {listed(sorted(names.values()))} are named as splits, and "
             f"have no folders of classes. Put the {kind}s of each class into its own folder, such "

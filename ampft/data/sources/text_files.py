@@ -18,6 +18,7 @@ from typing import Any, Literal, TextIO
 from ampft.data.columns import DELIMITERS, USUAL_NAMES, case_folded_name
 from ampft.data.sources.source_table import SAMPLE_ROWS, NamedColumns, Row, SourceTable
 from ampft.errors import InputError, quoted, quoted_list
+from ampft.registry import found
 from ampft.text.numbers import counted
 
 Quoting = Literal[0, 3]  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
@@ -219,7 +220,8 @@ def _numbered_rows(
                 ) from None
             raise InputError(
                 f"{path}, line {start}: not a valid CSV row ({error}). Is a quote not closed, or"
-                " not doubled? In a .tsv file quotes are plain characters."
+                f' not doubled? Quotes after \\: sed \'s/\\\\"/""/g\' {path} > NEW. In a .tsv file'
+                " quotes are plain characters."
             ) from None
 
 
@@ -283,9 +285,8 @@ EXPECTED = "The file must hold one object per line, or one array of objects."
 def read_json(path: Path, *, encoding: str) -> SourceTable:
     """Open a file that has one JSON object per line, or one array of objects.
 
-    The array can also be the value of the only key of an object, as in `{"data": [...]}`; a note
-    says so. The columns are the keys of the first 1,000 objects. A key that an object lacks is a
-    missing cell.
+    Other objects that hold rows, such as `{"data": [...]}`, are read with a note. The columns are
+    the keys of the first 1,000 objects. A key that an object lacks is a missing cell.
 
     Raises:
         InputError: The file has no objects. Reading a row raises it for invalid JSON, a value that
@@ -297,15 +298,15 @@ def read_json(path: Path, *, encoding: str) -> SourceTable:
         while not start and (part := file.read(CHARACTERS_AT_A_TIME)):
             start = part.lstrip(BLANKS)
     is_array = start.startswith("[")
-    key = None if is_array else _wrapping_key(path, encoding)
-    unit = "row" if is_array or key is not None else "line"
+    other = None if is_array else _other_rows(path, encoding)
+    unit = "row" if is_array or other is not None else "line"
 
     def objects() -> Iterator[tuple[int, dict[str, Any]]]:
         with opened_text(path, encoding) as file:
             numbered: Iterable[tuple[int, Any]]
             if unit == "row":
-                content = _decode(file.read(), path)
-                numbered = enumerate(content if key is None else content[key], start=1)
+                rows = _decode(file.read(), path) if other is None else other[0]
+                numbered = enumerate(rows, start=1)
             else:
                 lines = ((n, text) for n, text in enumerate(file, start=1) if text.strip(BLANKS))
                 numbered = ((number, _decode(text, path, number)) for number, text in lines)
@@ -326,49 +327,27 @@ def read_json(path: Path, *, encoding: str) -> SourceTable:
         for number, item in objects():
             yield number, [item.get(name) for name in names]
 
-    notes = () if key is None else (f"{path}: the rows are read from the key {quoted(key)}.",)
+    notes = () if other is None else (other[1],)
     return SourceTable(columns=columns, read=read, unit=unit, origin=str(path), notes=notes)
 
 
-def _is_object(item: Any) -> bool:
-    """Return whether an item of a list is a row: an object, or spaCy's pair of text and object."""
-    is_pair = isinstance(item, list) and len(item) == 2 and isinstance(item[1], dict)
-    return is_pair or isinstance(item, dict)
-
-
-def _wrapping_key(path: Path, encoding: str) -> str | None:
-    """Return the key of a file that is one object with a list of objects; None for JSON Lines."""
+def _other_rows(path: Path, encoding: str) -> tuple[list[Any], str] | None:
+    """Return the rows of a file that is one object or several, and a note; None for JSON Lines."""
+    others = found("objects of JSON")
     with opened_text(path, encoding) as file:
         lines = (line for line in file if line.strip(BLANKS))
         try:
-            item = _decode(next(lines, ""), path, 1)
-            is_only = next(lines, None) is None
-        except InputError:  # the object may span several lines
+            items, is_whole = [_decode(next(lines, ""), path, 1)], next(lines, None) is None
+        except InputError:  # an object may span several lines
             file.seek(0)
-            try:
-                item, is_only = _decode(file.read(), path, 1), True
-            except InputError:  # whoever reads the lines reports it
-                return None
-    if not isinstance(item, dict) or not is_only:
-        return None
-    lists = [
-        key
-        for key, value in item.items()
-        if isinstance(value, list) and value and all(map(_is_object, value))
-    ]
-    if {"images", "annotations"} <= item.keys():
-        raise InputError(
-            f"{path}: annotations of COCO are not read. Draw them as masks, one image of class "
-            "numbers for each picture (annToMask of pycocotools), and pass the folder with "
-            "--dataset_name and --task pixels. For classes of whole pictures, write a table with "
-            "the columns image and label."
-        )
-    if lists and len(item) > 1:
-        raise InputError(
-            f"{path}: the file is one object with the keys {quoted_list(item)}."
-            f" {EXPECTED} Save the list in {quoted_list(lists, separator=' or ')} as a file."
-        )
-    return lists[0] if lists else None
+            several = others and others.consecutive_objects(file.read(), DECODER)
+            items, is_whole = several or [], True
+    if others is None or not items or not is_whole or not isinstance(items[0], dict):
+        return None  # whoever reads the lines reports what is wrong
+    if len(items) > 1:
+        return items, f"{path}: {len(items):,} objects, which span several lines."
+    rows: tuple[list[Any], str] | None = others.rows_of_object(items[0], path)
+    return rows
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

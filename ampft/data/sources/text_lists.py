@@ -15,6 +15,7 @@ _QUOTED = r"""[uU]?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _BARE = r"True|False|None|nan|[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _VALUE = re.compile(rf"\s*(?:np\.\w+\()?({_QUOTED}|{_BARE})\)?\s*(,?)", re.S)
 _ALMOST = re.compile(r"\[.*[,;\s'\"].*\]$|[\[({]\s*['\"]|(np\.)?array\(\[", re.S)
+_CHOICES = re.compile(r'\{\s*"choices"\s*:\s*(\[.*\])\s*\}', re.S)
 _PAIRS = {"[": "]", "(": ")", "{": "}"}
 _WORDS = {"True": True, "False": False, "None": None, "nan": None}
 
@@ -33,6 +34,8 @@ def list_in_text(cell: str) -> list[object] | None:
     if outside[1] == "[":
         with suppress(ValueError, RecursionError):
             return json.loads(text)
+    elif of_label_studio := _CHOICES.fullmatch(text):
+        return list_in_text(of_label_studio[1])
     elif "'" not in text and '"' not in text:
         return None  # words in brackets
     found = list(_values(outside[2]))
@@ -40,7 +43,15 @@ def list_in_text(cell: str) -> list[object] | None:
 
 
 def list_or_cell(cell: Any) -> Any:
-    """Return the list that a text holds, also of lists or objects; any other cell unchanged."""
+    """Return the list that a text or an object holds; any other cell unchanged."""
+    if isinstance(cell, dict) and cell:
+        values = cell.values()
+        if [*cell] == ["choices"]:  # of Label Studio
+            return cell["choices"]
+        if all(isinstance(value, bool | int | float) for value in values):  # spaCy's shares
+            return [name for name, share in cell.items() if share >= 0.5]
+        if all(isinstance(value, list) for value in values):  # columns, of `datasets`
+            return [dict(zip(cell, row, strict=False)) for row in zip(*values, strict=False)]
     if not isinstance(cell, str) or not cell.lstrip().startswith("["):
         return cell
     found = list_in_text(cell)
