@@ -31,7 +31,7 @@ class HubSettings:
 
 
 @cache
-def hub_problem() -> str | None:
+def go_offline_if_unreachable() -> str | None:
     """Return why nothing can be downloaded, and what to do; None if the hub answers.
 
     If it does not answer, the libraries are set to use only their caches: they would otherwise try

@@ -51,7 +51,7 @@ SomeProcess = TypeVar("SomeProcess", bound=Process)
 
 
 class Child(subprocess.Popen[bytes]):
-    """A process that `start_child` started."""
+    """A process that `start_python` started."""
 
     temporary: TemporaryFolder  # Its TMPDIR, locked until it and its forks have ended.
 
@@ -61,7 +61,7 @@ def are_several() -> bool:
     return os.environ.get("WORLD_SIZE", "").isdecimal() and int(os.environ["WORLD_SIZE"]) > 1
 
 
-def start_child(
+def start_python(
     words: Sequence[str],
     *,
     output: BinaryIO | int = subprocess.DEVNULL,

@@ -30,7 +30,7 @@ from ampft.export import open_artifact
 from ampft.kinds.prediction import PredictRequest
 from ampft.precision.accelerator import numerics, training_device
 from ampft.precision.resolve import resolve
-from ampft.runs.predict import run_classifier
+from ampft.runs.predict import load_run_classifier
 
 PIPELINE = "transformers.pipeline"
 BATCH_SIZES = (1, 32)
@@ -84,7 +84,7 @@ def pipeline_arm(run: Path) -> Arm:
 
 def run_arm(run: Path, mode: str) -> Arm:
     """Return `ampft predict` with the model of a run in a precision."""
-    saved = run_classifier(run)
+    saved = load_run_classifier(run)
     precision = resolve(mode, training_device())
     requests = {size: PredictRequest(mixed_precision=mode, batch_size=size) for size in BATCH_SIZES}
     predictors = {size: saved.load(request) for size, request in requests.items()}

@@ -39,7 +39,7 @@ from ampft.export.certificate.verify import certify
 from ampft.export.source import ExportSource
 from ampft.kinds.logits import model_inputs
 from ampft.kinds.prediction import PredictRequest
-from ampft.runs.predict import run_classifier
+from ampft.runs.predict import load_run_classifier
 from ampft.text.terminal import quiet_libraries
 
 LABELS = ("ant", "bee", "cow", "dog")
@@ -132,20 +132,20 @@ def certified(
 
 def usual_gate(artifact: Path, run: Path) -> str:
     """Return the verdict of the usual gate: accuracy within 1 % on the first 100 rows."""
-    rows = check_verification(run_classifier(run), VerifyRequest())
+    rows = check_verification(load_run_classifier(run), VerifyRequest())
     first = [text for (text,) in rows.rows[:NAIVE_ROWS]]
     truth = np.asarray(rows.targets)[:NAIVE_ROWS]
     found = open_uncertified(artifact)
     names = [found.config.id2label[index] for index in range(len(LABELS))]
     guessed = [names[index] for index in found.logits(first, 32).argmax(axis=1)]
-    own = run_classifier(run).record.label_names
+    own = load_run_classifier(run).record.label_names
     right = np.mean([name == own[label] for name, label in zip(guessed, truth, strict=True)])
     model = _model_accuracy(run, first, truth)
     return PASSED if abs(right - model) <= NAIVE_MARGIN + 1e-12 else FAILED
 
 
 def _model_accuracy(run: Path, texts: list[str], truth: Any) -> float:
-    predictor = run_classifier(run).load(PredictRequest(batch_size=32))
+    predictor = load_run_classifier(run).load(PredictRequest(batch_size=32))
     with predictor.numerics:
         return float((predictor.logits([texts]).argmax(axis=1) == truth).mean())
 

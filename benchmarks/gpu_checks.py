@@ -25,7 +25,7 @@ from ampft.emulation import Emulation
 from ampft.engine.out_of_memory import OutOfMemoryRetries, release_memory
 from ampft.fast.packing.install import install_packing
 from ampft.fast.packing.packed_attention import choose_kernel
-from ampft.fast.packing.verification import check_packing
+from ampft.fast.packing.verification import grouped_attention_reason
 from ampft.precision.matrix_rate import measure_matrix_rate
 from ampft.precision.tf32 import float32_settings_restored
 
@@ -62,7 +62,7 @@ def attention_kernels(scale: Scale, mode: str, family: str) -> dict[str, object]
         scale.device.type, precision.compute_dtype, enabled=precision.uses_autocast
     )
     with ampft.numerics(precision), autocast:
-        note = check_packing(model, model, batch)
+        note = grouped_attention_reason(model, model, batch)
         with patch(CHOICE, choose_and_record), scale.device:
             gradient = loss_and_gradient(model, batch)[2]
     return {

@@ -32,7 +32,7 @@ from ampft.errors import InputError
 from ampft.fast.graphed_update import GraphedUpdate
 from ampft.fast.graphs import CudaRecorder, GraphedGradient
 from ampft.fast.packing.install import install_packing, with_layout
-from ampft.fast.packing.verification import check_packing
+from ampft.fast.packing.verification import grouped_attention_reason
 from ampft.fast.static_shapes import StaticShapes
 from ampft.kinds.logits import forward_logits
 from ampft.precision.matrix_rate import measure_matrix_rate
@@ -315,7 +315,9 @@ def train_with_ampft(
         example = dict(texts.collate(batches.effective_ids(0, 0)))
         del example["labels"]
         on_device = {name: tensor.to(job.scale.device) for name, tensor in example.items()}
-        turn.notes["attention"] = check_packing(prepared, model, on_device) or "as chosen"
+        turn.notes["attention"] = (
+            grouped_attention_reason(prepared, model, on_device) or "as chosen"
+        )
         prepared.train()
         graphs: tuple[GraphedGradient, GraphedUpdate] | None = None
         shapes = StaticShapes(model, job.tokens[1])

@@ -55,14 +55,14 @@ def hub(monkeypatch) -> Iterator[Hub]:
     """A hub on this machine, to which runs in this process push."""
     from huggingface_hub import constants
 
-    from ampft.hub import hub_problem
+    from ampft.hub import go_offline_if_unreachable
 
     with running_hub() as hub:
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        hub_problem.cache_clear()
+        go_offline_if_unreachable.cache_clear()
         yield hub
-    hub_problem.cache_clear()
+    go_offline_if_unreachable.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from running import REPOSITORY, clean_environment, succeeded, text_settings
 
+from ampft.precision.resolve import NATIVE, resolve
 from ampft.registry import ADD_ONS
 
 pytestmark = pytest.mark.slow
@@ -65,14 +66,20 @@ def python(core: Path, *words: object, timeout: int = 600) -> subprocess.Complet
 def test_a_user_trains_predicts_and_compares(core, files, tiny_model, tmp_path):
     settings = [f for f in text_settings(files, tiny_model, tmp_path) if f != str(tmp_path)]
     settings.remove("--output_dir")
+    # On a CPU without instructions for bf16, only the add-on computes it.
+    has_bf16 = resolve("bf16", "cpu").execution == NATIVE
+    other = ("bf16",) if has_bf16 else ("fp32", "--learning_rate", "3e-4")
     words = [
         [
-            "--mixed_precision", mode, *map(str, settings),
-            "--seed", seed, "--output_dir", str(tmp_path / f"{mode}-{seed}"),
+            "--mixed_precision", *mode, *map(str, settings),
+            "--seed", seed, "--output_dir", str(tmp_path / f"{name}-{seed}"),
         ]
-        for mode in ("fp32", "bf16") for seed in ("1", "2", "3")
+        for name, mode in (("fp32", ("fp32",)), ("other", other)) for seed in ("1", "2", "3")
     ]  # fmt: skip
     succeeded(python(core, "recipes/classify.py", *words[0]))
+    emulated = python(core, "recipes/classify.py", "--mixed_precision", "fp16", *words[1][2:])
+    assert emulated.returncode == 2
+    assert "`ampft/emulation` is absent" in emulated.stderr
     others = "import sys, json\nfrom ampft.cli import main\n"
     others += "assert not any(main(['train', *each]) for each in json.loads(sys.argv[1]))"
     for of_one_mode in (words[1:3], words[3:]):
@@ -83,7 +90,7 @@ def test_a_user_trains_predicts_and_compares(core, files, tiny_model, tmp_path):
     )
     assert len(table.stdout.splitlines()) == 46
     compared = succeeded(python(core, "-m", "ampft", "compare", *runs)).stdout
-    assert "bf16" in compared
+    assert ("bf16" if has_bf16 else "learning_rate") in compared
     assert "fp32" in compared
     assert "accuracy" in succeeded(python(core, "-m", "ampft", "report", runs[0])).stdout
 

@@ -86,7 +86,7 @@ from ampft.fast.packing import packed_attention
 attention.choose_kernel = lambda *_, **__: masked_attention
 gpu_turns.Scale.on_gpu = property(lambda scale: True)
 gpu_turns.CudaRecorder = lambda device: TapeRecorder()
-gpu_turns.check_packing = lambda *_: None
+gpu_turns.grouped_attention_reason = lambda *_: None
 scale = first_hour.scale_of(rehearse=True)
 job = gpu_turns.Job(scale, "fp32", "MiniLM", 4, scale.tokens[0])
 turn = gpu_turns.Turn(scale)

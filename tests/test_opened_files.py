@@ -30,7 +30,7 @@ CHECKS = {
 
 OTHERS = {
     "files of the user, which no command wrote": """
-        arguments/flags.py:_read_config doors/transformers_flags.py:words_of_file
+        arguments/flags.py:_read_config doors/transformers_flags.py:arguments_of_json
         media/images.py:open_image media/sounds.py:open_sound
         words/class_names.py:read_class_names data/sources/readers.py:_advice
         data/sources/binary_files.py:read_parquet data/sources/binary_files.py:read_parquet.read

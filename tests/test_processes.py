@@ -15,7 +15,7 @@ import psutil
 import pytest
 from running import BIN, REPOSITORY, call, text_settings
 
-from ampft.processes import running, start_child
+from ampft.processes import running, start_python
 
 # Whatever starts a process, as a module or as a function of `os`.
 MODULES = {"subprocess", "multiprocessing", "multiprocess", "pty", "popen2", "pexpect", "joblib"}
@@ -102,7 +102,7 @@ print(json.dumps([sys.path, tempfile.gettempdir(), os.environ.get("PYTHONSAFEPAT
 def reported(words, tmp_path, **options):
     with (
         (tmp_path / "output").open("wb") as output,
-        running(lambda: start_child(words, output=output, **options)) as child,
+        running(lambda: start_python(words, output=output, **options)) as child,
     ):
         assert child.wait(60) == 0
 
@@ -129,7 +129,7 @@ def test_a_signal_while_a_process_starts_ends_it(tmp_path, monkeypatch):
     children = []
 
     def start():
-        children.append(start_child(("-c", "import time; time.sleep(60)")))
+        children.append(start_python(("-c", "import time; time.sleep(60)")))
         os.kill(os.getpid(), signal.SIGINT)  # before anybody knows the process
         return children[0]
 
@@ -144,8 +144,8 @@ def test_a_signal_while_a_process_starts_ends_it(tmp_path, monkeypatch):
 def test_a_process_ends_with_the_one_that_it_follows(tmp_path, follows):
     inner = "from ampft.processes import follow; follow(); import time; time.sleep(60)"
     outer = (
-        "from ampft.processes import start_child; import time; "
-        f"print(start_child(('-c', {inner!r}), follows={follows}).pid, flush=True); time.sleep(60)"
+        "from ampft.processes import start_python; import time; "
+        f"print(start_python(('-c', {inner!r}), follows={follows}).pid, flush=True); time.sleep(60)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", outer], stdout=subprocess.PIPE, cwd=REPOSITORY
@@ -185,4 +185,4 @@ def test_a_user_without_a_name_can_start_processes(monkeypatch):
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "TORCHINDUCTOR_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
-    assert start_child(["-c", "pass"]).wait(timeout=60) == 0
+    assert start_python(["-c", "pass"]).wait(timeout=60) == 0

@@ -408,7 +408,7 @@ def _read_config(path: str, known: Fields, hints: Mapping[str, Any]) -> dict[str
     foreign: list[str] = []
     others = found("flags of other scripts") if "num_train_epochs" in known else None
     if others is not None:
-        settings, foreign = others.own_settings(
+        settings, foreign = others.split_config_settings(
             settings, {n: value_type(hints[n]) is bool for n in known}, path
         )
     own = {

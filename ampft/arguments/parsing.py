@@ -63,7 +63,7 @@ def translated(words: Sequence[str], program: str) -> list[str]:
     if others is None:
         return list(words)
     if len(words) == 1 and words[0].endswith(".json"):
-        words = others.words_of_file(words[0])
+        words = others.arguments_of_json(words[0])
     switches = flag_switches(ClassifyArguments)
 
     def unknown(flag: str) -> str:

@@ -102,9 +102,9 @@ def predict(line: CommandLine[PredictFlags]) -> None:
     others = ("model", "text", "output_dir", "engine")
     settings = {name: value for name, value in vars(flags).items() if name not in others}
     request = PredictRequest(texts=flags.text, **settings)
-    from ampft.runs.predict import predict_file, run_classifier
+    from ampft.runs.predict import load_run_classifier, predict_file
 
-    classifier = run_classifier
+    classifier = load_run_classifier
     if (Path(flags.model) / "artifact.json").is_file():
         classifier = room("artifacts").artifact_classifier
     if flags.output_dir is None:

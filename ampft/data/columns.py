@@ -51,7 +51,7 @@ Describe = Callable[[], str]
 USUAL_NAMES = frozenset({*LABELS, *TEXTS, *chain.from_iterable(PAIRS)})
 
 
-def case_folded_name(name: str) -> str:
+def normalized_name(name: str) -> str:
     """Return a column name without case and surrounding spaces."""
     return name.strip().casefold()
 
@@ -186,10 +186,8 @@ def column_renames(columns: Sequence[str], expected: Sequence[str]) -> dict[str,
     alike: dict[str, list[str]] = defaultdict(list)
     for column in columns:
         if column not in exact:
-            alike[case_folded_name(column)].append(column)
-    matches = {
-        name: alike.get(case_folded_name(name), []) for name in expected if name not in exact
-    }
+            alike[normalized_name(column)].append(column)
+    matches = {name: alike.get(normalized_name(name), []) for name in expected if name not in exact}
     return {columns[0]: name for name, columns in matches.items() if len(columns) == 1}
 
 

@@ -38,7 +38,7 @@ _OF_OWN_DATA = (
 UNUSED_OPTIONS = {"stdlib": _OF_OWN_DATA, "digits": (*_OF_OWN_DATA, "dataset_config_name")}
 
 
-class DeclaredTask(Exception):
+class OtherTaskDeclared(Exception):
     """The types of the columns of a data set show its task, and the user named none."""
 
     def __init__(self, task: str) -> None:
@@ -58,7 +58,7 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
 
     Raises:
         InputError: The data or the options must be corrected; each problem has one message.
-        DeclaredTask: The data are for another task than the default.
+        OtherTaskDeclared: The data are for another task than the default.
     """
     if data is not None:
         request = replace(request, dataset_name=IN_MEMORY)
@@ -123,7 +123,7 @@ def load_splits(data: DatasetDict, request: DataRequest, name: str) -> Classific
         has_tokens = words is not None and words.are_token_columns(tables["train"][0])
         task = None if has_tokens else declared_task(first.features, request)
         if task is not None:
-            raise DeclaredTask(task)
+            raise OtherTaskDeclared(task)
     refuse_unused_options(request, ("ignore_index",), WITHOUT_MASKS)
     read = words.read_token_tables if words is not None and has_tokens else read_tables
     rows, columns, notes = read(tables, request, notes)

@@ -21,9 +21,9 @@ from ampft.data.columns import (
     TEXTS,
     DataColumns,
     InputColumns,
-    case_folded_name,
     extra_columns,
     header_hint,
+    normalized_name,
     refuse_rejected,
     rename_columns,
     require_columns,
@@ -121,7 +121,7 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
     if dataset is not None:
         _refuse_files_without_labels(dataset, origin)
     hint = "" if dataset is not None else header_hint(columns, origin)
-    if dataset is None and named is None and {*map(case_folded_name, columns)}.isdisjoint(LABELS):
+    if dataset is None and named is None and {*map(normalized_name, columns)}.isdisjoint(LABELS):
         hint = _hint_on_yes_and_no(table) or hint
     labels = _label_columns(columns, named, origin=origin, describe=describe, hint=hint)
     if dataset is not None:
@@ -269,7 +269,7 @@ def _label_columns(
             )
         require_columns(named, columns, LABEL_FLAG, origin=origin, describe=describe)
         return named
-    candidates = [name for name in columns if case_folded_name(name) in LABELS]
+    candidates = [name for name in columns if normalized_name(name) in LABELS]
     if "label" in candidates:
         return ("label",)
     if len(candidates) == 1:

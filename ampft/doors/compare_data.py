@@ -91,7 +91,7 @@ def compare(
         of_comparison = {f.name for f in fields(CompareArguments)}
         own = {"modes": modes, **{k: v for k, v in settings.items() if k in of_comparison}}
         if data is not None:
-            named = {"dataset_name": save_data(data, own.get("output_dir"))}
+            named = {"dataset_name": save_by_content(data, own.get("output_dir"))}
         runs = {**named, **{k: v for k, v in settings.items() if k not in of_comparison}}
         command = parse_compare_arguments(
             [*command_line_words(own), "--", *command_line_words(runs)],
@@ -107,7 +107,7 @@ def compare(
     return FinishedComparison(session.folder.path)
 
 
-def save_data(data: DatasetDict, output_dir: str | Path | None) -> Path:
+def save_by_content(data: DatasetDict, output_dir: str | Path | None) -> Path:
     """Write data in memory to a folder that is named after their contents, and return it."""
     quiet_libraries()
     digest = hashlib.sha256()

@@ -27,7 +27,7 @@ Answer = npt.NDArray[Any]
 NO_CLASS = -1  # of a pixel for which a pipeline gives no class
 
 
-class NotAsked(Exception):
+class NoPipelineAnswers(Exception):
     """A case that no pipeline treats as the run did; the message says why, in the plural."""
 
 
@@ -84,7 +84,9 @@ def ask_text(question: Question) -> Answer:
     cells, tokenizer = question.cells, question.pipe.tokenizer
     limit = tokenizer.model_max_length
     if not question.arguments.get("truncation") and len(tokenizer(*cells)["input_ids"]) > limit:
-        raise NotAsked(f"texts over {limit} tokens, which a pipeline does not split into windows")
+        raise NoPipelineAnswers(
+            f"texts over {limit} tokens, which a pipeline does not split into windows"
+        )
     value = cells[0] if len(cells) == 1 else dict(zip(("text", "text_pair"), cells, strict=True))
     scores = question.pipe(value, **{**question.arguments, "top_k": None})
     return question.probabilities(scores)
@@ -99,7 +101,7 @@ def ask_words(question: Question) -> Answer:
     tokenizer = question.pipe.tokenizer
     if len(tokenizer(text)["input_ids"]) > tokenizer.model_max_length:
         limit = tokenizer.model_max_length
-        raise NotAsked(f"sentences over {limit} tokens, which a pipeline cuts off")
+        raise NoPipelineAnswers(f"sentences over {limit} tokens, which a pipeline cuts off")
     tokens = question.pipe(text, aggregation_strategy="none", ignore_labels=[])
     answer = np.full((len(places), len(question.label_names)), np.nan)
     index = {name: code for code, name in enumerate(question.label_names)}
@@ -143,7 +145,9 @@ def ask_sound(question: Question) -> Answer:
     value, wanted = question.file, question.pipe.feature_extractor.sampling_rate
     sound = open_sound(value)
     if sound.rate != wanted:
-        raise NotAsked(f"sounds of other rates than {wanted:,} Hz, which others resample otherwise")
+        raise NoPipelineAnswers(
+            f"sounds of other rates than {wanted:,} Hz, which others resample otherwise"
+        )
     if shutil.which("ffmpeg") is None:
         value = {"raw": sound.mono(), "sampling_rate": sound.rate}
     arguments = {**question.arguments, "top_k": len(question.label_names)}

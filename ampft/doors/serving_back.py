@@ -34,7 +34,7 @@ from ampft.decision import (
     template,
     unambiguous_separator,
 )
-from ampft.doors.pipeline_answers import Answer, NotAsked, Question, entities_differ
+from ampft.doors.pipeline_answers import Answer, NoPipelineAnswers, Question, entities_differ
 from ampft.errors import InputError
 from ampft.kinds.prediction import PredictRequest
 from ampft.kinds.views import MASK_COLUMN
@@ -209,7 +209,7 @@ class _Served:
                     unlike = row
             if unlike is not None:
                 self.causes += self._causes(client, unlike)
-        except NotAsked as reason:
+        except NoPipelineAnswers as reason:
             self.unasked.append(f"{client} was not asked: {reason}.")
         except Exception as error:  # whatever a plain client meets in this folder
             problem = _reason(error).replace(str(self.folder), "the folder")
@@ -230,7 +230,7 @@ class _Served:
                 equal += difference <= self.tolerance and (
                     is_same or self._is_close(row, difference)
                 )
-        except NotAsked as reason:
+        except NoPipelineAnswers as reason:
             self.unasked.append(f"{SERVER} was not asked: {reason}.")
         except Exception as error:  # as of other clients
             problem = _reason(error).replace(str(self.folder), "the folder")
@@ -297,7 +297,7 @@ class _Served:
     def predict_answers(self) -> Iterator[tuple[int, Answer, Any]]:
         """Yield the answers of ampft predict in float32, for the rows in the user's file."""
         if int(self.record.topology.num_processes) > 1:
-            raise NotAsked("the run has several processes")
+            raise NoPipelineAnswers("the run has several processes")
         trusts = bool(self.record.arguments.get("trust_remote_code"))
         request = PredictRequest(batch_size=BATCH, trust_remote_code=trusts)
         if self.runtime is None:
@@ -394,7 +394,7 @@ class _Served:
             question = self._question(row)
             try:
                 answer = self.row.kind.ask(question)
-            except NotAsked as reason:
+            except NoPipelineAnswers as reason:
                 self.left_out[str(reason)] += 1
                 continue
             self._look_at_decisions(question, answer)
@@ -417,7 +417,7 @@ class _Served:
     def _adapters(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the model as the card of adapters without their base says."""
         if self.record.arguments.get("load_in_4bit"):
-            raise NotAsked("the folder holds adapters for a base in 4 bits")
+            raise NoPipelineAnswers("the folder holds adapters for a base in 4 bits")
         from peft import PeftModel
 
         names = self.record.label_names

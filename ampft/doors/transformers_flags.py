@@ -718,7 +718,7 @@ def _without_unknown(
     return kept, others
 
 
-def own_settings(
+def split_config_settings(
     settings: Mapping[str, Any], switches: Mapping[str, bool], path: str
 ) -> tuple[dict[str, Any], list[str]]:
     """Return ampft's settings in a file, and settings of transformers' scripts as words.
@@ -788,7 +788,7 @@ def _set_twice(items: Sequence[_Item], switches: Mapping[str, bool]) -> Iterator
             yield f"{' '.join(first[1])} and {' '.join(typed)}: only one can hold. Remove one."
 
 
-def words_of_file(path: str) -> list[str]:
+def arguments_of_json(path: str) -> list[str]:
     """Return the settings in a JSON file as words; it is the only argument of such a command.
 
     Raises:

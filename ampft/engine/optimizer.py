@@ -28,7 +28,7 @@ Group = Mapping[str, Any]
 UNIT = "unit"  # Entry of groups whose parameters do not have the unit 1.
 
 
-def rate_of(group: Group, rate: float) -> float:
+def rate_per_unit(group: Group, rate: float) -> float:
     """Return the learning rate of a group for parameters of the unit 1, from its own one."""
     return rate / float(group.get(UNIT, 1.0))
 

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from ampft.data.step_batches import MicroBatch, StepBatch
 from ampft.engine.bfloat16_adamw import step_measuring_lost_updates
-from ampft.engine.optimizer import rate_of
+from ampft.engine.optimizer import rate_per_unit
 from ampft.errors import TrainingStopped
 from ampft.models.adapters import lora_config
 from ampft.precision.accelerator import is_sharded
@@ -222,7 +222,7 @@ def apply_step(
             before the weights change), or it still overflows at a scale of `MIN_LOSS_SCALE`.
     """
     groups = schedule.optimizer.param_groups
-    learning_rate = max(map(rate_of, groups, map(float, schedule.get_last_lr())))
+    learning_rate = max(map(rate_per_unit, groups, map(float, schedule.get_last_lr())))
     limit = math.inf if max_grad_norm is None else max_grad_norm
     scaler, plain = accelerator.scaler, getattr(optimizer, "optimizer", optimizer)
     # Without a scaler, nothing but a fused optimizer prevents an update with a bad gradient.

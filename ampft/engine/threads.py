@@ -45,7 +45,7 @@ def restore_cpu_threads(
                 f"most {most} threads are allowed. Use one thread per core."
             )
         torch.set_num_threads(requested)
-    elif num_processes == 1 and launcher_set_one_thread(environ, parent_environment()):
+    elif num_processes == 1 and launcher_set_one_thread(environ, launcher_environment()):
         torch.set_num_threads(usable_cores())
     return torch.get_num_threads()
 
@@ -63,7 +63,7 @@ def launcher_set_one_thread(environ: Mapping[str, str], launcher: Mapping[str, s
     return launched and environ.get("OMP_NUM_THREADS") == "1" and not is_users
 
 
-def parent_environment() -> Mapping[str, str]:
+def launcher_environment() -> Mapping[str, str]:
     """Return the environment variables that the launcher was started with, if readable."""
     try:
         return psutil.Process(_LAUNCHER).environ()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from ampft.data.splits import dependent_groups
-from ampft.evaluation.simple_methods import CONSTANTS, SimpleMethod
+from ampft.evaluation.simple_methods import CONSTANTS, SimpleMethodResult
 from ampft.metrics.paired import paired_interval
 from ampft.metrics.sums import CaseSums
 from ampft.tasks.outcome import Outcome
@@ -15,7 +15,7 @@ from ampft.tasks.task import Task
 
 def compared_methods(
     task: Task, outcome: Outcome, methods: Mapping[str, Callable[[], Outcome]]
-) -> tuple[SimpleMethod, ...]:
+) -> tuple[SimpleMethodResult, ...]:
     """Return the figures of simple methods, compared with an outcome on the same rows.
 
     A method that fails has a reason instead of a result: it must not fail a run whose model is
@@ -32,15 +32,15 @@ def compared_methods(
         of_cases = found.sums(metric.name)
         return of_cases if groups is None else of_cases.grouped(groups.ids)
 
-    def figures(name: str, predict: Callable[[], Outcome]) -> SimpleMethod:
+    def figures(name: str, predict: Callable[[], Outcome]) -> SimpleMethodResult:
         started = time.perf_counter()
         try:
             found = predict()
         except Exception as error:  # code of a model's repository can raise any kind
             reason = str(error).rstrip(".") or type(error).__name__
-            return SimpleMethod(name=name, metrics={}, reason=reason)
+            return SimpleMethodResult(name=name, metrics={}, reason=reason)
         metrics = found.metrics()
-        return SimpleMethod(
+        return SimpleMethodResult(
             name=name,
             metrics={key: metrics.get(key) for key in problem.printed},
             difference=paired_interval(metric, sums(found), sums(outcome)),

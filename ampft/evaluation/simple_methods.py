@@ -17,7 +17,7 @@ CONSTANTS = (FREQUENCIES, MEAN_LABEL)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimpleMethod:
+class SimpleMethodResult:
     """A method without fine-tuning, on the final split."""
 
     name: str
@@ -33,7 +33,7 @@ def methods_table(
     problem: type[Problem] | Problem,
     fine_tuned: Mapping[str, float | None],
     seconds: float | None,
-    methods: Sequence[SimpleMethod],
+    methods: Sequence[SimpleMethodResult],
 ) -> Table:
     """Return the table of the fine-tuned model and the simple methods."""
     names = problem.printed[:2]
@@ -63,7 +63,7 @@ def methods_table(
     )
 
 
-def answer(problem: type[Problem] | Problem, methods: Sequence[SimpleMethod]) -> str | None:
+def answer(problem: type[Problem] | Problem, methods: Sequence[SimpleMethodResult]) -> str | None:
     """Return in one sentence whether the best simple method is worse; None without any."""
     metric = problem.metrics[problem.printed[0]]
     sign = 1 if metric.higher_is_better else -1

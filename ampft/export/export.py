@@ -24,7 +24,7 @@ from ampft.machine import installed_versions
 from ampft.ownership import TemporaryFolder
 from ampft.runs.folder import check_creatable
 from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches_any_pattern
-from ampft.runs.predict import run_classifier
+from ampft.runs.predict import load_run_classifier
 from ampft.runs.record import read_record
 from ampft.runs.redaction import published_record
 
@@ -52,7 +52,7 @@ def export_run(request: ExportRequest) -> ArtifactManifest:
 
 def export_into(request: ExportRequest, folder: Path) -> ArtifactManifest:
     """Write the model of a run as an artifact into an empty folder, as `export_run` does."""
-    source = load_source(request, run_classifier(request.run).record)
+    source = load_source(request, load_run_classifier(request.run).record)
     with FORMATS[request.format].code.model_writer(source) as write:
         return write_artifact(folder, source, write)
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampft.errors import InputError
-from ampft.precision.float32_modules import float32_forwards
+from ampft.precision.float32_modules import replaced_forwards
 
 INT8 = "int8"
 FLAG = "--inference int8"
@@ -43,7 +43,7 @@ def quantize(model: nn.Module, *, flag: str = FLAG, kept: Iterable[str] = ()) ->
         raise InputError(
             f"{flag}: the package torchao is missing ({error}). Run: pip install 'ampft[int8]'"
         ) from error
-    names = {*float32_forwards(model), *kept}
+    names = {*replaced_forwards(model), *kept}
 
     def is_quantized(module: nn.Module, path: str) -> bool:
         inside = any(path == name or path.startswith(f"{name}.") for name in names)

@@ -23,7 +23,7 @@ from ampft.kinds.logits import model_inputs
 from ampft.models.adapters import merge_adapters
 from ampft.models.by_length import padded_inputs, parts_by_length
 from ampft.models.pretrained import load_saved
-from ampft.precision.float32_modules import float32_forwards, matching_modules
+from ampft.precision.float32_modules import matching_modules, replaced_forwards
 from ampft.runs.predict import recorded_training
 from ampft.runs.prepare import load_task
 from ampft.runs.record import RunRecord
@@ -108,7 +108,7 @@ def load_source(request: ExportRequest, record: RunRecord) -> ExportSource:
     tensors = row.kind.tensors  # registers the models of the kind
     model = load_saved(getattr(transformers, row.model_class), str(request.run)).eval()
     merge_adapters(model)
-    own = (forward.pattern for forward in float32_forwards(model).values())
+    own = (forward.pattern for forward in replaced_forwards(model).values())
     patterns = list(dict.fromkeys([*own, *request.keep_float]))
     kept = tuple(matching_modules(model, patterns, KEEP_FLOAT))
     reader = tensors.saved_reader(request.run, record.arguments, model.config)

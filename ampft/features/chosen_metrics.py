@@ -18,7 +18,7 @@ import numpy as np
 from ampft.errors import InputError
 from ampft.evaluation.sanity import constant_outcome
 from ampft.features.feature import Feature, Write
-from ampft.hub import hub_problem
+from ampft.hub import go_offline_if_unreachable
 from ampft.text.terminal import labelled
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _inputs(outcome: Any, features: Mapping[str, Any]) -> dict[str, Any]:
 def _loaded(name: str, configuration: str | None) -> Any:
     import evaluate
 
-    problem = None if Path(name).exists() else hub_problem()
+    problem = None if Path(name).exists() else go_offline_if_unreachable()
     try:
         return evaluate.load(name, configuration)
     except Exception as error:  # downloads and modules raise many kinds

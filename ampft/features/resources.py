@@ -260,7 +260,7 @@ def flops_per_token(model: nn.Module) -> int:
     """
     from torch import nn
 
-    from ampft.models.four_bit import weights_per_parameter
+    from ampft.models.four_bit import weight_counts
 
     encoder = getattr(model, "base_model", model)
     excluded = {
@@ -269,7 +269,7 @@ def flops_per_token(model: nn.Module) -> int:
         if isinstance(module, nn.Embedding) or name.rpartition(".")[2] == "pooler"
         for parameter in module.parameters()
     }
-    operations, above_trained, counts = 0, False, weights_per_parameter(encoder)
+    operations, above_trained, counts = 0, False, weight_counts(encoder)
     for parameter in encoder.parameters():
         if parameter.ndim >= 2 and id(parameter) not in excluded:
             trains = parameter.requires_grad

@@ -42,7 +42,7 @@ FALLING_SCALE = "falling_loss_scale"
 
 
 @dataclass
-class SkippedStepCounts:
+class NonfiniteSkips:
     """Counts of steps skipped so far, and of falls of the loss scale."""
 
     # Steps skipped because their loss or gradient was not finite, without a scaler.
@@ -105,7 +105,7 @@ class NonfiniteStepMonitor(Feature):
     write: Write  # Function that prints a line.
     saves: bool = True  # Whether such steps are saved, for `ampft doctor`.
     # Counts of what went wrong so far.
-    watch: SkippedStepCounts = field(default_factory=SkippedStepCounts)
+    watch: NonfiniteSkips = field(default_factory=NonfiniteSkips)
     _start: StepRandomState | None = None
 
     @property
@@ -169,7 +169,7 @@ class NonfiniteStepMonitor(Feature):
     def warnings(self) -> Mapping[str, str]:
         return self.watch.warnings()
 
-    def state(self) -> SkippedStepCounts:
+    def state(self) -> NonfiniteSkips:
         return self.watch
 
     def restore(self, saved: SavedFeature) -> None:

@@ -49,7 +49,7 @@ class PredictedMasks(Protocol):
 
 
 @runtime_checkable
-class PicturedInputs(Protocol):
+class DrawsPredictions(Protocol):
     """Inputs whose predictions are shown in pictures."""
 
     def picture(self, outcome: PredictedMasks) -> Image.Image:

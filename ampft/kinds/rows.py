@@ -1,4 +1,4 @@
-"""Rows to predict, and their labels: texts, files of images and sounds, tables of both; samples."""
+"""Rows to predict and their labels, whatever their kind, and samples of them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ampft.data.columns import (
     LABEL_FLAG,
     LABELS,
     InputColumns,
-    case_folded_name,
     column_renames,
+    normalized_name,
     require_columns,
 )
 from ampft.data.media import MEDIA, kind_of_file
@@ -210,7 +210,7 @@ def find_labels(
         describe = lambda: described_columns(table)  # noqa: E731
         require_columns(names, table.columns, LABEL_FLAG, origin=table.origin, describe=describe)
     elif named is None or not set(columns) <= set(table.columns):
-        usual = [c for c in table.columns if case_folded_name(c) in LABELS and c not in inputs]
+        usual = [c for c in table.columns if normalized_name(c) in LABELS and c not in inputs]
         usual = [c for c in usual if c == "label"] or usual
         if len(usual) != 1:
             return None

@@ -47,7 +47,7 @@ from ampft.models.tokenizer import (
     load_tokenizer,
     max_input_length,
     saved_tokenization,
-    set_padding_for_model,
+    set_padding_side,
     tokenization_of,
 )
 from ampft.models.weights import LoadedModel
@@ -270,7 +270,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
         flag=settings.processor_flag,
         trust_remote_code=settings.trust_remote_code,
     )
-    set_padding_for_model(tokenizer, config)
+    set_padding_side(tokenizer, config)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
     reader = text_reader(collator, config, settings, data.input_columns)
     column = data.input_columns[0]
@@ -308,7 +308,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
 def saved_reader(folder: Path, arguments: Mapping[str, Any], config: Any) -> TextReader:
     """Return the conversion of texts for a saved model, see `inputs.KindModule`."""
     tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG)
-    set_padding_for_model(tokenizer, config)
+    set_padding_side(tokenizer, config)
     stored = saved_tokenization(tokenizer, folder)
     if stored is not None:
         return TextReader(DataCollatorWithPadding(tokenizer), stored)

@@ -1,4 +1,4 @@
-"""Windows of long texts: how they are cut, and how their logits are combined per text or word.
+"""Windows of long texts: overlap, and logits per text or word. `Tokenization` in decision.py cuts.
 
 Neighbouring windows share some tokens, so that each word has context on both sides in one of them.
 Nothing is dropped: every token is in a window, and every word is predicted once.

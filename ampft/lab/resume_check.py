@@ -15,7 +15,7 @@ from ampft.errors import InputError
 from ampft.files import describe_file, read_hashed
 from ampft.flag import MAX_SEED, flag
 from ampft.ownership import TemporaryFolder
-from ampft.processes import kill, running, start_child
+from ampft.processes import kill, running, start_python
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME
 from ampft.text.json_io import read_json_lines
 from ampft.text.numbers import counted
@@ -143,7 +143,7 @@ class _Training:
         with (
             log.open("ab") as output,
             running(
-                lambda: start_child(words, output=output, is_safe=is_safe, follows=True)
+                lambda: start_python(words, output=output, is_safe=is_safe, follows=True)
             ) as process,
         ):
             while process.poll() is None:

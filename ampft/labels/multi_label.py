@@ -25,7 +25,7 @@ from ampft.decision import (
 )
 from ampft.errors import InputError
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
-from ampft.metrics.ranking import ranking_metrics
+from ampft.metrics.ranking import ranking_values
 from ampft.metrics.scores import (
     Average,
     Scores,
@@ -322,7 +322,7 @@ class MultiLabelPredictions:
             expected_calibration_error=self.calibration_error(),
             is_weighted=weights is not None,
         )
-        ranking = ranking_metrics(labels.astype(bool), probabilities, weights)
+        ranking = ranking_values(labels.astype(bool), probabilities, weights)
         return with_added_metrics(report, METRICS, self.metrics(), ranking)
 
     def metrics(self) -> dict[str, float]:

@@ -241,7 +241,7 @@ def _shared(count: int, dtype: np.dtype[Any]) -> Array:
     return np.frombuffer(memory, dtype=dtype, count=count)
 
 
-def make_caches(
+def caches_if_they_fit(
     sizes: dict[str, IntArray], dtype: npt.DTypeLike, what: str
 ) -> tuple[dict[str, ExampleCache], str]:
     """Return a cache for each split if all fit, and a note for the user; "" if it is tiny.

@@ -19,7 +19,7 @@ from ampft.data.media import media_reference, undecoded_column
 from ampft.data.step_batches import IntArray
 from ampft.errors import InputError
 from ampft.kinds.input_settings import InputSettings
-from ampft.media.checked_files import ExampleCache, make_caches
+from ampft.media.checked_files import ExampleCache, caches_if_they_fit
 from ampft.media.image_processor import (
     Bytes,
     PixelTransform,
@@ -140,7 +140,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> MediaIn
     caches: dict[str, ExampleCache] = {}
     if transform is not None:
         sizes = {name: np.full(len(part), np.prod(shape)) for name, part in images.items()}
-        caches, note = make_caches(sizes, np.uint8, "Resized images")
+        caches, note = caches_if_they_fit(sizes, np.uint8, "Resized images")
         notes = (*notes, *([note] if note else []))
     examples = {
         name: replace(

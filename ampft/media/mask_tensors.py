@@ -32,7 +32,7 @@ from ampft.media.media_inputs import refused_inputs
 from ampft.media.predicted_masks import (
     Picture,
     default_palette,
-    evenly_spread_indices,
+    indices_spread_by_value,
     stack_with_legend,
 )
 from ampft.models.pretrained import MODEL_NAME_FLAG, enable_gradient_checkpointing, load_pretrained
@@ -185,7 +185,7 @@ class PixelInputs:
         assert outcome.masks is not None, "the masks were predicted in this process"
         examples = self.splits[outcome.split]
         accuracy = outcome.pixel_accuracies
-        rows = evenly_spread_indices(accuracy)
+        rows = indices_spread_by_value(accuracy)
         (images,) = examples.images[rows.tolist()].values()
         files = self.references(outcome.split, slice(None))["image"]
         pictures = [

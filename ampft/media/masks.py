@@ -52,7 +52,7 @@ class MaskClasses:
         is_color = codes.ndim == 3
         if is_color:
             assert self.colors is not None, "mask_values returns colours only where they are known"
-            known = color_codes(np.array([*self.colors, *self.ignored_colors]))
+            known = packed_colors(np.array([*self.colors, *self.ignored_colors]))
             known = np.append(known, IGNORED_CODE)
             codes = self._color_codes(mask, codes)
         order = np.argsort(known)
@@ -67,9 +67,9 @@ class MaskClasses:
 
     def _color_codes(self, mask: Image.Image, colors: IntArray) -> IntArray:
         """Return codes of colours, `IGNORED_CODE` where a mask that stores numbers ignores one."""
-        codes = color_codes(colors)
+        codes = packed_colors(colors)
         if mask_kind(mask) != COLOR and self.ignore_index is not None:
-            known = color_codes(np.array([*(self.colors or ()), *self.ignored_colors]))
+            known = packed_colors(np.array([*(self.colors or ()), *self.ignored_colors]))
             is_ignored = mask_values(mask, by_color=frozenset()) == self.ignore_index
             codes[is_ignored & ~np.isin(codes, known)] = IGNORED_CODE
         return codes
@@ -146,7 +146,7 @@ def mask_values(
     )
 
 
-def color_codes(values: npt.NDArray[np.integer]) -> IntArray:
+def packed_colors(values: npt.NDArray[np.integer]) -> IntArray:
     """Return one number per colour (..., 3)."""
     red, green, blue = np.moveaxis(values.astype(np.int64), -1, 0)
     return red << 16 | green << 8 | blue

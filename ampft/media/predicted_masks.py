@@ -172,7 +172,7 @@ def with_palette(png: bytes, palette: Sequence[Color]) -> Image.Image:
     return mask
 
 
-def evenly_spread_indices(
+def indices_spread_by_value(
     values: npt.NDArray[np.floating], count: int = PICTURES
 ) -> npt.NDArray[np.intp]:
     """Return the indices of `count` values, evenly spread from the least to the largest."""

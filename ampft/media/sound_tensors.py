@@ -18,7 +18,7 @@ from ampft.data.media_kind import FRAMES_COLUMN, RATE_COLUMN
 from ampft.data.step_batches import FloatArray, IntArray
 from ampft.errors import InputError
 from ampft.kinds.input_settings import InputSettings
-from ampft.media.checked_files import ExampleCache, make_caches
+from ampft.media.checked_files import ExampleCache, caches_if_they_fit
 from ampft.media.images import Augmentation, parse_augmentation
 from ampft.media.media_inputs import MediaInputs, error_in_one_line, refused_inputs
 from ampft.media.sound_features import (
@@ -154,7 +154,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> MediaIn
     }
     waveforms = {n: features.shape is None or (n == "train" and augmentation) for n in frames}
     fixed = 0 if features.shape is None else int(np.prod(features.shape))
-    caches, cache_note = make_caches(
+    caches, cache_note = caches_if_they_fit(
         # libsoxr can give a frame more than the exact number.
         {n: frames[n] + 1 if waveforms[n] else np.full(len(frames[n]), fixed) for n in frames},
         np.float32,

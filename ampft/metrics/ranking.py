@@ -49,7 +49,7 @@ def selecting_metric(name: str, metrics: Container[str]) -> str:
     return "micro_f1" if "micro_f1" in metrics else "macro_f1"
 
 
-def ranking_metrics(
+def ranking_values(
     has: npt.NDArray[np.bool_],
     probabilities: npt.NDArray[np.floating],
     weights: npt.NDArray[np.float64] | None = None,
@@ -123,4 +123,4 @@ def class_ranking_metrics(
         return {}
     has = labels[:, None] == np.arange(classes)
     first = 1 if classes == 2 else 0  # the second class of two says both
-    return ranking_metrics(has[:, first:], probabilities[:, first:], weights)
+    return ranking_values(has[:, first:], probabilities[:, first:], weights)

@@ -21,12 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ampft.errors import InputError, listed
-from ampft.models.four_bit import (
-    dequantize,
-    has_4bit_layers,
-    quantize_base_to_4bit,
-    weights_per_parameter,
-)
+from ampft.models.four_bit import dequantize, has_4bit_layers, quantize_base_to_4bit, weight_counts
 from ampft.models.freezing import (
     base_model_of,
     cache_frozen_casts,
@@ -40,7 +35,7 @@ from ampft.models.freezing import (
 )
 from ampft.models.model_settings import TrainedPartSettings
 from ampft.models.weights import LoadedModel, tensors_hash
-from ampft.precision.float32_modules import float32_forwards, keep_paths_in_fp32
+from ampft.precision.float32_modules import keep_paths_in_fp32, replaced_forwards
 from ampft.text.json_io import json_text, read_json_object
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -337,7 +332,7 @@ def merge_adapters(model: nn.Module) -> None:
     The model is then one without adapters, all of it in float32. Its logits change by rounding.
     """
     dequantize(model)
-    kept = {name: forward.pattern for name, forward in float32_forwards(model).items()}
+    kept = {name: forward.pattern for name, forward in replaced_forwards(model).items()}
     for name, layer in _adapted(model).items():
         layer.merge()
         clear_cached_casts(layer.get_base_layer())
@@ -381,7 +376,7 @@ def restrict_training(loaded: LoadedModel, part: TrainedPartSettings) -> LoadedM
         what = "the rest is frozen"
     cache_frozen_casts(model)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    total = sum(weights_per_parameter(model).values())
+    total = sum(weight_counts(model).values())
     share = f"{trained:,} of {total:,} weights ({trained / total:.1%})"
     return replace(loaded, notes=(*loaded.notes, f"trained: {share}; {what}"))
 

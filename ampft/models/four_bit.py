@@ -119,7 +119,7 @@ def has_4bit_layers(model: nn.Module) -> bool:
     return any(isinstance(module, FourBitLinear) for module in model.modules())
 
 
-def weights_per_parameter(model: nn.Module) -> dict[nn.Parameter, int]:
+def weight_counts(model: nn.Module) -> dict[nn.Parameter, int]:
     """Return the parameters of a model with the number of weights that each stands for."""
     counts = {parameter: parameter.numel() for parameter in model.parameters()}
     for layer in model.modules():

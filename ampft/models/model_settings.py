@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ampft.errors import InputError
 from ampft.flag import MODEL, TRAINED, flag
-from ampft.hub import HubSettings, hub_problem
+from ampft.hub import HubSettings, go_offline_if_unreachable
 
 ADAPTER_FOLDER = "adapter"  # subfolder of a run whose adapters were merged
 _model = partial(flag, group=MODEL)
@@ -238,7 +238,7 @@ def pinned_folder(name: str, revision: str | None, cache_dir: str | None) -> Pat
             f"--model_revision {revision}: {name} is a folder, which has no revisions. Remove the "
             "flag."
         )
-    problem = hub_problem()
+    problem = go_offline_if_unreachable()
     try:
         folder = snapshot_download(
             name, revision=revision, cache_dir=cache_dir, ignore_patterns=list(_NOT_NEEDED)

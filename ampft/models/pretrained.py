@@ -19,7 +19,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from ampft.errors import InputError, listed
 from ampft.files import is_safe_relative_path
-from ampft.hub import hub_problem
+from ampft.hub import go_offline_if_unreachable
 from ampft.machine import available_memory_bytes
 from ampft.models.adapters import ADAPTER_CONFIG, SavedAdapter, read_adapter
 from ampft.models.freezing import POOLER, base_model_of, has_weights, head_names, is_inside_any
@@ -145,7 +145,7 @@ def load_config(path: str, *, trust_remote_code: bool, flag: str = MODEL_NAME_FL
         )
     try:
         values, _ = PreTrainedConfig.get_config_dict(path)
-        check_sizes(values, f"{flag} {path}", REMEDIES[flag])
+        check_config_sizes(values, f"{flag} {path}", REMEDIES[flag])
         return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     except InputError:
         raise
@@ -172,7 +172,7 @@ def check_model_name(path: str, *, flag: str = MODEL_NAME_FLAG) -> None:
             f"{flag} {path}: no such folder, and not the id of a model on the hub. Check the path,"
             " or pass an id such as distilbert/distilroberta-base."
         ) from None
-    problem = hub_problem()
+    problem = go_offline_if_unreachable()
     if problem is not None and not isinstance(cached, str):
         raise InputError(f"{flag} {path}: no such folder, not in the cache, and {problem}")
 
@@ -529,7 +529,7 @@ _SIZE = re.compile(
 _LAYERS = re.compile(r"(.*_)?layers?")
 
 
-def check_sizes(values: Mapping[str, Any], where: str, remedy: str) -> None:
+def check_config_sizes(values: Mapping[str, Any], where: str, remedy: str) -> None:
     """Check that the sizes in a configuration are positive, and its layers not too many.
 
     Args:

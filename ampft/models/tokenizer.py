@@ -145,7 +145,7 @@ def saved_tokenization(tokenizer: Any, folder: Path) -> Tokenization | None:
     Raises:
         InputError: A file is damaged.
     """
-    contract = saved_contract(folder)
+    contract = read_contract(folder)
     if contract is None or contract.tokenization is None:
         return None
     try:
@@ -155,7 +155,7 @@ def saved_tokenization(tokenizer: Any, folder: Path) -> Tokenization | None:
     return contract.tokenization
 
 
-def saved_contract(folder: Path) -> Contract | None:
+def read_contract(folder: Path) -> Contract | None:
     """Return the contract of a saved model; None if it has none.
 
     Raises:
@@ -172,7 +172,7 @@ def saved_contract(folder: Path) -> Contract | None:
         ) from error
 
 
-def set_padding_for_model(tokenizer: Any, config: Any) -> None:
+def set_padding_side(tokenizer: Any, config: Any) -> None:
     """Make a tokenizer pad where the model expects it, and mark the padding.
 
     Tokenizers of decoders often put padding before the text, for generating. Models that count

@@ -69,7 +69,7 @@ from ampft.runs.redaction import redact_secrets
 from ampft.runs.results import publish, write_results
 from ampft.runs.resume import find_resume_point, refuse_finished
 from ampft.tasks.outcome import Outcome
-from ampft.tasks.table import own_task
+from ampft.tasks.table import own_loop_task
 from ampft.text.numbers import counted, in_epochs
 from ampft.text.terminal import labelled, print_line
 
@@ -559,7 +559,7 @@ class Training:
         examples = {**record.data.examples, predictions.split: len(predictions)}
         return replace(
             record,
-            task=own_task(predictions.kind),
+            task=own_loop_task(predictions.kind),
             label_names=predictions.label_names,
             data=replace(record.data, examples=examples),
             metrics={**metrics, "split": predictions.split, "selected": False},

@@ -224,7 +224,7 @@ def _no_match(flag: str, pattern: str, paths: Sequence[str]) -> str:
     )
 
 
-def float32_forwards(model: nn.Module) -> dict[str, Float32Forward]:
+def replaced_forwards(model: nn.Module) -> dict[str, Float32Forward]:
     """Return the forward passes of the modules that compute in float32, by path."""
     return {
         path: module.__dict__["forward"]
@@ -239,7 +239,7 @@ def uncalled_float32_pattern(model: nn.Module) -> str | None:
     A model can use the weights of a module without calling it, as `nn.MultiheadAttention` does.
     """
     calls: dict[str, int] = {}
-    for forward in float32_forwards(model).values():
+    for forward in replaced_forwards(model).values():
         calls[forward.pattern] = calls.get(forward.pattern, 0) + forward.calls
     unused = [pattern for pattern, count in calls.items() if not count]
     if not unused:
@@ -285,7 +285,7 @@ def check_float32_modules(model: nn.Module, precision: Precision) -> None:
     Raises:
         InputError: It cannot.
     """
-    kept = float32_forwards(model)
+    kept = replaced_forwards(model)
     properties = precision.properties
     if not kept:
         return

@@ -266,8 +266,8 @@ def _probe_bf16(device: torch.device) -> ProbeResult:
 
 
 def _probe_fp16(device: torch.device) -> ProbeResult:
-    if device.type == "cpu":
-        return EMULATED, "computed as on a GPU, with binary16 operands and float32 sums"
+    if device.type == "cpu":  # also where it has instructions for binary16, whose sums differ
+        return _emulated("computed as on a GPU, with binary16 operands and float32 sums")
     if device.type == "cuda":
         return NATIVE, f"float16 products with float32 sums, {_capability(device)}"
     return _by_autocast(device)
@@ -302,7 +302,12 @@ def _bf16_on_cpu() -> ProbeResult:
     present = [name for name, has_it in cpu_capabilities().items() if has_it and name in names]
     if present:
         return NATIVE, f"the CPU has {' and '.join(names[name] for name in present)}"
-    return (EMULATED, "bfloat16 operands and float32 sums, since the CPU lacks AVX512-BF16 and AMX")
+    return _emulated("bfloat16 operands and float32 sums, since the CPU lacks AVX512-BF16 and AMX")
+
+
+def _emulated(reason: str) -> ProbeResult:
+    absent = UNAVAILABLE, "emulated on a CPU, and `ampft/emulation` is absent"
+    return absent if find_spec("ampft.emulation") is None else (EMULATED, reason)
 
 
 def _bf16_on_cuda(device: torch.device) -> ProbeResult:

@@ -32,7 +32,7 @@ from ampft.kinds.prediction import (
     TrainingInfo,
 )
 from ampft.kinds.rows import STANDARD_INPUT, unused_column_names
-from ampft.models.tokenizer import saved_contract
+from ampft.models.tokenizer import read_contract
 from ampft.ownership import check_output_file
 from ampft.runs.caller_state import caller_state_kept
 from ampft.runs.manifest import check_model_files, model_files
@@ -266,7 +266,7 @@ class SavedClassifier:
         return recorded_training(self.record, self.folder)
 
 
-def run_classifier(folder: Path) -> SavedClassifier:
+def load_run_classifier(folder: Path) -> SavedClassifier:
     """Return the model of a finished run.
 
     Raises:
@@ -285,7 +285,7 @@ def run_classifier(folder: Path) -> SavedClassifier:
 def predict_file(
     model: str,
     request: PredictRequest,
-    classifier: Callable[[Path], SavedClassifier] = run_classifier,
+    classifier: Callable[[Path], SavedClassifier] = load_run_classifier,
 ) -> None:
     """Write the rows of a request with all their columns and the columns of the predictions.
 
@@ -348,7 +348,7 @@ def recorded_training(record: RunRecord, folder: Path) -> TrainingInfo:
     Raises:
         InputError: The contract in the folder of the model is damaged.
     """
-    contract = saved_contract(folder)
+    contract = read_contract(folder)
     units = None if contract is None else contract.units
     return TrainingInfo(
         input_columns=tuple(record.data.input_columns),
@@ -520,7 +520,7 @@ def predict_inputs(
     with messages_for_python(), caller_state_kept():
         quiet_libraries()
         check_batch_size(request)
-        saved = run_classifier(folder)
+        saved = load_run_classifier(folder)
         record = saved.record
         if opened is not None and record.files != opened.files:
             raise InputError(

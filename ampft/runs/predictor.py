@@ -22,7 +22,7 @@ from ampft.kinds.inputs import Reader
 from ampft.kinds.logits import forward_logits, logits_of_rows
 from ampft.kinds.prediction import PredictedRows, PredictRequest
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
-from ampft.models.tokenizer import saved_contract
+from ampft.models.tokenizer import read_contract
 from ampft.models.weights import cast_in_place
 from ampft.precision.accelerator import make_accelerator, numerics, training_device
 from ampft.precision.compilation import turn_compilation_off
@@ -43,7 +43,7 @@ def saved_problem(record: RunRecord, folder: Path) -> Problem:
     Raises:
         InputError: The folder has no contract, or a damaged one.
     """
-    problem_type, contract = problem_of(record), saved_contract(folder)
+    problem_type, contract = problem_of(record), read_contract(folder)
     if contract is None:
         if hasattr(problem_type, "rule"):
             raise InputError(

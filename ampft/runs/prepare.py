@@ -17,7 +17,7 @@ from datasets import DatasetDict
 
 from ampft.arguments import ClassifyArguments
 from ampft.arguments.classify import EPOCHS
-from ampft.data.load import DeclaredTask, load_data
+from ampft.data.load import OtherTaskDeclared, load_data
 from ampft.data.step_batches import MicroBatch, StepBatches
 from ampft.engine.ending import exit_together_on_failure
 from ampft.engine.optimizer import OPTIMIZERS, make_optimizer, make_schedule
@@ -131,7 +131,7 @@ def load_task(args: ClassifyArguments, data: DatasetDict | None = None) -> Task:
     if args.task is None:
         try:
             return make_task(load_data(args, data), args)
-        except DeclaredTask as declared:
+        except OtherTaskDeclared as declared:
             args = replace(args, task=declared.task)
             # Only how evaluation is batched: what changes the training stays as it was asked for.
             size = TASKS[declared.task].kind.defaults.get("per_device_eval_batch_size")

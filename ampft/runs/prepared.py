@@ -29,13 +29,13 @@ from ampft.features.contention import CpuTime
 from ampft.files import describe_file
 from ampft.machine import hardware
 from ampft.models.by_length import REMOTE_CODE
-from ampft.models.four_bit import weights_per_parameter
+from ampft.models.four_bit import weight_counts
 from ampft.models.weights import LoadedModel, class_name
 from ampft.ownership import TemporaryFolder
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.compilation import configured_backend
 from ampft.precision.executed import dtype_name
-from ampft.precision.float32_modules import float32_forwards
+from ampft.precision.float32_modules import replaced_forwards
 from ampft.precision.resolve import Precision
 from ampft.registry import found
 from ampft.runs.record import DataPart, ModelPart, PrecisionPart, RunRecord, StepsPart, TopologyPart
@@ -136,7 +136,7 @@ def _initial_record(prepared: Prepared) -> RunRecord:
     args, task, model = prepared.args, prepared.task, prepared.loaded.model
     data, accelerator = task.data, prepared.accelerator
     device = accelerator.device
-    counts = weights_per_parameter(model)
+    counts = weight_counts(model)
     gpus = [torch.cuda.get_device_name(device)] if device.type == "cuda" else []
     return RunRecord(
         status="running",
@@ -175,7 +175,7 @@ def _initial_record(prepared: Prepared) -> RunRecord:
                 name: value if isinstance(value, str | bool) else dtype_name(value)
                 for name, value in vars(prepared.precision).items()
             },
-            fp32_modules=tuple(float32_forwards(model)),
+            fp32_modules=tuple(replaced_forwards(model)),
         ),
         topology=TopologyPart(
             num_processes=accelerator.num_processes,

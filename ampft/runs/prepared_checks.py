@@ -274,7 +274,7 @@ def _run_model(prepared: Prepared) -> str | None:
         if prepared.loaded.padding_free:
             inputs = {k: v.to(accelerator.device) for k, v in model_inputs(batch).items()}
             plain = accelerator.unwrap_model(prepared.model, keep_torch_compile=False)
-            return room("packing checks").check_packing(prepared.model, plain, inputs)
+            return room("packing checks").grouped_attention_reason(prepared.model, plain, inputs)
         try:
             with evaluation_mode(prepared.model):
                 task.logits(prepared.model, batch)

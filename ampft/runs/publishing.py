@@ -16,7 +16,7 @@ from ampft.decision import UNKNOWN, joined_parts, template
 from ampft.errors import InputError
 from ampft.features.feature import Feature
 from ampft.flag import split_names
-from ampft.hub import hub_problem, is_folder_or_hub_id
+from ampft.hub import go_offline_if_unreachable, is_folder_or_hub_id
 from ampft.models.model_settings import ADAPTER_FOLDER
 from ampft.runs.finished import FinishedRun
 from ampft.runs.manifest import check_files, model_files
@@ -398,7 +398,7 @@ def check_account(flag: str, hub_model_id: str | None) -> str:
             f"{flag}: no token of the hub was found. Run `hf auth login`, or set HF_TOKEN to a"
             " token that may write."
         )
-    problem = hub_problem()
+    problem = go_offline_if_unreachable()
     if problem is not None:
         raise InputError(f"{flag}: {problem}")
     try:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.errors import InputError
-from ampft.evaluation.simple_methods import SimpleMethod
+from ampft.evaluation.simple_methods import SimpleMethodResult
 from ampft.features.decision_figures import FittedPart
 from ampft.features.resources import PeakMemory
 from ampft.features.validations import BestPart as BestPart
@@ -189,7 +189,7 @@ class RunRecord:
     # Values of `--metric` on the final split; None without.
     metrics_chosen: Mapping[str, float] | None = None
     # What simple methods reach on the same split; empty in earlier records.
-    simple_methods: Sequence[SimpleMethod] = ()
+    simple_methods: Sequence[SimpleMethodResult] = ()
     # The same metrics of predictions in fp32; `None` without `--evaluate_fp32`.
     metrics_fp32: Mapping[str, Any] | None = None
     best: BestPart | None = None  # Validation whose weights are kept; `None` before the first one.

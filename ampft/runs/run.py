@@ -27,7 +27,7 @@ from ampft.evaluation.sanity import (
     stop_if_far_above_chance,
     validation_warnings,
 )
-from ampft.evaluation.simple_methods import FREQUENCIES, MEAN_LABEL, SimpleMethod
+from ampft.evaluation.simple_methods import FREQUENCIES, MEAN_LABEL, SimpleMethodResult
 from ampft.features.feature import required_feature
 from ampft.features.validations import Validations, all_metrics
 from ampft.files import check_disk_space, write_text
@@ -175,7 +175,7 @@ def _origins(prepared: Prepared, rows: slice) -> dict[str, list[Any]]:
 
 def _simple_methods(
     prepared: Prepared, outcome: Outcome, constant: Outcome, timings: Mapping[str, Any]
-) -> tuple[SimpleMethod, ...]:
+) -> tuple[SimpleMethodResult, ...]:
     args = prepared.args
     name = MEAN_LABEL if prepared.task.row.number_labels else FREQUENCIES
     methods: dict[str, Callable[[], Outcome]] = {name: lambda: constant}

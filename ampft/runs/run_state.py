@@ -1,4 +1,4 @@
-"""The features of a run in their order, its state between two steps, and its record so far."""
+"""The features of a run in their order, and what its validations and results add to `LoopState`."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from ampft.data.receipt import receipt_lines
 from ampft.data.step_batches import StepBatch
 from ampft.engine.optimizer import OPTIMIZERS
 from ampft.engine.step import Losses, apply_step, backward, synchronized_last
-from ampft.models.four_bit import has_4bit_layers, weights_per_parameter
+from ampft.models.four_bit import has_4bit_layers, weight_counts
 from ampft.models.weights import perturb_weights
 from ampft.precision.accelerator import is_sharded, numerics
 from ampft.precision.compilation import configured_backend
@@ -66,7 +66,7 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
 def plan_lines(prepared: Prepared) -> list[str]:
     """Return the lines of the plan: device, precision, model, data, steps."""
     precision, task, loaded = prepared.precision, prepared.task, prepared.loaded
-    weights = sum(weights_per_parameter(loaded.model).values()) / 1e6
+    weights = sum(weight_counts(loaded.model).values()) / 1e6
     sizes = ", ".join(f"{name} {len(rows)}" for name, rows in task.data.splits.items())
     batches, steps = prepared.step_batches, prepared.total_steps
     processes = counted(batches.world_size, "process")

@@ -25,7 +25,7 @@ TASKS |= added_rows("tasks")
 OWN_TASKS: dict[str, TaskRow] = added_rows("tasks of own loops")
 
 
-def own_task(problem: str) -> str:
+def own_loop_task(problem: str) -> str:
     """Return the task of an own loop whose predictions are those of a problem.
 
     Raises:

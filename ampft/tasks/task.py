@@ -25,12 +25,12 @@ from ampft.data.step_batches import (
 )
 from ampft.decision import Contract
 from ampft.errors import InputError
-from ampft.kinds.inputs import Inputs, LabellingInputs, PicturedInputs, PredictedMasks
+from ampft.kinds.inputs import DrawsPredictions, Inputs, LabellingInputs, PredictedMasks
 from ampft.kinds.logits import LABEL_WEIGHTS, forward_logits
 from ampft.models.adapters import check_whole_layers, restrict_training
 from ampft.models.freezing import last_layers
 from ampft.models.weights import LoadedModel
-from ampft.precision.float32_modules import apply_patterns, description, float32_forwards
+from ampft.precision.float32_modules import apply_patterns, description, replaced_forwards
 from ampft.precision.resolve import Precision
 from ampft.precision.transfer import to_device
 from ampft.tasks import TaskRow
@@ -178,7 +178,7 @@ class Task:
         is_possible = precision.properties.keeps_float32_modules
         if not (self.row.number_labels and is_possible):
             return loaded
-        kept = [forward.pattern for forward in float32_forwards(loaded.model).values()]
+        kept = [forward.pattern for forward in replaced_forwards(loaded.model).values()]
         found = last_layers(loaded.model, len(self.label_names))
         # As they are called without adapters, which the saved model can lack.
         names = [
@@ -239,7 +239,7 @@ class Task:
 
     def save_pictures(self, path: Path, outcome: Outcome) -> None:
         """Save a picture of the predictions as PNG, if the task has pictures."""
-        if isinstance(self.inputs, PicturedInputs) and isinstance(outcome, PredictedMasks):
+        if isinstance(self.inputs, DrawsPredictions) and isinstance(outcome, PredictedMasks):
             self.inputs.picture(outcome).save(path, format="PNG")
 
 

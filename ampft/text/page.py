@@ -235,7 +235,7 @@ def html_table(table: Table) -> Markup:
             tag = "th" if is_header or column == 0 else "td"
             scope = f' scope="{"col" if is_header else "row"}"' if tag == "th" else ""
             css_class = "" if column < table.left else ' class="number"'
-            parts.append(Markup(f"<{tag}{scope}{css_class}>{{}}</{tag}>").format(html_cell(cell)))
+            parts.append(Markup(f"<{tag}{scope}{css_class}>{{}}</{tag}>").format(cell_markup(cell)))
         return Markup("<tr>{}</tr>").format(Markup("").join(parts))
 
     caption = Markup("<caption>{}</caption>").format(one_line(table.title)) if table.title else ""
@@ -263,7 +263,7 @@ def markdown_cell(cell: Cell) -> str:
     return prose(cell.text) if isinstance(cell, Quote) else cell_text(cell)
 
 
-def html_cell(cell: Cell) -> str:
+def cell_markup(cell: Cell) -> str:
     """Return a cell as HTML, in which a name or quote is inert; a plain string is not escaped."""
     if isinstance(cell, Name):  # of data, not a word of the report
         return isolated(cell.text).replace("<bdi>", Markup('<bdi translate="no">'), 1)
@@ -440,12 +440,12 @@ def html_text(text: Text) -> Markup:
         return Markup("").join(
             part if isinstance(part, Markup)
             else Markup.escape(_UNIT.sub(NO_BREAK, part)) if isinstance(part, str)
-            else html_cell(part)
+            else cell_markup(part)
             for part in text
         )  # fmt: skip
     if isinstance(text, str) and not isinstance(text, Markup):
         return isolated(_UNIT.sub(NO_BREAK, text))
-    return Markup(html_cell(text))
+    return Markup(cell_markup(text))
 
 
 def notebook_html(blocks: Sequence[Block]) -> Markup:

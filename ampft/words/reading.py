@@ -42,10 +42,10 @@ from ampft.words.tags import (
     PLAIN,
     Tag,
     TagError,
-    are_misspelled,
     as_bio,
     find_scheme,
     tag_words,
+    use_other_bio_spelling,
 )
 from ampft.words.unit_choice import shifted_spans, units_of_spans, units_of_words
 from ampft.words.word_columns import (
@@ -156,7 +156,7 @@ def read_token_tables(
         chosen, unit_note = units_of_words(sentences)
     scheme = find_scheme(tags for part in train for tags in _sentences(part))
     tags = sorted({name for part in train for name in part.names})
-    if scheme == PLAIN and are_misspelled(tags):
+    if scheme == PLAIN and use_other_bio_spelling(tags):
         raise InputError(
             f"{first.origin}: the tags {quoted_list(tags)} seem to mark entities in another "
             "spelling. Write them as B-PER, I-PER and O, so that entities are found."

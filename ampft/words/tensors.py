@@ -42,7 +42,7 @@ from ampft.models.tokenizer import (
     max_input_length,
     reading_units_of_texts,
     saved_tokenization,
-    set_padding_for_model,
+    set_padding_side,
     tokenization_of,
 )
 from ampft.text.numbers import counted
@@ -297,7 +297,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
         trust_remote_code=settings.trust_remote_code,
         reads_words=True,
     )
-    set_padding_for_model(tokenizer, config)
+    set_padding_side(tokenizer, config)
     train, units = data.splits["train"], data.text_units
     if units is not None and RAW_TEXT_COLUMN in train.column_names and tokenizer.is_fast:
         sample = train.select(range(min(len(train), MOST_CHECKED)))[RAW_TEXT_COLUMN]
@@ -320,7 +320,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
 def saved_reader(folder: Path, arguments: Mapping[str, Any], config: Any) -> WordReader:
     """Return the conversion of words for a saved model, see `inputs.KindModule`."""
     tokenizer = load_tokenizer(str(folder), flag=SAVED_MODEL_FLAG, reads_words=True)
-    set_padding_for_model(tokenizer, config)
+    set_padding_side(tokenizer, config)
     collator = DataCollatorWithPadding(tokenizer)
     stored = saved_tokenization(tokenizer, folder)
     if stored is not None:

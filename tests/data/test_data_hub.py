@@ -4,7 +4,7 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, List, Value
 from PIL import Image as PILImage
 
-from ampft.data.load import DeclaredTask, declared_task, load_data
+from ampft.data.load import OtherTaskDeclared, declared_task, load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
 
@@ -219,7 +219,7 @@ def test_another_configuration_for_evaluation(tmp_path):
 def test_types_of_columns_show_the_task(tmp_path):
     several = Features({"text": Value("string"), "topics": List(Value("string"))})
     name = saved(tmp_path, {"text": ["a", "b"], "topics": [["x"], ["x", "y"]]}, several)
-    with pytest.raises(DeclaredTask, match="multi-label"):
+    with pytest.raises(OtherTaskDeclared, match="multi-label"):
         load(name, label_column_name="topics")
     masks = Features({"pixel_values": Image(), "label": Image()})
     assert declared_task(masks, DataRequest(dataset_name="d")) == "pixels"

@@ -11,7 +11,7 @@ from running import rows
 import ampft
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
-from ampft.doors.compare_data import save_data
+from ampft.doors.compare_data import save_by_content
 from ampft.errors import InputError
 
 TABLE = rows(30, 0)
@@ -24,15 +24,15 @@ def data(seed: int = 0) -> DatasetDict:
 
 def test_data_in_memory_are_saved_under_their_contents(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = save_data(data(), None)
-    assert save_data(data(), None) == folder
+    folder = save_by_content(data(), None)
+    assert save_by_content(data(), None) == folder
     assert load_from_disk(str(folder))["train"]["text"][0] == TABLE[0][0]
-    other = save_data(data(1), None)
+    other = save_by_content(data(1), None)
     assert other != folder
     assert {path.name for path in tmp_path.glob("comparisons/.data/*")} == {
         folder.name, other.name,
     }  # fmt: skip
-    assert save_data(data(), tmp_path / "mine" / "cmp").parent == tmp_path / "mine" / ".data"
+    assert save_by_content(data(), tmp_path / "mine" / "cmp").parent == tmp_path / "mine" / ".data"
 
 
 def test_saved_data_are_complete_and_what_was_saved(tmp_path, monkeypatch):
@@ -41,22 +41,22 @@ def test_saved_data_are_complete_and_what_was_saved(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("datasets.Dataset.save_to_disk", lambda *_, **__: exit(137))  # killed
         with pytest.raises(SystemExit):
-            save_data(data(), None)
-    folder = save_data(data(), None)
+            save_by_content(data(), None)
+    folder = save_by_content(data(), None)
     assert [len(part) for part in load_from_disk(str(folder)).values()] == [
         len(part) for part in data().values()
     ]
     loaded = load_data(DataRequest(dataset_name=str(folder), validation_fraction=0.0))
     assert sum(map(len, loaded.splits.values())) == 30
-    other = save_data(data(1), None)
+    other = save_by_content(data(1), None)
     arrow = next(folder.rglob("*.arrow"))
     arrow.write_bytes(next(other.rglob("*.arrow")).read_bytes())
     with pytest.raises(InputError, match=r"was changed after it was saved.*Delete the folder"):
-        save_data(data(), None)
+        save_by_content(data(), None)
     shutil.rmtree(folder)
     folder.mkdir()
     with pytest.raises(InputError, match=r"are damaged .*Delete the folder"):
-        save_data(data(), None)
+        save_by_content(data(), None)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from ampft.features.value_ranges import (
     MAX_FALLS,
     MAX_SKIPPED,
     SKIPPED_NONFINITE,
-    SkippedStepCounts,
+    NonfiniteSkips,
 )
 from ampft.precision.accelerator import numerics
 
@@ -140,7 +140,7 @@ def scaled(scale, *, skipped):
 
 
 def test_the_alarm_is_raised_once_when_the_scale_falls_for_long():
-    watch = SkippedStepCounts()
+    watch = NonfiniteSkips()
     alarms = [watch.add(1, scaled(2.0**16, skipped=False))]
     alarms += [watch.add(2 + n, scaled(2.0 ** (15 - n), skipped=True)) for n in range(12)]
     assert alarms == [False] * MAX_FALLS + [True, False, False]
@@ -149,7 +149,7 @@ def test_the_alarm_is_raised_once_when_the_scale_falls_for_long():
 
 
 def test_a_scale_that_rises_again_raises_no_alarm():
-    watch = SkippedStepCounts()
+    watch = NonfiniteSkips()
     for n in range(40):
         skipped = n % 10 != 9
         # Nine falls, then a growth.
@@ -159,7 +159,7 @@ def test_a_scale_that_rises_again_raises_no_alarm():
 
 
 def test_the_number_of_skipped_steps_is_bounded():
-    watch = SkippedStepCounts()
+    watch = NonfiniteSkips()
     for n in range(MAX_SKIPPED):
         assert watch.may_skip
         watch.add(n + 1, StepOutcome(math.nan, math.nan, None, True, 0.1))

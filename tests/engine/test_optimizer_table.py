@@ -212,12 +212,14 @@ def test_updates_below_the_spacing_of_the_weights_are_allowed(name):
 def test_rates_fall_with_the_depth():
     model, decay = bert(layers=3), 0.5
     optimizer = make_optimizer(model, settings_of("adamw_torch", layer_decay=decay))
-    rate_of = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    rate_per_unit = {
+        id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]
+    }
     expected = {"embeddings": 4, "layer.0.": 3, "layer.1.": 2, "layer.2.": 1}
     expected |= {"pooler": 0, "classifier": 0}
     for name, parameter in model.named_parameters():
         (depth,) = [depth for part, depth in expected.items() if part in name]
-        assert rate_of[id(parameter)] == RATE * decay**depth
+        assert rate_per_unit[id(parameter)] == RATE * decay**depth
     assert all(group["weight_decay"] in (0.0, DECAY) for group in optimizer.param_groups)
 
 

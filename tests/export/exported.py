@@ -16,7 +16,7 @@ from tiny_words import write_sentences
 import ampft
 from ampft.export import ExportRequest, export_run
 from ampft.kinds.prediction import PredictRequest
-from ampft.runs.predict import run_classifier
+from ampft.runs.predict import load_run_classifier
 
 SETTINGS: dict[str, Any] = {
     "use_cpu": True,
@@ -93,6 +93,6 @@ def artifact_of(run: Path, folder: Path, form: str, precision: str, **options: A
 
 def logits_of_run(run: Path, columns: list[Any]) -> np.ndarray:
     """The logits of the run's own model in float32."""
-    predictor = run_classifier(run).load(PredictRequest())
+    predictor = load_run_classifier(run).load(PredictRequest())
     with predictor.numerics:
         return predictor.logits(columns)

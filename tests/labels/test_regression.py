@@ -17,13 +17,13 @@ from tiny_text import tiny_texts
 from torch import nn
 
 from ampft.data.dataset import ClassificationData
-from ampft.engine.optimizer import OptimizerSettings, make_optimizer, rate_of
+from ampft.engine.optimizer import OptimizerSettings, make_optimizer, rate_per_unit
 from ampft.errors import InputError
 from ampft.evaluation.probe import fit_regression
 from ampft.labels.regression import METRICS, Regression, RegressionPredictions
 from ampft.metrics.paired import paired_interval
 from ampft.models.freezing import last_layers
-from ampft.precision.float32_modules import float32_forwards
+from ampft.precision.float32_modules import replaced_forwards
 from ampft.precision.resolve import resolve
 from ampft.tasks.loss_settings import LossSettings
 from ampft.tasks.report import report_from_json
@@ -208,7 +208,7 @@ def test_a_training_does_not_depend_on_the_unit(tiny_bert):
         task = regression_task(tiny_bert, unit=unit, shift=shift)
         _, losses, optimizer = training(task, "fp32")
         assert losses == pytest.approx(plain, rel=2e-3), (unit, shift)
-        rates = [rate_of(group, group["lr"]) for group in optimizer.param_groups]
+        rates = [rate_per_unit(group, group["lr"]) for group in optimizer.param_groups]
         assert rates == pytest.approx([1e-2] * len(rates))
         assert "unit" in optimizer.param_groups[-1]
     assert plain[-1] < 0.9 * plain[0]
@@ -236,7 +236,7 @@ def test_16_bits_do_not_round_the_numbers(tiny_bert):
     """In bfloat16 all numbers from 1,984 to 2,000 would be multiples of 8."""
     task = regression_task(tiny_bert, unit=0.1, shift=1990.0)
     model, _, _ = training(task, "bf16", steps=1)
-    assert [*float32_forwards(model)] == ["classifier"]
+    assert [*replaced_forwards(model)] == ["classifier"]
     inputs = task.examples("train").collate(np.arange(24))
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         values = task.logits(model, inputs)[:, 0]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from ampft.metrics.ranking import RANKING, class_ranking_metrics, ranking_metrics
+from ampft.metrics.ranking import RANKING, class_ranking_metrics, ranking_values
 from ampft.tasks.single_label import Predictions
 
 EQUAL = partial(pytest.approx, rel=1e-12)  # sums in another order
@@ -56,7 +56,7 @@ def test_one_against_the_rest(seed, average):
 def test_several_labels():
     generator = np.random.default_rng(0)
     has, scores = generator.random((50, 3)) < 0.4, generator.random((50, 3))
-    found = ranking_metrics(has, scores)
+    found = ranking_values(has, scores)
     for average in ("macro", "weighted"):
         assert found[f"{average}_roc_auc"] == EQUAL(roc_auc_score(has, scores, average=average))
 
@@ -67,7 +67,7 @@ def test_equal_probabilities_are_one_step(seed):
     has = generator.random(40) < 0.4
     scores = generator.integers(0, 6, 40) / 5  # few different ones
     for weights in (None, generator.random(40)):
-        found = ranking_metrics(has[:, None], scores[:, None], weights)
+        found = ranking_values(has[:, None], scores[:, None], weights)
         expected = roc_auc_score(has, scores, sample_weight=weights)
         assert found["roc_auc"] == EQUAL(expected)
         expected = average_precision_score(has, scores, sample_weight=weights)
@@ -78,7 +78,7 @@ def test_classes_that_cannot_be_ranked_do_not_count():
     scores = np.random.default_rng(0).random((6, 3))
     labels = np.array([0, 1, 0, 1, 1, 0])  # class 2 has no example
     has = labels[:, None] == np.arange(2)
-    expected = ranking_metrics(has, scores[:, :2])
+    expected = ranking_values(has, scores[:, :2])
     assert class_ranking_metrics(labels, scores) == expected
     assert class_ranking_metrics(np.zeros(6, int), scores[:, :2]) == {}
     assert class_ranking_metrics(labels, np.ones((6, 201))) == {}

@@ -20,7 +20,7 @@ from ampft.models.adapters import add_lora, merge_adapters
 from ampft.models.model_settings import TrainedPartSettings
 from ampft.models.pretrained import load_saved
 from ampft.precision.executed import ProductRecorder, precision_contradiction
-from ampft.precision.float32_modules import CONFIG_FIELD, apply_patterns, float32_forwards
+from ampft.precision.float32_modules import CONFIG_FIELD, apply_patterns, replaced_forwards
 from ampft.precision.resolve import resolve
 
 CPU = torch.device("cpu")
@@ -114,7 +114,7 @@ def test_attention_kept_before_packing_stays_kept(family):
     assert {row.inputs for row in attention} == {("float32", "float32")}
     assert precision_contradiction(resolve("bf16", CPU), executed) is None
     handle.remove()
-    assert float32_forwards(model) == dict(zip(kept.names, kept.forwards, strict=True))
+    assert replaced_forwards(model) == dict(zip(kept.names, kept.forwards, strict=True))
 
 
 def test_the_saved_model_keeps_the_same_modules(tmp_path, tiny_bert):
@@ -123,14 +123,14 @@ def test_the_saved_model_keeps_the_same_modules(tmp_path, tiny_bert):
     loaded.model.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())[CONFIG_FIELD] == ["output.dense"]
     saved = load_saved(AutoModelForSequenceClassification, str(tmp_path))
-    names = list(float32_forwards(saved))
-    assert names == list(float32_forwards(loaded.model))
+    names = list(replaced_forwards(saved))
+    assert names == list(replaced_forwards(loaded.model))
     assert len(names) == 4
     plain = BertForSequenceClassification.from_pretrained(tmp_path)
-    assert float32_forwards(plain) == {}
+    assert replaced_forwards(plain) == {}
     # A training that continues from it needs no flag, and another flag replaces its modules.
     apply_patterns(plain)
-    assert list(float32_forwards(plain)) == names
+    assert list(replaced_forwards(plain)) == names
 
 
 def test_a_damaged_list_of_patterns_is_refused(tmp_path, tiny_bert):
@@ -146,12 +146,12 @@ def test_a_layer_with_adapters_is_kept_as_a_whole_and_after_merging():
     model = without_dropout(tiny("bert"))
     add_lora(model, TrainedPartSettings(lora_r=2, lora_target_modules="query,value"))
     ampft.keep_in_fp32(model, ["layer.*.query"])
-    names = list(float32_forwards(model))
+    names = list(replaced_forwards(model))
     assert [name.endswith("self.query") for name in names] == [True, True]
     _, _, executed = recorded_step(model, right_padded(model, LENGTHS), "fp16")
     assert precision_contradiction(resolve("fp16", CPU), executed) is None
     forward = [row for row in executed.rows if row.by_request and row.direction == "forward"]
     assert sum(row.count for row in forward) == 2 * 3  # the layer and both adapter matrices
     merge_adapters(model)
-    assert list(float32_forwards(model)) == names
+    assert list(replaced_forwards(model)) == names
     assert type(model.bert.encoder.layer[0].attention.self.query) is torch.nn.Linear

@@ -19,12 +19,7 @@ from ampft.models.adapters import (
     restrict_training,
     save_model_or_adapters,
 )
-from ampft.models.four_bit import (
-    FourBitLinear,
-    dequantize,
-    quantize_base_to_4bit,
-    weights_per_parameter,
-)
+from ampft.models.four_bit import FourBitLinear, dequantize, quantize_base_to_4bit, weight_counts
 from ampft.models.model_settings import TrainedPartSettings
 from ampft.models.pretrained import enable_gradient_checkpointing, load_pretrained, load_saved
 from ampft.models.weights import LoadedModel, weights_size
@@ -128,7 +123,7 @@ def test_four_bits_and_a_scale_per_block_are_stored_and_counted_as_weights():
     assert len(layers) == 2 * 7  # without the head
     weights = sum(layer.in_features * layer.out_features for layer in layers)
     assert weights_size(plain) - weights_size(model) == weights * 4 - weights * (1 / 2 + 4 / 64)
-    assert sum(weights_per_parameter(model).values()) == sum(p.numel() for p in plain.parameters())
+    assert sum(weight_counts(model).values()) == sum(p.numel() for p in plain.parameters())
     assert flops_per_token(model) == flops_per_token(plain)
 
 

@@ -11,7 +11,7 @@ from ampft.fast.packing.cpu_kernels import dropout_attention
 from ampft.fast.packing.install import install_packing
 from ampft.fast.packing.layout import AttentionOptions
 from ampft.fast.packing.packed_attention import grouped_attention, problem_of_dropout
-from ampft.fast.packing.verification import check_packing
+from ampft.fast.packing.verification import grouped_attention_reason
 
 OPTIONS = AttentionOptions(dropout=0.1, scale=0.2)
 ROW = torch.empty(0, 4, 32)
@@ -99,7 +99,7 @@ def test_a_wrong_kernel_is_replaced_by_groups(monkeypatch, kernel, note):
     monkeypatch.setattr(packed_attention, "ONE_CALL", (kernel,))
     # The check runs where such kernels are: on a GPU.
     monkeypatch.setattr(verification, "has_one_call_kernels", lambda device: True)
-    found = check_packing(model, model, right_padded(model, [5, 17, 1]))
+    found = grouped_attention_reason(model, model, right_padded(model, [5, 17, 1]))
     assert handle.allows_one_call == (note is None)
     if note is None:
         assert found is None
@@ -131,7 +131,7 @@ def test_a_kernel_with_wrong_dropout_serves_models_without_dropout(monkeypatch, 
     monkeypatch.setattr(packed_attention, "ONE_CALL", (whole_row,))
     monkeypatch.setattr(verification, "has_one_call_kernels", lambda device: True)
     states = torch.get_rng_state(), [module.training for module in model.modules()]
-    note = check_packing(model, model, right_padded(model, [5, 17, 1]))
+    note = grouped_attention_reason(model, model, right_padded(model, [5, 17, 1]))
     assert handle.allows_one_call == (probability == 0)
     assert (note is None) == (probability == 0)
     if note is not None:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampft.fast.packing.layout import GROUP_COST, pack_layout, similar_lengths
+from ampft.fast.packing.layout import GROUP_COST, cheapest_groups, pack_layout
 
 
 def mask_of(lengths):
@@ -49,7 +49,7 @@ def partitions(lengths):
     group_cost=st.sampled_from([0.0, 30.0, GROUP_COST, math.inf]),
 )
 def test_groups_cover_the_row_at_the_lowest_cost(lengths, group_cost):
-    groups = similar_lengths(lengths, group_cost)
+    groups = cheapest_groups(lengths, group_cost)
     assert [n for group in groups for n in group.lengths] == lengths
     starts = list(itertools.accumulate((group.tokens for group in groups), initial=0))
     assert [group.start for group in groups] == starts[:-1]
@@ -59,9 +59,9 @@ def test_groups_cover_the_row_at_the_lowest_cost(lengths, group_cost):
 
 def test_a_group_that_costs_nothing_has_one_length_and_one_that_costs_all_has_every_length():
     lengths = [3, 3, 5, 9, 9, 9]
-    free = similar_lengths(lengths, 0.0)
+    free = cheapest_groups(lengths, 0.0)
     assert [group.lengths for group in free] == [(3, 3), (5,), (9, 9, 9)]
-    assert [group.lengths for group in similar_lengths(lengths, math.inf)] == [tuple(lengths)]
+    assert [group.lengths for group in cheapest_groups(lengths, math.inf)] == [tuple(lengths)]
 
 
 @pytest.mark.parametrize(

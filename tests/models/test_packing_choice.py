@@ -17,8 +17,8 @@ from transformers import (
 from ampft.data.step_batches import ids_of_varied_length
 from ampft.errors import InputError
 from ampft.fast.packing import choice, packed_attention
-from ampft.fast.packing.verification import PackingError, check_packing
-from ampft.models.tokenizer import load_tokenizer, set_padding_for_model
+from ampft.fast.packing.verification import PackingError, grouped_attention_reason
+from ampft.models.tokenizer import load_tokenizer, set_padding_side
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.resolve import resolve
 
@@ -103,10 +103,10 @@ def test_a_packed_model_is_checked_in_its_precision(tiny_bert, monkeypatch, mode
         monkeypatch.setattr(packed_attention, "choose_kernel", lambda rows, options, **_: kernel)
     with numerics(precision):
         if message is None:
-            check_packing(model, model, batch)
+            grouped_attention_reason(model, model, batch)
         else:
             with pytest.raises(InputError, match=message + ".*Pass --padding"):
-                check_packing(model, model, batch)
+                grouped_attention_reason(model, model, batch)
     assert model.config._attn_implementation == packed_attention.ATTENTION_NAME
     assert not model.training  # as it was loaded
 
@@ -128,7 +128,7 @@ def test_padding_is_masked_whatever_the_tokenizer_returns(tiny_bert, tmp_path, r
 
 def test_a_model_without_a_mask_gets_none(tiny_bert):
     tokenizer = BertTokenizer.from_pretrained(tiny_bert, model_input_names=["input_ids"])
-    set_padding_for_model(tokenizer, FNetConfig())
+    set_padding_side(tokenizer, FNetConfig())
     assert tokenizer.model_input_names == ["input_ids"]
-    set_padding_for_model(tokenizer, BertConfig())
+    set_padding_side(tokenizer, BertConfig())
     assert tokenizer.model_input_names == ["input_ids", "attention_mask"]

@@ -16,9 +16,9 @@ from ampft.errors import InputError
 from ampft.precision.executed import ProductRecorder, precision_contradiction
 from ampft.precision.float32_modules import (
     check_float32_modules,
-    float32_forwards,
     float32_module_start,
     keep_in_fp32,
+    replaced_forwards,
     uncalled_float32_pattern,
 )
 from ampft.precision.resolve import resolve
@@ -214,7 +214,7 @@ def test_an_overflow_in_a_kept_module_is_gone():
 def test_a_pattern_chooses_the_outermost_modules(pattern, modules):
     model = small()
     handle = keep_in_fp32(model, [pattern])
-    assert list(handle.names) == modules == list(float32_forwards(model))
+    assert list(handle.names) == modules == list(replaced_forwards(model))
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_pattern_without_a_match_is_refused_with_similar_names(pattern, messag
     model = small()
     with pytest.raises(InputError, match=message):
         keep_in_fp32(model, ["wo", pattern])
-    assert float32_forwards(model) == {}
+    assert replaced_forwards(model) == {}
 
 
 def test_nothing_is_left_behind():
@@ -303,7 +303,7 @@ def test_a_pattern_whose_modules_are_never_called_is_reported():
         "--fp32_modules self_attn.out_proj was requested, but"
     )
     keep_in_fp32(model, ["linear2"])
-    float32_forwards(model)["self_attn.out_proj"].restore()
+    replaced_forwards(model)["self_attn.out_proj"].restore()
     model(torch.ones(1, 3, 8))
     assert uncalled_float32_pattern(model) is None
 

@@ -85,7 +85,7 @@ import json, os
 from ampft.errors import InputError
 from ampft.precision.resolve import requested_mode
 from ampft.engine.threads import (
-    launcher_set_one_thread, parent_environment, restore_cpu_threads, usable_cores
+    launcher_set_one_thread, launcher_environment, restore_cpu_threads, usable_cores
 )
 
 def mode_for(flag):
@@ -95,7 +95,7 @@ def mode_for(flag):
         return "both named" if "ACCELERATE_MIXED_PRECISION=" in str(error) else str(error)
 
 answers = {str(flag): mode_for(flag) for flag in (None, "no", "fp32", "tf32", "bf16", "fp16")}
-answers["launcher set one thread"] = launcher_set_one_thread(os.environ, parent_environment())
+answers["launcher set one thread"] = launcher_set_one_thread(os.environ, launcher_environment())
 answers["all cores restored"] = restore_cpu_threads(None, os.environ) == usable_cores()
 print("ANSWERS " + json.dumps(answers))
 """

@@ -16,7 +16,7 @@ from ampft.cli import main
 from ampft.doors.predict_shards import SHARDS_NAME, ShardJob, predict_folder, predict_here
 from ampft.errors import InputError
 from ampft.kinds.prediction import PredictRequest
-from ampft.runs.predict import predict_file, run_classifier
+from ampft.runs.predict import load_run_classifier, predict_file
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
@@ -43,7 +43,7 @@ def inputs(tmp_path) -> Path:
 
 def predict(model, output, *files, engine=predict_here, **options) -> None:
     request = PredictRequest(files=[*map(str, files)], **options)
-    predict_folder(ShardJob(str(model), run_classifier, request), output, engine)
+    predict_folder(ShardJob(str(model), load_run_classifier, request), output, engine)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -30,7 +30,7 @@ from ampft.engine.checkpoints.store import HISTORY_NAME
 from ampft.errors import InputError, Preempted
 from ampft.machine import available_memory_bytes
 from ampft.ownership import is_plain_file, temporary_folder
-from ampft.processes import Child, Process, follow, running, start_child, terminate
+from ampft.processes import Child, Process, follow, running, start_python, terminate
 from ampft.signals import handling, raise_if_heard
 from ampft.text.json_io import json_text, read_json_object
 from ampft.text.numbers import byte_size, byte_sizes, counted
@@ -229,9 +229,9 @@ def start_command(
     is_safe: bool = True,
     follows: bool = False,
 ) -> Child:
-    """Start a script or a module in a slot; see `start_child`."""
+    """Start a script or a module in a slot; see `start_python`."""
     with _pinned(slot.cores):
-        return start_child(
+        return start_python(
             words, output=output, environment=slot.environment, is_safe=is_safe, follows=follows
         )
 

@@ -23,7 +23,7 @@ from ampft.data.sources.file_names import BRAT
 from ampft.data.sources.source_table import POSITION, Row, SourceTable
 from ampft.errors import InputError, did_you_mean, listed, quoted_list
 from ampft.flag import split_names
-from ampft.hub import hub_problem
+from ampft.hub import go_offline_if_unreachable
 
 # Usual names of the splits; GLUE's MNLI has the matched ones.
 SPLIT_NAMES = {
@@ -92,7 +92,7 @@ def _configuration(request: DataRequest, configuration: str | None) -> DatasetDi
             "the flag."
         )
     is_saved = any((folder / file).is_file() for file in ("dataset_dict.json", "state.json"))
-    problem = None if folder.exists() else hub_problem()
+    problem = None if folder.exists() else go_offline_if_unreachable()
     if Path(name).is_dir() and any(Path(name).glob("*.ann")):  # only their texts would be read
         raise InputError(f"--dataset_name {name}: {BRAT}")
     if folder.is_file():

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from ampft.data.columns import DELIMITERS, USUAL_NAMES, case_folded_name
+from ampft.data.columns import DELIMITERS, USUAL_NAMES, normalized_name
 from ampft.data.sources.source_table import SAMPLE_ROWS, NamedColumns, Row, SourceTable
 from ampft.errors import InputError, quoted, quoted_list
 from ampft.registry import found
@@ -181,7 +181,7 @@ def _detect_delimiter(path: Path, encoding: str) -> str:
             constant = all(len(fields) == len(header) for _, fields in sample)
         except InputError:  # whoever reads the rows reports it
             return False, 0, False
-        usual = sum(case_folded_name(name) in USUAL_NAMES for name in header)
+        usual = sum(normalized_name(name) in USUAL_NAMES for name in header)
         return constant, usual, delimiter == ","
 
     fits = {delimiter: fit(delimiter) for delimiter in DELIMITERS}

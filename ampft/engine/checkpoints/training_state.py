@@ -141,8 +141,9 @@ def check_random_state(values: Mapping[str, Any]) -> None:
     random.Random().setstate(as_python_state(values["python"]))
     np.random.RandomState().set_state(_numpy_state(values["numpy"]))
     torch.Generator().set_state(_tensor(values["torch"]))
-    if values["cuda"] is not None and torch.cuda.is_available():
-        torch.Generator("cuda").set_state(_tensor(values["cuda"]))
+    for kind in ("cuda", "xpu", "mps"):
+        if values.get(kind) is not None and torch.get_device_module(kind).is_available():
+            torch.Generator(kind).set_state(_tensor(values[kind]))
 
 
 def _numpy_state(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import transformers
 from tokenizers import Tokenizer
 
 from ampft.decision import CONTRACT_NAME, TOKENIZER_NAME
-from ampft.doors.pipeline_answers import NotAsked
+from ampft.doors.pipeline_answers import NoPipelineAnswers
 from ampft.doors.serving_back import BATCH, PREDICTIONS, OtherRuntime, serve_back
 from ampft.export.artifact import Artifact
 from ampft.export.certificate.verified_rows import VerifiedRows
@@ -77,12 +77,12 @@ class Server:
         """Return the shown columns of texts, pairs of texts or sentences.
 
         Raises:
-            NotAsked: The tokenizer exists only in transformers.
+            NoPipelineAnswers: The tokenizer exists only in transformers.
         """
         folder, model = self._artifact.folder, self._artifact.model
         contract = _module(folder / "decision.py").Contract.read(folder)
         if contract.tokenization is None:
-            raise NotAsked(f"{CONTRACT_NAME} has no tokenization")
+            raise NoPipelineAnswers(f"{CONTRACT_NAME} has no tokenization")
         units = None
         if contract.units is not None:
             units = _module(folder / "units.py").TextUnits(**contract.units)

@@ -28,7 +28,7 @@ from ampft.export.certificate.certificate import (
 from ampft.files import describe_file, hashed_text
 from ampft.kinds.logits import forward_logits, model_inputs
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_config
-from ampft.models.tokenizer import saved_contract
+from ampft.models.tokenizer import read_contract
 from ampft.runs.manifest import MODEL_FILES, RECORD_NAME, WEIGHT_FILES, matches_any_pattern
 from ampft.runs.predictor import Predictor
 from ampft.runs.record import read_record
@@ -48,7 +48,7 @@ ROUNDED_NUMBER = 1e-6  # relative difference of two numbers that float32 explain
 def exact_failures(artifact: Artifact, run: Path) -> Iterator[Finding]:
     """Yield what of an artifact is not the run's, found without a prediction."""
     yield from _labels(artifact)
-    source = saved_contract(run)
+    source = read_contract(run)
     if source is not None:
         yield from _contract(artifact.folder, source)
     config = load_config(str(run), trust_remote_code=False, flag=SAVED_MODEL_FLAG)
@@ -93,7 +93,7 @@ def config_labels(artifact: Artifact) -> list[str]:
 
 def _contract(folder: Path, source: Contract) -> Iterator[Finding]:
     try:
-        found = saved_contract(folder)
+        found = read_contract(folder)
     except InputError as error:
         yield finding("contract", entries=[str(error)])
         return

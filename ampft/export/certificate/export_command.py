@@ -119,7 +119,7 @@ def export(line: CommandLine[ExportFlags]) -> None:
     from ampft.export.export import check_request, staged_folder
     from ampft.export.source import KEEP_FLOAT, ExportRequest
     from ampft.precision.float32_modules import split_patterns
-    from ampft.runs.predict import run_classifier
+    from ampft.runs.predict import load_run_classifier
     from ampft.text.terminal import labelled, print_line, quiet_libraries
 
     verification = _verify_request(flags, MARGIN if flags.margin is None else flags.margin)
@@ -135,7 +135,7 @@ def export(line: CommandLine[ExportFlags]) -> None:
     )
     quiet_libraries()
     check_request(request)
-    rows = check_verification(run_classifier(run), verification)
+    rows = check_verification(load_run_classifier(run), verification)
     with staged_folder(request.output_dir) as folder:  # nothing is visible without its certificate
         _export(request, folder)
         print_line(labelled("verify", f"{len(rows):,} examples of {rows.name}"))
@@ -208,7 +208,7 @@ def _repair(
     _export(replace(request, keep_float=region.modules), folder)
 
 
-def audit(line: CommandLine[ArtifactAuditFlags]) -> None:
+def print_artifact_audit(line: CommandLine[ArtifactAuditFlags]) -> None:
     """Repeat the verification of an artifact, and compare it with its certificate.
 
     Raises:
@@ -278,7 +278,7 @@ EXPORT = Command(
 )
 AUDIT_ARTIFACT = Command(
     ArtifactAuditFlags,
-    audit,
+    print_artifact_audit,
     Help(
         "Repeat the verification of an artifact that ampft export wrote: it and its model predict "
         "the same examples, here and now. Nothing is written into the folder.",

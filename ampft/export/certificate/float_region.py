@@ -29,7 +29,7 @@ from ampft.export.module_search import shortest_patterns, smallest_sufficient_mo
 from ampft.export.source import ExportRequest, ExportSource, load_source
 from ampft.kinds.prediction import PredictRequest
 from ampft.ownership import TemporaryFolder
-from ampft.runs.predict import run_classifier
+from ampft.runs.predict import load_run_classifier
 from ampft.runs.predictor import Predictor
 from ampft.tasks.outcome import Outcome
 
@@ -61,7 +61,7 @@ def smallest_region(
     Raises:
         InputError: The other rows of the run cannot be read.
     """
-    classifier = run_classifier(request.run)
+    classifier = load_run_classifier(request.run)
     record = classifier.record
     has_validation = verified.name != "validation" and record.data.examples.get("validation")
     split = "validation" if has_validation else "train"

@@ -35,7 +35,7 @@ from ampft.ownership import TemporaryFolder
 from ampft.precision.executed import ProductRecorder
 from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import resolve
-from ampft.processes import follow, running, start_child
+from ampft.processes import follow, running, start_python
 from ampft.runs.manifest import WEIGHT_FILES, matches_any_pattern
 from ampft.runs.predictor import Predictor
 
@@ -284,7 +284,7 @@ def _peak(side: str, folder: Path, batch: Sequence[tuple[Any, ...]]) -> int | No
         request.write_bytes(pickle.dumps((side, str(folder), list(batch))))
         with answer.open("wb") as output, contextlib.suppress(subprocess.TimeoutExpired):
             words = ("-c", _PEAK, str(request))
-            with running(lambda: start_child(words, output=output, follows=True)) as process:
+            with running(lambda: start_python(words, output=output, follows=True)) as process:
                 process.wait(MAX_SECONDS)
         last = answer.read_text(errors="replace").strip().splitlines()[-1:]
     return int(last[0]) if last and last[0].isdecimal() else None
@@ -300,13 +300,13 @@ def print_peak(request: str) -> None:
     from ampft.export import open_artifact
     from ampft.kinds.prediction import PredictRequest
     from ampft.machine import resident_peak
-    from ampft.runs.predict import run_classifier
+    from ampft.runs.predict import load_run_classifier
     from ampft.text.terminal import quiet_libraries
 
     quiet_libraries()
     side, folder, batch = pickle.loads(Path(request).read_bytes())
     if side == MODEL:
-        predictor = run_classifier(Path(folder)).load(PredictRequest(batch_size=len(batch)))
+        predictor = load_run_classifier(Path(folder)).load(PredictRequest(batch_size=len(batch)))
     else:
         predictor = open_artifact(folder).predictor(len(batch))
     with predictor.numerics:

@@ -45,9 +45,9 @@ from ampft.files import describe_file
 from ampft.kinds.logits import forward_logits, logits_of_rows
 from ampft.kinds.prediction import PredictRequest
 from ampft.machine import hardware
-from ampft.models.tokenizer import saved_contract
+from ampft.models.tokenizer import read_contract
 from ampft.runs.manifest import RECORD_NAME
-from ampft.runs.predict import run_classifier
+from ampft.runs.predict import load_run_classifier
 from ampft.runs.predictor import Predictor
 from ampft.runs.publishing import published_data_name, published_model_name
 from ampft.tasks.outcome import Outcome
@@ -73,7 +73,7 @@ def certify(
         InputError: The folder does not hold an artifact, one of its files was changed, it was made
             from another run, or the rows cannot be read.
     """
-    classifier = run_classifier(run)
+    classifier = load_run_classifier(run)
     artifact = open_uncertified(folder)
     run_sha256 = describe_file(run / RECORD_NAME).sha256
     if artifact.manifest.run_sha256 != run_sha256:
@@ -163,7 +163,7 @@ class _Verification:
 
     def _probes(self) -> ProbeDifferences | None:
         """Return how the logits differ on made-up rows; None unless float32 must be equal."""
-        contract = saved_contract(self.run)
+        contract = read_contract(self.run)
         if contract is None or self.opened.manifest.precision != FP32:
             return None
         return probed(self.model, self.artifact, contract)

@@ -228,7 +228,7 @@ class PackedLayout:
         rest = (count % longest,) if count % longest else ()
         lengths = (*rest, *(longest,) * (count // longest))
         groups = [
-            replace(group, start=group.start + self.total) for group in similar_lengths(lengths, 0)
+            replace(group, start=group.start + self.total) for group in cheapest_groups(lengths, 0)
         ]
         # Any positions that a text can have.
         columns = torch.arange(-count, 0, device="cpu") % longest
@@ -323,7 +323,7 @@ def pack_layout(
     Args:
         attention_mask: (B, T) integers or booleans, non-zero for real tokens.
         device: Device of the batch; None means the mask's device.
-        group_cost: Cost of a group of sequences, as in `similar_lengths`; None means the cost on
+        group_cost: Cost of a group of sequences, as in `cheapest_groups`; None means the cost on
             the device.
 
     Returns:
@@ -353,12 +353,12 @@ def pack_layout(
         host_tokens=(order * width).repeat_interleave(ordered) + columns,
         host_columns=columns,
         host_first=first,
-        groups=similar_lengths(counts, group_cost),
+        groups=cheapest_groups(counts, group_cost),
         device=device,
     )
 
 
-def similar_lengths(lengths: Sequence[int], group_cost: float) -> tuple[SequenceGroup, ...]:
+def cheapest_groups(lengths: Sequence[int], group_cost: float) -> tuple[SequenceGroup, ...]:
     """Split ascending `lengths` into the groups of the lowest total cost.
 
     The cost of c sequences of at most L tokens is `group_cost` + c * L^2, because attention pads

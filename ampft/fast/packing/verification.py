@@ -72,7 +72,7 @@ def verify_packing(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) ->
     return error._replace(logits=max(error.logits, _difference(padded[0], by_length)))
 
 
-def check_packing(
+def grouped_attention_reason(
     prepared: nn.Module, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]
 ) -> str | None:
     """Check that a packed model runs on its device, in its precision, as the padded one does.

@@ -28,7 +28,7 @@ from ampft.flag import flag
 from ampft.lab.accept.obligations import ABSENT, GREEN, OPEN, RED, Done, Judgement, judge
 from ampft.machine import hardware, versions
 from ampft.ownership import TemporaryFolder
-from ampft.processes import running, start_child, terminate
+from ampft.processes import running, start_python, terminate
 
 if TYPE_CHECKING:
     from ampft.text.page import Table
@@ -260,7 +260,7 @@ def run(planned: Planned, folder: Path, deadline: float, stop: Event) -> Done:
     exit_code: int | None = None
     with (
         log.open("wb") as output,
-        running(lambda: start_child(planned.words, output=output, follows=True)) as process,
+        running(lambda: start_python(planned.words, output=output, follows=True)) as process,
     ):
         while exit_code is None:
             try:

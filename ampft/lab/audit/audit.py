@@ -53,8 +53,8 @@ from ampft.lab.audit.run_files import (
     check_history,
     check_ids,
     check_metrics,
+    check_run_files,
     check_warnings,
-    compare_files,
     history_rows,
 )
 from ampft.machine import versions
@@ -446,7 +446,7 @@ def audit_run(folder: Path, flags: Sequence[str], *, steps: int | None, cpu: boo
             f"RUN {folder}: the run is {record.status}, so it has nothing to confirm. Pass "
             "the folder of a finished run."
         )
-    checks = [compare_files(folder, record)]
+    checks = [check_run_files(folder, record)]
     if record.task in OWN_TASKS:
         checks += own_loop_checks(folder, record)
         total = record.steps.applied + record.steps.skipped

@@ -60,7 +60,7 @@ class RunAuditFlags(MovedDataFlags):
     )
 
 
-def audit(line: CommandLine[RunAuditFlags]) -> None:
+def print_run_audit(line: CommandLine[RunAuditFlags]) -> None:
     """Audit a run, print the result, and write it if requested.
 
     Raises:
@@ -144,7 +144,7 @@ def audit_command(argv: Sequence[str]) -> Command[Any, None]:
 
 AUDIT_RUN = Command(
     RunAuditFlags,
-    audit,
+    print_run_audit,
     Help(
         "Check a run from its folder and its data: rebuild it, repeat its first steps, predict "
         "with its model, compute its metrics again, and compare all of this with what it recorded. "

@@ -25,7 +25,7 @@ from ampft.lab.audit.audit_result import (
     check_from_problems,
 )
 from ampft.machine import hardware, versions
-from ampft.models.four_bit import weights_per_parameter
+from ampft.models.four_bit import weight_counts
 from ampft.precision.accelerator import training_device
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import Precision, resolve
@@ -198,7 +198,7 @@ def check_initial_weights(rebuilt: RebuiltRun, prepared: Prepared) -> Check:
     only the same CPU must give the recorded hash.
     """
     model, recorded = prepared.loaded.model, rebuilt.record.model
-    parameters = sum(weights_per_parameter(model).values())
+    parameters = sum(weight_counts(model).values())
     is_equal = prepared.loaded.float32_sha256 == recorded.initial_weights_sha256
     problems = []
     has_other_cpu = any(difference.startswith("CPU ") for difference in rebuilt.differences)

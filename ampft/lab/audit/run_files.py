@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ampft.data.step_batches import StepBatches
-from ampft.engine.optimizer import make_schedule, rate_of
+from ampft.engine.optimizer import make_schedule, rate_per_unit
 from ampft.errors import InputError
 from ampft.evaluation.sanity import (
     chance_loss,
@@ -73,7 +73,7 @@ def history_rows(folder: Path) -> tuple[HistoryRow, ...]:
         raise InputError(f"{path}: this is not the history of a run ({error}).") from error
 
 
-def compare_files(folder: Path, record: RunRecord) -> Check:
+def check_run_files(folder: Path, record: RunRecord) -> Check:
     """Compare all files of the run with their hashes, and the record with its own."""
     problems = []
     try:
@@ -149,7 +149,7 @@ def _learning_rates_and_scales(
     Skipped steps do not advance the schedule. The scale follows `torch.amp.GradScaler`.
     """
     args, scaler = prepared.args, torch.amp.GradScaler("cpu")
-    peak = max(rate_of(each, each["initial_lr"]) for each in prepared.optimizer.param_groups)
+    peak = max(rate_per_unit(each, each["initial_lr"]) for each in prepared.optimizer.param_groups)
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=peak)
     schedule = make_schedule(optimizer, prepared.total_steps, args.schedule_settings())
     scale, good_steps = scaler.get_scale(), 0

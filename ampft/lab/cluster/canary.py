@@ -105,7 +105,7 @@ def measure_node(request: Mapping[str, Any]) -> NodeFacts:
     data = prepared.task.data
     machine = hardware([torch.cuda.get_device_name()] if device.type == "cuda" else [])
     return NodeFacts(
-        kind=device_kind(machine["cpu"], machine["gpus"]),
+        kind=recorded_device_kind(machine["cpu"], machine["gpus"]),
         code=code_hash(),
         versions=versions(),
         files=data.files,
@@ -116,7 +116,7 @@ def measure_node(request: Mapping[str, Any]) -> NodeFacts:
     )
 
 
-def device_kind(cpu: object, gpus: object) -> str:
+def recorded_device_kind(cpu: object, gpus: object) -> str:
     """Return the kind of device of a node, from the hardware in a run record."""
     names = [str(name) for name in gpus] if isinstance(gpus, (list, tuple)) else []
     return ", ".join(names) or str(cpu or "CPU")

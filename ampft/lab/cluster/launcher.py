@@ -27,7 +27,7 @@ from ampft.comparison.execution.launch import (
 from ampft.comparison.execution.plan import Plan
 from ampft.errors import InputError
 from ampft.files import hashed_text, read_hashed, write_text
-from ampft.lab.cluster.canary import NodeFacts, device_kind
+from ampft.lab.cluster.canary import NodeFacts, recorded_device_kind
 from ampft.lab.cluster.node_worker import (
     CHECKPOINT,
     HISTORY,
@@ -468,7 +468,9 @@ def ray_launchers(command: CompareCommand, plan: Plan, folder: Path) -> tuple[La
         record = run_ending(run_folder(folder, run)).record
         if record is not None:
             hardware = record.hardware
-            cluster.nodes.set_kind(run.seed, device_kind(hardware.get("cpu"), hardware.get("gpus")))
+            cluster.nodes.set_kind(
+                run.seed, recorded_device_kind(hardware.get("cpu"), hardware.get("gpus"))
+            )
     print_line(labelled("cluster", f"{counted(len(cluster.nodes.alive()), 'node')} of Ray"))
     arrivals = private_file(folder, "arrivals")
     return tuple(

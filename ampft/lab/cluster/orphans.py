@@ -15,7 +15,7 @@ import time
 
 import psutil
 
-from ampft.processes import Child, start_child, wait_for_end
+from ampft.processes import Child, start_python, wait_for_end
 
 MARK = "AMPFT_WORKER"  # environment variable of every process that a worker starts
 _ROUNDS = 3  # a process may start another one while the others are being killed
@@ -24,7 +24,7 @@ _SECONDS_BETWEEN = 0.2
 
 def start_guard_process(mark: str) -> Child:
     """Start a process that kills all processes with the mark as soon as this one ends."""
-    return start_child(("-m", "ampft.lab.cluster.orphans", str(os.getpid()), mark))
+    return start_python(("-m", "ampft.lab.cluster.orphans", str(os.getpid()), mark))
 
 
 def kill_marked_processes(mark: str) -> None:

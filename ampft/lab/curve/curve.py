@@ -106,7 +106,7 @@ class LearningCurveSettings:
     )
 
 
-def draw_curve(line: CommandLine[LearningCurveSettings]) -> None:
+def measure_curve(line: CommandLine[LearningCurveSettings]) -> None:
     """Train on nested subsets, write the curve and print it.
 
     Raises:
@@ -297,7 +297,7 @@ def _written(command: CompareCommand, plan: Plan, folder: Path) -> LearningCurve
 
 CURVE = Command(
     LearningCurveSettings,
-    draw_curve,
+    measure_curve,
     Help(
         "Train on nested subsets of the labels, each with several seeds, and draw the score "
         "against the number of labels. Says with an interval what twice the labels would add. A "

@@ -56,7 +56,7 @@ from ampft.precision.accelerator import (
     separate_accelerators,
     training_device,
 )
-from ampft.precision.float32_modules import float32_forwards, keep_paths_in_fp32
+from ampft.precision.float32_modules import keep_paths_in_fp32, replaced_forwards
 from ampft.precision.modes import BASELINE, canonical_mode
 from ampft.precision.resolve import Precision, resolve
 from ampft.runs.manifest import NONFINITE_NAME, check_files
@@ -298,7 +298,7 @@ class ExaminedModel:
 
 def kept_patterns(model: nn.Module) -> dict[str, str]:
     """Return the pattern of each module that a model keeps in float32, by path."""
-    return {path: forward.pattern for path, forward in float32_forwards(model).items()}
+    return {path: forward.pattern for path, forward in replaced_forwards(model).items()}
 
 
 def change_of(result: ScaledGradient, reference: ScaledGradient) -> GradientChange:

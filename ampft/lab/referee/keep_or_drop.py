@@ -167,7 +167,7 @@ class CandidateCriteria:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LedgerEstimate:
+class GainEstimate:
     """The numbers of a comparison, in the metric's unit; positive is better."""
 
     gain: float  # Mean over the seeds.
@@ -184,7 +184,7 @@ class Decision:
     """The answer, and what may be said with it."""
 
     answer: CandidateAnswer  # The answer.
-    estimate: LedgerEstimate  # Its numbers.
+    estimate: GainEstimate  # Its numbers.
     # For a keep of a better candidate, the number of whole steps of the margin that the gain
     # exceeds at this level, at most `MOST_STEPS`; otherwise 0.
     shown_points: int = 0
@@ -230,7 +230,7 @@ def decide(
     lower = lower_limit(estimate, allowed, gain=gain)
     ends = estimate.interval(0.95)
     interval = ends if sign > 0 else (-ends[1], -ends[0])
-    found = LedgerEstimate(gain=gain, lower=lower, interval=interval)
+    found = GainEstimate(gain=gain, lower=lower, interval=interval)
     is_better = question.claim is Claim.BETTER
     is_kept = lower > 0 if is_better else lower > -question.margin
     if is_kept and not is_better:

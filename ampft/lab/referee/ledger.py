@@ -32,7 +32,7 @@ from ampft.files import (
     write_errors_explained,
     write_text,
 )
-from ampft.lab.referee.keep_or_drop import CandidateAnswer, Claim, LedgerEstimate, share_of_try
+from ampft.lab.referee.keep_or_drop import CandidateAnswer, Claim, GainEstimate, share_of_try
 from ampft.ownership import is_plain_file
 from ampft.text.escaping import without_credentials
 from ampft.text.json_io import JSONValue, Positive, ValueRule, from_json, json_text, one_of
@@ -148,7 +148,7 @@ class JudgedCandidate:
     log_share: float  # Logarithm of the share of the transcript of earlier answers.
     answer: Annotated[str, one_of(tuple(CandidateAnswer))]  # "keep", "drop" or "undecided".
     shown_points: int  # Whole steps of the margin that the gain exceeds, for a keep.
-    estimate: LedgerEstimate | None = None  # Numbers of the comparison; None in a sealed ledger.
+    estimate: GainEstimate | None = None  # Numbers of the comparison; None in a sealed ledger.
     # Whether it is known that the candidate did not train on more test rows than the first best,
     # and its training files are those of the training.
     checked_rows: bool = False

@@ -14,7 +14,7 @@ from ampft.flag import REQUIRED, flag, positional
 from ampft.lab.referee.answer_text import UNCHECKED
 from ampft.lab.referee.checks import BEST, CANDIDATE, check_training, check_unchanged
 from ampft.lab.referee.judge import candidate_decision, final_level, next_level
-from ampft.lab.referee.keep_or_drop import Claim, Decision, LedgerEstimate, TryErrorBudget
+from ampft.lab.referee.keep_or_drop import Claim, Decision, GainEstimate, TryErrorBudget
 from ampft.lab.referee.ledger import FINAL, TRY, Entry, LedgerState, ledger_state, read_entries
 from ampft.lab.referee.sides import Sides, read_sides, stored_file, stored_sources
 from ampft.text.numbers import counted
@@ -52,7 +52,7 @@ class LedgerAuditFlags:
     json: bool = flag(False, "print JSON")
 
 
-def audit(line: CommandLine[LedgerAuditFlags]) -> None:
+def print_ledger_audit(line: CommandLine[LedgerAuditFlags]) -> None:
     """Audit a ledger and print the result.
 
     Raises:
@@ -211,7 +211,7 @@ def _allowed(entry: Entry, before: LedgerState) -> TryErrorBudget:
     return final_level(before) if entry.kind == FINAL else next_level(before)
 
 
-def _agree(stored: LedgerEstimate, found: LedgerEstimate) -> bool:
+def _agree(stored: GainEstimate, found: GainEstimate) -> bool:
     """Return whether two estimates are equal but for rounding."""
     ours, theirs = ((each.gain, each.lower, *each.interval) for each in (stored, found))
     pairs = zip(ours, theirs, strict=True)
@@ -223,7 +223,7 @@ def _agree(stored: LedgerEstimate, found: LedgerEstimate) -> bool:
 
 AUDIT_LEDGER = Command(
     LedgerAuditFlags,
-    audit,
+    print_ledger_audit,
     Help(
         "Check a ledger of ampft judge: its chain of entries, the level of each try, and every "
         "answer, from files that are still what the ledger read. Nothing is written.",

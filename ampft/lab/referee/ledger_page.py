@@ -80,7 +80,7 @@ class LedgerReport:
         return [e for e in self.state.trials if e.trial and e.trial.answer == CandidateAnswer.KEEP]
 
 
-def ledger_report(folder: Path) -> LedgerReport:
+def read_ledger_report(folder: Path) -> LedgerReport:
     """Read a ledger, and its files if its numbers may be shown.
 
     Raises:
@@ -293,7 +293,7 @@ def write_page(folder: Path, path: Path) -> None:
     Raises:
         InputError: The ledger cannot be read, or the file cannot be written.
     """
-    content = page(ledger_report(folder))
+    content = page(read_ledger_report(folder))
     check_page_file("--page", path)
     with (
         write_errors_explained(f"--page {path}: the file", "Choose another path."),

@@ -22,7 +22,7 @@ from ampft.errors import InputError
 from ampft.files import hashed_text
 from ampft.lab.referee.checks import IdenticalPredictions
 from ampft.lab.referee.judge import judge
-from ampft.lab.referee.keep_or_drop import CandidateAnswer, LedgerEstimate
+from ampft.lab.referee.keep_or_drop import CandidateAnswer, GainEstimate
 from ampft.lab.referee.ledger import OPEN, LedgerSettings, is_ledger
 from ampft.lab.search.rungs import (
     DEFAULT,
@@ -300,7 +300,7 @@ class Search:
         try:
             found = judge(ledger, candidate=sides[CHOSEN])
         except IdenticalPredictions:
-            same = LedgerEstimate(gain=0.0, lower=0.0, interval=(0.0, 0.0))
+            same = GainEstimate(gain=0.0, lower=0.0, interval=(0.0, 0.0))
             drop = CandidateAnswer.DROP
             return replace(answer, answer=drop, estimate=same, judged_rows=self.plan.test_rows)
         trial = found.entry.trial

@@ -260,7 +260,7 @@ def search(
         InputError: The data or a setting must be corrected, or the time is too short.
     """
     from ampft.arguments.parsing import command_line_words, messages_for_python
-    from ampft.doors.compare_data import save_data
+    from ampft.doors.compare_data import save_by_content
     from ampft.doors.finetune import data_settings
     from ampft.runs.caller_state import caller_state_kept
 
@@ -269,7 +269,7 @@ def search(
         own_names = {each.name for each in fields(SearchSettings)}
         own = {"time_budget": time_budget} | {k: v for k, v in settings.items() if k in own_names}
         if data is not None:
-            named = {"dataset_name": save_data(data, own.get("output_dir"))}
+            named = {"dataset_name": save_by_content(data, own.get("output_dir"))}
         runs = {**named, **{k: v for k, v in settings.items() if k not in own_names}}
         words = [*command_line_words(own), "--", *command_line_words(runs)]
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ampft.errors import InputError
 from ampft.files import read_hashed
-from ampft.lab.referee.keep_or_drop import LedgerEstimate
+from ampft.lab.referee.keep_or_drop import GainEstimate
 from ampft.lab.search.rungs import Choice, SearchPlan
 from ampft.text.json_io import from_json
 
@@ -31,7 +31,7 @@ class SearchAnswer:
     is_share: bool  # Whether it is a share.
     # Answer of the referee: "keep", "drop" or "undecided"; None if nothing was judged.
     answer: str | None = None
-    estimate: LedgerEstimate | None = None  # Its numbers, in the unit of the metric.
+    estimate: GainEstimate | None = None  # Its numbers, in the unit of the metric.
     judged_rows: int = 0  # Cases of the judgement.
     seconds: float = 0.0  # Time that was used.
     model: str = ""  # Folder of the model, relative to the folder of the search.

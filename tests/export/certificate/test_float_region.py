@@ -16,7 +16,7 @@ from ampft.export.artifact import CERTIFICATE_NAME
 from ampft.export.certificate.certificate_page import read_certificate
 from ampft.export.certificate.float_region import smallest_region
 from ampft.export.certificate.verified_rows import VerifyRequest, check_verification
-from ampft.runs.predict import run_classifier
+from ampft.runs.predict import load_run_classifier
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +79,7 @@ def test_the_planted_modules_are_found_exactly(name, runs, tmp_path):
         run=runs[plant], format=form, precision=precision, int8=int8, output_dir=tmp_path / "new"
     )
     verification = VerifyRequest(measure=False)
-    rows = check_verification(run_classifier(request.run), verification)
+    rows = check_verification(load_run_classifier(request.run), verification)
     found = smallest_region(request, verification, rows)
     assert found.modules == expected
     assert (found.rows, found.split) == (300, "validation")

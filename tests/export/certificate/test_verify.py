@@ -18,7 +18,7 @@ from ampft.export.certificate.certificate_page import read_certificate, write_ce
 from ampft.export.certificate.verified_rows import VerifyRequest, check_verification
 from ampft.export.certificate.verify import certify
 from ampft.files import describe_file
-from ampft.runs.predict import run_classifier
+from ampft.runs.predict import load_run_classifier
 
 pytestmark = pytest.mark.slow
 
@@ -195,7 +195,7 @@ def test_a_file_with_labels_can_be_verified(faithful, faithful_artifact, certifi
 
 
 def test_a_verified_file_has_the_groups_of_the_run(certified_run, tmp_path):
-    saved = run_classifier(certified_run)
+    saved = load_run_classifier(certified_run)
     grouped = {**saved.record.arguments, "group_column": "user"}
     saved = replace(saved, record=replace(saved.record, arguments=grouped))
     rows = [("w1", "u"), ("w2", "u"), ("W1!", "v"), ("w3", "w"), ("w4", None)]

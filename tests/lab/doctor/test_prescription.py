@@ -14,7 +14,7 @@ from ampft.export.module_search import shortest_patterns, smallest_sufficient_mo
 from ampft.lab.doctor.case import ExaminedModel, TrialSettings
 from ampft.lab.doctor.cure import _holds, find_cure
 from ampft.lab.doctor.diagnosis import Cause, Diagnosis, ExaminedSetup, Fault
-from ampft.precision.float32_modules import float32_forwards, matching_modules
+from ampft.precision.float32_modules import matching_modules, replaced_forwards
 from ampft.precision.resolve import resolve
 
 CPU = torch.device("cpu")
@@ -171,7 +171,7 @@ def test_an_overflow_is_cured_by_the_module_that_overflows():
     # Nothing is left behind.
     assert all(torch.equal(value, before[n]) for n, value in made.model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), generator_state)
-    assert float32_forwards(made.model) == {}
+    assert replaced_forwards(made.model) == {}
     assert made.model.training
     assert all(parameter.grad is None for parameter in made.model.parameters())
 
@@ -195,7 +195,7 @@ def test_modules_that_are_in_float32_already_stay_there():
     ampft.keep_in_fp32(made.model, ["layers.0.w*"])
     cure = cure_of(made, [fault("layers.3.wo")])
     assert cure.fp32_modules == ("layers.0.w*", "layers.3.wo")
-    assert list(float32_forwards(made.model)) == ["layers.0.wi", "layers.0.wo"]
+    assert list(replaced_forwards(made.model)) == ["layers.0.wi", "layers.0.wo"]
 
 
 @pytest.mark.slow

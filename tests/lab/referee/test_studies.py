@@ -8,7 +8,7 @@ from judged_tables import write_side
 import ampft
 from ampft.errors import InputError
 from ampft.lab.referee.ledger import is_ledger
-from ampft.lab.referee.ledger_page import ledger_report, page, summary
+from ampft.lab.referee.ledger_page import page, read_ledger_report, summary
 
 optuna = pytest.importorskip("optuna")
 
@@ -55,7 +55,7 @@ def test_a_study_without_runs_or_baseline_is_refused(tmp_path):
 def test_numbers_of_a_sealed_ledger_are_on_its_page_only_after_the_final_claim(tmp_path):
     ledger = tmp_path / "ledger"
     found = ampft.judge_study(study_of(tmp_path), ledger)
-    before = ledger_report(ledger)
+    before = read_ledger_report(ledger)
     assert (before.numbers, before.first_score) == ({}, None)
     assert "are sealed" in summary(before)[-1]
     assert "<script" not in page(before)
@@ -65,7 +65,7 @@ def test_numbers_of_a_sealed_ledger_are_on_its_page_only_after_the_final_claim(t
         for side, wrong in (("last", 0.02), ("first", 0.3))
     }
     ampft.judge(ledger, final=True, candidate=sides["last"], best=sides["first"])
-    after = ledger_report(ledger)
+    after = read_ledger_report(ledger)
     assert set(after.numbers) == {2, 3}
     assert after.first_score == pytest.approx(0.7, abs=0.05)
     assert after.numbers[3].score == pytest.approx(0.98, abs=0.02)
