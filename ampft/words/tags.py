@@ -131,15 +131,10 @@ def find_scheme(sentences: Iterable[Sequence[str]]) -> str:
     return IOB1 if begins_inside and not begins_outright else BIO
 
 
-<<<<<<< HEAD
-def are_misspelled(names: Sequence[str]) -> bool:
+def use_other_bio_spelling(names: Sequence[str]) -> bool:
     """Return whether tags of entities have another spelling, such as B_PER, PER-B, or 0 for O."""
     if OUTSIDE not in names and [Tag.parse(name) for name in names].count(None) == 1 < len(names):
         return True  # such as 0 for O
-=======
-def use_other_bio_spelling(names: Sequence[str]) -> bool:
-    """Return whether all tags but O are of entities in another spelling, such as B_PER or PER-B."""
->>>>>>> 8daa4c8d (Rename 34 functions and classes whose names promised something else; refuse emulated precisions where the add-on is absent; check saved random states of MPS and XPU too)
     others = [name for name in names if name.upper() != OUTSIDE]
     has_outside = len(others) < len(names)
     return has_outside and bool(others) and all(map(_MISSPELLED.fullmatch, others))
