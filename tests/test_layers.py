@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -263,3 +264,21 @@ assert not torch.cuda.is_initialized(), "started a device"
     )  # fmt: skip
     own = done.stderr.rpartition("imported\n")[2]
     assert (done.returncode, done.stdout, own) == (0, "", ""), done.stderr
+
+
+@pytest.mark.add_ons
+def test_the_page_of_the_architecture_names_what_exists():
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("## Where it is decided")[2].partition("\n## ")[0]
+    named = re.findall(r"`([\w/]+\.py): (\w+)`", table)
+    assert len(named) > 20
+    for path, name in named:
+        body = ast.parse((PACKAGE / path).read_text(encoding="utf-8")).body
+        assert name in {getattr(node, "name", None) for node in body}, f"{path}: {name}"
+
+
+@pytest.mark.add_ons
+def test_few_modules_share_a_name():
+    """A name that occurs often says nothing: four `tasks.py` are tables that add-ons add to."""
+    counts = Counter(path.name for path in modules() if path.name != "__init__.py")
+    assert {name: count for name, count in counts.items() if count > 2} == {"tasks.py": 4}

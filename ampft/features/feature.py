@@ -71,7 +71,7 @@ class Feature:
 
     @property
     def should_stop(self) -> bool:
-        """Whether the training ends after this step; all processes must agree."""
+        """Whether the training ends after this step, equal in all processes without a vote."""
         return False
 
     def around_evaluation(self) -> AbstractContextManager[None]:
