@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Any
 
-from ampft.data.columns import case_folded_name
+from ampft.data.columns import normalized_name
 from ampft.data.sources.source_table import SAMPLE_ROWS, Row, SourceTable, as_text
 from ampft.data.sources.text_lists import list_or_cell
 from ampft.errors import quoted
@@ -80,7 +80,7 @@ def with_row_per_sentence(table: SourceTable) -> SourceTable:
 
 
 def _named(columns: Sequence[str], names: Sequence[str]) -> str | None:
-    folded = {case_folded_name(column): column for column in columns}
+    folded = {normalized_name(column): column for column in columns}
     return next((folded[name] for name in names if name in folded), None)
 
 
