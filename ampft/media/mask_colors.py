@@ -153,12 +153,12 @@ def _palettes_are_colors(classes: MaskClasses, survey: MaskSurvey) -> bool:
 
 
 def refuse_spread_greys(values: Iterable[int]) -> None:
-    """Raise InputError for few values that are far apart, such as 0, 85, 170, 255.
+    """Raise InputError for few values that are far apart, such as 0, 85, 170, 255, or 0 and 100.
 
     They are rather greys that a program chose for the eye than numbers of classes.
     """
     found = sorted(values)
-    if 2 < len(found) <= MAX_GREYS and all(b - a >= LEAST_STEP for a, b in pairwise(found)):
+    if 2 <= len(found) <= MAX_GREYS and all(b - a >= LEAST_STEP for a, b in pairwise(found)):
         shown = ", ".join(map(str, found))
         raise InputError(
             f"{FLAG}: the values of the training masks are {shown}. They seem to be greys, not"

@@ -23,6 +23,12 @@ MAX_SAMPLE = 8.0
 STREAMED = 0x7FFF0000  # bytes of samples that a program announces if it cannot know their number
 MAX_HEADER = 128  # bytes; some programs count the header as samples
 
+# Places and first bytes of files that need ffmpeg: MP4, M4A and MOV; WebM; AMR; WMA; AAC.
+OF_FFMPEG = (
+    *((4, b"ftyp"), (0, b"\x1aE\xdf\xa3"), (0, b"#!AMR"), (0, b"0&\xb2u")),
+    *((0, b"\xff\xf1"), (0, b"\xff\xf9")),
+)
+
 Samples = npt.NDArray[np.float32]
 
 
@@ -70,7 +76,10 @@ def open_sound(value: Any) -> Sound:
         raise InputError(f"{name}: the file does not exist.") from None
     except (soundfile.SoundFileError, OSError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split()).rpartition(": ")[2].rstrip(".")
-        raise InputError(f"{name}: not a readable sound ({reason}).") from None
+        advice = ""
+        if isinstance(content, bytes) and any(content[at:].startswith(m) for at, m in OF_FFMPEG):
+            advice = " Convert it: ffmpeg -i IN OUT.wav."
+        raise InputError(f"{name}: not a readable sound ({reason}).{advice}") from None
     if len(samples) == 0:
         raise InputError(f"{name}: the sound has no samples.")
     announced = max(announced, _announced_frames(content, len(samples)))
@@ -104,6 +113,8 @@ def _announced_frames(content: bytes, frames: int) -> int:
         order, wanted = "big", b"SSND"
     elif form == b"RIFX":
         order = "big"
+    elif form == b"riff":  # Wave64 of Sony: names of 16 bytes, and sizes that count them too
+        return _announced_in_wave64(content, frames)
     elif form not in (b"RIFF", b"RF64"):
         return 0
     start, large = 12, 0
@@ -120,6 +131,17 @@ def _announced_frames(content: bytes, frames: int) -> int:
                 return 0
             return round(frames * size / present)
         start += size + size % 2
+    return 0
+
+
+def _announced_in_wave64(content: bytes, frames: int) -> int:
+    start = 40
+    while start + 24 <= len(content):
+        size, present = _number(content, start + 16, 8, "little") - 24, len(content) - start - 24
+        if content[start : start + 4] == b"data":
+            is_whole = size - present <= MAX_HEADER or not present
+            return 0 if is_whole else round(frames * size / present)
+        start += 24 + max(size, 0) + -size % 8
     return 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, pre_tokenizers
-from tokenizers.normalizers import Prepend, Sequence
+from tokenizers.normalizers import Prepend, Replace, Sequence
 from tokenizers.pre_tokenizers import ByteLevel, Split, WhitespaceSplit
 from transformers import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
@@ -27,7 +27,7 @@ from ampft.models.pretrained import (
 )
 from ampft.ownership import TemporaryFolder
 from ampft.registry import found
-from ampft.text.units import TextUnits
+from ampft.text.units import TIE, TextUnits
 
 # Families that call transformers' `create_position_ids_from_input_ids`: their positions start at
 # padding_idx + 1, so that a table of n rows has n - padding_idx - 1 positions.
@@ -269,6 +269,9 @@ def reading_units_of_texts(tokenizer: Any, units: TextUnits, texts: Iterable[str
     unchanged = backend.to_str()
     own = [] if backend.pre_tokenizer is None else [backend.pre_tokenizer]
     split = Split(Regex(pattern), "isolated")
+    if backend.normalizer is not None and any("\u200d" in text for text, _ in rows):
+        tie = Replace(Regex(r"\u200d(?=\p{So})"), TIE)  # BERT's removes the joiner of emoji
+        backend.normalizer = Sequence([tie, backend.normalizer])
     backend.pre_tokenizer = pre_tokenizers.Sequence([WhitespaceSplit(), split, *own])
     for changed in (tokenizer, _without_family(tokenizer)):
         with TemporaryFolder("tokenizer") as folder:

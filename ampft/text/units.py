@@ -22,6 +22,7 @@ UNSPACED = (
     *("Tai_Tham", "Tai_Le", "New_Tai_Lue", "Tai_Viet", "Javanese", "Balinese"),
 )
 NUMBERS = "Number"  # stands for the digits of every script in `TextUnits.by_grapheme`
+TIE = "\u02cd"  # stands for the joiner in an emoji where a tokenizer would remove it
 MARKS_OF_LENGTH = "\u30fc\uff70"  # Japanese, of several scripts
 WORDS, GRAPHEMES, SPACES, BLANKS, GIVEN = "words", "graphemes", "spaces", "blanks", "given"
 CHARACTERS = "characters"
@@ -89,13 +90,13 @@ class TextUnits:
     def tokenizer_pattern(self) -> str | None:
         """Return the pattern of units for the library `tokenizers`; None for other kinds."""
         if self.kind == GRAPHEMES:
-            return r"\X"
+            return rf"\X(?:{TIE}\X)*"
         if self.kind != WORDS:
             return None
         names = (*UNSPACED, *self.by_grapheme)  # its engine has no extensions of scripts
         single = "".join(rf"\p{{{'N' if name == NUMBERS else name}}}" for name in names)
         run = rf"(?=[\p{{L}}\p{{N}}\p{{M}}&&[^{single}{MARKS_OF_LENGTH}]])\X"
-        return rf"{run}(?:\p{{Cf}}*{run})*|\X"
+        return rf"{run}(?:\p{{Cf}}*{run})*|\X(?:{TIE}\X)*"
 
     def joined(self, words: Sequence[str]) -> tuple[str, list[Word]]:
         """Return the text of a list of words, and the words with their places in it."""

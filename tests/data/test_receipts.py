@@ -101,6 +101,8 @@ def test_colours_of_masks(tmp_path, make, names, expected):
             lambda mask, row: Image.fromarray(np.where(mask == 1, 254, row % 2 * 127).astype("u1")),
             None, {}, "the values of the training masks are 0, 127, 254",
         ),
+        (grey(0, 100), None, {}, "the values of the training masks are 0, 100. They seem"),
+        (grey(1, 255), None, {}, "the values of the training masks are 1, 255. They seem"),
     ],
 )  # fmt: skip
 def test_masks_that_contradict_their_classes(tmp_path, make, names, options, message):
@@ -349,7 +351,11 @@ SOUND = np.random.default_rng(0).normal(scale=0.1, size=4000).astype(np.float32)
 
 
 @pytest.mark.parametrize(
-    ("kind", "chunk"), [("WAV", b"data"), ("RF64", b"data"), ("AIFF", b"SSND"), ("WAVEX", b"data")]
+    ("kind", "chunk"),
+    [
+        *(("WAV", b"data"), ("RF64", b"data"), ("AIFF", b"SSND"), ("WAVEX", b"data")),
+        ("W64", b"data"),
+    ],
 )
 def test_frames_that_a_header_announces(kind, chunk):
     file = io.BytesIO()

@@ -206,3 +206,17 @@ def test_files_that_lie_elsewhere_are_found(tmp_path, moved, written):
     table = write_table(folder / "t.csv", rows, ("path", "label"))
     with pytest.raises(InputError, match=rf"so write {written} instead of 0,"):
         load_data(ClassifyArguments(train_file=table, audio_column_name="path"))
+
+
+@pytest.mark.parametrize(
+    "start", [b"\0\0\0\x20ftypM4A ", b"\x1aE\xdf\xa3", b"#!AMR\n", b"\xff\xf1\x50\x80"]
+)
+def test_sounds_that_need_ffmpeg_have_a_remedy(tmp_path, start):
+    (tmp_path / "a.wav").write_bytes(start + bytes(200))
+    with pytest.raises(InputError, match=r"not a readable sound .*ffmpeg -i IN OUT\.wav"):
+        open_sound(tmp_path / "a.wav")
+    for name in ("a", "b"):
+        (tmp_path / "clips" / name).mkdir(parents=True)
+        (tmp_path / "clips" / name / "0.m4a").write_bytes(start + bytes(200))
+    with pytest.raises(InputError, match=r"Its files: .m4a \(2\).*ffmpeg -i IN OUT\.wav"):
+        load_data(ClassifyArguments(dataset_name=tmp_path / "clips"))

@@ -136,6 +136,7 @@ def test_a_class_that_builds_its_rules_anew_is_replaced(tmp_path):
     numbered = {token: number for number, token in enumerate(vocabulary)}
     tokenizer = BertTokenizerFast(vocab=numbered, model_max_length=99, strip_accents=False)
     units = TextUnits("words", ("Hebrew",))
+    texts.append("👩\u200d⚕\ufe0f דוד 👨\u200d👩\u200d👧😀5")  # whose joiners the class removes
     words = [[unit.text for unit in units.split(text)] for text in texts]
     wanted = [dict(tokenizer(row, is_split_into_words=True)) for row in words]
     changed = reading_units_of_texts(tokenizer, units, texts)

@@ -128,8 +128,8 @@ def _unread_files(folder: Path) -> str:
     endings = Counter(path.suffix.lower() for path in folder.rglob("*") if path.is_file())
     found = [f"{ending or 'no ending'} ({n})" for ending, n in endings.most_common()]
     return (
-        f" Its files: {listed(found) or 'none'}. Convert images to .png or .jpg, sounds to .wav or"
-        " .flac, tables to .csv or .parquet, and unpack archives."
+        f" Its files: {listed(found) or 'none'}. Convert images to .png or .jpg, sounds to .wav"
+        " (ffmpeg -i IN OUT.wav), tables to .csv or .parquet, and unpack archives."
     )
 
 
