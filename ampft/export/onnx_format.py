@@ -13,7 +13,7 @@ bits overflow on processors without VNNI.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -131,7 +131,21 @@ def _write_half(graph: Path, target: Path, kept: Sequence[str]) -> None:
         max_finite_val=LARGEST_HALF,
         node_block_list=list(kept),
     )
+    _keep_outputs_in_float32(model.graph, set(kept))
     _save(model, graph, target)
+
+
+def _keep_outputs_in_float32(graph: Any, kept: Collection[str]) -> None:
+    """Output what nodes in float32 compute as it is, where it was rounded to float16 before.
+
+    In float16, 1,990 and 1,990.4 are the same number.
+    """
+    makers = {name: node for node in graph.node for name in node.output}
+    for output in graph.output:
+        last = makers[output.name]
+        half = makers.get(last.input[0]) if last.op_type == "Cast" else None
+        if half is not None and half.op_type == "Cast" and makers[half.input[0]].name in kept:
+            last.input[0] = half.input[0]  # the other cast is not read any more
 
 
 def _write_blocks(graph: Path, target: Path, kept: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ from ampft.export.artifact import ArtifactManifest
 from ampft.export.formats import BF16, FP16, FP32, INT8, Write
 from ampft.export.int8 import quantize
 from ampft.export.source import ExportSource
+from ampft.models.freezing import last_layers
 from ampft.models.pretrained import load_saved
 from ampft.models.weights import cast_in_place
 from ampft.tasks.table import TASKS
@@ -62,8 +63,11 @@ def load(folder: Path, manifest: ArtifactManifest, config: Any) -> nn.Module:
         model: nn.Module = load_saved(auto_class, str(folder))
         dtype = DTYPES[manifest.precision]
         cast_in_place(model, dtype, manifest.keep_float)
+        last = last_layers(model, config.num_labels)
         for path_of_module in manifest.keep_float if dtype != torch.float32 else ():
-            keep_float(model.get_submodule(path_of_module), dtype)
+            # Nothing in 16 bits reads what the last layer returns, such as 1,990.4.
+            around = torch.float32 if path_of_module in last else dtype
+            keep_float(model.get_submodule(path_of_module), around)
         return model.eval()
     from torchao.prototype.safetensors.safetensors_support import unflatten_tensor_state_dict
 

@@ -160,6 +160,52 @@ def test_an_artifact_gives_the_same_numbers_with_a_certificate(run, tmp_path):
     }
 
 
+@pytest.mark.parametrize("form", ["onnx", "torch"])
+def test_an_artifact_in_16_bits_outputs_numbers_in_float32(run, form, tmp_path):
+    """In float16, numbers near 2,000 are a whole number apart."""
+    from ampft.export import ExportRequest, export_run
+    from ampft.export.certificate.verified_rows import VerifyRequest
+    from ampft.export.certificate.verify import certify
+
+    target = tmp_path / "artifact"
+    export_run(ExportRequest(run=run.folder, format=form, precision="fp16", output_dir=target))
+    made = certify(target, run.folder, VerifyRequest(measure=False))
+    assert made.failures == ()
+    assert made.dtypes.weights["float16"] > made.dtypes.weights["float32"] > 0
+    assert 0 < made.logits.largest < 0.1
+    assert [each.text for each in made.notes][-1].endswith("in float32: classifier")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("fault", ["bias", "weight", "pooling", "batch", "numbers"])
+def test_a_planted_fault_fails(run, fault, tmp_path):
+    import artifact_faults as planted
+    from onnx import numpy_helper
+
+    from ampft.export import ExportRequest, export_run
+    from ampft.export.certificate.verified_rows import VerifyRequest
+    from ampft.export.certificate.verify import certify
+
+    def shifted(graph):
+        bias = planted._initializer(graph, "classifier.bias")
+        bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) + 0.05, bias.name))
+
+    faults = {
+        "bias": lambda folder, made: planted._changed_graph(folder, made, shifted),
+        "weight": planted.scaled_weight("classifier.weight", 1.02),
+        "pooling": planted.other_pooling,
+        "batch": planted.batch_dependent,
+        "numbers": planted.entry("decision.json", "rule", "numbers", change=lambda _: False),
+    }
+    faithful = tmp_path / "faithful"
+    export_run(ExportRequest(run=run.folder, format="onnx", precision="fp32", output_dir=faithful))
+    faulty = planted.plant(faithful, tmp_path / "faulty", faults[fault])
+    made = certify(faulty, run.folder, VerifyRequest(measure=False))
+    assert made.verdict == "failed"
+    expected = "contract" if fault == "numbers" else "logits"
+    assert expected in {each.kind for each in made.failures}
+
+
 @pytest.mark.full
 def test_a_run_is_audited(run):
     assert "confirmed" in succeeded(call_here(BIN / "ampft", "audit", run.folder)).stdout
