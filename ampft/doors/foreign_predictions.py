@@ -41,7 +41,7 @@ from ampft.data.splits import Groups, group_equal_keys, normalized_text
 from ampft.doors.foreign_tables import FLAG, GROUP, TEXT, ForeignRun, Runs, TableError, read_tables
 from ampft.errors import InputError, did_you_mean
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
-from ampft.metrics.scores import class_scores, confusion, confusion_counts
+from ampft.metrics.scores import confusion, confusion_counts, report_scores
 from ampft.metrics.sums import mean_sums, single_label_sums
 from ampft.tasks.outcome import FloatArray, IntArray
 from ampft.tasks.single_label import MAX_COMPARED_CLASSES, METRICS, SUM_TOLERANCE, SingleLabel
@@ -452,7 +452,7 @@ def _run_predictions(
         confidence=confidence,
         metrics=metrics,
         sums=primary if groups is None else primary.grouped(groups.ids),
-        scores=class_scores(truth, predicted, len(names)),
+        scores=report_scores(truth, predicted, len(names))[0],
         confusion=None if many else confusion(truth, predicted, len(names)),
         bins=None if confidence is None else calibration_sums(confidence, correct, bins=BINS),
         class_sums=class_sums if groups is None else class_sums.grouped(groups.ids),

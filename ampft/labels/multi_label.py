@@ -27,12 +27,12 @@ from ampft.errors import InputError
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
 from ampft.metrics.ranking import ranking_values
 from ampft.metrics.scores import (
-    Average,
     Scores,
     case_binary_log_losses,
     case_f1,
     flat_averages,
-    label_scores,
+    output_dict,
+    report_scores,
 )
 from ampft.metrics.sums import (
     LOG_LOSS,
@@ -128,6 +128,11 @@ class MultiLabelReport(Report):
             "expected_calibration_error": self.expected_calibration_error,
         }
 
+    def output_dict(self) -> dict[str, Any]:
+        """Return what `sklearn.metrics.classification_report` returns with `output_dict=True`."""
+        rows = dict(zip(self.label_names, self.per_label, strict=True))
+        return output_dict(rows | {f"{name} avg": row for name, row in self.averages.items()})
+
     def tables(self) -> tuple[Table, ...]:
         """Return the scores of the labels, with the other metrics in the note."""
         precisions = self.per_label_average_precision
@@ -190,7 +195,6 @@ def _cells(scores: Scores, average_precision: float | None) -> tuple[str, ...]:
 
 BoolArray = npt.NDArray[np.bool_]
 
-AVERAGES: tuple[Average, ...] = ("micro", "macro", "weighted", "samples")
 METRICS = {metric.name: metric for metric in (MICRO_F1, MACRO_F1, WEIGHTED_F1, *MEANS)}
 
 
@@ -298,18 +302,16 @@ class MultiLabelPredictions:
             micro = average_precision_score(
                 labels, probabilities, average="micro", sample_weight=weights
             )
+        rows, averages = report_scores(labels, self.predicted, labels.shape[1], weights)
         report = self.report_type(
             split=self.split,
             examples=len(self),
             label_names=self.label_names,
             threshold=self.threshold,
             label_thresholds=self.thresholds,
-            per_label=self.scores(),
+            per_label=rows,
             per_label_average_precision=tuple(precisions),
-            averages={
-                name: label_scores(labels, self.predicted, average=name, weights=weights)[0]
-                for name in AVERAGES
-            },
+            averages=averages,
             average_precision={
                 "micro": None if micro is None else float(micro),
                 "macro": float(np.mean(known)) if known else None,
@@ -349,7 +351,8 @@ class MultiLabelPredictions:
 
     def scores(self) -> tuple[Scores, ...]:
         """Return precision, recall, F1 and support of each label."""
-        return label_scores(self.labels, self.predicted, average=None, weights=self.weights)
+        labels = self.labels
+        return report_scores(labels, self.predicted, labels.shape[1], self.weights)[0]
 
     def confusion(self) -> None:
         """Return None: a confusion matrix needs one label per example."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ampft.kinds.views import MASK_COLUMN
 from ampft.media.iou import MEAN_IOU, PIXEL_ACCURACY, iou_per_class, metric_for_images
-from ampft.metrics.scores import Scores, scores_of_sums
+from ampft.metrics.scores import Scores, report_scores
 from ampft.metrics.sums import ACCURACY, BALANCED_ACCURACY, LOG_LOSS, MACRO_F1, CaseSums
 from ampft.tasks.outcome import (
     FloatArray,
@@ -166,7 +166,11 @@ class PixelPredictions:
 
     def scores(self) -> tuple[Scores, ...]:
         """Return precision, recall, F1 (Dice) and pixels of each class."""
-        return scores_of_sums(self.unit_sums.totals())
+        matrix = self.confusion()
+        labels, predicted = np.indices(matrix.shape).reshape(2, -1)
+        rows, _ = report_scores(labels, predicted, len(matrix), matrix.ravel().astype(float))
+        pairs = zip(rows, matrix.sum(axis=1).tolist(), strict=True)
+        return tuple(replace(row, support=pixels) for row, pixels in pairs)
 
     def confusion(self) -> IntArray:
         """Return (K, K) pixels: row = label, column = prediction."""

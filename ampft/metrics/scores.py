@@ -5,20 +5,19 @@ A class that is absent from a split has support, precision, recall and F1 of 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ampft.metrics.sums import class_counts, cohen_kappa, f1_per_class, matthews, single_label_sums
+from ampft.metrics.sums import cohen_kappa, matthews, single_label_sums
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 Weights = npt.NDArray[np.float64] | None
-Average = Literal["micro", "macro", "weighted", "samples"]
 
 MAX_MATRIX_CLASSES = 200  # with more, nothing of K x K size is stored or computed
 
@@ -33,70 +32,55 @@ class Scores:
     support: int
 
 
-def class_scores(
-    labels: IntArray, predicted: IntArray, classes: int, weights: Weights = None
-) -> tuple[Scores, ...]:
-    """Return the scores of each class 0..classes-1.
+def report_scores(
+    labels: IntArray | BoolArray,
+    predicted: IntArray | BoolArray,
+    classes: int,
+    weights: Weights = None,
+) -> tuple[tuple[Scores, ...], dict[str, Scores]]:
+    """Return the scores of each class and their averages: scikit-learn's classification report.
 
     Args:
-        labels: True classes, shape (n,).
-        predicted: Predicted classes, shape (n,).
-        classes: Number of classes of the label map.
+        labels: True classes, shape (n,), or whether an example has a label, shape (n, K).
+        predicted: The same of the predictions.
+        classes: Number of classes of the label map, K.
         weights: Weights of the examples, shape (n,); None for 1. Support counts examples.
+
+    Returns:
+        The scores of classes 0..K-1, and the averages by name: `macro`, `weighted`, and with
+        several labels also `micro` and `samples`. Absent classes count too.
     """
-    from sklearn.metrics import precision_recall_fscore_support
+    from sklearn.metrics import classification_report
 
-    precision, recall, f1, _ = precision_recall_fscore_support(
-        labels, predicted, labels=np.arange(classes), zero_division=0, sample_weight=weights
+    found = classification_report(
+        labels,
+        predicted,
+        labels=np.arange(classes),
+        sample_weight=weights,
+        output_dict=True,
+        zero_division=0,
     )
-    support = np.bincount(labels, minlength=classes)
-    return tuple(
-        Scores(float(p), float(r), float(f), int(count))
-        for p, r, f, count in zip(precision, recall, f1, support, strict=True)
+    several = labels.ndim == 2
+    support = labels.sum(axis=0) if several else np.bincount(labels, minlength=classes)
+
+    def scores(name: str, count: Any) -> Scores:
+        row = found[name]
+        return Scores(row["precision"], row["recall"], row["f1-score"], int(count))
+
+    names = ("micro", "macro", "weighted", "samples") if several else ("macro", "weighted")
+    return (
+        tuple(scores(str(index), count) for index, count in enumerate(support)),
+        {name: scores(f"{name} avg", support.sum()) for name in names},
     )
 
 
-def scores_of_sums(totals: npt.NDArray[np.float64]) -> tuple[Scores, ...]:
-    """Return the scores of each class from sums of class counts, (3 K + 1,)."""
-    counts = class_counts(totals)
-    f1 = f1_per_class(counts)
-    parts = zip(counts.true_positives, counts.predicted, counts.labelled, f1, strict=True)
-    return tuple(_scores(right, found, given, float(score)) for right, found, given, score in parts)
-
-
-def micro_scores(totals: npt.NDArray[np.float64]) -> Scores:
-    """Return the scores of all classes together from sums of class counts, (3 K + 1,)."""
-    counts = class_counts(totals)
-    right, found, given = (
-        float(part.sum()) for part in (counts.true_positives, counts.predicted, counts.labelled)
-    )
-    return _scores(right, found, given, 2 * right / (found + given) if found + given else 0.0)
-
-
-def _scores(right: float, found: float, given: float, f1: float) -> Scores:
-    precision, recall = (float(right / part) if part else 0.0 for part in (found, given))
-    return Scores(precision, recall, f1, int(given))
-
-
-def average_scores(
-    rows: Sequence[Scores], *, weighted: bool, weight_of_class: npt.NDArray[Any] | None = None
-) -> Scores:
-    """Return the average over the classes.
-
-    Args:
-        rows: The scores of every class of the label map.
-        weighted: Whether classes are weighted by support; otherwise all have the same weight,
-            including absent ones, as in scikit-learn with `labels`.
-        weight_of_class: (K,) weights of the examples of each class instead of support, if
-            `weighted`.
-    """
-    support = [row.support for row in rows]
-    weights = (support if weight_of_class is None else weight_of_class) if weighted else None
-    precision, recall, f1 = (
-        float(np.average([getattr(row, name) for row in rows], weights=weights))
-        for name in ("precision", "recall", "f1")
-    )
-    return Scores(precision, recall, f1, sum(support))
+def output_dict(rows: Mapping[str, Scores]) -> dict[str, Any]:
+    """Return scores by name in the form of scikit-learn's classification report."""
+    names = {"precision": "precision", "recall": "recall", "f1-score": "f1", "support": "support"}
+    return {
+        name: {theirs: getattr(scores, ours) for theirs, ours in names.items()}
+        for name, scores in rows.items()
+    }
 
 
 def flat_averages(averages: Mapping[str, Scores]) -> dict[str, float]:
@@ -123,18 +107,15 @@ def scalar_scores(
         classes: Number of classes of the label map.
         weights: Weights of the examples, shape (n,); None for 1.
     """
-    rows = class_scores(labels, predicted, classes, weights)
+    rows, averages = report_scores(labels, predicted, classes, weights)
     of_class = None if weights is None else np.bincount(labels, weights, minlength=classes)
-    macro, weighted = (
-        average_scores(rows, weighted=flag, weight_of_class=of_class) for flag in (False, True)
-    )
     kappa, correlation = _agreement(labels, predicted, classes, weights)
     present = range(classes) if of_class is None else np.flatnonzero(of_class)
     return {
         "accuracy": float(np.average(labels == predicted, weights=weights)),
         # scikit-learn's warns if a class that the split lacks is predicted, which is normal here.
         "balanced_accuracy": float(np.mean([rows[k].recall for k in present if rows[k].support])),
-        **flat_averages({"macro": macro, "weighted": weighted}),
+        **flat_averages(averages),
         "cohen_kappa": kappa,
         "matthews": correlation,
     }
@@ -203,30 +184,6 @@ def case_brier_scores(labels: IntArray, probabilities: FloatArray) -> npt.NDArra
     rows = _normalized(probabilities)
     rows[np.arange(len(labels)), labels] -= 1
     return (rows**2).sum(axis=1)
-
-
-def label_scores(
-    labels: BoolArray, predicted: BoolArray, *, average: Average | None, weights: Weights = None
-) -> tuple[Scores, ...]:
-    """Return the scores of each label, or only their average.
-
-    Args:
-        labels: (n, K) whether an example has a label.
-        predicted: (n, K) whether it is predicted.
-        average: Way of averaging; None returns the scores of the K labels.
-        weights: (n,) weights of the examples; None for 1. Support counts labels.
-    """
-    from sklearn.metrics import precision_recall_fscore_support
-
-    scores = precision_recall_fscore_support(
-        labels, predicted, average=average, zero_division=0, sample_weight=weights
-    )
-    precision, recall, f1 = (np.atleast_1d(values) for values in scores[:3])
-    support = labels.sum(axis=0) if average is None else [labels.sum()]
-    return tuple(
-        Scores(float(p), float(r), float(f), int(s))
-        for p, r, f, s in zip(precision, recall, f1, support, strict=True)
-    )
 
 
 def case_binary_log_losses(labels: BoolArray, probabilities: FloatArray) -> npt.NDArray[np.float64]:

@@ -20,13 +20,13 @@ from ampft.metrics.ranking import class_ranking_metrics
 from ampft.metrics.scores import (
     MAX_MATRIX_CLASSES,
     Scores,
-    average_scores,
     case_brier_scores,
     case_log_losses,
-    class_scores,
     confusion,
     confusion_counts,
     flat_averages,
+    output_dict,
+    report_scores,
     scalar_scores,
     top_accuracy,
 )
@@ -120,6 +120,15 @@ class ClassificationReport(Report):
             **{name: getattr(self, name) for name in flat},
             **({} if self.top5_accuracy is None else {"top5_accuracy": self.top5_accuracy}),
         }
+
+    def output_dict(self) -> dict[str, Any]:
+        """Return what `sklearn.metrics.classification_report` returns with `output_dict=True`.
+
+        Supports are numbers of examples, also where rows have weights.
+        """
+        rows = dict(zip(self.label_names, self.per_class, strict=True))
+        averages = {"macro avg": self.macro_avg, "weighted avg": self.weighted_avg}
+        return {**output_dict(rows), "accuracy": self.accuracy, **output_dict(averages)}
 
     def text(self) -> str:
         """Return the table of `sklearn.metrics.classification_report` with digits=3.
@@ -373,7 +382,8 @@ class Predictions:
 
     def scores(self) -> tuple[Scores, ...]:
         """Return precision, recall, F1 and support of each class."""
-        return class_scores(self.labels, self.predicted, len(self.label_names), self.weights)
+        classes = len(self.label_names)
+        return report_scores(self.labels, self.predicted, classes, self.weights)[0]
 
     def confusion(self) -> IntArray | None:
         """Return (K, K) counts: row = label, column = prediction; None for very many classes."""
@@ -459,8 +469,7 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
     labels, predicted = predictions.labels, predictions.predicted
     classes, weights = len(predictions.label_names), predictions.weights
     few, large = classes <= MAX_TOP1_CLASSES, classes > MAX_MATRIX_CLASSES
-    rows = class_scores(labels, predicted, classes, weights)
-    of_class = None if weights is None else np.bincount(labels, weights, minlength=classes)
+    rows, averages = report_scores(labels, predicted, classes, weights)
     flat = scalar_scores(labels, predicted, classes, weights)
     confidence, correct = predictions.confidence, predictions.correct
     top5 = None if few else top_accuracy(labels, predictions.probabilities, 5, weights)
@@ -474,8 +483,8 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
         label_names=predictions.label_names,
         per_class=rows,
         accuracy=flat["accuracy"],
-        macro_avg=average_scores(rows, weighted=False),
-        weighted_avg=average_scores(rows, weighted=True, weight_of_class=of_class),
+        macro_avg=averages["macro"],
+        weighted_avg=averages["weighted"],
         balanced_accuracy=flat["balanced_accuracy"],
         cohen_kappa=None if math.isnan(flat["cohen_kappa"]) else flat["cohen_kappa"],
         matthews=flat["matthews"],

@@ -19,14 +19,22 @@ from ampft.metrics.calibration import calibration_sums, expected_calibration_err
 from ampft.metrics.ranking import class_ranking_metrics
 from ampft.metrics.scores import (
     Scores,
-    average_scores,
     case_log_losses,
     confusion,
     flat_averages,
-    micro_scores,
-    scores_of_sums,
+    output_dict,
+    report_scores,
 )
-from ampft.metrics.sums import LOG_LOSS, MACRO_F1, MICRO_F1, WEIGHTED_F1, CaseSums, mean_metric
+from ampft.metrics.sums import (
+    LOG_LOSS,
+    MACRO_F1,
+    MICRO_F1,
+    WEIGHTED_F1,
+    CaseSums,
+    class_counts,
+    f1_per_class,
+    mean_metric,
+)
 from ampft.tasks.outcome import (
     FloatArray,
     IntArray,
@@ -83,6 +91,11 @@ class TokenReport(Report):
         """Return the scalar metrics by name, without added ones."""
         words = self.metrics_of_words
         return {**flat_averages(self.averages), **words}
+
+    def output_dict(self) -> dict[str, Any]:
+        """Return what `seqeval.metrics.classification_report` returns with `output_dict=True`."""
+        rows = dict(zip(self.types, self.per_type, strict=True))
+        return output_dict(rows | {f"{name} avg": row for name, row in self.averages.items()})
 
     def tables(self) -> tuple[Table, ...]:
         """Return the scores of entities and of words, and the confusion of types."""
@@ -260,10 +273,10 @@ class TokenPredictions:
             label_names=self.label_names,
             types=self.class_names,
             per_type=rows,
-            micro_avg=micro_scores(totals),
-            macro_avg=average_scores(rows, weighted=False),
-            weighted_avg=average_scores(rows, weighted=any(row.support for row in rows)),
-            per_tag=scores_of_sums(self.unit_sums.totals()),
+            micro_avg=_micro_scores(totals),
+            macro_avg=_average(rows, weighted=False),
+            weighted_avg=_average(rows, weighted=any(row.support for row in rows)),
+            per_tag=report_scores(self.labels, self.predicted, len(self.label_names))[0],
             type_confusion=as_tuples(self._type_confusion()),
             metrics_of_words=self._word_metrics(),
         )
@@ -313,7 +326,7 @@ class TokenPredictions:
 
     def scores(self) -> tuple[Scores, ...]:
         """Return precision, recall, F1 and support of each type of entity."""
-        return scores_of_sums(self._entity_sums.totals())
+        return _scores_of_sums(self._entity_sums.totals())
 
     def confusion(self) -> IntArray:
         """Return (T, T) counts of words that have a type and are predicted to have one."""
@@ -545,3 +558,35 @@ def _per_sentence(rows: npt.NDArray[Any], counts: IntArray) -> npt.NDArray[np.ob
     result = np.empty(len(counts), dtype=object)
     result[:] = np.split(rows, np.cumsum(counts)[:-1])
     return result
+
+
+def _scores_of_sums(totals: npt.NDArray[np.float64]) -> tuple[Scores, ...]:
+    """Return the scores of each class from sums of class counts, (3 K + 1,)."""
+    counts = class_counts(totals)
+    f1 = f1_per_class(counts)
+    parts = zip(counts.true_positives, counts.predicted, counts.labelled, f1, strict=True)
+    return tuple(_scores(right, found, given, float(score)) for right, found, given, score in parts)
+
+
+def _micro_scores(totals: npt.NDArray[np.float64]) -> Scores:
+    """Return the scores of all classes together from sums of class counts, (3 K + 1,)."""
+    counts = class_counts(totals)
+    right, found, given = (
+        float(part.sum()) for part in (counts.true_positives, counts.predicted, counts.labelled)
+    )
+    return _scores(right, found, given, 2 * right / (found + given) if found + given else 0.0)
+
+
+def _scores(right: float, found: float, given: float, f1: float) -> Scores:
+    precision, recall = (float(right / part) if part else 0.0 for part in (found, given))
+    return Scores(precision, recall, f1, int(given))
+
+
+def _average(rows: Sequence[Scores], *, weighted: bool) -> Scores:
+    """Return the average over the types of entities, by support if `weighted`."""
+    support = [row.support for row in rows]
+    precision, recall, f1 = (
+        float(np.average([getattr(row, name) for row in rows], weights=support * weighted or None))
+        for name in ("precision", "recall", "f1")
+    )
+    return Scores(precision, recall, f1, sum(support))

@@ -12,7 +12,7 @@ from seqeval.scheme import IOB2
 from ampft.data.row_labels import UnitLabels
 from ampft.decision import bio_tags, entities
 from ampft.features.trackers import confusion_table
-from ampft.metrics.scores import label_scores
+from ampft.metrics.scores import report_scores
 from ampft.tasks.report import report_from_json
 from ampft.tasks.single_label import SingleLabel
 from ampft.text.json_io import json_text
@@ -101,7 +101,7 @@ def test_plain_tags_are_scored_word_by_word():
     names = ("ADJ", "NOUN", "VERB")
     outcome = random_outcome(5, tags=names)
     one_hot = np.eye(3, dtype=bool)
-    expected = label_scores(one_hot[outcome.labels], one_hot[outcome.predicted], average=None)
+    expected, _ = report_scores(one_hot[outcome.labels], one_hot[outcome.predicted], 3)
     for actual, theirs in zip(outcome.scores(), expected, strict=True):
         assert actual.f1 == pytest.approx(theirs.f1)
         assert actual.support == theirs.support
