@@ -99,7 +99,7 @@ class Command(Generic[T, R]):
                 )
         training = None
         if self.settings and not (self.settings.is_script and not _are_flags(after)):
-            after = translated(after, trainer)
+            after = translated(after, trainer, [*program.split(), *before, "--"])
             training = parse_classify_arguments(after, program=trainer)
             _refuse_chosen(training, self.settings.chosen)
         return CommandLine(flags, given, program, trainer, at < len(words), after, training)

@@ -208,6 +208,25 @@ def parse_flags(
     return parsed, frozenset(user_values)
 
 
+def flag_problem(kind: type[Any], words: Sequence[str], program: str) -> str | None:
+    """Return what is wrong with a flag and its values, apart from other flags; None if nothing."""
+    known, hints = fields_and_hints(ConfigFlag, kind)
+    values: dict[str, Any] = {}
+    try:
+        for given in given_flags(words, known, hints):
+            if given.name:
+                _store(values, known[given.name], hints[given.name], given)
+            elif given.values:
+                _store_positional({}, given.words, known, hints, program)
+            else:
+                return unknown_flag_message(given.words[0], known, program)
+        for name, value in values.items():
+            _check_value(known[name], value)
+    except InputError as error:
+        return str(error)
+    return None
+
+
 def check_combinations(parsed: Any, names: Collection[str]) -> None:
     """Reject flags that have no effect without another one, or that exclude each other.
 
@@ -217,6 +236,13 @@ def check_combinations(parsed: Any, names: Collection[str]) -> None:
     Raises:
         InputError: A flag must be removed or added.
     """
+    problems = dict(_wrong_combinations(parsed, names))
+    if problems:
+        raise InputError("\n".join(problems.values()))
+
+
+def _wrong_combinations(parsed: Any, names: Collection[str]) -> Iterator[tuple[Any, str]]:
+    """Yield the flags that do not go together, and why."""
     known = {f.name: f for f in fields(parsed)}
     off: tuple[object, ...] = (None, False)
     on = {n for n in known if (v := getattr(parsed, n)) != () and not any(v is e for e in off)}
@@ -228,18 +254,18 @@ def check_combinations(parsed: Any, names: Collection[str]) -> None:
         needed = f.metadata["needs"]
         text = spelled(f, getattr(parsed, name))
         if needed and not on.intersection(needed):
-            if known[needed[0]].default is True:
-                raise InputError(f"{text} has no effect with --no-{needed[0]}. Remove one of them.")
             listed = " or ".join(spelled(known[each]) for each in needed)
-            raise InputError(
-                f"{spelled(f)} has no effect without {listed}. Add it, or remove the flag."
+            if known[needed[0]].default is True:
+                yield name, f"{text} has no effect with --no-{needed[0]}. Remove one of them."
+                continue
+            yield (
+                name,
+                f"{spelled(f)} has no effect without {listed}. Add it, or remove the flag.",
             )
         for other, reason in f.metadata["excludes"].items():
             if other in set_by_user:
-                raise InputError(
-                    f"{text} and {spelled(known[other], getattr(parsed, other))}: {reason}. "
-                    "Remove one of them."
-                )
+                both = f"{text} and {spelled(known[other], getattr(parsed, other))}"
+                yield frozenset((name, other)), f"{both}: {reason}. Remove one of them."
 
 
 def _store(values: dict[str, Any], f: Field[Any], hint: Any, given: GivenFlag) -> None:

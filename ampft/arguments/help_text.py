@@ -13,6 +13,7 @@ from ampft.flag import GROUPS, OUTPUT
 WIDEST = 100  # characters
 NARROW = 90  # a terminal below this has a smaller first column
 MAX_CHOICES_WIDTH = 40  # characters; longer lists of choices move into the help text
+HELP = {"-h", "--help", "--help_all"}
 TYPES = {"int": "N", "float": "NUMBER", "str": "TEXT"}
 ENDINGS = {"_file": "FILE", "_dir": "DIR", "_path": "PATH", "_column": "NAME", "_name": "NAME"}
 
@@ -40,7 +41,7 @@ def print_help(
         shown: What the help says besides the flags.
         reads_config: Whether there is a flag --config.
     """
-    asked = {"-h", "--help", "--help_all"}.intersection(argv)
+    asked = HELP.intersection(argv)
     if asked:
         is_short = bool(shown.first) and "--help_all" not in asked
         print("\n".join(_lines(kind, program, shown, terminal_width(), is_short, reads_config)))

@@ -15,6 +15,51 @@ DEVICE = (
     " accelerate launch --num_processes N uses several."
 )
 DEVICE_FLAGS = ("device", "devices", "gpu", "gpus", "n_gpu", "num_gpus", "cuda", "gpu_id")
+# Flags here, and the names of the same in other scripts.
+_SAME = {
+    "model_name_or_path": "model model_name",
+    "mixed_precision": "precision dtype torch_dtype",
+    "resume_from_checkpoint": "resume checkpoint resume_from",
+    "train_file": "data train file train_data",
+    "dataset_name": "dataset",
+    "output_dir": "output save_dir out out_dir",
+    "per_device_train_batch_size": "batch train_batch_size batch_size train_batch "
+    "per_device_batch_size",
+    "label_column_name": "target label label_column label_column_names label_field",
+    "text_column_names": "text text_column text_field",
+    "num_train_epochs": "epoch epochs num_epochs n_epochs max_epochs",
+    "per_device_eval_batch_size": "eval_batch_size",
+    "max_grad_norm": "gradient_clipping grad_clip clip_grad_norm gradient_clip_val",
+    "label_smoothing_factor": "label_smoothing",
+    "report_to": "log_with",
+    "learning_rate": "lr",
+    "max_eval_samples": "max_val_samples",
+    "max_predict_samples": "max_test_samples",
+    "max_seq_length": "max_len max_tokens seq_len",
+    "seed": "random_seed",
+    "weight_decay": "wd",
+    "optim": "optimizer",
+    "lr_scheduler_type": "scheduler lr_schedule",
+    "warmup_ratio": "warmup warmup_proportion",
+    "gradient_accumulation_steps": "gradient_accumulation accumulate_grad_batches accum_steps "
+    "accumulation_steps",
+    "dataloader_num_workers": "workers num_workers",
+    "early_stopping_patience": "patience early_stopping",
+    "metric_for_best_model": "monitor eval_metric",
+    "validation_file": "valid_file val_file dev_file eval_data",
+    "lora_r": "lora lora_rank use_lora peft",
+    "ema_decay": "ema",
+    "class_weights": "class_weight",
+    "image_size": "img_size",
+    "model_revision": "revision",
+    "freeze": "freeze_layers",
+    "train_layers": "unfreeze",
+    "task": "task_type",
+    "focal_gamma": "focal_loss",
+    "validation_fraction": "val_split validation_split val_size",
+    "test_fraction": "test_size test_split",
+}
+RENAMED = {other: name for name, others in _SAME.items() for other in others.split()}
 REPLACEMENTS = {
     "fp8": "Use --mixed_precision fp8.",
     **dict.fromkeys(
@@ -50,93 +95,12 @@ REPLACEMENTS = {
         "--max_time ends one training.",
     ),
     "load_in_8bit": "Train without it; ampft compare RUN --inference fp32,int8 measures int8.",
-} | dict.fromkeys(DEVICE_FLAGS, DEVICE) | {
-    other: f"Use --{name}."
-    for other, name in {
-        "model": "model_name_or_path",
-        "model_name": "model_name_or_path",
-        "precision": "mixed_precision",
-        "dtype": "mixed_precision",
-        "torch_dtype": "mixed_precision",
-        "resume": "resume_from_checkpoint",
-        "data": "train_file",
-        "train": "train_file",
-        "dataset": "dataset_name",
-        "output": "output_dir",
-        "batch": "per_device_train_batch_size",
-        "cpu": "use_cpu",
-        "target": "label_column_name",
-        "label": "label_column_name",
-        "label_column": "label_column_name",
-        "text": "text_column_names",
-        "text_column": "text_column_names",
-        "file": "train_file",
-        "epoch": "num_train_epochs",
-        "label_column_names": "label_column_name",
-        "train_batch_size": "per_device_train_batch_size",
-        "eval_batch_size": "per_device_eval_batch_size",
-        "batch_size": "per_device_train_batch_size",
-        "gradient_clipping": "max_grad_norm",
-        "label_smoothing": "label_smoothing_factor",
-        "log_with": "report_to",
-        "lr": "learning_rate",
-        "epochs": "num_train_epochs",
-        "num_epochs": "num_train_epochs",
-        "max_val_samples": "max_eval_samples",
-        "max_test_samples": "max_predict_samples",
-        "train_batch": "per_device_train_batch_size",
-        "per_device_batch_size": "per_device_train_batch_size",
-        "n_epochs": "num_train_epochs",
-        "max_epochs": "num_train_epochs",
-        "max_len": "max_seq_length",
-        "max_tokens": "max_seq_length",
-        "seq_len": "max_seq_length",
-        "random_seed": "seed",
-        "wd": "weight_decay",
-        "optimizer": "optim",
-        "scheduler": "lr_scheduler_type",
-        "lr_schedule": "lr_scheduler_type",
-        "warmup": "warmup_ratio",
-        "warmup_proportion": "warmup_ratio",
-        "grad_clip": "max_grad_norm",
-        "clip_grad_norm": "max_grad_norm",
-        "gradient_clip_val": "max_grad_norm",
-        "gradient_accumulation": "gradient_accumulation_steps",
-        "accumulate_grad_batches": "gradient_accumulation_steps",
-        "accum_steps": "gradient_accumulation_steps",
-        "accumulation_steps": "gradient_accumulation_steps",
-        "workers": "dataloader_num_workers",
-        "num_workers": "dataloader_num_workers",
-        "checkpoint": "resume_from_checkpoint",
-        "resume_from": "resume_from_checkpoint",
-        "save_dir": "output_dir",
-        "out": "output_dir",
-        "out_dir": "output_dir",
-        "patience": "early_stopping_patience",
-        "early_stopping": "early_stopping_patience",
-        "monitor": "metric_for_best_model",
-        "eval_metric": "metric_for_best_model",
-        "text_field": "text_column_names",
-        "label_field": "label_column_name",
-        "valid_file": "validation_file",
-        "val_file": "validation_file",
-        "dev_file": "validation_file",
-        "eval_data": "validation_file",
-        "train_data": "train_file",
-        "lora": "lora_r",
-        "lora_rank": "lora_r",
-        "use_lora": "lora_r",
-        "peft": "lora_r",
-        "ema": "ema_decay",
-        "class_weight": "class_weights",
-        "img_size": "image_size",
-        "revision": "model_revision",
-        "freeze_layers": "freeze",
-        "unfreeze": "train_layers",
-        "task_type": "task",
-        "focal_loss": "focal_gamma",
-    }.items()
-}  # fmt: skip
+    **dict.fromkeys(
+        ("weighted_loss", "use_class_weights", "balanced"), "Use --class_weights balanced."
+    ),
+    **dict.fromkeys(DEVICE_FLAGS, DEVICE),
+    **{other: f"Use --{name}." for other, name in RENAMED.items()},
+}
 # What users type for a command of `ampft`.
 COMMANDS = {
     **dict.fromkeys(("finetune", "fine-tune", "fintune", "fit", "run"), "train"),
@@ -182,6 +146,13 @@ def suggestion(name: str, known: Collection[str], *, dashes: str = "--") -> str:
         return f" Here it is: {rows[name].text}."
     near = closest(name, [*known, *rows])
     return f" Did you mean '{dashes}{near}'?" if near else ""
+
+
+def meant_flag(name: str, known: Collection[str]) -> str | None:
+    """Return the flag whose value an unknown one has, by another name or a typo."""
+    others = found("flags of other scripts")
+    rows = {} if others is None else others.ROWS
+    return RENAMED.get(name) or (None if name in REPLACEMENTS else closest(name, [*known, *rows]))
 
 
 def closest(name: str, known: Collection[str]) -> str | None:

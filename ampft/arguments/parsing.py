@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ampft.arguments.classify import ADAFACTOR, BUILT_IN_DEFAULTS, ClassifyArguments
-from ampft.arguments.flags import flag_switches, parse_flags, unknown_flag_message
-from ampft.arguments.help_text import Help
+from ampft.arguments.flags import flag_problem, flag_switches, parse_flags
+from ampft.arguments.help_text import HELP, Help
+from ampft.arguments.other_scripts import meant_flag
+from ampft.data.request import OF_OWN_DATA
 from ampft.engine.checkpoints.checkpoint_interval import parse_interval
 from ampft.errors import InputError, Preempted, TrainingStopped, did_you_mean
 from ampft.registry import found
@@ -20,6 +22,10 @@ from ampft.tasks.table import TASKS, problem_types, task_of_folder
 from ampft.tasks.task_settings import check_decision_flags
 from ampft.text.terminal import print_line
 
+OF_IMAGES_AND_SOUNDS = (
+    *("ignore_index", "augment", "image_size", "multi_scale", "channels_last"),
+    "max_length_seconds",
+)
 TRAINING_HELP = Help(
     "Fine-tune a Hugging Face classifier in the precision you request, and report the result and "
     "the precision that was measured.",
@@ -48,28 +54,40 @@ def parse_classify_arguments(
     return complete_arguments(arguments, given, in_memory=in_memory)
 
 
-def translated(words: Sequence[str], program: str) -> list[str]:
+def translated(words: Sequence[str], program: str, start: Sequence[str] = ()) -> list[str]:
     """Return a command line with the flags of transformers' scripts converted to ampft's.
 
     A line says what was converted, and another what has no effect.
 
     Args:
         words: Command line arguments, or a JSON file of them.
+        start: Words before them in a corrected command, if it is not `program`.
 
     Raises:
         InputError: Some flags cannot be converted.
     """
     others = found("flags of other scripts")
-    if others is None:
+    if others is None or HELP.intersection(words):
         return list(words)
-    if len(words) == 1 and words[0].endswith(".json"):
+    if len(words) == 1 and words[0].endswith(".json") and not words[0].startswith("-"):
         words = others.arguments_of_json(words[0])
     switches = flag_switches(ClassifyArguments)
 
-    def unknown(flag: str) -> str:
-        return unknown_flag_message(flag, switches, program)
+    def conflict(given: Sequence[str]) -> str | None:
+        try:
+            parse_classify_arguments(given, program=program)
+        except InputError as error:
+            return str(error)
+        return None
 
-    translation = others.translate(words, switches, program=program, unknown=unknown)
+    own = others.OwnFlags(
+        switches,
+        lambda given: flag_problem(ClassifyArguments, given, program),
+        conflict,
+        lambda name: meant_flag(name, switches),
+    )
+    command = None if program.startswith("ampft.") else start or program.split()
+    translation = others.translate(words, own, command=command)
     for line in translation.lines:
         print_line(line)
     converted: list[str] = translation.words
@@ -91,10 +109,12 @@ def complete_arguments(
     """
     name, task = arguments.dataset_name, arguments.task
     if name is None and arguments.train_file is None and not in_memory:
+        about = [f"--{flag}" for flag in (*OF_OWN_DATA, *OF_IMAGES_AND_SOUNDS) if flag in given]
         if task is not None and not TASKS[task].kind.has_default_data:
+            about = [f"--task {task}"]
+        if about:
             raise InputError(
-                f"--task {task}: the data are missing. Give them with --dataset_name or "
-                "--train_file."
+                f"{about[0]}: the data are missing. Give them with --dataset_name or --train_file."
             )
         name = "stdlib"
     if task is None and name is not None and Path(name).is_dir():

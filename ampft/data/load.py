@@ -10,7 +10,14 @@ from datasets import Audio, ClassLabel, DatasetDict, Features, Image, Value
 from ampft.data.assembly import assemble, finalize
 from ampft.data.columns import LABELS
 from ampft.data.dataset import ClassificationData
-from ampft.data.request import DATA_SET_OPTIONS, DataRequest, refuse_unused_options
+from ampft.data.request import (
+    COLUMN_OPTIONS,
+    DATA_SET_OPTIONS,
+    DROPS,
+    OF_OWN_DATA,
+    DataRequest,
+    refuse_unused_options,
+)
 from ampft.data.sources.built_in import CONFIGURATIONS, load_digits, load_stdlib
 from ampft.data.sources.data_sets import INDEX_COLUMN, load_data_set, split_table, standard_splits
 from ampft.data.sources.folders import TEXT, folder_kind, load_folder
@@ -23,19 +30,7 @@ from ampft.registry import found
 IN_MEMORY = "data in memory"
 WITHOUT_MASKS = "data without masks (--task pixels)"
 MASKS, SEVERAL = "pixels", "multi-label"  # tasks of masks, and of several labels
-COLUMN_OPTIONS = (
-    *("text_column_names", "label_column_name", "image_column_name", "audio_column_name"),
-    *("group_column", "id_column", "weight_column", "feature_columns"),
-)
-DROPS = ("drop_missing_text", "drop_missing_labels")
-# Options without an effect on the built-in data sets, which have their own splits.
-_OF_OWN_DATA = (
-    *("class_names_file", "text_units"),
-    *(*COLUMN_OPTIONS, *DROPS, "validation_fraction", "test_fraction"),
-    *("folds", "fold", "ignore_label", "fail_on_leak", "sheet_name", "encoding"),
-    *DATA_SET_OPTIONS[1:],
-)
-UNUSED_OPTIONS = {"stdlib": _OF_OWN_DATA, "digits": (*_OF_OWN_DATA, "dataset_config_name")}
+UNUSED_OPTIONS = {"stdlib": OF_OWN_DATA, "digits": (*OF_OWN_DATA, "dataset_config_name")}
 
 
 class OtherTaskDeclared(Exception):

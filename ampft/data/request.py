@@ -19,6 +19,18 @@ DATA_SET_OPTIONS = (
     *("dataset_config_name", "eval_dataset_config_name", "dataset_revision", "remove_splits"),
     *("train_split_name", "validation_split_name", "test_split_name"),
 )
+COLUMN_OPTIONS = (
+    *("text_column_names", "label_column_name", "image_column_name", "audio_column_name"),
+    *("group_column", "id_column", "weight_column", "feature_columns"),
+)
+DROPS = ("drop_missing_text", "drop_missing_labels")
+# Options without an effect on the built-in data sets, which have their own splits.
+OF_OWN_DATA = (
+    *("class_names_file", "text_units"),
+    *(*COLUMN_OPTIONS, *DROPS, "validation_fraction", "test_fraction"),
+    *("folds", "fold", "ignore_label", "fail_on_leak", "sheet_name", "encoding"),
+    *DATA_SET_OPTIONS[1:],
+)
 
 
 @dataclass(frozen=True)

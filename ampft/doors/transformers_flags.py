@@ -9,6 +9,7 @@ of ampft, or unknown.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -20,6 +21,7 @@ from typing import Any
 from ampft.errors import InputError
 from ampft.text.terminal import labelled, print_line
 
+_FLAG = re.compile(r"--\S|-[A-Za-z]\S*$")
 _Item = tuple[str, str, tuple[str, ...]]  # Name, value and words of a flag.
 Given = Mapping[str, str]  # Values of the flags on the command line, "true" for a bare switch.
 
@@ -31,7 +33,7 @@ GLUE = ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli")
 _WORD_TASKS = ("ner", "pos", "chunk")
 REPORTED = ("accuracy", "f1", "precision", "recall", "seqeval", "mean_iou")  # by every report
 _FILES_OF_FOLDERS = {"train": "train", "validation": "dev", "test": "test"}
-_OF_DATA = ("--data_dir ", "--task_name ", "--train_dir ", "--language ")
+_SOURCES = {"dataset_name", "train_file", "config"}  # flags without which built-in data are read
 # Metrics by the names of scikit-learn's scorers, and by those that notebooks compute.
 _OTHER_METRICS = {
     "loss": "log_loss", "f1_macro": "macro_f1", "f1_micro": "micro_f1",
@@ -95,8 +97,25 @@ def _renamed(name: str) -> Row:
     return Row(CONVERTED, f"--{name}", convert=lambda value, given: [f"--{name}", value])
 
 
-def _harmless(text: str, takes: str = _VALUE) -> Row:
-    return Row(HARMLESS, text, takes)
+def _harmless(text: str, takes: str = _VALUE, check: Callable[[str], object] | None = None) -> Row:
+    """A flag without effect here. A switch is checked to be one; so is what `check` can refuse."""
+    check = is_true if check is None and takes == _SWITCH else check
+    if check is None:
+        return Row(HARMLESS, text, takes)
+
+    def convert(value: str, given: Given) -> list[str]:
+        check(value)
+        return []
+
+    return Row(HARMLESS, text, takes, convert)
+
+
+def _one_of(*allowed: str) -> Callable[[str], None]:
+    def check(value: str) -> None:
+        if value.lower() not in allowed:
+            raise _RefusedError(f"received {value!r}; it must be {', '.join(allowed)}.")
+
+    return check
 
 
 def _refused(text: str, takes: str = _VALUE) -> Row:
@@ -128,10 +147,9 @@ def _precision(mode: str) -> Row:
             return []
         if given.get("mixed_precision") == "no":
             raise _RefusedError("--mixed_precision no is set too. Keep one of them.")
-        others = [
-            name for name in ("fp16", "bf16") if name != mode and is_true(given.get(name, "no"))
-        ]
-        if others and mode != "tf32":
+        halves = [name for name in given if name in ("fp16", "bf16") and is_true(given[name])]
+        others = [name for name in halves if name != mode]
+        if others and mode != "tf32" and halves[0] != mode:  # said once, of the later flag
             raise _RefusedError(f"--{others[0]} is set too. Keep one of them.")
         explicit = given.get("mixed_precision")
         if explicit not in (None, "no", mode) and mode != "tf32":
@@ -231,6 +249,7 @@ def _save_limit(value: str, given: Given) -> list[str]:
     writes = given.get("save_strategy", "").lower() in ("epoch", "steps")
     writes |= "checkpointing_steps" in given
     writes |= "save_strategy" not in given and _number(given.get("save_steps", "-1")) > 0
+    _number(value)
     return ["--checkpoint_total_limit", value] if writes else []
 
 
@@ -302,10 +321,20 @@ def _task_name(value: str, given: Given) -> list[str]:
 
 
 def _data_dir(value: str, given: Given) -> list[str]:
-    """Convert a folder of tagged words. A folder of GLUE is refused: its columns have no names."""
-    files = {use: Path(value) / f"{name}.txt" for use, name in _FILES_OF_FOLDERS.items()}
+    """Convert a folder of tagged words, or of images or sounds by class.
+
+    A folder of GLUE is refused: its columns have no names.
+    """
+    folder = Path(value)
+    files = {use: folder / f"{name}.txt" for use, name in _FILES_OF_FOLDERS.items()}
     if "labels" not in given or not files["train"].is_file():
-        raise _RefusedError("name its files with --train_file, --validation_file and --test_file.")
+        has_files = any(folder.glob("train.*")) or not folder.is_dir()
+        if has_files or given.keys() & {"labels", "task_name", "dataset_name", "train_file"}:
+            raise _RefusedError(
+                "name its files with --train_file, --validation_file and --test_file; a folder of "
+                "images or sounds with --dataset_name."
+            )
+        return ["--dataset_name", value]
     words = [(f"--{use}_file", str(file)) for use, file in files.items() if file.is_file()]
     return ["--task", "tokens", *chain.from_iterable(words)]
 
@@ -342,6 +371,21 @@ def _config_name(value: str, given: Given) -> list[str]:
     )
 
 
+def _model_type(value: str, given: Given) -> list[str]:
+    if "model_name_or_path" in given:
+        return []
+    raise _RefusedError(
+        "save a model with random weights to a folder, and pass the folder with "
+        "--model_name_or_path."
+    )
+
+
+def _lower_case(value: str, given: Given) -> list[str]:
+    if is_true(value) and "uncased" not in given.get("model_name_or_path", ""):
+        raise _RefusedError("the tokenizer of the model decides.")
+    return []
+
+
 def _metric_name(value: str, given: Given) -> list[str]:
     return [] if value in REPORTED else ["--metric", value]
 
@@ -361,7 +405,13 @@ def _language(value: str, given: Given) -> list[str]:
     return words if train == value else [*words, "--eval_dataset_config_name", value]
 
 
+def _percentage(value: str, given: Given) -> list[str]:
+    return ["--validation_fraction", f"{_number(value) / 100:g}"]
+
+
 def _train_folder(value: str, given: Given) -> list[str]:
+    if "dataset_name" in given:
+        raise _RefusedError("--dataset_name names other data. Remove one of them.")
     validation = given.get("validation_dir")
     if validation is None:
         return ["--dataset_name", value]
@@ -375,8 +425,8 @@ def _train_folder(value: str, given: Given) -> list[str]:
 
 
 def _greater_is_better(value: str, given: Given) -> list[str]:
-    metric = given.get("metric_for_best_model", "")
-    if metric and is_true(value) == metric.endswith(("loss", "error", "score_brier", "brier")):
+    metric, is_greater = given.get("metric_for_best_model", ""), is_true(value)
+    if metric and is_greater == metric.endswith(("loss", "error", "score_brier", "brier")):
         raise _RefusedError(f"{metric} has the other direction. Remove the flag.")
     return []
 
@@ -386,6 +436,7 @@ def _attention_mask(value: str, given: Given) -> list[str]:
     return []
 
 
+_LEVELS = _one_of("passive", "detail", "debug", "info", "warning", "error", "critical", "notset")
 _LOGGING = "history.jsonl has every step, and the terminal a line per epoch"
 _SAMPLER = "batches are collated by a thread; --dataloader_num_workers adds processes"
 _DDP = "Accelerate's own settings of DDP are used"
@@ -393,8 +444,8 @@ _PUSH = "the model is pushed once, at the end"
 _TOKEN = "the token comes from `hf auth login` or HF_TOKEN, so that it stands in no record"
 _EVALUATION = "logits are reduced on the device, and a split is never held in memory"
 _CACHE = "tokens are not cached on disk"
-_COMPILE = "Use accelerate launch --dynamo_backend inductor."
-_SHARD = "Use accelerate launch --config_file accelerate_configs/fsdp2.yaml."
+_COMPILE = "Use `accelerate launch --dynamo_backend inductor`."
+_SHARD = "Use `accelerate launch --config_file accelerate_configs/fsdp2.yaml`."
 
 # The fields of TrainingArguments that have the same name and meaning here.
 SAME = (
@@ -512,7 +563,7 @@ ROWS: dict[str, Row] = {
     "pad_to_max_length": _harmless("padding changes no result", _SWITCH),
     "group_by_length": _harmless("each step is sorted by length, with the same gradient", _SWITCH),
     "shuffle_train_dataset": _harmless("each epoch has a new order by --seed", _SWITCH),
-    "shuffle_seed": _harmless("each epoch has a new order by --seed"),
+    "shuffle_seed": _harmless("each epoch has a new order by --seed", check=_number),
     "train_sampling_strategy": _only(
         ("random", "group_by_length"),
         "each epoch is a random order here, and each step sorted by length.",
@@ -525,10 +576,10 @@ ROWS: dict[str, Row] = {
     "dataloader_drop_last": _only(_FALSE, "every example counts once per epoch here.", _SWITCH),
     "ignore_data_skip": _only(_FALSE, "a continued run repeats no example here.", _SWITCH),
     "prediction_loss_only": _only(_FALSE, "the report needs the predictions.", _SWITCH),
-    **dict.fromkeys(
-        ("logging_steps", "logging_strategy", "log_level", "log_level_replica", "logging_dir"),
-        _harmless(_LOGGING),
-    ),
+    "logging_dir": _harmless(_LOGGING),
+    "logging_steps": _harmless(_LOGGING, check=_number),
+    "logging_strategy": _harmless(_LOGGING, check=_one_of("no", "steps", "epoch")),
+    **dict.fromkeys(("log_level", "log_level_replica"), _harmless(_LOGGING, check=_LEVELS)),
     **dict.fromkeys(
         (
             "logging_first_step",
@@ -544,7 +595,7 @@ ROWS: dict[str, Row] = {
         ("run_name", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
         _harmless("MLflow and W&B get the name of the folder"),
     ),
-    "dataloader_prefetch_factor": _harmless(_SAMPLER),
+    "dataloader_prefetch_factor": _harmless(_SAMPLER, check=_number),
     "dataloader_multiprocessing_context": _harmless(_SAMPLER),
     **dict.fromkeys(
         (
@@ -555,14 +606,18 @@ ROWS: dict[str, Row] = {
         ),
         _harmless(_SAMPLER, _SWITCH),
     ),
+    "ddp_backend": _harmless(_DDP),
     **dict.fromkeys(
-        ("ddp_bucket_cap_mb", "ddp_backend", "ddp_timeout", "local_rank"), _harmless(_DDP)
+        ("ddp_bucket_cap_mb", "ddp_timeout", "local_rank"), _harmless(_DDP, check=_number)
     ),
     **dict.fromkeys(
         ("ddp_find_unused_parameters", "ddp_broadcast_buffers", "ddp_static_graph"),
         _harmless(_DDP, _SWITCH),
     ),
-    **dict.fromkeys(("eval_accumulation_steps", "torch_empty_cache_steps"), _harmless(_EVALUATION)),
+    **dict.fromkeys(
+        ("eval_accumulation_steps", "torch_empty_cache_steps"),
+        _harmless(_EVALUATION, check=_number),
+    ),
     **dict.fromkeys(
         (
             "eval_do_concat_batches",
@@ -577,15 +632,17 @@ ROWS: dict[str, Row] = {
         _harmless(_EVALUATION, _SWITCH),
     ),
     "include_for_metrics": _harmless(_EVALUATION, _LIST),
-    "hub_strategy": _harmless(_PUSH),
+    "hub_strategy": _harmless(
+        _PUSH, check=_one_of("end", "every_save", "checkpoint", "all_checkpoints")
+    ),
     "hub_revision": _harmless(_PUSH),
     "hub_always_push": _harmless(_PUSH, _SWITCH),
     **dict.fromkeys(
         ("hub_token", "push_to_hub_token", "token", "push_to_hub_organization"), _harmless(_TOKEN)
     ),
-    "use_auth_token": _harmless(_TOKEN, _SWITCH),
+    "use_auth_token": Row(HARMLESS, _TOKEN, _SWITCH),
     "overwrite_cache": _harmless(_CACHE, _SWITCH),
-    "preprocessing_num_workers": _harmless(_CACHE),
+    "preprocessing_num_workers": _harmless(_CACHE, check=_number),
     # Of earlier versions.
     **dict.fromkeys(
         ("half_precision_backend", "fp16_backend"),
@@ -609,7 +666,39 @@ ROWS: dict[str, Row] = {
     "fsdp_min_num_params": _refused(_SHARD),
     "fsdp_transformer_layer_cls_to_wrap": _refused(_SHARD),
     "tpu_num_cores": _refused("TPUs are not supported."),
+    # Of Accelerate's examples.
+    "cpu": Row(CONVERTED, "--use_cpu", _SWITCH, _if_true("--use_cpu")),
+    "project_dir": _harmless("trackers write into --output_dir"),
+    "use_stateful_dataloader": _harmless("a run continues at its next example", _SWITCH),
+    "load_best_model": Row(CONVERTED, "as --load_best_model_at_end", _SWITCH, _best_model),
+    "saving_steps": _renamed("checkpointing_steps"),
+    "validation_split_percentage": Row(
+        CONVERTED, "--validation_fraction, divided by 100", convert=_percentage
+    ),
+    "with_wandb_tracking": Row(
+        CONVERTED,
+        "--report_to wandb --with_tracking",
+        _SWITCH,
+        _if_true("--report_to", "wandb", "--with_tracking"),
+    ),
+    "num_folds": _refused(
+        "a run trains one fold, such as --folds 5 --fold 0; `ampft compare --folds 5` trains all."
+    ),
+    "local_sgd_steps": _refused("every step is the exact one of the whole batch."),
+    **dict.fromkeys(
+        ("ddp_comm_hook", "ddp_comm_wrapper", "ddp_comm_state_option"),
+        _refused("gradients are averaged exactly, without compression."),
+    ),
+    **dict.fromkeys(
+        ("record_shapes", "profile_memory", "with_flops"),
+        _refused("a run records its time and memory; for a profile use torch.profiler.", _SWITCH),
+    ),
+    "output_trace_dir": _refused("a run writes no trace; for a profile use torch.profiler."),
+    "use_slow_tokenizer": _refused("tokenizers are fast ones where they exist.", _SWITCH),
     # What does not exist here.
+    "loss_scale": _refused("the scale of fp16 follows the gradients by itself."),
+    "local_files_only": _refused("set HF_HUB_OFFLINE=1, which forbids downloads.", _SWITCH),
+    "label_list": _refused("labels are found in the data; for numbers: --class_names_file."),
     "lr_scheduler_kwargs": _refused("schedules have no further settings here."),
     "optim_args": _refused("optimizers have no further settings here."),
     "optim_target_modules": _refused("adapters are the way to train few weights: --lora_r 8."),
@@ -628,7 +717,7 @@ ROWS: dict[str, Row] = {
     ),
     "eval_delay": _refused("validations begin with the first epoch; use --eval_steps N."),
     "eval_on_start": _refused(
-        "ampft predict --model FOLDER shows a model before it is trained.", _SWITCH
+        "`ampft predict --model FOLDER` shows a model before it is trained.", _SWITCH
     ),
     "full_determinism": Row(CONVERTED, "--deterministic", _SWITCH, _if_true("--deterministic")),
     "accelerator_config": _refused("pass the settings to accelerate launch."),
@@ -636,7 +725,11 @@ ROWS: dict[str, Row] = {
     "fsdp": _refused(_SHARD),
     "fsdp_config": _refused(_SHARD),
     "deepspeed": _refused("DeepSpeed is not supported: its steps are not proven exact. " + _SHARD),
-    "debug": _refused("it debugs TPUs and overflow. For overflow: ampft doctor."),
+    "debug": _refused(
+        "it debugs TPUs and overflow, or trains on a few rows. For overflow: `ampft doctor`; for "
+        "few rows: --max_train_samples 100.",
+        _SWITCH,
+    ),
     "label_names": _refused(
         "the labels of a data set are found; --label_column_name names the column.", _LIST
     ),
@@ -647,7 +740,9 @@ ROWS: dict[str, Row] = {
     "tokenizer_name": _renamed("processor_name"),
     "feature_extractor_name": _renamed("processor_name"),
     "image_processor_name": _renamed("processor_name"),
-    "model_type": _refused("save a model with random weights to a folder, and pass the folder."),
+    "model_type": Row(
+        REFUSED, "unless there is --model_name_or_path, which has it", convert=_model_type
+    ),
     "eval_split_name": _renamed("validation_split_name"),
     "remove_columns": _harmless("columns that are not named are not read"),
     "text_column_delimiter": Row(
@@ -656,7 +751,9 @@ ROWS: dict[str, Row] = {
     "metric_name": Row(CONVERTED, "--metric, unless the report has it", convert=_metric_name),
     "language": Row(CONVERTED, "of XNLI: --eval_dataset_config_name", convert=_language),
     "train_language": Row(CONVERTED, "of XNLI: --dataset_config_name", convert=_train_language),
-    "do_lower_case": _only(_FALSE, "the tokenizer of the model decides.", _SWITCH),
+    "do_lower_case": Row(
+        REFUSED, "unless the model is uncased: its tokenizer decides", _SWITCH, _lower_case
+    ),
     "label_all_tokens": _only(_FALSE, "the first token of a word has its label here.", _SWITCH),
     "freeze_feature_encoder": Row(
         CONVERTED,
@@ -672,50 +769,109 @@ ROWS: dict[str, Row] = {
 }
 
 
-def translate(
-    argv: Sequence[str],
-    switches: Mapping[str, bool],
-    *,
-    program: str,
-    unknown: Callable[[str], str] = lambda flag: f"unknown flag {flag}",
-) -> Translation:
+@dataclass(frozen=True)
+class OwnFlags:
+    """What is asked of ampft's own parser."""
+
+    switches: Mapping[str, bool]  # Its flags by name, and whether each is a switch.
+    # What is wrong with the words of one flag, which may be unknown; None if nothing is.
+    problem: Callable[[Sequence[str]], str | None]
+    # What is wrong with a command line without such problems; None if nothing is.
+    conflict: Callable[[Sequence[str]], str | None]
+    # The flag that an unknown one stands for, with the same values.
+    meant: Callable[[str], str | None]
+
+
+def translate(argv: Sequence[str], own: OwnFlags, *, command: Sequence[str] | None) -> Translation:
     """Convert a command line of transformers' scripts into ampft's.
 
     Args:
         argv: Command line arguments, without the program name.
-        switches: Own flags by name, and whether each is a switch.
-        program: Name of the program in the corrected command.
+        command: Words before the flags in the corrected command; None for none.
 
     Raises:
-        InputError: Some flags cannot be converted. The message lists all, and the other flags as a
-            command.
+        InputError: Some flags are unknown, wrong, or cannot be converted. The message lists all,
+            and the other flags as a command.
     """
-    translation, problems = _translate(argv, switches)
-    if problems:
-        words, others = _without_unknown(translation.words, switches)
-        problems += map(unknown, others)
-        what = "it" if len(problems) == 1 else "them"
-        rest = [f"Without {what}: {program} {shlex.join(words)}"]
-        lost = any(problem.startswith(_OF_DATA) for problem in problems)
-        if lost and {"--dataset_name", "--train_file"}.isdisjoint(words):
-            rest = []  # it would train on the built-in data
-        raise InputError("\n".join([*problems, *rest]))
-    return translation
+    translation, problems = _checked(argv, own)
+    if not problems:
+        return translation
+    lines = list(problems.values())
+    if command is not None:
+        words, is_whole, is_renamed = _corrected(argv, own)
+        conflict = own.conflict(words) if words else None
+        if conflict is not None:
+            lines += conflict.splitlines()
+        elif words:
+            without = "Without it" if len(lines) == 1 else "Without them"
+            without = "Corrected, without the others" if is_renamed else without
+            lines.append(
+                f"{'Corrected' if is_whole else without}: {shlex.join([*command, *words])}"
+            )
+    raise InputError("\n".join(lines))
 
 
-def _without_unknown(
-    words: Sequence[str], switches: Mapping[str, bool]
-) -> tuple[list[str], list[str]]:
-    """Return words without unknown flags and their values, and these flags."""
-    kept, others, is_known = list[str](), list[str](), True
+def _corrected(argv: Sequence[str], own: OwnFlags) -> tuple[list[str], bool, bool]:
+    """Return the command line without what is wrong, and unknown flags under what is meant.
+
+    It is empty if it would train on the built-in data.
+
+    Returns:
+        The words, whether they replace all that was wrong, and whether a flag was renamed.
+    """
+    words, is_renamed = list(argv), False
+    for old in argv:
+        new = _meant(old, own)
+        renamed = [new if new and word == old else word for word in words]
+        if new and len(_checked(renamed, own)[1]) < len(_checked(words, own)[1]):
+            words, is_renamed = renamed, True
+    # Other unknown flags go before the rest is converted, which may depend on what is set.
+    unknown = [_name(word) for word in words if _FLAG.match(word) and not _is_known(word, own)]
+    flags = _by_flag(words)
+    words = [word for name, group in flags.items() if name not in unknown for word in group]
+    translation, problems = _checked(words, own)
+    flags = {k: v for k, v in _by_flag(translation.words).items() if k not in problems}
+    is_whole = not unknown and not problems
+    if not is_whole and _SOURCES.isdisjoint(flags):
+        return [], False, False
+    return [word for group in flags.values() for word in group], is_whole, is_renamed
+
+
+def _checked(argv: Sequence[str], own: OwnFlags) -> tuple[Translation, dict[str, str]]:
+    """Return a command line in ampft's flags, and what is wrong with flags by their names."""
+    translation, refused = _translate(argv, own.switches)
+    found = {name: own.problem(group) for name, group in _by_flag(translation.words).items()}
+    wrong = {name: text for name, text in found.items() if text is not None}
+    return translation, {text: text for text in refused} | wrong
+
+
+def _is_known(word: str, own: OwnFlags) -> bool:
+    name = _name(word)
+    return word.startswith("--") and bool({name, name.removeprefix("no_")} & {*own.switches, *ROWS})
+
+
+def _meant(word: str, own: OwnFlags) -> str | None:
+    """Return an unknown flag under the name that is meant; None for other words."""
+    if not word.startswith("--") or _is_known(word, own):
+        return None
+    new, (_, equals, value) = own.meant(_name(word)), word.partition("=")
+    return None if new is None else f"--{new}{equals}{value}"
+
+
+def _name(flag: str) -> str:
+    """Return the name of a flag as a word of a command line."""
+    return flag.lstrip("-").partition("=")[0].replace("-", "_")
+
+
+def _by_flag(words: Sequence[str]) -> dict[str, list[str]]:
+    """Return a command line by the names of its flags; words before the first have no name."""
+    groups: dict[str, list[str]] = {}
+    name = ""
     for word in words:
-        if word.startswith("--"):
-            name = word[2:].partition("=")[0].replace("-", "_")
-            known = (*switches, "config", "help")
-            is_known = name in known or name.removeprefix("no_") in known
-            others += [] if is_known else [word.partition("=")[0]]
-        kept += [word] if is_known else []
-    return kept, others
+        if _FLAG.match(word):
+            name = _name(word.replace("--no-", "--", 1))
+        groups.setdefault(name, []).append(word)
+    return groups
 
 
 def split_config_settings(
@@ -756,6 +912,10 @@ def _translate(
     converted, harmless, problems = [], [], list(_set_twice(items, switches))
     for name, value, typed in items:
         row = ROWS.get(name) if name else None
+        is_bare = len(typed) == 1 and "=" not in typed[0]
+        if row is not None and row.takes != _SWITCH and row.kind != TAKEN and is_bare:
+            problems.append(f"{typed[0]}: the value is missing.")
+            continue
         if row is None or row.convert is None:
             if row is not None and row.kind == HARMLESS:
                 harmless.append(typed[0])
