@@ -317,7 +317,10 @@ def _task_name(value: str, given: Given) -> list[str]:
         if "dataset_name" in given and "label_column_name" not in given:
             words += ["--label_column_name", f"{name}_tags"]
         return words
-    raise _RefusedError(f"received {value!r}; known are {', '.join((*GLUE, *_WORD_TASKS))}.")
+    raise _RefusedError(
+        f"received {value!r}; known are {', '.join((*GLUE, *_WORD_TASKS))}. For other tags: "
+        f"--task tokens --label_column_name {value}_tags."
+    )
 
 
 def _data_dir(value: str, given: Given) -> list[str]:
@@ -790,14 +793,15 @@ def translate(argv: Sequence[str], own: OwnFlags, *, command: Sequence[str] | No
         command: Words before the flags in the corrected command; None for none.
 
     Raises:
-        InputError: Some flags are unknown, wrong, or cannot be converted. The message lists all,
-            and the other flags as a command.
+        InputError: Some flags are unknown, wrong, or cannot be converted. The message lists all.
+            If there are several or one of another script, it ends with a corrected command.
     """
     translation, problems = _checked(argv, own)
     if not problems:
         return translation
     lines = list(problems.values())
-    if command is not None:
+    is_simple = len(lines) == 1 and lines[0] not in problems  # its own message is advice enough
+    if command is not None and not is_simple:
         words, is_whole, is_renamed = _corrected(argv, own)
         conflict = own.conflict(words) if words else None
         if conflict is not None:

@@ -15,7 +15,10 @@ from ampft.errors import InputError, listed, quoted_list
 from ampft.text.units import TextUnits
 
 WORD_COLUMNS = ("tokens", "words")
-TAG_COLUMNS = ("ner_tags", "tags", "labels", "label", "upos", "pos_tags")
+TAG_COLUMNS = (
+    *("ner_tags", "tags", "labels", "label", "upos", "pos_tags", "chunk_tags"),
+    *("ner", "pos"),  # as tasks of run_ner are called
+)
 TEXT_COLUMNS = ("text", "sentence", "content", "data")
 SPAN_COLUMNS = ("spans", "entities")
 LABELS_OR_SPANS = ("label", "labels")

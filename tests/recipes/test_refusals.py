@@ -216,8 +216,9 @@ def test_refused_with_one_message_and_nothing_written(name, folder, tiny_model):
     words = command_line(case, folder, tiny_model, name.replace(" ", "-"))
     done = call_here(REPOSITORY / CLASSIFY, *words, cwd=folder, **case.environment)
     assert done.returncode == 2, done
-    (line,) = done.stderr.splitlines()
+    line, *others = done.stderr.splitlines()
     assert line.startswith("error: ")
+    assert all(other.startswith("--") for other in others)  # flags with the same problem
     for part in case.message_parts:
         assert part in line
     assert_only_start_lines(done.stdout)

@@ -128,6 +128,12 @@ def test_another_split_must_follow_the_scheme_and_the_types(tmp_path):
         conll(tmp_path, SENTENCE + "\n" + OTHER, **files)
 
 
+def test_columns_with_the_names_of_tasks(tmp_path):
+    row = json.dumps({"words": ["Ann", "sleeps"], "ner": ["B-PER", "O"]})
+    data = load_data(request(tmp_path / "train.jsonl", row))
+    assert words_and_tags(data) == [[("Ann", "B-PER"), ("sleeps", "O")]]
+
+
 def test_lists_in_json_lines_and_parquet(tmp_path):
     rows = {"tokens": [["Ann", "sleeps"], ["Bern"]], "ner_tags": [["B-PER", "O"], ["B-LOC"]]}
     lines = [
