@@ -53,7 +53,7 @@ def flag_tables(home: str) -> str:
 
 def transformers_table(part: str) -> str:
     """Return a table of the flags of transformers' scripts: all rows, or differing defaults."""
-    from ampft.doors.transformers_flags import ROWS
+    from ampft.doors.transformers_rows import ROWS
 
     if part == "differences":
         lines = ["| flag | here; there |", "| --- | --- |"]

@@ -12,7 +12,8 @@ from ampft.arguments import parse_classify_arguments
 from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.flags import flag_switches
 from ampft.arguments.parsing import command_line_words, translated
-from ampft.doors.transformers_flags import HARMLESS, ROWS, TAKEN, settings_of
+from ampft.doors.transformers_flags import settings_of
+from ampft.doors.transformers_rows import HARMLESS, ROWS, TAKEN
 from ampft.errors import InputError
 
 SWITCHES = flag_switches(ClassifyArguments)

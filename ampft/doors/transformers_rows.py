@@ -1,0 +1,741 @@
+"""The flags of transformers' scripts and `TrainingArguments`, and what each is in ampft.
+
+One row per field: of `TrainingArguments` (5.23), of the argument classes of run_classification,
+run_glue, run_xnli, run_ner, run_image_classification, run_audio_classification and
+run_semantic_segmentation, and of the examples without Trainer. A flag that is in no row is a flag
+of ampft, or unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+Given = Mapping[str, str]  # Values of the flags on the command line, "true" for a bare switch.
+
+TAKEN, CONVERTED, HARMLESS, REFUSED = "taken", "converted", "harmless", "refused"
+TRUE, FALSE = ("true", "yes", "1", "y", "t"), ("false", "no", "0", "n", "f")
+SWITCH, VALUE, LIST = "switch", "value", "list"
+STSB = "stsb"  # whose labels are numbers
+GLUE = ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli")
+_WORD_TASKS = ("ner", "pos", "chunk")
+REPORTED = ("accuracy", "f1", "precision", "recall", "seqeval", "mean_iou")  # by every report
+_FILES_OF_FOLDERS = {"train": "train", "validation": "dev", "test": "test"}
+# Metrics by the names of scikit-learn's scorers, and by those that notebooks compute.
+_OTHER_METRICS = {
+    "loss": "log_loss", "f1_macro": "macro_f1", "f1_micro": "micro_f1",
+    "f1_weighted": "weighted_f1", "mcc": "matthews", "matthews_correlation": "matthews",
+    "matthews_corrcoef": "matthews", "overall_f1": "micro_f1", "auc": "roc_auc", "rmse": "mse",
+}  # fmt: skip
+_STEPS = 500  # the Trainer's default of --save_steps, --eval_steps and --logging_steps
+
+
+class RefusedError(Exception):
+    """A value that cannot be converted; its text says why, and what does the same here."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What happens to one flag of transformers' scripts."""
+
+    kind: str  # TAKEN, CONVERTED, HARMLESS or REFUSED.
+    text: str  # What it does here, or why it cannot.
+    takes: str = VALUE  # SWITCH, with or without a value; VALUE; LIST, of one or more values.
+    convert: Callable[[str, Given], list[str]] | None = None  # Words of ampft's command line.
+    differs: str | None = None  # Both defaults, where they are unequal.
+
+
+def is_true(value: str) -> bool:
+    """Return the value of a switch.
+
+    Raises:
+        RefusedError: It is neither true nor false.
+    """
+    if value.lower() not in (*TRUE, *FALSE):
+        raise RefusedError(f"received {value!r}; it must be True or False.")
+    return value.lower() in TRUE
+
+
+def _if_true(*words: str) -> Callable[[str, Given], list[str]]:
+    return lambda value, given: list(words) if is_true(value) else []
+
+
+def _renamed(name: str) -> Row:
+    return Row(CONVERTED, f"--{name}", convert=lambda value, given: [f"--{name}", value])
+
+
+def _harmless(text: str, takes: str = VALUE, check: Callable[[str], object] | None = None) -> Row:
+    """A flag without effect here. A switch is checked to be one; so is what `check` can refuse."""
+    check = is_true if check is None and takes == SWITCH else check
+    if check is None:
+        return Row(HARMLESS, text, takes)
+
+    def convert(value: str, given: Given) -> list[str]:
+        check(value)
+        return []
+
+    return Row(HARMLESS, text, takes, convert)
+
+
+def _one_of(*allowed: str) -> Callable[[str], None]:
+    def check(value: str) -> None:
+        if value.lower() not in allowed:
+            raise RefusedError(f"received {value!r}; it must be {', '.join(allowed)}.")
+
+    return check
+
+
+def _refused(text: str, takes: str = VALUE) -> Row:
+    """A flag without counterpart; a value that turns it off is accepted."""
+    off = ("", "none", "no", "false", "off", "{}")
+
+    def convert(value: str, given: Given) -> list[str]:
+        if value.lower() in off:
+            return []
+        raise RefusedError(text)
+
+    return Row(REFUSED, text, takes, convert)
+
+
+def _only(allowed: Sequence[str], text: str, takes: str = VALUE) -> Row:
+    """A flag that only accepts values that describe what ampft does anyway."""
+
+    def convert(value: str, given: Given) -> list[str]:
+        if value.lower() not in allowed:
+            raise RefusedError(text)
+        return []
+
+    return Row(HARMLESS, text, takes, convert)
+
+
+def _precision(mode: str) -> Row:
+    def convert(value: str, given: Given) -> list[str]:
+        if not is_true(value):
+            return []
+        if given.get("mixed_precision") == "no":
+            raise RefusedError("--mixed_precision no is set too. Keep one of them.")
+        halves = [name for name in given if name in ("fp16", "bf16") and is_true(given[name])]
+        others = [name for name in halves if name != mode]
+        if others and mode != "tf32" and halves[0] != mode:  # said once, of the later flag
+            raise RefusedError(f"--{others[0]} is set too. Keep one of them.")
+        explicit = given.get("mixed_precision")
+        if explicit not in (None, "no", mode) and mode != "tf32":
+            raise RefusedError(f"--mixed_precision {explicit} is set too. Keep one of them.")
+        if mode == "tf32" and (others or explicit is not None):
+            return []  # the products are computed in 16 bits
+        return ["--mixed_precision", mode] if explicit is None else []
+
+    return Row(CONVERTED, f"--mixed_precision {mode} if true", SWITCH, convert)
+
+
+def _epochs(value: str, given: Given) -> list[str]:
+    number = _number(value)
+    if number != int(number):
+        raise RefusedError(
+            f"received {value}; epochs are whole here. Set --max_train_steps to stop earlier."
+        )
+    return ["--num_train_epochs", str(int(number))]
+
+
+def _number(value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        raise RefusedError(f"received {value!r}; it must be a number.") from None
+    if not abs(number) < float("inf"):
+        raise RefusedError(f"received {value!r}; it must be finite.")
+    return number
+
+
+def _warmup(value: str, given: Given) -> list[str]:
+    number = _number(value)
+    others = [name for name in ("warmup_ratio", "num_warmup_steps") if name in given]
+    if others and number:
+        raise RefusedError(f"--{others[0]} is set too. Keep one of them.")
+    if number < 1:
+        return [] if others else ["--warmup_ratio", value]
+    if number != int(number):
+        raise RefusedError(f"received {value}; it must be a whole number, or a share below 1.")
+    return ["--num_warmup_steps", str(int(number))]
+
+
+def _max_steps(value: str, given: Given) -> list[str]:
+    return ["--max_train_steps", value] if _number(value) > 0 else []
+
+
+def _eval_strategy(value: str, given: Given) -> list[str]:
+    chosen = value.lower()
+    if chosen == "no":
+        if is_true(given.get("load_best_model_at_end", "no")):
+            raise RefusedError("--load_best_model_at_end needs validations. Remove one of them.")
+        return ["--no-load_best_model_at_end"]
+    if chosen == "steps":
+        return (
+            []
+            if "eval_steps" in given
+            else ["--eval_steps", given.get("logging_steps", str(_STEPS))]
+        )
+    if chosen == "epoch":
+        return []
+    raise RefusedError(f"received {value!r}; it must be no, steps or epoch.")
+
+
+def _eval_steps(value: str, given: Given) -> list[str]:
+    strategy = given.get("eval_strategy", given.get("evaluation_strategy", "steps")).lower()
+    number = _number(value)
+    if strategy != "steps":
+        return []
+    if number != int(number):
+        raise RefusedError(f"received {value}; it must be a whole number of steps here.")
+    return ["--eval_steps", str(int(number))]
+
+
+def _save_strategy(value: str, given: Given) -> list[str]:
+    chosen = value.lower()
+    if chosen == "epoch":
+        return ["--checkpointing_steps", "epoch"]
+    if chosen == "steps":
+        return [] if "save_steps" in given else ["--checkpointing_steps", str(_STEPS)]
+    if chosen in ("no", "best"):
+        return []  # the best weights are kept in any case
+    raise RefusedError(f"received {value!r}; it must be no, steps, epoch or best.")
+
+
+def _save_steps(value: str, given: Given) -> list[str]:
+    if given.get("save_strategy", "steps").lower() != "steps":
+        return []
+    number = _number(value)
+    if number < 0:
+        return []
+    if number != int(number) or number == 0:
+        raise RefusedError(f"received {value}; it must be a whole number of steps here.")
+    return ["--checkpointing_steps", str(int(number))]
+
+
+def _save_limit(value: str, given: Given) -> list[str]:
+    writes = given.get("save_strategy", "").lower() in ("epoch", "steps")
+    writes |= "checkpointing_steps" in given
+    writes |= "save_strategy" not in given and _number(given.get("save_steps", "-1")) > 0
+    _number(value)
+    return ["--checkpoint_total_limit", value] if writes else []
+
+
+def _optimizer(value: str, given: Given) -> list[str]:
+    if value in ("adamw_torch", "adamw_torch_fused", "adamw_hf"):
+        return ["--optim", "adamw_torch"]
+    if value in ("adamw_8bit", "adamw_bnb_8bit"):
+        return ["--optim", "adamw_8bit"]
+    if value in ("adafactor", "muon"):
+        return ["--optim", value]
+    if value in ("paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw"):
+        other = "adamw_8bit" if value.endswith("8bit") else "adamw_torch"
+        raise RefusedError(
+            "states are not paged to the CPU's memory, which a run that must continue bit for bit "
+            f"would have to copy. Use --optim {other}."
+        )
+    raise RefusedError(
+        f"received {value!r}; adamw_torch, adamw_8bit, adafactor and muon are here. With less "
+        "memory for the optimizer: --optim adamw_8bit or adafactor, or LoRA with --lora_r 8."
+    )
+
+
+def _adafactor(value: str, given: Given) -> list[str]:
+    if not is_true(value):
+        return []
+    if given.get("optim", "adafactor") != "adafactor":
+        raise RefusedError(f"--optim {given['optim']} is set too. Keep one of them.")
+    return [] if "optim" in given else ["--optim", "adafactor"]
+
+
+def _best_metric(value: str, given: Given) -> list[str]:
+    name = value.removeprefix("eval_")
+    return ["--metric_for_best_model", _OTHER_METRICS.get(name, name)]
+
+
+def _report_to(value: str, given: Given) -> list[str]:
+    if value.lower() == "none":
+        return []
+    on = [] if "with_tracking" in given else ["--with_tracking"]
+    return ["--report_to", value.replace(" ", ","), *on]
+
+
+def _best_model(value: str, given: Given) -> list[str]:
+    return ["--load_best_model_at_end" if is_true(value) else "--no-load_best_model_at_end"]
+
+
+def _resume(value: str, given: Given) -> list[str]:
+    if value.lower() in FALSE:
+        return []
+    return ["--resume_from_checkpoint", "latest" if value.lower() in TRUE else value]
+
+
+def _task_name(value: str, given: Given) -> list[str]:
+    name = value.lower().replace("-", "")  # older scripts have SST-2
+    if name in GLUE:
+        numbers = ["--task", "regression"] if name == STSB else []
+        if numbers and "train_file" in given:
+            return numbers  # run_glue takes the kind of the task, and reads the files
+        if "dataset_name" in given or "train_file" in given:
+            source = "dataset_name" if "dataset_name" in given else "train_file"
+            raise RefusedError(f"--{source} names other data. Remove one of them.")
+        return ["--dataset_name", "nyu-mll/glue", "--dataset_config_name", name, *numbers]
+    if name in _WORD_TASKS:
+        words = ["--task", "tokens"]
+        if "dataset_name" in given and "label_column_name" not in given:
+            words += ["--label_column_name", f"{name}_tags"]
+        return words
+    raise RefusedError(
+        f"received {value!r}; known are {', '.join((*GLUE, *_WORD_TASKS))}. For other tags: "
+        f"--task tokens --label_column_name {value}_tags."
+    )
+
+
+def _data_dir(value: str, given: Given) -> list[str]:
+    """Convert a folder of tagged words, or of images or sounds by class.
+
+    A folder of GLUE is refused: its columns have no names.
+    """
+    folder = Path(value)
+    files = {use: folder / f"{name}.txt" for use, name in _FILES_OF_FOLDERS.items()}
+    if "labels" not in given or not files["train"].is_file():
+        has_files = any(folder.glob("train.*")) or not folder.is_dir()
+        if has_files or given.keys() & {"labels", "task_name", "dataset_name", "train_file"}:
+            raise RefusedError(
+                "name its files with --train_file, --validation_file and --test_file; a folder of "
+                "images or sounds with --dataset_name."
+            )
+        return ["--dataset_name", value]
+    words = [(f"--{use}_file", str(file)) for use, file in files.items() if file.is_file()]
+    return ["--task", "tokens", *chain.from_iterable(words)]
+
+
+def _labels(value: str, given: Given) -> list[str]:
+    if "data_dir" not in given:
+        raise RefusedError("use --label_column_name for the column of the labels.")
+    return []
+
+
+def _regression(value: str, given: Given) -> list[str]:
+    return ["--task", "regression"] if is_true(value) else []
+
+
+def _text_columns(value: str, given: Given) -> list[str]:
+    """Convert `a,b,c` of run_classification, which joins columns; `a,b` alone is a pair here."""
+    if "text_column_delimiter" in given or value.count(",") > 1:
+        value = "+".join(part.strip() for part in value.split(","))
+    return ["--text_column_names", value]
+
+
+def _delimiter(value: str, given: Given) -> list[str]:
+    if value.replace("\\n", " ").replace("\\t", " ").strip():
+        raise RefusedError(f"received {value!r}; columns are joined with a space.")
+    return []
+
+
+def _config_name(value: str, given: Given) -> list[str]:
+    if value == given.get("model_name_or_path"):
+        return []
+    raise RefusedError(
+        "weights and configuration are one. Copy the model's folder, change its config.json, and "
+        "pass it with --model_name_or_path."
+    )
+
+
+def _model_type(value: str, given: Given) -> list[str]:
+    if "model_name_or_path" in given:
+        return []
+    raise RefusedError(
+        "save a model with random weights to a folder, and pass the folder with "
+        "--model_name_or_path."
+    )
+
+
+def _lower_case(value: str, given: Given) -> list[str]:
+    if is_true(value) and "uncased" not in given.get("model_name_or_path", ""):
+        raise RefusedError("the tokenizer of the model decides.")
+    return []
+
+
+def _metric_name(value: str, given: Given) -> list[str]:
+    return [] if value in REPORTED else ["--metric", value]
+
+
+def _train_language(value: str, given: Given) -> list[str]:
+    if "language" not in given:
+        raise RefusedError("it needs --language, the language of the test. Add it.")
+    return []
+
+
+def _language(value: str, given: Given) -> list[str]:
+    for other in ("dataset_name", "train_file", "task_name"):
+        if other in given:
+            raise RefusedError(f"it is for XNLI, and --{other} names other data. Remove one.")
+    train = given.get("train_language", value)
+    words = ["--dataset_name", "facebook/xnli", "--dataset_config_name", train]
+    return words if train == value else [*words, "--eval_dataset_config_name", value]
+
+
+def _percentage(value: str, given: Given) -> list[str]:
+    return ["--validation_fraction", f"{_number(value) / 100:g}"]
+
+
+def _train_folder(value: str, given: Given) -> list[str]:
+    if "dataset_name" in given:
+        raise RefusedError("--dataset_name names other data. Remove one of them.")
+    validation = given.get("validation_dir")
+    if validation is None:
+        return ["--dataset_name", value]
+    train, other = Path(value), Path(validation)
+    if train.parent != other.parent or train.name not in ("train", "training"):
+        raise RefusedError(
+            "one folder holds all splits here: put them beside each other as train and validation, "
+            "and pass the folder above with --dataset_name."
+        )
+    return ["--dataset_name", str(train.parent)]
+
+
+def _greater_is_better(value: str, given: Given) -> list[str]:
+    metric, is_greater = given.get("metric_for_best_model", ""), is_true(value)
+    if metric and is_greater == metric.endswith(("loss", "error", "score_brier", "brier")):
+        raise RefusedError(f"{metric} has the other direction. Remove the flag.")
+    return []
+
+
+def _attention_mask(value: str, given: Given) -> list[str]:
+    is_true(value)
+    return []
+
+
+_LEVELS = _one_of("passive", "detail", "debug", "info", "warning", "error", "critical", "notset")
+_LOGGING = "history.jsonl has every step, and the terminal a line per epoch"
+_SAMPLER = "batches are collated by a thread; --dataloader_num_workers adds processes"
+_DDP = "Accelerate's own settings of DDP are used"
+_PUSH = "the model is pushed once, at the end"
+_TOKEN = "the token comes from `hf auth login` or HF_TOKEN, so that it stands in no record"
+_EVALUATION = "logits are reduced on the device, and a split is never held in memory"
+_CACHE = "tokens are not cached on disk"
+_COMPILE = "Use `accelerate launch --dynamo_backend inductor`."
+_SHARD = "Use `accelerate launch --config_file accelerate_configs/fsdp2.yaml`."
+
+# The fields of TrainingArguments that have the same name and meaning here.
+SAME = (
+    "output_dir", "per_device_train_batch_size", "learning_rate", "lr_scheduler_type",
+    "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "gradient_accumulation_steps",
+    "max_grad_norm", "label_smoothing_factor", "per_device_eval_batch_size", "hub_model_id", "seed",
+    "data_seed", "dataloader_num_workers", "warmup_ratio",
+    "gradient_checkpointing", "push_to_hub", "hub_private_repo", "use_cpu", "overwrite_output_dir",
+    # Of the scripts.
+    "model_name_or_path", "model_revision", "trust_remote_code", "dataset_name",
+    "dataset_config_name", "train_file", "validation_file", "test_file",
+    "label_column_name", "max_seq_length", "max_train_samples", "max_eval_samples",
+    "max_predict_samples", "image_column_name",
+    "audio_column_name", "max_length_seconds", "num_warmup_steps", "max_train_steps",
+    "with_tracking", "checkpointing_steps", "cache_dir", "train_split_name",
+    "validation_split_name", "test_split_name", "remove_splits",
+)  # fmt: skip
+DIFFERENT_DEFAULTS = {
+    "learning_rate": "1e-4 up to a hidden size of 512, ten times as much for a head or LoRA; there "
+    "5e-5",
+    "per_device_eval_batch_size": "64; there 8",
+    "data_seed": "seeds splits and subsamples here; there the order of the examples, which follows "
+    "--seed here",
+    "max_train_samples": "drawn at random here; there the first ones for texts and words",
+    "text_column_names": "a,b is a pair of texts, and a+b joins columns; there a,b joins columns",
+    "max_length_seconds": "whole sounds; there 20 s, cut at random",
+    "max_seq_length": "128, and windows for longer texts of words; there 128, and for words the "
+    "model's maximum",
+    "image_column_name": "--augment resized_crop,flip changes images at random; there always",
+    "model_name_or_path": "for images, a small model from random weights; there a pretrained ViT",
+}
+ROWS: dict[str, Row] = {
+    name: Row(TAKEN, f"--{name}", differs=DIFFERENT_DEFAULTS.get(name)) for name in SAME
+} | {
+    "fp16": _precision("fp16"),
+    "bf16": _precision("bf16"),
+    "tf32": _precision("tf32"),
+    "num_train_epochs": Row(CONVERTED, "whole epochs", convert=_epochs),
+    "max_steps": Row(CONVERTED, "--max_train_steps if above 0", convert=_max_steps),
+    "warmup_steps": Row(
+        CONVERTED, "--num_warmup_steps, or --warmup_ratio below 1", convert=_warmup
+    ),
+    "optim": Row(
+        CONVERTED, "AdamW in each spelling and in 8 bits; adafactor; muon", convert=_optimizer
+    ),
+    "adafactor": Row(CONVERTED, "--optim adafactor if true", SWITCH, _adafactor),
+    "eval_strategy": Row(
+        CONVERTED,
+        "epoch: as always; steps: --eval_steps; no: --no-load_best_model_at_end",
+        convert=_eval_strategy,
+        differs="a validation after each epoch; there none",
+    ),
+    "evaluation_strategy": Row(CONVERTED, "as --eval_strategy", convert=_eval_strategy),
+    "eval_steps": Row(CONVERTED, "--eval_steps, if validations go by steps", convert=_eval_steps),
+    "save_strategy": Row(
+        CONVERTED,
+        "--checkpointing_steps",
+        convert=_save_strategy,
+        differs="no checkpoints; there every 500 steps",
+    ),
+    "save_steps": Row(CONVERTED, "--checkpointing_steps", convert=_save_steps),
+    "save_total_limit": Row(CONVERTED, "--checkpoint_total_limit", convert=_save_limit),
+    "load_best_model_at_end": Row(
+        CONVERTED, "on or off", SWITCH, _best_model, differs="on; there off"
+    ),
+    "metric_for_best_model": Row(
+        CONVERTED,
+        "without eval_; loss is log_loss; f1 is micro F1 for words and several labels, or macro F1",
+        convert=_best_metric,
+    ),
+    "report_to": Row(CONVERTED, "--report_to with --with_tracking", LIST, _report_to),
+    "resume_from_checkpoint": Row(CONVERTED, "True is latest", convert=_resume),
+    "auto_find_batch_size": Row(
+        CONVERTED, "--auto_micro_batch", SWITCH, _if_true("--auto_micro_batch")
+    ),
+    "activation_checkpointing": Row(
+        CONVERTED, "--gradient_checkpointing", SWITCH, _if_true("--gradient_checkpointing")
+    ),
+    "no_cuda": Row(CONVERTED, "--use_cpu", SWITCH, _if_true("--use_cpu")),
+    "max_length": _renamed("max_seq_length"),
+    "text_column_name": Row(CONVERTED, "--text_column_names", convert=_text_columns),
+    "text_column_names": Row(
+        CONVERTED,
+        "--text_column_names",
+        convert=_text_columns,
+        differs=DIFFERENT_DEFAULTS["text_column_names"],
+    ),
+    "eval_file": _renamed("validation_file"),
+    "train_val_split": _renamed("validation_fraction"),
+    "push_to_hub_model_id": _renamed("hub_model_id"),
+    "lr_scheduler": _renamed("lr_scheduler_type"),
+    "task_name": Row(CONVERTED, "the data set of GLUE, or --task tokens", convert=_task_name),
+    "train_dir": Row(CONVERTED, "--dataset_name", convert=_train_folder),
+    "validation_dir": _harmless("with --train_dir, the folder above both is read"),
+    "wandb": Row(
+        CONVERTED,
+        "--report_to wandb --with_tracking",
+        SWITCH,
+        _if_true("--report_to", "wandb", "--with_tracking"),
+    ),
+    # What happens in any case.
+    "do_train": _only(TRUE, "a run always trains. For predictions: ampft predict.", SWITCH),
+    "do_eval": _harmless("a run always validates and tests where it has rows", SWITCH),
+    "do_predict": _harmless("a run always validates and tests where it has rows", SWITCH),
+    "ignore_mismatched_sizes": _harmless("a head of another size is replaced, and said", SWITCH),
+    "use_fast_tokenizer": _harmless("fast where there is one", SWITCH),
+    "average_tokens_across_devices": _only(
+        TRUE, "the gradient is always computed for the whole effective batch.", SWITCH
+    ),
+    "fp16_full_eval": _harmless("evaluation has the precision of training", SWITCH),
+    "bf16_full_eval": _harmless("evaluation has the precision of training", SWITCH),
+    "greater_is_better": Row(
+        HARMLESS, "each metric knows its direction", SWITCH, _greater_is_better
+    ),
+    "pad_to_max_length": _harmless("padding changes no result", SWITCH),
+    "group_by_length": _harmless("each step is sorted by length, with the same gradient", SWITCH),
+    "shuffle_train_dataset": _harmless("each epoch has a new order by --seed", SWITCH),
+    "shuffle_seed": _harmless("each epoch has a new order by --seed", check=_number),
+    "train_sampling_strategy": _only(
+        ("random", "group_by_length"),
+        "each epoch is a random order here, and each step sorted by length.",
+    ),
+    "length_column_name": _harmless("lengths are counted"),
+    "attention_mask": Row(
+        HARMLESS, "as the model's feature extractor has it", SWITCH, _attention_mask
+    ),
+    "return_entity_level_metrics": _harmless("the report has each entity", SWITCH),
+    "dataloader_drop_last": _only(FALSE, "every example counts once per epoch here.", SWITCH),
+    "ignore_data_skip": _only(FALSE, "a continued run repeats no example here.", SWITCH),
+    "prediction_loss_only": _only(FALSE, "the report needs the predictions.", SWITCH),
+    "logging_dir": _harmless(_LOGGING),
+    "logging_steps": _harmless(_LOGGING, check=_number),
+    "logging_strategy": _harmless(_LOGGING, check=_one_of("no", "steps", "epoch")),
+    **dict.fromkeys(("log_level", "log_level_replica"), _harmless(_LOGGING, check=_LEVELS)),
+    **dict.fromkeys(
+        (
+            "logging_first_step",
+            "log_on_each_node",
+            "logging_nan_inf_filter",
+            "disable_tqdm",
+            "skip_memory_metrics",
+        ),
+        _harmless(_LOGGING, SWITCH),
+    ),
+    "include_num_input_tokens_seen": _harmless(_LOGGING, SWITCH),
+    **dict.fromkeys(
+        ("run_name", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
+        _harmless("MLflow and W&B get the name of the folder"),
+    ),
+    "dataloader_prefetch_factor": _harmless(_SAMPLER, check=_number),
+    "dataloader_multiprocessing_context": _harmless(_SAMPLER),
+    **dict.fromkeys(
+        (
+            "dataloader_pin_memory",
+            "dataloader_persistent_workers",
+            "dataloader_in_order",
+            "remove_unused_columns",
+        ),
+        _harmless(_SAMPLER, SWITCH),
+    ),
+    "ddp_backend": _harmless(_DDP),
+    **dict.fromkeys(
+        ("ddp_bucket_cap_mb", "ddp_timeout", "local_rank"), _harmless(_DDP, check=_number)
+    ),
+    **dict.fromkeys(
+        ("ddp_find_unused_parameters", "ddp_broadcast_buffers", "ddp_static_graph"),
+        _harmless(_DDP, SWITCH),
+    ),
+    **dict.fromkeys(
+        ("eval_accumulation_steps", "torch_empty_cache_steps"),
+        _harmless(_EVALUATION, check=_number),
+    ),
+    **dict.fromkeys(
+        (
+            "eval_do_concat_batches",
+            "eval_use_gather_object",
+            "batch_eval_metrics",
+            "use_cache",
+            "save_on_each_node",
+            "save_only_model",
+            "restore_callback_states_from_checkpoint",
+            "enable_jit_checkpoint",
+        ),
+        _harmless(_EVALUATION, SWITCH),
+    ),
+    "include_for_metrics": _harmless(_EVALUATION, LIST),
+    "hub_strategy": _harmless(
+        _PUSH, check=_one_of("end", "every_save", "checkpoint", "all_checkpoints")
+    ),
+    "hub_revision": _harmless(_PUSH),
+    "hub_always_push": _harmless(_PUSH, SWITCH),
+    **dict.fromkeys(
+        ("hub_token", "push_to_hub_token", "token", "push_to_hub_organization"), _harmless(_TOKEN)
+    ),
+    "use_auth_token": Row(HARMLESS, _TOKEN, SWITCH),
+    "overwrite_cache": _harmless(_CACHE, SWITCH),
+    "preprocessing_num_workers": _harmless(_CACHE, check=_number),
+    # Of earlier versions.
+    **dict.fromkeys(
+        ("half_precision_backend", "fp16_backend"),
+        _only(("auto", "cuda_amp", "cpu_amp"), "apex is not supported; PyTorch's own is used."),
+    ),
+    "fp16_opt_level": _only(("o1",), "the levels belong to apex; PyTorch's autocast is like O1."),
+    "save_safetensors": _only(TRUE, "weights are only written as safetensors.", SWITCH),
+    # Of the scripts before transformers 4.
+    "evaluate_during_training": _harmless("every epoch is validated", SWITCH),
+    "data_dir": Row(CONVERTED, "--train_file and the others, of words", convert=_data_dir),
+    "labels": Row(HARMLESS, "with --data_dir: tags are found in the data", convert=_labels),
+    "per_gpu_train_batch_size": _renamed("per_device_train_batch_size"),
+    "per_gpu_eval_batch_size": _renamed("per_device_eval_batch_size"),
+    "use_mps_device": _harmless("a GPU is used if there is one", SWITCH),
+    "include_inputs_for_metrics": _harmless(_EVALUATION, SWITCH),
+    "include_tokens_per_second": _harmless(_LOGGING, SWITCH),
+    "use_ipex": _refused("it is not needed: PyTorch has its operations.", SWITCH),
+    "jit_mode_eval": _refused(_COMPILE, SWITCH),
+    "torchdynamo": _refused(_COMPILE),
+    "sharded_ddp": _refused(_SHARD),
+    "fsdp_min_num_params": _refused(_SHARD),
+    "fsdp_transformer_layer_cls_to_wrap": _refused(_SHARD),
+    "tpu_num_cores": _refused("TPUs are not supported."),
+    # Of Accelerate's examples.
+    "cpu": Row(CONVERTED, "--use_cpu", SWITCH, _if_true("--use_cpu")),
+    "project_dir": _harmless("trackers write into --output_dir"),
+    "use_stateful_dataloader": _harmless("a run continues at its next example", SWITCH),
+    "load_best_model": Row(CONVERTED, "as --load_best_model_at_end", SWITCH, _best_model),
+    "saving_steps": _renamed("checkpointing_steps"),
+    "validation_split_percentage": Row(
+        CONVERTED, "--validation_fraction, divided by 100", convert=_percentage
+    ),
+    "with_wandb_tracking": Row(
+        CONVERTED,
+        "--report_to wandb --with_tracking",
+        SWITCH,
+        _if_true("--report_to", "wandb", "--with_tracking"),
+    ),
+    "num_folds": _refused(
+        "a run trains one fold, such as --folds 5 --fold 0; `ampft compare --folds 5` trains all."
+    ),
+    "local_sgd_steps": _refused("every step is the exact one of the whole batch."),
+    **dict.fromkeys(
+        ("ddp_comm_hook", "ddp_comm_wrapper", "ddp_comm_state_option"),
+        _refused("gradients are averaged exactly, without compression."),
+    ),
+    **dict.fromkeys(
+        ("record_shapes", "profile_memory", "with_flops"),
+        _refused("a run records its time and memory; for a profile use torch.profiler.", SWITCH),
+    ),
+    "output_trace_dir": _refused("a run writes no trace; for a profile use torch.profiler."),
+    "use_slow_tokenizer": _refused("tokenizers are fast ones where they exist.", SWITCH),
+    # What does not exist here.
+    "loss_scale": _refused("the scale of fp16 follows the gradients by itself."),
+    "local_files_only": _refused("set HF_HUB_OFFLINE=1, which forbids downloads.", SWITCH),
+    "label_list": _refused("labels are found in the data; for numbers: --class_names_file."),
+    "lr_scheduler_kwargs": _refused("schedules have no further settings here."),
+    "optim_args": _refused("optimizers have no further settings here."),
+    "optim_target_modules": _refused("adapters are the way to train few weights: --lora_r 8."),
+    "activation_checkpointing_kwargs": _refused("--gradient_checkpointing has no settings here."),
+    "gradient_checkpointing_kwargs": _refused("--gradient_checkpointing has no settings here."),
+    "torch_compile": _refused(_COMPILE, SWITCH),
+    "torch_compile_backend": _refused(_COMPILE),
+    "torch_compile_mode": _refused(_COMPILE),
+    "use_liger_kernel": _refused(
+        "its kernels are for language models; steps without padding are fast already.", SWITCH
+    ),
+    "liger_kernel_config": _refused("see --use_liger_kernel."),
+    "neftune_noise_alpha": _refused(
+        "noise on embeddings is for instruction tuning. For regularisation: --weight_decay or "
+        "--ema_decay."
+    ),
+    "eval_delay": _refused("validations begin with the first epoch; use --eval_steps N."),
+    "eval_on_start": _refused(
+        "`ampft predict --model FOLDER` shows a model before it is trained.", SWITCH
+    ),
+    "full_determinism": Row(CONVERTED, "--deterministic", SWITCH, _if_true("--deterministic")),
+    "accelerator_config": _refused("pass the settings to accelerate launch."),
+    "parallelism_config": _refused("models are not split by tensors or sequences here. " + _SHARD),
+    "fsdp": _refused(_SHARD),
+    "fsdp_config": _refused(_SHARD),
+    "deepspeed": _refused("DeepSpeed is not supported: its steps are not proven exact. " + _SHARD),
+    "debug": _refused(
+        "it debugs TPUs and overflow, or trains on a few rows. For overflow: `ampft doctor`; for "
+        "few rows: --max_train_samples 100.",
+        SWITCH,
+    ),
+    "label_names": _refused(
+        "the labels of a data set are found; --label_column_name names the column.", LIST
+    ),
+    "do_regression": Row(CONVERTED, "--task regression if true", SWITCH, _regression),
+    "config_name": Row(
+        REFUSED, "unless it is the model's: weights and configuration are one", convert=_config_name
+    ),
+    "tokenizer_name": _renamed("processor_name"),
+    "feature_extractor_name": _renamed("processor_name"),
+    "image_processor_name": _renamed("processor_name"),
+    "model_type": Row(
+        REFUSED, "unless there is --model_name_or_path, which has it", convert=_model_type
+    ),
+    "eval_split_name": _renamed("validation_split_name"),
+    "remove_columns": _harmless("columns that are not named are not read"),
+    "text_column_delimiter": Row(
+        CONVERTED, "joins the columns of --text_column_names, with a space", convert=_delimiter
+    ),
+    "metric_name": Row(CONVERTED, "--metric, unless the report has it", convert=_metric_name),
+    "language": Row(CONVERTED, "of XNLI: --eval_dataset_config_name", convert=_language),
+    "train_language": Row(CONVERTED, "of XNLI: --dataset_config_name", convert=_train_language),
+    "do_lower_case": Row(
+        REFUSED, "unless the model is uncased: its tokenizer decides", SWITCH, _lower_case
+    ),
+    "label_all_tokens": _only(FALSE, "the first token of a word has its label here.", SWITCH),
+    "freeze_feature_encoder": Row(
+        CONVERTED,
+        "--freeze of the convolutions if true",
+        SWITCH,
+        _if_true("--freeze", "*.feature_extractor"),
+        differs="trained; there frozen",
+    ),
+    **dict.fromkeys(
+        ("reduce_labels", "do_reduce_labels"),
+        Row(CONVERTED, "--ignore_index 0 if true", SWITCH, _if_true("--ignore_index", "0")),
+    ),
+}
