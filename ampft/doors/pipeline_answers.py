@@ -17,9 +17,12 @@ import numpy as np
 import numpy.typing as npt
 from datasets import Audio
 from PIL import Image
+from transformers.image_utils import load_image
 
 from ampft.data.dataset import RAW_TEXT_COLUMN, ClassificationData
 from ampft.data.media import undecoded_column
+from ampft.errors import listed
+from ampft.media.images import as_rgb, image_conversions, open_image
 from ampft.media.sounds import open_sound
 from ampft.text.units import TextUnits, Word
 
@@ -135,6 +138,20 @@ def ask_picture(question: Question) -> Answer:
     value = _picture(question.file)
     arguments = {**question.arguments, "top_k": len(question.label_names)}
     return question.probabilities(question.pipe(value, **arguments))
+
+
+def other_picture(question: Question) -> str | None:
+    """Return that a pipeline reads an image otherwise than the run, in a sentence; None if not."""
+    value = question.file
+    image = open_image(value)
+    ours, theirs = as_rgb(image), load_image(_picture(value)).convert("RGB")
+    if ours.size == theirs.size and np.array_equal(np.asarray(ours), np.asarray(theirs)):
+        return None
+    name = "an image in memory" if isinstance(value, bytes) else value
+    return (
+        f"The run reads {name} {listed(image_conversions(image))}, and a pipeline reads other "
+        "pixels. Save such images in 8-bit RGB, in training and elsewhere."
+    )
 
 
 def ask_sound(question: Question) -> Answer:

@@ -34,7 +34,13 @@ from ampft.decision import (
     template,
     unambiguous_separator,
 )
-from ampft.doors.pipeline_answers import Answer, NoPipelineAnswers, Question, entities_differ
+from ampft.doors.pipeline_answers import (
+    Answer,
+    NoPipelineAnswers,
+    Question,
+    entities_differ,
+    other_picture,
+)
 from ampft.errors import InputError
 from ampft.kinds.prediction import PredictRequest
 from ampft.kinds.views import MASK_COLUMN
@@ -543,6 +549,8 @@ class _Served:
             found += _unequal(name, trained[name], values)
         if not found and client == PIPELINE and self.pipe.tokenizer is not None:
             found += self._other_tokens(row)
+        if not found and client == PIPELINE and self.row.kind.processor == "image_processor":
+            found += filter(None, [other_picture(self._question(row))])
         if not found and client == PIPELINE:
             now = configuration_of(self.pipe.model)
             before = {k: v for k, v in (self.record.model.configuration or {}).items() if k in now}

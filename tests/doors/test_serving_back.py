@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from fuzzed_json import signed
 from media_files import image_folder, sound_table
+from PIL import Image
 from running import CLASSIFY, call_here, printed, succeeded, text_settings
 from safetensors.numpy import load_file, save_file
 from tiny_masks import save_tiny_segformer, write_folders
@@ -305,6 +306,22 @@ def test_images_are_asked_as_files(image_run):
     pipeline, predict = part.clients
     assert (pipeline.equal, predict.equal) == (pipeline.asked, predict.asked)
     assert predict.source == "the files"
+
+
+@pytest.mark.slow
+def test_transparent_images_are_read_otherwise_by_a_pipeline_and_named(tmp_path):
+    model = save_model(tmp_path / "vit", "vit")
+    data = image_folder(tmp_path / "images", 12)
+    for number, path in enumerate(sorted(data.rglob("*.png"))):
+        picture = Image.open(path).convert("RGBA")
+        picture.putalpha(40 * number % 200)
+        picture.save(path)
+    run = trained(tmp_path / "run", "--dataset_name", data, "--model_name_or_path", model)
+    part = read_record(run).served_back
+    assert equal_rows(part)[PIPELINE] < equal_rows(part)[PREDICT]
+    found = part.warning()
+    assert "with transparency, drawn on white, and a pipeline reads other pixels" in found
+    assert "cause is unknown" not in found
 
 
 @pytest.mark.slow
