@@ -406,7 +406,8 @@ def _refuse_lists(train: LabelledRows, *, several: bool) -> None:
     for separator in LABEL_SEPARATORS:
         lists = [name for name in names if separator in name]
         parts = {part.strip() for name in names for part in name.split(separator)}
-        if not 2 * len(lists) >= len(names) > len(parts):
+        shared = several and any({*name.split(separator)} & {*names} for name in lists)
+        if not (2 * len(lists) >= len(names) > len(parts) or shared):
             continue
         if separator == " " and not parts <= {*names}:  # such as "very good"
             continue

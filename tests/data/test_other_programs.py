@@ -292,3 +292,29 @@ def test_columns_with_spaces_are_named_without_them_in_the_remedy(tmp_path):
     path = write(tmp_path, csv_of(rows, "filename, cat, dog"))
     with pytest.raises(InputError, match="--task multi-label --label_column_name cat,dog"):
         load_data(replace(ClassifyArguments(train_file=path), **NO_SPLITS))
+
+
+def test_a_folder_of_csv_files_is_said_to_be_read_otherwise(tmp_path):
+    rows = [(f"text {n}", ["007", "7", "010"][n % 3]) for n in range(12)]
+    path = write(tmp_path, csv_of(rows))
+    data = load_data(ClassifyArguments(dataset_name=tmp_path, **NO_SPLITS))
+    assert data.label_names == ("7", "10")
+    assert any("`datasets` reads 007 as 7, NA as missing" in note for note in data.notes)
+    exact = load_data(ClassifyArguments(train_file=path, **NO_SPLITS))
+    assert exact.label_names == ("007", "7", "010")
+    assert not any("`datasets`" in note for note in exact.notes)
+
+
+@pytest.mark.parametrize(("separator", "names"), [(";", "a;b"), ("|", "b|c"), (" ", "a b")])
+def test_labels_with_another_separator_are_refused(tmp_path, separator, names):
+    rows = [(f"text {n}", [names, "b", "c", "a"][n % 4]) for n in range(12)]
+    with pytest.raises(InputError, match=rf"add --label_separator '\{separator}'"):
+        load(tmp_path, csv_of(rows), task="multi-label")
+    data = load(tmp_path, csv_of(rows), task="multi-label", label_separator=separator)
+    assert data.label_names == ("a", "b", "c")
+
+
+def test_a_label_that_contains_the_name_of_another_is_a_name(tmp_path):
+    rows = [(f"text {n}", ["very good", "good", "bad"][n % 3]) for n in range(12)]
+    data = load(tmp_path, csv_of(rows), task="multi-label")
+    assert data.label_names == ("bad", "good", "very good")

@@ -144,6 +144,8 @@ def standard_splits(
     name, used = request.dataset_name, _used_splits(data, request)
     unused = [split for split in data if split not in used.values()]
     notes = [f"Splits of {name} that are not used: {listed(unused)}."] if unused else []
+    if tables := sorted(Path(str(name)).glob("*.csv")):
+        notes.append(f"{tables[0]}: `datasets` reads 007 as 7, NA as missing; --train_file not so.")
     return {split: data[source] for split, source in used.items()}, notes
 
 
