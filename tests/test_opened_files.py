@@ -19,9 +19,15 @@ OPENERS = {
     *("ParquetFile", "read_parquet", "read_table", "InferenceSession", "read_model"),
     *("read_json_object", "load_saved", "read_predictions", "read_groups", "read_texts"),
     *("read_run_predictions", "history_rows", "read_history"),
+    *("from_file", "load_from_disk", "load_dataset", "SoundFile", "ZipFile", "dataset"),
+    *("fromfile", "memmap", "loadtxt", "genfromtxt", "read_metadata", "read_schema"),
+    *("run_path", "spec_from_file_location", "getline", "getlines", "copyfile", "copytree"),
 }
 # Functions of these names in modules that open files: `onnx.load`, `torch.load`, `numpy.load`.
-LOADERS = {"onnx", "torch", "np", "json", "pickle", "pq", "pd"}
+LOADERS = {"onnx", "torch", "np", "numpy", "json", "pickle", "pq", "pd", "pandas", "soundfile"}
+READERS_OF_LOADERS = {"load", "read", "read_csv", "read_json", "read_excel"}
+# Methods of a path that also open it where they are passed on: `map(Path.read_bytes, paths)`.
+METHODS = {"read_text", "read_bytes"}
 # Calls that check a file, or a folder, before it is opened.
 CHECKS = {
     *("Sealed", "Recorded", "read_hashed", "check_files", "check_model_files", "checked_manifest"),
@@ -38,7 +44,7 @@ OTHERS = {
         data/sources/text_files.py:opened_text data/sources/text_files.py:_undecodable_byte
         data/sources/text_files.py:_quoting_of_tsv data/sources/binary_files.py:_merged_rows
         data/sources/readers.py:_notes_on_controls data/sources/readers.py:stated_encoding
-        doors/pipeline_answers.py:_picture""",
+        doors/pipeline_answers.py:_picture data/sources/data_sets.py:_configuration""",
     "a model: `check_saved_model` and `check_model_files` have checked the folder of a run, and "
     "`checked_manifest` that of an artifact": """
         decision.py:Contract.read tasks/task.py:Task._has_new_head
@@ -56,11 +62,13 @@ OTHERS = {
         export/onnx_format.py:load export/torch_format.py:load
         export/certificate/measured.py:onnx_dtypes export/certificate/measured.py:openvino_dtypes
         export/certificate/measured.py:_torch_dtypes export/artifact.py:certificate_problem
-        export/certificate/certificate_page.py:read_certificate""",
+        export/certificate/certificate_page.py:read_certificate export/export.py:write_artifact
+        export/certificate/artifact_clients.py:Server.__call__ export/certificate/artifact_clients.py:_module
+        models/tokenizer.py:saved_tokenization""",
     "predictions that answers are held against, so that changed ones show as a difference": """
         export/certificate/artifact_clients.py:served_artifact""",
     "a reader of a path, whose callers are in this test": """
-        files.py:sync files.py:describe_file text/json_io.py:read_json_object
+        files.py:sync files.py:link files.py:describe_file text/json_io.py:read_json_object
         runs/predictions.py:read_predictions runs/predictions.py:read_rows
         runs/predictions.py:read_groups comparison/analysis/run_predictions.py:read_run_predictions
         comparison/analysis/run_predictions.py:_check_same_cases
@@ -97,7 +105,8 @@ OTHERS = {
         runs/history.py:write_csv doors/serving_back.py:_Served._adapters
         doors/serving_back.py:_mask lab/accept/accept.py:run
         lab/accept/obligations.py:Done.record lab/accept/obligations.py:Done.weights
-        lab/accept/obligations.py:_predicted lab/accept/reference.py:train_reference""",
+        lab/accept/obligations.py:_predicted lab/accept/reference.py:train_reference
+        data/sources/rows.py:write_arrow""",
     "whether a file is this program's own, which its token or its content proves": """
         ownership.py:read_token ownership.py:lock_holder_pid ownership.py:_is_unfinished
         ownership.py:_locked_owner ownership.py:TemporaryFolder.__init__
@@ -111,6 +120,7 @@ OTHERS = {
         lab/referee/sides.py:read_case_table""",
     "the system, the installed package, or bytes in memory": """
         commands/installation.py:show_recipe comparison/execution/warm_process.py:_is_forkable
+        comparison/execution/warm_process.py:run_program lab/doctor/places.py:SourceLine.text
         data/sources/built_in.py:docstrings engine/threads.py:_cores_of_control_group
         media/mask_tensors.py:PixelInputs.picture media/predicted_masks.py:_pictures
         media/predicted_masks.py:with_palette lab/cluster/canary.py:code_hash
@@ -126,9 +136,15 @@ def called(call: ast.Call) -> str:
     return name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")
 
 
+def passes_on(node: ast.AST) -> bool:
+    """Return whether a node is `Path.read_text` or `Path.read_bytes`."""
+    is_method = isinstance(node, ast.Attribute) and node.attr in METHODS
+    return is_method and isinstance(node.value, ast.Name) and node.value.id == "Path"
+
+
 def opens(call: ast.Call) -> bool:
     """Return whether a call opens a file to read it."""
-    if called(call) == "load" and isinstance(call.func, ast.Attribute):
+    if called(call) in READERS_OF_LOADERS and isinstance(call.func, ast.Attribute):
         return isinstance(call.func.value, ast.Name) and call.func.value.id in LOADERS
     modes = [each for each in call.args if isinstance(each, ast.Constant)]
     is_write = any(
@@ -149,7 +165,7 @@ def unchecked(source: str, name: str) -> Iterator[str]:
                 calls = {called(each) for each in ast.walk(child) if isinstance(each, ast.Call)}
                 if isinstance(child, ast.FunctionDef) and calls & CHECKS:
                     continue
-            if isinstance(child, ast.Call) and opens(child):
+            if (isinstance(child, ast.Call) and opens(child)) or passes_on(child):
                 yield inner
             yield from visit(child, inner)
 
@@ -197,7 +213,27 @@ def test_a_missing_check_is_found(name: str, removed: str):
     assert set(unchecked(changed, name)) > set(unchecked(source, name))
 
 
-def test_a_new_reader_is_found():
-    source = "def peek(folder):\n    return (folder / 'run.json').read_text()\n"
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "(folder / 'run.json').read_text()",
+        "list(map(Path.read_bytes, folder.iterdir()))",
+        "open(folder / 'a', mode='rb').read()",
+        "numpy.load(folder / 'a')",
+        "np.memmap(folder / 'a')",
+        "pd.read_csv(folder / 'a')",
+        "soundfile.read(folder / 'a')",
+        "datasets.load_from_disk(folder)",
+        "Tokenizer.from_file(str(folder / 'a'))",
+        "shutil.copyfile(folder / 'a', 'b')",
+        "runpy.run_path(str(folder / 'a'))",
+    ],
+)
+def test_a_new_reader_is_found(expression):
+    source = f"def peek(folder):\n    return {expression}\n"
     assert list(unchecked(source, "new.py")) == ["new.py:peek"]
+    assert list(unchecked(f"check_files(folder)\n{source}", "new.py")) == ["new.py:peek"]
+
+
+def test_writing_is_no_reading():
     assert list(unchecked("def write(path):\n    path.open('wb')\n", "new.py")) == []
