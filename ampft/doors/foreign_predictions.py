@@ -309,18 +309,22 @@ def _check_columns_fit(
 ) -> None:
     """Check that each column of probabilities belongs to the class it is named after.
 
-    A prediction need not be the most probable class, because a threshold may have been chosen.
-    But a threshold does not exchange two classes in both directions.
+    A prediction need not be the most probable class, because thresholds may have been chosen. But
+    no thresholds lead from class to class in a circle: from a to b and from b to a, or over more.
     """
     likely = probabilities.argmax(axis=1).astype(np.int64)
     totals = np.bincount(predicted, minlength=len(names))
     pairs = confusion_counts(predicted, likely).tolist()
-    usual = {one: other for one, other, count in pairs if 2 * count > totals[one]}
-    exchanged = [one for one, other in usual.items() if one != other and usual.get(other) == one]
+    usual = {
+        one: other for one, other, count in pairs if one != other and 2 * count > totals[one]
+    }
+    while ends := [one for one, other in usual.items() if other not in usual]:
+        for one in ends:
+            del usual[one]
     count = int((predicted != likely).sum())
-    if not exchanged and count < len(predicted):
+    if not usual and count < len(predicted):
         return
-    one, other = (exchanged[0], usual[exchanged[0]]) if exchanged else pairs[0][:2]
+    one, other = next(iter(usual.items())) if usual else pairs[0][:2]
     raise TableError(
         "its predictions contradict its probabilities",
         f"{FLAG} {run.origin}: the column prediction and the probabilities contradict each other "

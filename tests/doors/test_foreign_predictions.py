@@ -312,10 +312,19 @@ def exchanged(one: str, other: str, share: float = 1.0):
     return change
 
 
+def rotated(row):
+    """Name the probabilities of a, b and c after the next of them."""
+    columns = [f"probability_{name}" for name in "abc"]
+    values = [row[column] for column in columns]
+    return row | dict(zip(columns, [values[-1], *values[:-1]], strict=True))
+
+
 @pytest.mark.parametrize(
     ("change", "classes", "refused"),
     [
         (exchanged("a", "b"), ("a", "b"), True),
+        (rotated, ("a", "b", "c"), True),
+        (rotated, ("a", "b", "c", "d", "e"), True),
         (exchanged("a", "b"), ("a", "b", "c"), True),
         (exchanged("c", "b"), ("a", "b", "c", "d", "e", "f", "g"), True),
         (exchanged("a", "b", 0.2), ("a", "b", "c"), False),  # a few rows disagree
